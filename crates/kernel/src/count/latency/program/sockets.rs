@@ -1,17 +1,4 @@
-//! The programs that tell how long requests take.
-//!
-//! What they leave, and find, is in `tables`.
-//!
-//! A frame was not in the ring before the last poll ended, for that left the ring empty or was followed
-//! by the next at once. Nor was it before whoever polls now was woken, for the first frame does that; but
-//! only where the interrupt was on: while the instance's timer is armed in its place nobody is woken, and
-//! neither where it stayed owned after its last poll. An application that busy polls owns it so, and sends
-//! its answers meanwhile, which asks for the receive softirq of its CPU on behalf of others.
-//!
-//! What a poll took is mostly delivered within it, but not always. After a busy poll, and one that used its
-//! budget, some is delivered once the trace point was passed; with RPS all is, by another softirq. Then the
-//! last poll that found anything stands for the one that took a frame, and when that may have begun to wait
-//! is kept with the instance. What waits at the other CPU while further polls come is told too short by that.
+//! At sockets: where one gets data, is read, and is written to.
 //!
 //! A socket's address is told from others by its distance to a fixed address, for the verifier lets
 //! nobody calculate with a pointer to a structure.
@@ -20,17 +7,15 @@
 //! time of the last arrival is taken. So waits of requests that queue within one socket are told too
 //! short rather than too long.
 
-use super::Part;
-use super::histogram::BUCKETS;
-use super::layout::{Layout, Stand, Wake};
-use super::tables::{CPUS, HISTOGRAM, INSTANCES, Maps, SOCKETS, THREADS};
-use super::tables::{choice, cpu, instance, socket, thread};
+use super::super::Part;
+use super::super::histogram::BUCKETS;
+use super::super::layout::{Layout, Stand};
+use super::super::tables::{HISTOGRAM, Maps, SOCKETS, choice, cpu, instance, socket};
+use super::polls::earliest;
+use super::rows::{INDEX, NOW, find_cpu, find_instance, finish, look_up};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
-use napkin_bpf::assemble::Width::{Byte, Double, Half, Word};
+use napkin_bpf::assemble::Width::{Double, Half, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
-
-/// An instance's place belongs to another that comes once it was not polled for so long.
-const STALE_NS: i32 = 1_000_000_000;
 
 /// `MSG_PEEK`: what was looked at is still to be read.
 const PEEK: i32 = libc::MSG_PEEK;
@@ -40,22 +25,15 @@ const SPREAD: i32 = 0x61c8_8647;
 
 /// Whose sockets count; an empty list is all of them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Whose<'a> {
+pub(in super::super) struct Whose<'a> {
     /// Processes that read and write.
-    pub(super) processes: &'a [i32],
+    pub(in super::super) processes: &'a [i32],
     /// Local ports.
-    pub(super) ports: &'a [u16],
+    pub(in super::super) ports: &'a [u16],
 }
 
-/// Where the index into a table is on the stack.
-const INDEX: i16 = -4;
-/// Where a thread's id is.
-const THREAD: i16 = -16;
-/// Where the time of now is.
-const NOW: i16 = -24;
-
 /// Where a socket gets data: `(struct sock *sk)`.
-pub(super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
+pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
     program.load(Double, R6, R1, 0);
@@ -104,7 +82,7 @@ pub(super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleErro
 }
 
 /// Where a socket was read: `(struct sock *sk, ..., int flags, ...)`, and how many bytes.
-pub(super) fn read(
+pub(in super::super) fn read(
     layout: &Layout,
     stand: &Stand,
     whose: Whose<'_>,
@@ -189,7 +167,7 @@ pub(super) fn read(
 }
 
 /// Where a socket was written to: `(struct sock *sk, ..., int flags, ...)`, and how many bytes.
-pub(super) fn sent(
+pub(in super::super) fn sent(
     layout: &Layout,
     stand: &Stand,
     whose: Whose<'_>,
@@ -225,108 +203,6 @@ pub(super) fn sent(
     program.copy(R1, R8);
     program.subtract(R1, R2);
     record(&mut program, Part::Whole);
-    finish(program, end)
-}
-
-/// At the trace point after a poll: `(struct napi_struct *napi, int work, int budget)`. A budget of 0
-/// looks into no receive ring.
-pub(super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
-    let mut program = Assembler::new();
-    let (end, own, told) = (program.label(), program.label(), program.label());
-    program.load(Double, R6, R1, 0);
-    program.load(Double, R2, R1, 16);
-    program.copy_word(R2, R2);
-    program.jump_if(R2, When::Equal, 0, end);
-    program.load(Double, R8, R1, 8);
-    program.load(Word, R7, R6, layout.napi_id);
-    program.jump_if(R7, When::Equal, 0, end);
-    program.copy(R1, R7);
-    find_instance(&mut program, maps, end);
-    program.copy(R9, R0);
-    program.call(Helper::KtimeGetNs);
-    program.store(Double, FP, NOW, R0);
-    program.load(Double, R1, R9, instance::ID);
-    program.jump_if_registers(R1, When::Equal, R7, own);
-    program.load(Double, R2, R9, instance::POLLED);
-    program.copy(R3, R0);
-    program.subtract(R3, R2);
-    program.jump_if(R3, When::LessOrEqual, STALE_NS, end);
-    program.store(Double, R9, instance::ID, R7);
-    program.store_constant(Double, R9, instance::TAKEN, 0);
-    program.jump(told);
-    program.place(own);
-    program.copy_word(R8, R8);
-    let (empty, later, since) = (program.label(), program.label(), program.label());
-    program.jump_if(R8, When::Equal, 0, empty);
-    program.load(Double, R1, R6, layout.state);
-    program.jump_if(R1, When::AnyBit, layout.owned, later);
-    let delivered = program.label();
-    skip_unless_handed(&mut program, maps, delivered);
-    program.place(later);
-    program.copy(R0, R9);
-    earliest(&mut program, maps, since);
-    program.place(since);
-    program.store(Double, R9, instance::TAKEN, R7);
-    program.jump(told);
-    program.place(empty);
-    // What was handed over may be under way still.
-    skip_unless_handed(&mut program, maps, delivered);
-    program.jump(told);
-    program.place(delivered);
-    program.store_constant(Double, R9, instance::TAKEN, 0);
-    program.place(told);
-    program.load(Double, R1, FP, NOW);
-    program.store(Double, R9, instance::POLLED, R1);
-    let (owned, armed) = (program.label(), program.label());
-    program.load(Double, R1, R6, layout.state);
-    program.jump_if(R1, When::AnyBit, layout.owned, owned);
-    program.load(Double, R1, R6, layout.expires);
-    program.jump(armed);
-    program.place(owned);
-    // Later than any time.
-    program.set(R1, -1);
-    program.shift_right(R1, 1);
-    program.place(armed);
-    program.store(Double, R9, instance::EXPIRES, R1);
-    finish(program, end)
-}
-
-/// Where a softirq is asked for, and before one runs: `(unsigned int vector)`. The first of several
-/// calls for one counts.
-pub(super) fn softirq(wake: &Wake, maps: Maps, runs: bool) -> Result<Vec<u8>, AssembleError> {
-    let mut program = Assembler::new();
-    let end = program.label();
-    program.load(Double, R1, R1, 0);
-    program.copy_word(R1, R1);
-    program.jump_if(R1, When::NotEqual, wake.net_rx, end);
-    find_cpu(&mut program, maps, end);
-    program.copy(R9, R0);
-    program.load(Double, R1, R9, cpu::RAISED);
-    if runs {
-        program.store(Double, R9, cpu::RUNNING, R1);
-        program.store_constant(Double, R9, cpu::RAISED, 0);
-    } else {
-        program.jump_if(R1, When::NotEqual, 0, end);
-        program.call(Helper::KtimeGetNs);
-        program.store(Double, R9, cpu::RAISED, R0);
-    }
-    finish(program, end)
-}
-
-/// Before a thread is woken: `(struct task_struct *task)`. Instances' threads are known by their name.
-pub(super) fn waking(wake: &Wake, maps: Maps) -> Result<Vec<u8>, AssembleError> {
-    let mut program = Assembler::new();
-    let end = program.label();
-    program.load(Double, R6, R1, 0);
-    program.load(Word, R1, R6, wake.comm);
-    program.jump_if(R1, When::NotEqual, i32::from_ne_bytes(*b"napi"), end);
-    program.load(Word, R7, R6, wake.pid);
-    program.copy(R1, R7);
-    find_thread(&mut program, maps, end);
-    program.copy(R9, R0);
-    program.call(Helper::KtimeGetNs);
-    program.store(Double, R9, thread::ID, R7);
-    program.store(Double, R9, thread::WOKEN, R0);
     finish(program, end)
 }
 
@@ -396,18 +272,6 @@ fn skip_unless_same(program: &mut Assembler, end: Label) {
     program.jump_if_registers(R1, When::NotEqual, R8, end);
 }
 
-/// The row at the place of the instance with the id in R1 goes to R0; without one it goes to `none`.
-fn find_instance(program: &mut Assembler, maps: Maps, none: Label) {
-    let zero = program.label();
-    program.jump_if(R1, When::Equal, 0, zero);
-    program.and(R1, INSTANCES.cast_signed() - 1);
-    program.add(R1, 1);
-    program.place(zero);
-    program.store(Word, FP, INDEX, R1);
-    look_up(program, maps.instances);
-    program.jump_if(R0, When::Equal, 0, none);
-}
-
 /// Adds 1 to a count of this CPU.
 fn count_send(program: &mut Assembler, maps: Maps, place: i16, end: Label) {
     find_cpu(program, maps, end);
@@ -415,90 +279,6 @@ fn count_send(program: &mut Assembler, maps: Maps, place: i16, end: Label) {
     program.atomic_add(R0, place, R1);
 }
 
-/// This CPU's row goes to R0.
-fn find_cpu(program: &mut Assembler, maps: Maps, end: Label) {
-    program.call(Helper::GetSmpProcessorId);
-    program.and(R0, CPUS.cast_signed() - 1);
-    program.store(Word, FP, INDEX, R0);
-    look_up(program, maps.cpus);
-    program.jump_if(R0, When::Equal, 0, end);
-}
-
-/// The row at the place of the thread with the id in R1 goes to R0; without one it goes to `none`.
-fn find_thread(program: &mut Assembler, maps: Maps, none: Label) {
-    program.and(R1, THREADS.cast_signed() - 1);
-    program.store(Word, FP, INDEX, R1);
-    look_up(program, maps.threads);
-    program.jump_if(R0, When::Equal, 0, none);
-}
-
-/// Goes to `other` unless the frames of the instance whose place is on the stack are handed to other CPUs.
-/// R0 is kept.
-fn skip_unless_handed(program: &mut Assembler, maps: Maps, other: Label) {
-    program.set_map_value(R2, maps.choice);
-    program.load(Word, R1, FP, INDEX);
-    program.and(R1, choice::HANDED_LEN as i32 - 1);
-    program.add_register(R2, R1);
-    program.load(Byte, R1, R2, choice::HANDED);
-    program.jump_if(R1, When::Equal, 0, other);
-}
-
-/// When a frame that is taken now, at the time on the stack, from the ring of the instance in R0 entered it goes to
-/// R7. Then, or before, it goes to `end`. Where nobody was woken for it, that was at any time since the last poll:
-/// one of these is drawn, each as likely as any other. Else it is the earliest.
-fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
-    let nobody_woken = program.label();
-    program.load(Double, R7, R0, instance::POLLED);
-    program.load(Double, R2, R0, instance::EXPIRES);
-    program.jump_if_registers(R2, When::Greater, R7, nobody_woken);
-    later_of_wake(program, maps, end);
-    program.jump(end);
-    program.place(nobody_woken);
-    program.call(Helper::GetPrandomU32);
-    program.copy_word(R0, R0);
-    program.load(Double, R1, FP, NOW);
-    program.subtract(R1, R7);
-    // Nor of a gap that no 32 bits hold, nor of two clocks that differ.
-    program.copy(R2, R1);
-    program.shift_right(R2, 32);
-    program.jump_if(R2, When::NotEqual, 0, end);
-    program.multiply_register(R1, R0);
-    program.shift_right(R1, 32);
-    program.add_register(R7, R1);
-}
-
-/// In R7 the later of that and of when whoever runs here was woken: an instance's thread, or else the
-/// softirq. Then, or if there is none, it goes to `end`.
-fn later_of_wake(program: &mut Assembler, maps: Maps, end: Label) {
-    let (no_thread, woken) = (program.label(), program.label());
-    program.call(Helper::GetCurrentPidTgid);
-    program.copy_word(R0, R0);
-    program.copy(R1, R0);
-    // R0 is lost by the look-up.
-    program.store(Double, FP, THREAD, R0);
-    find_thread(program, maps, no_thread);
-    program.load(Double, R1, R0, thread::ID);
-    program.load(Double, R2, FP, THREAD);
-    program.jump_if_registers(R1, When::NotEqual, R2, no_thread);
-    program.load(Double, R1, R0, thread::WOKEN);
-    program.jump(woken);
-    program.place(no_thread);
-    find_cpu(program, maps, end);
-    program.load(Double, R1, R0, cpu::RUNNING);
-    program.place(woken);
-    program.jump_if_registers(R7, When::GreaterOrEqual, R1, end);
-    program.copy(R7, R1);
-}
-
-/// The value at the index on the stack goes to R0.
-fn look_up(program: &mut Assembler, map: i32) {
-    program.set_map(R1, map);
-    program.copy(R2, FP);
-    program.add(R2, INDEX.into());
-    program.call(Helper::MapLookupElem);
-}
-
-/// Adds the time in R1, which is not negative, to the histogram of a part in the instance's row in R7;
 /// see [`Histogram`](super::Histogram) for the buckets.
 fn record(program: &mut Assembler, part: Part) {
     let (fits, beyond) = (program.label(), program.label());
@@ -526,11 +306,4 @@ fn record(program: &mut Assembler, part: Part) {
     program.set(R1, 1);
     program.atomic_add(R3, instance::HISTOGRAMS + part as i16 * HISTOGRAM, R1);
     program.place(beyond);
-}
-
-fn finish(mut program: Assembler, end: Label) -> Result<Vec<u8>, AssembleError> {
-    program.place(end);
-    program.set(R0, 0);
-    program.exit();
-    program.finish()
 }

@@ -1,0 +1,57 @@
+//! What all programs do alike: rows of the tables are found, and the program ends.
+
+use super::super::tables::{CPUS, INSTANCES, Maps, THREADS};
+use napkin_bpf::assemble::Register::{FP, R0, R1, R2};
+use napkin_bpf::assemble::Width::Word;
+use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
+
+/// Where the index into a table is on the stack.
+pub(super) const INDEX: i16 = -4;
+/// Where a thread's id is.
+pub(super) const THREAD: i16 = -16;
+/// Where the time of now is.
+pub(super) const NOW: i16 = -24;
+
+/// The row at the place of the instance with the id in R1 goes to R0; without one it goes to `none`.
+pub(super) fn find_instance(program: &mut Assembler, maps: Maps, none: Label) {
+    let zero = program.label();
+    program.jump_if(R1, When::Equal, 0, zero);
+    program.and(R1, INSTANCES.cast_signed() - 1);
+    program.add(R1, 1);
+    program.place(zero);
+    program.store(Word, FP, INDEX, R1);
+    look_up(program, maps.instances);
+    program.jump_if(R0, When::Equal, 0, none);
+}
+
+/// This CPU's row goes to R0.
+pub(super) fn find_cpu(program: &mut Assembler, maps: Maps, end: Label) {
+    program.call(Helper::GetSmpProcessorId);
+    program.and(R0, CPUS.cast_signed() - 1);
+    program.store(Word, FP, INDEX, R0);
+    look_up(program, maps.cpus);
+    program.jump_if(R0, When::Equal, 0, end);
+}
+
+/// The row at the place of the thread with the id in R1 goes to R0; without one it goes to `none`.
+pub(super) fn find_thread(program: &mut Assembler, maps: Maps, none: Label) {
+    program.and(R1, THREADS.cast_signed() - 1);
+    program.store(Word, FP, INDEX, R1);
+    look_up(program, maps.threads);
+    program.jump_if(R0, When::Equal, 0, none);
+}
+
+/// The value at the index on the stack goes to R0.
+pub(super) fn look_up(program: &mut Assembler, map: i32) {
+    program.set_map(R1, map);
+    program.copy(R2, FP);
+    program.add(R2, INDEX.into());
+    program.call(Helper::MapLookupElem);
+}
+
+pub(super) fn finish(mut program: Assembler, end: Label) -> Result<Vec<u8>, AssembleError> {
+    program.place(end);
+    program.set(R0, 0);
+    program.exit();
+    program.finish()
+}
