@@ -10,6 +10,7 @@
 
 pub mod assemble;
 mod call;
+mod operand;
 mod shared;
 
 pub use call::{Hook, Link, Map, MapKind, Program, Refused, RunStats, SocketMap};

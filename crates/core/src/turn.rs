@@ -14,6 +14,8 @@
 //! masking lets in finds the instance free there, and scheduled by itself; here it finds the owner
 //! and leaves its mark. Either way there is one poll more.
 
+mod end;
+
 use crate::claim::Claim;
 use crate::counters::Owner;
 use crate::idle::IdleCycle;
@@ -22,30 +24,9 @@ use crate::race::{self, Race};
 use crate::state::{DISABLE, MISSED, NPSVC, PREFER_BUSY_POLL, State};
 use crate::step::{Did, Op, unexpected};
 use crate::{Ns, Pressure, Work};
-use napkin_policy::Threaded;
 
-/// The next step of a turn, or its end.
-#[derive(Debug)]
-pub(crate) enum Next {
-    Op(Op),
-    End(End),
-}
-
-/// How a turn ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The instance was given back; there is no claim any more.
-    Released,
-    /// Still owned, and there may be more work.
-    Again,
-    /// Still owned, and scheduled anew, as by an interrupt: polled once more, and still in the
-    /// same round of the softirq.
-    Scheduled,
-    /// Still owned, in polled mode without work (*hold*).
-    Held,
-    /// Still owned, but somebody else is to poll from now on.
-    HandOver,
-}
+pub(crate) use end::{End, Next};
+use end::{Line, keeps, missed, polls_on};
 
 /// Where a turn is: which step its next answer is to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,15 +48,6 @@ enum At {
     Closed,
     /// Masked again, for the turn to end with the claim kept.
     Kept,
-}
-
-/// The interrupt line of an instance whose poll is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Line {
-    Masked,
-    Open,
-    /// Open, and work was waiting when it was unmasked: it may have no interrupt.
-    Waiting,
 }
 
 /// The turns of one owner, one after the other. It stays in its place from one to the next, for
@@ -515,38 +487,7 @@ impl<'a, Q> Turn<'a, Q> {
     }
 }
 
-/// How a turn ends whose release found a mark, or work that waits. The kernel puts the instance on the list of the softirq
-/// that is running. Where drivers unmask late that hardly ever happens, and a new round does.
-#[inline(always)]
-fn missed<Q>(instance: &Instance<Q>) -> End {
-    if instance.settings.unmasks_first() { End::Scheduled } else { End::Again }
-}
-
 #[cold]
 fn no_queue() -> ! {
     panic!("no step that touches a queue is under way")
-}
-
-/// Whether a poll completes nothing, because its owner goes on polling anyway (the kernel's
-/// `IN_BUSY_POLL`). `last` is a session's poll that lets go.
-#[inline(always)]
-fn polls_on(owner: Owner, last: bool, state: State) -> bool {
-    match owner {
-        Owner::Application => !last,
-        Owner::Thread => state.mode() == Threaded::BusyPoll,
-        _ => false,
-    }
-}
-
-/// Whether the state's mode leaves this owner in charge. A busy-poll session may own an instance in
-/// any mode but threaded busy poll.
-#[inline(always)]
-fn keeps(owner: Owner, state: State) -> bool {
-    let mode = state.mode();
-    match owner {
-        Owner::Softirq | Owner::Ksoftirqd => mode == Threaded::Disabled,
-        Owner::Thread => matches!(mode, Threaded::Enabled | Threaded::BusyPoll),
-        Owner::Worker => mode == Threaded::Workqueue,
-        Owner::Application => mode != Threaded::BusyPoll,
-    }
 }
