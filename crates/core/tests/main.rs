@@ -6,6 +6,7 @@ mod abandoned;
 mod contract;
 mod dialogue;
 mod dispatch;
+mod hold;
 mod idle;
 mod letting_go;
 mod mode;

@@ -3,6 +3,7 @@
 // Not every test binary uses all of it.
 #![allow(dead_code)]
 
+mod found;
 #[path = "../../../kernel/tests/harness/namespace.rs"]
 mod namespace;
 mod program;
@@ -22,11 +23,12 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, GSO, Netdev, Route, TSO, VethConfig};
 use napkin_kernel::process::{Params, Process, Socket};
 use napkin_kernel::{Setting, Settings, device};
-use napkin_linux::doctor::{DoctorError, Facts, Finding, Request, Status, examine, gather};
+use napkin_linux::doctor::{DoctorError, Facts, Request, examine, gather};
 use napkin_policy::Policy;
 use napkin_testing::needs_program;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
+pub(crate) use found::Found;
 use namespace::fresh;
 use program::{ANSWER, PROGRAM, REQUEST};
 pub(crate) use program::{Mode, program};
@@ -48,44 +50,6 @@ pub(crate) fn epolls(pid: i32) -> Vec<i32> {
     let process = Process::open(pid).expect("it runs");
     let found = process.descriptors(usize::MAX).expect("we may look");
     found.epolls().map(|epoll| epoll.fd).collect()
-}
-
-/// What the doctor found.
-#[derive(Debug)]
-pub(crate) struct Found {
-    pub(crate) policy: String,
-    pub(crate) programs: Vec<String>,
-    findings: Vec<Finding>,
-}
-
-impl Found {
-    pub(crate) fn of(&self, status: Status) -> Vec<&Finding> {
-        self.findings.iter().filter(|finding| finding.status == status).collect()
-    }
-
-    pub(crate) fn checks(&self, status: Status) -> BTreeSet<&'static str> {
-        self.of(status).iter().map(|finding| finding.check).collect()
-    }
-
-    pub(crate) fn faults(&self) -> BTreeSet<&'static str> {
-        self.checks(Status::Fault)
-    }
-
-    /// The worst finding of a check.
-    #[track_caller]
-    fn worst(&self, check: &str) -> &Finding {
-        self.findings.iter().find(|finding| finding.check == check).expect(check)
-    }
-
-    #[track_caller]
-    pub(crate) fn mend(&self, check: &str) -> String {
-        self.worst(check).command().expect(check)
-    }
-
-    #[track_caller]
-    pub(crate) fn seen(&self, check: &str) -> String {
-        self.worst(check).seen.clone()
-    }
 }
 
 /// A server, its device, and its clients.

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::thread::JoinHandle;
 
+use super::holds::held;
 use super::*;
 use crate::place::{Place, Value};
 

@@ -1,5 +1,7 @@
 //! `napkin serve nbd` on a TAP device, spoken to by clients that know nothing of napkin.
 
+mod client;
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};
@@ -9,19 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use client::*;
 use common::namespace::needs_rights;
 use common::{LONG, Place, Served, text, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs, needs_program, test};
 use rustix::process::Signal;
-
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const FLUSH: u16 = 3;
-const TRIM: u16 = 4;
-const WRITE_ZEROES: u16 = 6;
-const FUA: u16 = 1;
-const NO_HOLE: u16 = 2;
 
 /// A server, and where it is.
 struct Server {
@@ -88,48 +83,6 @@ impl Server {
         client.take(10);
         client
     }
-}
-
-/// A client's connection, with simple replies.
-struct Client(TcpStream);
-
-impl Client {
-    #[track_caller]
-    fn send(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).expect("it takes it");
-    }
-
-    #[track_caller]
-    fn take(&mut self, bytes: usize) -> Vec<u8> {
-        let mut taken = vec![0; bytes];
-        self.0.read_exact(&mut taken).expect("an answer");
-        taken
-    }
-
-    /// A request's reply, without an error.
-    #[track_caller]
-    fn ask(&mut self, command: u16, flags: u16, at: u64, length: usize, payload: &[u8]) -> Vec<u8> {
-        self.send(&[&request(command, flags, at, length)[..], payload].concat());
-        let head = self.take(16);
-        assert_eq!(head[..8], *b"\x67\x44\x66\x98\0\0\0\0", "the reply's head");
-        self.take(if command == READ { length } else { 0 })
-    }
-
-    #[track_caller]
-    fn write(&mut self, flags: u16, at: u64, bytes: &[u8]) {
-        self.ask(WRITE, flags, at, bytes.len(), bytes);
-    }
-
-    #[track_caller]
-    fn read(&mut self, at: u64, length: usize) -> Vec<u8> {
-        self.ask(READ, 0, at, length, b"")
-    }
-}
-
-fn request(command: u16, flags: u16, at: u64, length: usize) -> Vec<u8> {
-    let (flags, command) = (flags.to_be_bytes(), command.to_be_bytes());
-    let head = [&0x2560_9513u32.to_be_bytes()[..], &flags, &command, &[7; 8]].concat();
-    [&head[..], &at.to_be_bytes(), &(length as u32).to_be_bytes()].concat()
 }
 
 /// Bytes that differ from place to place.

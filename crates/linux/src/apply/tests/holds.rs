@@ -1,0 +1,124 @@
+//! Devices that are held: for a program's time, or by a keeper.
+
+use super::*;
+
+#[test]
+fn a_hold_gives_back_what_was_before_it_and_no_more() {
+    let place = Home::new();
+    let mut backend = Fake::new(2);
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    let set = backend.everything();
+    let (policy, options) = (policy("threaded"), placed());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    let mut backend = {
+        let hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
+        let error = apply(&mut Fake::new(2), &place.store(), &request).expect_err("held");
+        let ApplyError::Journal(JournalError::Locked { holder, .. }) = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(holder.pid, std::process::id());
+        let restored = hold.restore().expect("it is there");
+        assert!(restored.is_complete());
+        assert!(restored.kept > 0, "the first policy is still known");
+        backend
+    };
+    assert_eq!(backend.everything(), set);
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+/// Has a device brought to what a policy wants of it; without one, to nothing.
+fn kept(
+    held: &HeldDevice,
+    backend: &mut Fake,
+    text: Option<&str>,
+    options: &Options,
+) -> Result<Kept, ApplyError> {
+    let at = backend.look(Target::Name("va")).expect("it is there");
+    let places = text.map(|text| {
+        wanted(&policy(text), &at, &backend.kernel().clone(), options).expect(text).places
+    });
+    held.keep(backend, &places.unwrap_or_default().into_iter().collect())
+}
+
+pub(super) fn held(backend: &mut Fake, store: &Store) -> HeldDevice {
+    let at = backend.look(Target::Name("va")).expect("it is there");
+    HeldDevice::take(backend, store, &at).expect("nobody else has it")
+}
+
+#[test]
+fn a_held_device_is_what_is_wanted_last_whatever_was_wanted_before() {
+    let queue_1 = Options { queue: Some(1), ..plain() };
+    let wishes: Vec<(Option<&str>, Options)> = vec![
+        (None, plain()),
+        (Some("suspend20"), plain()),
+        (Some("threaded"), placed()),
+        (Some("defer20"), queue_1),
+        (Some("base"), plain()),
+        (Some("threaded"), plain()),
+    ];
+    for (first, options) in &wishes {
+        for (second, others) in &wishes {
+            let place = Home::new();
+            let mut backend = Fake::new(2);
+            let original = backend.everything();
+            // What the second alone makes of it.
+            let mut alone = Fake::new(2);
+            let other = Home::new();
+            let only = held(&mut alone, &other.store());
+            kept(&only, &mut alone, *second, others).expect("set");
+
+            let keeper = held(&mut backend, &place.store());
+            kept(&keeper, &mut backend, *first, options).expect("set");
+            // Killed in between: the next one knows from the journal alone.
+            drop(keeper);
+            let keeper = held(&mut backend, &place.store());
+            kept(&keeper, &mut backend, *second, others).expect("set");
+            let what = format!("{first:?} {options:?}, then {second:?} {others:?}");
+            assert_eq!(backend.everything(), alone.everything(), "{what}");
+            let again = kept(&keeper, &mut backend, *second, others).expect("looked at");
+            assert!(again.changes.is_empty() && again.put_back.changes.is_empty(), "{what}");
+            let restored = keeper.restore(&mut backend).expect("put back");
+            assert!(restored.is_complete(), "{what}: {restored:?}");
+            assert_eq!(backend.everything(), original, "{what}");
+            assert_eq!(place.files(), [""; 0], "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_held_device_is_set_again_and_what_was_first_is_still_known() {
+    let place = Home::new();
+    let mut backend = Fake::new(2);
+    let original = backend.everything();
+    let keeper = held(&mut backend, &place.store());
+    kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set");
+    let set = backend.everything();
+    let at = backend.look(Target::Name("va")).expect("there");
+    backend.write(&at, &napi(1, Setting::DeferHardIrqs), &Value::Number(7)).expect("by somebody");
+    let told = kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set again");
+    assert_eq!(told.foreign.len(), 1, "{:?}", told.foreign);
+    assert_eq!((told.changes.len(), backend.everything()), (1, set));
+
+    // A change that the kernel refuses takes back those of its look, and no others.
+    let before = backend.everything();
+    backend.refuses_after = Some(backend.writes + 2);
+    let error = kept(&keeper, &mut backend, Some("suspend200"), &plain()).expect_err("refused");
+    assert!(matches!(error, ApplyError::Stopped { .. }), "{error}");
+    assert_eq!(backend.everything(), before);
+    assert!(keeper.restore(&mut backend).expect("put back").is_complete());
+    assert_eq!(backend.everything(), original);
+}
+
+#[test]
+fn a_hold_that_is_dropped_restores() {
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    let (policy, options) = (policy("suspend20"), plain());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    drop(Temporary::apply(&mut backend, &place.store(), &request).expect("applied"));
+    assert_eq!(backend.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}

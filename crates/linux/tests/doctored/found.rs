@@ -1,0 +1,43 @@
+//! What the doctor found.
+
+use std::collections::BTreeSet;
+
+use napkin_linux::doctor::{Finding, Status};
+
+/// What the doctor found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) policy: String,
+    pub(crate) programs: Vec<String>,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Found {
+    pub(crate) fn of(&self, status: Status) -> Vec<&Finding> {
+        self.findings.iter().filter(|finding| finding.status == status).collect()
+    }
+
+    pub(crate) fn checks(&self, status: Status) -> BTreeSet<&'static str> {
+        self.of(status).iter().map(|finding| finding.check).collect()
+    }
+
+    pub(crate) fn faults(&self) -> BTreeSet<&'static str> {
+        self.checks(Status::Fault)
+    }
+
+    /// The worst finding of a check.
+    #[track_caller]
+    pub(super) fn worst(&self, check: &str) -> &Finding {
+        self.findings.iter().find(|finding| finding.check == check).expect(check)
+    }
+
+    #[track_caller]
+    pub(crate) fn mend(&self, check: &str) -> String {
+        self.worst(check).command().expect(check)
+    }
+
+    #[track_caller]
+    pub(crate) fn seen(&self, check: &str) -> String {
+        self.worst(check).seen.clone()
+    }
+}
