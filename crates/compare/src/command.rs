@@ -10,8 +10,11 @@ use napkin_os::signals::Signals;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-/// More than this is no number.
-const MOST_OUTPUT: u64 = 4_096;
+/// More than this is no number, and not kept.
+const MOST_OUTPUT: usize = 4_096;
+
+/// So much is taken out of a command's pipe at one look, in parts of [`MOST_OUTPUT`].
+const PARTS: usize = 256;
 
 /// A command that prints a number, in the place of the server's own latency.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +32,7 @@ pub struct Measure {
 pub(crate) struct Running {
     child: Child,
     stdout: Option<ChildStdout>,
+    output: Vec<u8>,
     began: Instant,
     limit: Duration,
     /// Its end was seen, and its id may be another's.
@@ -60,7 +64,8 @@ impl Running {
         signals.restore_in(&mut shell);
         let mut child = shell.spawn()?;
         let stdout = child.stdout.take();
-        let running = Running { child, stdout, began: Instant::now(), limit, waited: false };
+        let (output, began) = (Vec::new(), Instant::now());
+        let running = Running { child, stdout, output, began, limit, waited: false };
         if let Some(pipe) = &running.stdout {
             // Whoever inherited its other end may keep it open for ever.
             fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
@@ -74,23 +79,36 @@ impl Running {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if waitid(id, options)?.is_some() {
             let status = self.end()?;
-            let mut output = Vec::new();
-            if let Some(pipe) = self.stdout.take() {
-                // A pipe that others keep open has no end: what is there is all.
-                match pipe.take(MOST_OUTPUT).read_to_end(&mut output) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            let output = String::from_utf8_lossy(&output).into_owned();
+            self.take()?;
+            let output = String::from_utf8_lossy(&self.output).into_owned();
             return Ok(Some(Outcome::Ended { status, output }));
         }
+        self.take()?;
         Ok((self.began.elapsed() > self.limit).then_some(Outcome::Hung))
     }
 }
 
 impl Running {
+    /// Takes what it has printed, so that it never waits for its pipe. One that others keep open has no end:
+    /// what is there is all.
+    fn take(&mut self) -> io::Result<()> {
+        let Some(pipe) = &mut self.stdout else { return Ok(()) };
+        let mut part = [0; MOST_OUTPUT];
+        for _ in 0..PARTS {
+            match pipe.read(&mut part) {
+                Ok(0) => break,
+                Ok(read) => {
+                    let room = MOST_OUTPUT.saturating_sub(self.output.len());
+                    self.output.extend(part.iter().take(read.min(room)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Ends all of its group, and waits for the command itself: in this order, for an id that was waited
     /// for may be another's.
     fn end(&mut self) -> io::Result<ExitStatus> {
@@ -130,5 +148,30 @@ pub(crate) fn number(outcome: &Outcome, limit: Duration) -> Result<f64, String> 
             let shown: String = output.chars().take(60).collect();
             Err(format!("printed {shown:?}, which is no number: print one alone"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(command: &str) -> (bool, String) {
+        let signals = Signals::block_ends().expect("they can be blocked");
+        let limit = Duration::from_secs(60);
+        let mut running = Running::start(command, "base", 0, limit, &signals).expect("it starts");
+        loop {
+            match running.look().expect("it can be looked at") {
+                Some(Outcome::Ended { status, output }) => return (status.success(), output),
+                Some(Outcome::Hung) => panic!("it hangs"),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_that_prints_more_than_a_pipe_holds_ends_all_the_same() {
+        let (well, output) = ended("yes | head -c 3000000");
+        assert!(well && output.len() == MOST_OUTPUT, "{} bytes", output.len());
+        assert_eq!(ended("echo 12"), (true, "12\n".into()));
     }
 }

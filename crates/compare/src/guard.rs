@@ -112,12 +112,12 @@ pub(crate) struct Reference {
 }
 
 impl Condition {
-    /// Why it is broken, or `None`. `seconds` is how long the requests came for.
+    /// Why it is broken, or `None`. `answered` is how many answers there were in how many seconds, if a rate may
+    /// be judged by it.
     pub(crate) fn broken(
         &self,
         whole: &Histogram,
-        answers_per_s: f64,
-        seconds: f64,
+        answered: Option<(f64, f64)>,
         reference: &Reference,
     ) -> Option<String> {
         match *self {
@@ -135,14 +135,16 @@ impl Condition {
                 })
             }
             Condition::Rate(bound) => {
+                let (answers, seconds) = answered?;
                 let limit = match bound {
                     Bound::Absolute(rate) => rate,
                     Bound::Times(times) => times * reference.answers_per_s,
                 };
                 let due = limit * seconds;
                 // Three deviations of a count.
-                let broken = seconds >= 0.5 && answers_per_s * seconds < due - 3.0 * due.sqrt();
-                broken.then(|| format!("{answers_per_s:.0} answers a second, below {limit:.0}"))
+                let broken = answers < due - 3.0 * due.sqrt();
+                let rate = answers / seconds;
+                broken.then(|| format!("{rate:.0} answers a second, below {limit:.0}"))
             }
         }
     }
@@ -202,5 +204,17 @@ mod tests {
             let error = read(text).expect_err(text);
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn a_rate_is_broken_by_what_chance_does_not_explain() {
+        let reference = Reference { answers_per_s: 20_000.0, ..Reference::default() };
+        let condition = Condition::Rate(Bound::Times(0.9));
+        let broken = |answered| condition.broken(&Histogram::default(), answered, &reference);
+        assert_eq!(broken(None), None, "too little to judge by");
+        assert_eq!(broken(Some((3_600.0, 0.2))), None, "just the limit");
+        assert_eq!(broken(Some((3_450.0, 0.2))), None, "within three deviations");
+        let why = broken(Some((2_000.0, 0.2))).expect("half of it");
+        assert_eq!(why, "10000 answers a second, below 18000");
     }
 }

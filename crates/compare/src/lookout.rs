@@ -29,6 +29,10 @@ const TIMED: f64 = 10_000.0;
 pub(crate) const ON: Duration = Duration::from_millis(50);
 /// Shortest and longest that they are not: each turn stops all CPUs again and again.
 const OFF: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+/// So many turns before the present one count towards a rate: 0.2 s of requests.
+const TURNS: usize = 4;
+/// A rate is judged by as many seconds of requests; or in turns, where many come a second, by these.
+const JUDGED: [f64; 2] = [0.5, 0.15];
 /// Longest that a guard's command may take.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// From the end of a guard's command to its next start.
@@ -49,8 +53,10 @@ pub(crate) fn off(answers_per_s: f64) -> Duration {
 pub(crate) struct Lookout<'a> {
     guard: Option<&'a Guard>,
     reference: &'a Reference,
-    /// Readings of the time that is looked back at; of a turn, if there are turns.
+    /// Readings of the time that is looked back at; of the latest turn, if there are turns.
     recent: VecDeque<(Instant, Reading)>,
+    /// Answers and seconds of the turns before.
+    turns: VecDeque<(f64, f64)>,
     turn: Turn,
     command: GuardCommand,
 }
@@ -63,6 +69,7 @@ impl<'a> Lookout<'a> {
             guard,
             reference,
             recent: VecDeque::new(),
+            turns: VecDeque::new(),
             turn: Turn { timed: true, since: now, on: Duration::ZERO },
             command: GuardCommand { running: None, due: now },
         }
@@ -88,11 +95,30 @@ impl<'a> Lookout<'a> {
         // A service that says nothing is watched until it does, or is not left so.
         if !off.is_zero() && self.turn.timed && passed >= ON && answered {
             self.turn.rest(probe)?;
-            self.recent.clear();
         } else if !self.turn.timed && passed >= off {
+            self.turns.extend(self.answered());
+            self.recent.clear();
+            if self.turns.len() > TURNS {
+                self.turns.pop_front();
+            }
             self.turn.time(probe)?;
         }
         Ok(())
+    }
+
+    /// Answers, and in how many seconds, of the readings that there are.
+    fn answered(&self) -> Option<(f64, f64)> {
+        let ((first, then), (last, now)) = (self.recent.front()?, self.recent.back()?);
+        let answers = now.since(then).answers().unwrap_or(0.0);
+        Some((answers, (*last - *first).as_secs_f64()))
+    }
+
+    /// The same of all that a rate is judged by; `None` if that is too little.
+    fn rate(&self) -> Option<(f64, f64)> {
+        let all = self.turns.iter().copied().chain(self.answered());
+        let (answers, seconds) = all.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        let enough = JUDGED[usize::from(!self.turns.is_empty())];
+        (seconds >= enough).then_some((answers, seconds))
     }
 
     /// Counts from here on how long requests are timed.
@@ -141,8 +167,7 @@ impl<'a> Lookout<'a> {
             ));
         }
         let Some(Guard::Condition(condition)) = self.guard else { return None };
-        let rate = since.answers().unwrap_or(0.0) / seconds;
-        let broken = condition.broken(&whole(&since), rate, seconds, self.reference);
+        let broken = condition.broken(&whole(&since), self.rate(), self.reference);
         broken.map(|why| format!("{}: {why}", Guard::Condition(*condition)))
     }
 }

@@ -110,7 +110,9 @@ pub fn verdict(report: &Report) -> Verdict {
     let Some((reference, others)) = report.rows.split_first() else {
         return cannot("no policy ran");
     };
-    let others: Vec<&Row> = others.iter().filter(|row| row.counted().next().is_some()).collect();
+    // One that broke the guard is none to go on with, however good it was in the rounds before.
+    let stayed = |row: &&Row| row.out.is_none() && row.counted().next().is_some();
+    let others: Vec<&Row> = others.iter().filter(stayed).collect();
     if reference.counted().next().is_none() || others.is_empty() {
         let why =
             report.rows.iter().find_map(|row| Some(format!("{}: {}", row.name, row.out.as_ref()?)));
@@ -446,5 +448,13 @@ mod tests {
             told.starts_with("defer20: p99") && told.contains("; defer5000 is out: p99<2x"),
             "{told}"
         );
+        // Nor if it had been the best for as many rounds as a verdict takes.
+        let mut late = row("suspend20", &rounds([0.2; 6], 0.5));
+        late.out = Some("p99<2x: in its seventh round".into());
+        let good = row("defer20", &rounds([0.5; 6], 1.0));
+        let told = verdict(&report(vec![row("base", &rounds([1.0; 6], 1.0)), late, good]));
+        assert!(told.sentence.starts_with("defer20: p99"), "{}", told.sentence);
+        assert!(!told.sentence.contains("suspend20 costs"), "{}", told.sentence);
+        assert!(told.sentence.ends_with("suspend20 is out: p99<2x: in its seventh round"));
     }
 }
