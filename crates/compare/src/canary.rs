@@ -93,7 +93,8 @@ impl Canary {
         self.probe.as_ref().map(|_| (it.whole.count(), it.answers_per_s))
     }
 
-    /// Watches what is in force now, `policy` by name, until the time is up, a signal comes, or the guard breaks.
+    /// Watches what is in force now, `policy` by name, until the time is up, a signal comes, or the guard breaks;
+    /// `harm` says what else has been seen of it that breaks it.
     ///
     /// # Errors
     /// If the kernel does not answer, or the guard's command cannot be run.
@@ -102,6 +103,7 @@ impl Canary {
         policy: &str,
         signals: &Signals,
         limit: Duration,
+        harm: &dyn Fn() -> Option<String>,
     ) -> Result<End, CompareError> {
         let began = Instant::now();
         let off = off(self.reference.answers_per_s).min(OFF);
@@ -118,7 +120,7 @@ impl Canary {
                 what: "the guard's command cannot be run",
                 error,
             })?;
-            if let Some(why) = broken {
+            if let Some(why) = broken.or_else(harm) {
                 return Ok(End::Broken(why));
             }
             let left = limit.saturating_sub(began.elapsed());

@@ -168,7 +168,10 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     say(&format!("{}: {then} for {time}; Ctrl-C puts it back", args.dev));
     let end = match &mut canary {
         Some(canary) => {
-            canary.watch(&args.policy.to_string(), &signals, limit).map_err(Failure::of)
+            // It was helped, and would not be once nobody watches.
+            let starved = || guard.as_ref().is_some_and(napkin_linux::guard::Guard::starved);
+            let harm = || starved().then(|| "a queue starved under it".to_owned());
+            canary.watch(&args.policy.to_string(), &signals, limit, &harm).map_err(Failure::of)
         }
         None => Ok(match hold.wait(&signals, limit) {
             Ended::Signal(signal) => End::Signal(signal),

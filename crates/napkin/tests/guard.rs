@@ -236,6 +236,25 @@ fn apply_for_a_time_watches_its_device_unless_told_not_to() {
 }
 
 #[test]
+fn a_guard_of_ones_own_breaks_where_a_queue_starves_though_it_was_helped() {
+    let bed = Bed::new("guard-canary");
+    let program = bed.program(bed.command(&format!("run --guard off --policy {POLICY} --")));
+    let mut program = bed.start(program);
+    bed.arrive(1);
+    let guarded = format!("apply {POLICY} --dev va --guard true --watch 1h");
+    let mut napkin = bed.start(bed.command(&guarded));
+    napkin.line("watched for");
+    let line = within("it starves, and the policy is put back", || {
+        bed.send();
+        napkin.said.try_recv().ok().filter(|line| line.contains("the guard broke"))
+    });
+    assert!(line.ends_with("a queue starved under it"), "{line}");
+    assert_eq!(napkin.child.wait().expect("it ends").code(), Some(3));
+    program.end();
+    assert_eq!((bed.timeout(), bed.journals()), (Some(0), 0));
+}
+
+#[test]
 fn without_the_right_to_count_it_says_that_nobody_watches_and_goes_on() {
     let bed = Bed::new("guard-right");
     let run = || {

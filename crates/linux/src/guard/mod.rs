@@ -25,6 +25,8 @@ mod judge;
 mod tell;
 mod watch;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -119,6 +121,8 @@ pub struct Guard {
     stop: Option<Sender<()>>,
     /// That which watches, and that which tells.
     threads: Vec<JoinHandle<()>>,
+    /// Whether an instance has starved.
+    starved: Arc<AtomicBool>,
 }
 
 impl Guard {
@@ -147,12 +151,18 @@ impl Guard {
         let (tell, telling) = tell::start(tell)?;
         let mut watch = Watch::new(options, counter, netns, backend, store.clone(), netdev, tell);
         watch.list();
+        let starved = watch.starved.clone();
         let (stop, stopped) = channel();
         let watching = std::thread::Builder::new()
             .name("napkin-guard".into())
             .spawn(move || watch.run(&stopped))?;
         // In the order in which they end.
-        Ok(Guard { stop: Some(stop), threads: vec![watching, telling] })
+        Ok(Guard { stop: Some(stop), threads: vec![watching, telling], starved })
+    }
+
+    /// Whether an instance has starved since it began, helped or not.
+    pub fn starved(&self) -> bool {
+        self.starved.load(Ordering::Relaxed)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The guard's thread: readings, what is done about an instance that starves, and giving it back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,8 @@ pub(super) struct Watch {
     times: BTreeMap<u32, u32>,
     /// Since when an instance starves that cannot be helped, and whether that was told.
     helpless: BTreeMap<u32, (Instant, bool)>,
+    /// Whether one has starved, for whoever asks.
+    pub(super) starved: Arc<AtomicBool>,
 }
 
 struct Ended {
@@ -75,6 +79,7 @@ impl Watch {
             ended: BTreeMap::new(),
             times: BTreeMap::new(),
             helpless: BTreeMap::new(),
+            starved: Arc::default(),
         }
     }
 
@@ -148,6 +153,7 @@ impl Watch {
         match end_suspension(backend, store, (ifindex, napi_id), held) {
             Ok(None) => self.list(),
             Ok(Some(suspension)) => {
+                self.starved.store(true, Ordering::Relaxed);
                 self.judge.forget(napi_id);
                 self.helpless.remove(&napi_id);
                 self.watched.remove(&napi_id);
@@ -176,6 +182,7 @@ impl Watch {
             return;
         }
         *told = true;
+        self.starved.store(true, Ordering::Relaxed);
         let at = self.backend.look(Target::Index(ifindex)).ok();
         let subject = at.as_ref().and_then(|at| at.by_id(napi_id)).map(ToString::to_string);
         let ifname = at.map_or_else(|| format!("ifindex {ifindex}"), |at| at.device.ifname);
