@@ -18,6 +18,10 @@ pub enum Right {
     NetRaw,
     /// To take a descriptor of another user's process (`pidfd_getfd`).
     SysPtrace,
+    /// To look into the `/proc` of another user's process.
+    DacReadSearch,
+    /// To write into another user's directory.
+    DacOverride,
     /// To enter a namespace, and to mount a sysfs of it.
     SysAdmin,
     /// To move another user's thread, or to give one real-time priority.
@@ -35,6 +39,8 @@ impl Right {
             Right::NetAdmin => "CAP_NET_ADMIN",
             Right::NetRaw => "CAP_NET_RAW",
             Right::SysPtrace => "CAP_SYS_PTRACE",
+            Right::DacReadSearch => "CAP_DAC_READ_SEARCH",
+            Right::DacOverride => "CAP_DAC_OVERRIDE",
             Right::SysAdmin => "CAP_SYS_ADMIN",
             Right::SysNice => "CAP_SYS_NICE",
             Right::Bpf => "CAP_BPF",
@@ -47,6 +53,8 @@ impl Right {
             Right::NetAdmin => CapabilitySet::NET_ADMIN,
             Right::NetRaw => CapabilitySet::NET_RAW,
             Right::SysPtrace => CapabilitySet::SYS_PTRACE,
+            Right::DacReadSearch => CapabilitySet::DAC_READ_SEARCH,
+            Right::DacOverride => CapabilitySet::DAC_OVERRIDE,
             Right::SysAdmin => CapabilitySet::SYS_ADMIN,
             Right::SysNice => CapabilitySet::SYS_NICE,
             Right::Bpf => CapabilitySet::BPF,

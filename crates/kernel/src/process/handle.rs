@@ -231,7 +231,12 @@ impl Process {
             Errno::ACCESS | Errno::PERM => {
                 let comm = procfile::read_text(&format!("/proc/{pid}/comm"), 64);
                 let comm = printable(&comm.unwrap_or_default());
-                ProcessError::Denied { pid, comm, what, right: Right::SysPtrace }
+                // The one does not open another user's /proc/PID/fd.
+                let right = match Right::SysPtrace.held() && !Right::DacReadSearch.held() {
+                    true => Right::DacReadSearch,
+                    false => Right::SysPtrace,
+                };
+                ProcessError::Denied { pid, comm, what, right }
             }
             source => ProcessError::System { pid, what, source },
         }
