@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use napkin_kernel::process::Process;
+use napkin_linux::apply::restore_left;
 use napkin_linux::attach::{Attachment, Detail, Event, Lines, Plan, PlanError, cpus_by_napi};
 use napkin_linux::journal::{ProcessJournals, Store};
 use napkin_policy::Policy;
@@ -107,6 +109,18 @@ impl Programs {
         for pid in there {
             if attachment.holds(pid) || self.failing.contains_key(&pid) {
                 continue;
+            }
+            // A keeper that was killed: what it set would be taken for the program's own.
+            if let Ok(process) = Process::open(pid) {
+                let left = restore_left(&self.store, pid, process.start_time());
+                if !left.changes.is_empty() {
+                    let what =
+                        format!("what an earlier napkin left in process {pid} is put back first");
+                    tell(format!("{} ({}): {what}", self.name, self.unit));
+                }
+                for why in left.left {
+                    tell(format!("{} ({}): {why}", self.name, self.unit));
+                }
             }
             match attachment.add(pid) {
                 Ok(()) => {}

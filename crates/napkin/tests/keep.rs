@@ -421,6 +421,15 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
             group.make();
             let mut last = group.program();
             within("it is set", || prefers(&last).then_some(()));
+            // The next keeper does not take what this one set for the program's own.
+            keeper.end(Signal::KILL);
+            let keeper = lab.keeper();
+            lab.held("u");
+            within("it is looked at", || {
+                let said = lab.said();
+                said.contains("what an earlier napkin left in").then_some(())
+            });
+            within("it is set again", || prefers(&last).then_some(()));
             assert!(keeper.end(Signal::TERM).success(), "{}", lab.said());
             assert!(!prefers(&last), "{}", lab.said());
             assert_eq!(lab.journals(), 0);

@@ -44,7 +44,7 @@ pub use lifeline::{Lifeline, can_delay, lifelines};
 pub use linux::Linux;
 pub use neighbours::{Neighbours, neighbours};
 pub use plan::{Options, Plan, Wanted, changes, plan, wanted};
-pub use restore::{RestoreOptions, restore};
+pub use restore::{RestoreOptions, restore, restore_left};
 pub use restored::{Also, DeviceRestored, Failed, ProcessRestored, Restoration};
 pub use suspension::{Suspension, end_suspension, give_back};
 pub use temporary::{Ended, Temporary};

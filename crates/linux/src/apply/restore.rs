@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 pub use self::options::RestoreOptions;
+pub use self::process::restore_left;
 use self::process::restore_process;
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target, Whereabouts};

@@ -21,6 +21,21 @@ pub(super) fn restore_process(
     restored
 }
 
+/// Puts back what a napkin that has ended left in a process. Nothing, if there is nothing, or another one
+/// is at the process.
+pub fn restore_left(store: &Store, pid: i32, start_time: u64) -> ProcessRestored {
+    let mut restored = ProcessRestored { pid, ..ProcessRestored::default() };
+    let known = store.process(pid, start_time);
+    if known.is_ok_and(|journal| !journal.records().is_empty()) {
+        let options = RestoreOptions::default();
+        match process(store, pid, start_time, &options, &mut restored) {
+            Ok(()) | Err(JournalError::Locked { .. }) => {}
+            Err(error) => restored.left.push(error.to_string()),
+        }
+    }
+    restored
+}
+
 fn process(
     store: &Store,
     pid: i32,
