@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,6 +43,13 @@ impl TextFile {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether its directory is another user's.
+    pub fn is_elsewhere(&self) -> bool {
+        let directory = self.path.parent().filter(|it| !it.as_os_str().is_empty());
+        let owner = fs::metadata(directory.unwrap_or(Path::new("."))).map(|it| it.uid());
+        owner.is_ok_and(|owner| owner != rustix::process::geteuid().as_raw())
     }
 
     /// Replaces what is there, so that a reader sees either the old text or the new one.

@@ -38,7 +38,7 @@ A metric that is not known is not there. GET /metrics is answered, in the OpenMe
 asks for it, and nothing else; 16 connections at once, each for 5 seconds at most.
 
 At its start it gives up every right but CAP_BPF and CAP_PERFMON, which count polls: it can change
-nothing. Without CAP_SYS_PTRACE programs' epoll parameters are not seen, and the policy is named by what
+nothing (but keeps CAP_DAC_OVERRIDE for a --textfile in another user's directory). Without CAP_SYS_PTRACE programs' epoll parameters are not seen, and the policy is named by what
 the instance is set to.
 
 Examples:
@@ -78,13 +78,16 @@ pub(crate) struct Export {
 
 pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     let signals = Signals::block_ends().map_err(Failure::of)?;
-    // Before rights are given up: a port below 1024, or a directory of somebody else's.
+    // Before rights are given up: a port below 1024.
     let listens = args.textfile.is_none() && !args.once;
     let listener =
         listens.then(|| Listener::bind(&args.listen)).transpose().map_err(Failure::of)?;
     let textfile = args.textfile.as_deref().map(TextFile::new).transpose();
     let textfile = textfile.map_err(|error| Failure::Usage(error.to_string()))?;
-    keep_only(&[Right::Bpf, Right::Perfmon]).map_err(Failure::of)?;
+    let mut rights = vec![Right::Bpf, Right::Perfmon];
+    // A file is replaced by another in its directory, again and again.
+    rights.extend(textfile.as_ref().filter(|it| it.is_elsewhere()).map(|_| Right::DacOverride));
+    keep_only(&rights).map_err(Failure::of)?;
     let (source, drift): (Box<dyn Source>, Option<Drift>) = match &args.engine {
         Some(named) => {
             let named =

@@ -16,7 +16,7 @@ use harness::Bed;
 use napkin_client::Load;
 use napkin_kernel::netlink::Route;
 use napkin_os::rights::Right;
-use napkin_testing::{needs_program, test};
+use napkin_testing::{needs, needs_program, test};
 use napkin_workload::linux::pair::DEVICE;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -135,6 +135,25 @@ fn a_file_is_kept_and_goes() {
     let first = within("a file", read);
     assert!(first.starts_with("# HELP napkin_build_info "), "{first}");
     within("a newer one", || read().filter(|text| *text != first));
+    assert!(exporting.end().success());
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_file_in_another_user_s_directory_is_kept_by_root() {
+    let root = rustix::process::geteuid().is_root() && Right::DacOverride.held();
+    needs(root, "root, and CAP_DAC_OVERRIDE");
+    let place = Place::new("export-other");
+    let served = engine(&place);
+    let control = served.control.to_str().expect("a plain path");
+    let theirs = place.socket("theirs");
+    std::fs::create_dir(&theirs).expect("a directory");
+    std::os::unix::fs::chown(&theirs, Some(65_534), Some(65_534)).expect("we are root");
+    let file = theirs.join("napkin.prom");
+    let path = file.to_str().expect("a plain path");
+    let args = ["--engine", control, "--textfile", path, "--interval", "1s"];
+    let mut exporting = Exporting::start(&args);
+    within("a file", || std::fs::read_to_string(&file).ok());
     assert!(exporting.end().success());
     assert!(!file.exists());
 }
