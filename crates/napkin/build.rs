@@ -9,8 +9,12 @@ fn main() {
     if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }
-    // Any crate's: a commit alone says nothing of sources that differ from it.
-    println!("cargo::rerun-if-changed=..");
+    // Any crate's: a commit alone says nothing of sources that differ from it. Not all that is beside them, for
+    // tests run there, and a file that comes and goes would have all of this built again.
+    let crates = std::fs::read_dir("..").into_iter().flatten().flatten();
+    for source in crates.map(|it| it.path().join("src")).filter(|it| it.is_dir()) {
+        println!("cargo::rerun-if-changed={}", source.display());
+    }
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }
