@@ -38,8 +38,8 @@ A metric that is not known is not there. GET /metrics is answered, in the OpenMe
 asks for it, and nothing else; 16 connections at once, each for 5 seconds at most.
 
 At its start it gives up every right but CAP_BPF and CAP_PERFMON, which count polls: it can change
-nothing (but keeps CAP_DAC_OVERRIDE for a --textfile in another user's directory). Without CAP_SYS_PTRACE programs' epoll parameters are not seen, and the policy is named by what
-the instance is set to.
+nothing (for a --textfile in another user's directory it keeps CAP_DAC_OVERRIDE as well). Without
+CAP_SYS_PTRACE programs' epoll parameters are not seen, and the policy is named by what the instance is set to.
 
 Examples:
   sudo napkin export                                  http://127.0.0.1:9917/metrics
