@@ -1,6 +1,7 @@
 //! The programs at work, and their tables read.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::super::attached::{Attached, ProgramStats};
@@ -14,7 +15,7 @@ use super::program::{self, Whose};
 use super::tables::{CPUS, INSTANCES, Maps, SOCKETS, THREADS, choice, cpu};
 use super::tables::{instance, place_of, socket, thread};
 use napkin_bpf::assemble::AssembleError;
-use napkin_bpf::{Map, MapKind};
+use napkin_bpf::{Map, MapKind, SharedWords};
 use napkin_os::rights::Right;
 
 /// Whose requests are timed, and how many of them.
@@ -44,7 +45,6 @@ impl Default for Options {
 type Choice = Map<4, { choice::LEN }>;
 type Sockets = Map<4, { socket::LEN }>;
 type Instances = Map<4, { instance::LEN }>;
-type Cpus = Map<4, { cpu::LEN }>;
 type Threads = Map<4, { thread::LEN }>;
 
 /// A running measurement of the whole machine. It ends when it is dropped, or the process does.
@@ -55,7 +55,7 @@ pub struct Probe {
     choice: Choice,
     _sockets: Sockets,
     instances: Instances,
-    cpus: Cpus,
+    cpus: SharedWords,
     _threads: Threads,
     /// One of so many connections is looked at, less 1.
     mask: u64,
@@ -63,6 +63,9 @@ pub struct Probe {
     handed: Vec<usize>,
     notes: Vec<String>,
 }
+
+/// 64-bit words of a CPU's row.
+const CPU_WORDS: usize = cpu::LEN / 8;
 
 /// How long nothing is timed once the programs are in place: putting them there stops all CPUs, again and
 /// again, and what waited meanwhile is to be over.
@@ -142,7 +145,8 @@ impl Probe {
         let sockets = Sockets::create(array, SOCKETS, "napkin_sockets").map_err(no_table)?;
         let instances =
             Instances::create(array, INSTANCES + 1, "napkin_napis").map_err(no_table)?;
-        let cpus = Cpus::create(array, CPUS, "napkin_cpus").map_err(no_table)?;
+        let words = CPUS as usize * CPU_WORDS;
+        let cpus = SharedWords::create(words, "napkin_cpus").map_err(no_table)?;
         let threads = Threads::create(array, THREADS, "napkin_threads").map_err(no_table)?;
         let maps = Maps {
             choice: choice.descriptor(),
@@ -302,10 +306,10 @@ impl Probe {
     /// If the kernel does not answer as it should.
     pub fn read(&self, napi_ids: &[u32]) -> Result<Reading, CountError> {
         let mut reading = Reading::default();
-        for which in 0..CPUS {
-            let Some(row) = self.cpus.get(&which.to_ne_bytes()).map_err(not_read)? else { break };
-            reading.sends = reading.sends.wrapping_add(number(&row, cpu::SENDS));
-            reading.sends_seen = reading.sends_seen.wrapping_add(number(&row, cpu::SEEN));
+        for row in self.cpus.words().chunks_exact(CPU_WORDS) {
+            let at = |place: i16| row.get(place as usize / 8).map_or(0, |it| it.load(Relaxed));
+            reading.sends = reading.sends.wrapping_add(at(cpu::SENDS));
+            reading.sends_seen = reading.sends_seen.wrapping_add(at(cpu::SEEN));
         }
         for id in napi_ids.iter().copied().chain([0]) {
             let place = place_of(id).to_ne_bytes();

@@ -5,7 +5,8 @@
 //!   share a place take it from each other, and the times of the one that lost it are not told;
 //! - **instances**: for each when it last polled, and the histograms of what its frames led to
 //!   ([`instance`]). Its place is given by its id; place 0 is for what came through no instance;
-//! - **CPUs**: how often was sent there, and when its receive softirq was asked for ([`cpu`]);
+//! - **CPUs**: how often was sent there, and when its receive softirq was asked for ([`cpu`]); it is memory of both,
+//!   which a reading takes no system call for;
 //! - **threads** of instances: when each was woken ([`thread`]).
 
 use super::histogram::BUCKETS;

@@ -96,7 +96,7 @@ pub(in super::super) fn softirq(
     program.load(Double, R1, R1, 0);
     program.copy_word(R1, R1);
     program.jump_if(R1, When::NotEqual, wake.net_rx, end);
-    find_cpu(&mut program, maps, end);
+    find_cpu(&mut program, maps);
     program.copy(R9, R0);
     program.load(Double, R1, R9, cpu::RAISED);
     if runs {
@@ -178,7 +178,7 @@ fn later_of_wake(program: &mut Assembler, maps: Maps, end: Label) {
     program.load(Double, R1, R0, thread::WOKEN);
     program.jump(woken);
     program.place(no_thread);
-    find_cpu(program, maps, end);
+    find_cpu(program, maps);
     program.load(Double, R1, R0, cpu::RUNNING);
     program.place(woken);
     program.jump_if_registers(R7, When::GreaterOrEqual, R1, end);

@@ -1,6 +1,6 @@
 //! What all programs do alike: rows of the tables are found, and the program ends.
 
-use super::super::tables::{CPUS, INSTANCES, Maps, THREADS};
+use super::super::tables::{CPUS, INSTANCES, Maps, THREADS, cpu};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2};
 use napkin_bpf::assemble::Width::Word;
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
@@ -25,12 +25,12 @@ pub(super) fn find_instance(program: &mut Assembler, maps: Maps, none: Label) {
 }
 
 /// This CPU's row goes to R0.
-pub(super) fn find_cpu(program: &mut Assembler, maps: Maps, end: Label) {
+pub(super) fn find_cpu(program: &mut Assembler, maps: Maps) {
     program.call(Helper::GetSmpProcessorId);
     program.and(R0, CPUS.cast_signed() - 1);
-    program.store(Word, FP, INDEX, R0);
-    look_up(program, maps.cpus);
-    program.jump_if(R0, When::Equal, 0, end);
+    program.multiply(R0, cpu::LEN as i32);
+    program.set_map_value(R1, maps.cpus);
+    program.add_register(R0, R1);
 }
 
 /// The row at the place of the thread with the id in R1 goes to R0; without one it goes to `none`.

@@ -179,10 +179,10 @@ pub(in super::super) fn sent(
     program.set_map_value(R2, maps.choice);
     program.load(Double, R2, R2, choice::MASK);
     program.jump_if(R2, When::Equal, choice::NOTHING.cast_signed() as i32, end);
-    count_send(&mut program, maps, cpu::SENDS, end);
+    count_send(&mut program, maps, cpu::SENDS);
     find_socket(&mut program, maps, end);
     skip_unless_same(&mut program, end);
-    count_send(&mut program, maps, cpu::SEEN, end);
+    count_send(&mut program, maps, cpu::SEEN);
     program.load(Double, R1, R9, socket::READ);
     program.jump_if(R1, When::Equal, 0, end);
     program.call(Helper::KtimeGetNs);
@@ -273,13 +273,14 @@ fn skip_unless_same(program: &mut Assembler, end: Label) {
 }
 
 /// Adds 1 to a count of this CPU.
-fn count_send(program: &mut Assembler, maps: Maps, place: i16, end: Label) {
-    find_cpu(program, maps, end);
+fn count_send(program: &mut Assembler, maps: Maps, place: i16) {
+    find_cpu(program, maps);
     program.set(R1, 1);
     program.atomic_add(R0, place, R1);
 }
 
-/// see [`Histogram`](super::Histogram) for the buckets.
+/// Adds the time in R1, which is not negative, to the histogram of a part in the instance's row in R7;
+/// see [`Histogram`](super::super::Histogram) for the buckets.
 fn record(program: &mut Assembler, part: Part) {
     let (fits, beyond) = (program.label(), program.label());
     program.copy(R3, R1);
