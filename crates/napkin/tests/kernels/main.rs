@@ -5,7 +5,8 @@
 //! `~/.cache/napkin-vm`, and minutes. So it runs where `NAPKIN_KERNELS` says which: `7.2`, a list as in
 //! `6.1,7.3-rt`, or `all`. `NAPKIN_CASE=run,top` are some of the cases,
 //! `NAPKIN_HISTORIES=500` how many random histories each goes through, and
-//! `NAPKIN_SEED` the first of them. One of them is also booted with a disk, under systemd, and again (`reboot`).
+//! `NAPKIN_SEED` the first of them. One of them is also booted with a disk, under systemd, and again (`reboot`),
+//! and with cards that napkin serves by vhost-user (`vhost`).
 
 mod cases;
 mod disk;
@@ -14,6 +15,7 @@ mod history;
 mod kept;
 mod programs;
 mod reboot;
+mod vhost;
 mod vm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

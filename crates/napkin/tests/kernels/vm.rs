@@ -42,10 +42,27 @@ pub(crate) struct Vm {
     pub peers: Namespace,
     kernel: PathBuf,
     disk: Option<Disk>,
+    cards: Cards,
     /// As `uname -r` prints it.
     pub release: String,
     /// It has left a command without an answer, and gets no more of them.
     pub hung: bool,
+}
+
+/// Its network cards.
+#[derive(Debug, Clone)]
+pub(crate) enum Cards {
+    /// The four of the module's header.
+    Four,
+    /// Virtio cards, eth0 and on, whose rings vhost-user backends at these sockets serve.
+    VhostUser(Vec<VhostUser>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct VhostUser {
+    pub socket: PathBuf,
+    /// Packed rings, where the guest takes them; else split ones.
+    pub packed: bool,
 }
 
 /// The emulator and its files; both go when this is dropped, the files only if all went well.
@@ -79,15 +96,20 @@ fn run(command: &mut Command) -> String {
 impl Vm {
     /// Boots a kernel by what Debian calls its version, as in `7.3-rt`, and sets its cards up.
     pub(crate) fn boot(version: &str) -> Vm {
-        Vm::of(version, None)
+        Vm::of(version, None, &Cards::Four)
+    }
+
+    /// The same with other cards, which have no addresses yet.
+    pub(crate) fn boot_with(version: &str, cards: &Cards) -> Vm {
+        Vm::of(version, None, cards)
     }
 
     /// The same with a disk, whose units set up what is to be.
     pub(crate) fn boot_from(version: &str, disk: fn(&Path) -> Disk) -> Vm {
-        Vm::of(version, Some(disk))
+        Vm::of(version, Some(disk), &Cards::Four)
     }
 
-    fn of(version: &str, disk: Option<fn(&Path) -> Disk>) -> Vm {
+    fn of(version: &str, disk: Option<fn(&Path) -> Disk>, cards: &Cards) -> Vm {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels");
         let fetched = Command::new(here.join("fetch")).arg(cache()).arg(version).output();
         let fetched = fetched.expect("bash is installed");
@@ -98,7 +120,7 @@ impl Vm {
         let mut hung = String::new();
         for _ in 0..BOOTS {
             let disk = disk.map(|make| make(&kernel));
-            match Vm::start(version, &here, &kernel, release.trim(), disk) {
+            match Vm::start(version, &here, &kernel, release.trim(), disk, cards) {
                 Ok(vm) => return vm,
                 Err(why) => hung = why,
             }
@@ -114,6 +136,7 @@ impl Vm {
         kernel: &Path,
         release: &str,
         disk: Option<Disk>,
+        cards: &Cards,
     ) -> Result<Vm, String> {
         // One of its own for each: what a machine that hung has said there is not this one's.
         static STARTED: AtomicUsize = AtomicUsize::new(1);
@@ -126,8 +149,10 @@ impl Vm {
         let peers = Namespace::new().expect("a namespace");
         let qemu = peers
             .run(|| {
-                wire();
-                start(kernel, &place, disk.as_ref())
+                if matches!(cards, Cards::Four) {
+                    wire();
+                }
+                start(kernel, &place, disk.as_ref(), cards)
             })
             .expect("a thread");
         let machine = Machine { qemu, place };
@@ -135,8 +160,9 @@ impl Vm {
         let port = connect(&machine.place, machine.qemu.id(), patience)?;
         let release = release.to_owned();
         let kernel = kernel.to_owned();
-        let mut vm = Vm { machine, port, peers, kernel, disk, release, hung: false };
-        if vm.disk.is_some() {
+        let cards = cards.clone();
+        let mut vm = Vm { machine, port, peers, kernel, disk, cards, release, hung: false };
+        if vm.disk.is_some() || matches!(vm.cards, Cards::VhostUser(_)) {
             vm.patience(PATIENCE);
             return Ok(vm);
         }
@@ -176,8 +202,8 @@ impl Vm {
         let (place, kernel) = (&self.machine.place, &self.kernel);
         // So that it is not taken for the next boot's; the emulator has removed its sockets.
         fs::remove_file(place.join("console")).expect("it was there");
-        let disk = self.disk.as_ref();
-        self.machine.qemu = self.peers.run(|| start(kernel, place, disk)).expect("a thread");
+        let (disk, cards) = (self.disk.as_ref(), &self.cards);
+        self.machine.qemu = self.peers.run(|| start(kernel, place, disk, cards)).expect("a thread");
         match connect(place, self.machine.qemu.id(), PATIENCE_WITH_SYSTEMD) {
             Ok(port) => self.port = port,
             Err(why) => {
@@ -317,7 +343,7 @@ fn initrd(here: &Path, kernel: &Path, release: &str, place: &Path, disk: bool) {
 }
 
 /// Starts the emulator in the calling thread's network namespace.
-fn start(kernel: &Path, place: &Path, disk: Option<&Disk>) -> Child {
+fn start(kernel: &Path, place: &Path, disk: Option<&Disk>, cards: &Cards) -> Child {
     let host = cache().join("host");
     let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|it| host.join(it));
     let mut command = Command::new(host.join("usr/bin/qemu-system-x86_64"));
@@ -328,7 +354,14 @@ fn start(kernel: &Path, place: &Path, disk: Option<&Disk>) -> Child {
         .arg(host.join("usr/share/qemu"))
         .arg("-L")
         .arg(host.join("usr/share/seabios"))
-        .args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024"])
+        // Shared memory, for whoever serves a card's rings from outside.
+        .args([
+            "-object",
+            "memory-backend-memfd,id=m,size=1G,share=on",
+            "-M",
+            "q35,memory-backend=m",
+        ])
+        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1G"])
         .args(["-smp", &CPUS.to_string(), "-nographic", "-no-reboot", "-nodefaults"])
         .arg("-kernel")
         .arg(kernel.join("vmlinuz"))
@@ -351,6 +384,15 @@ fn start(kernel: &Path, place: &Path, disk: Option<&Disk>) -> Child {
         let drive = format!("if=virtio,format=raw,file={}", disk.image().display());
         command.arg("-drive").arg(drive);
     }
+    match cards {
+        Cards::Four => four_cards(&mut command),
+        Cards::VhostUser(all) => vhost_user_cards(&mut command, all),
+    }
+    let log = fs::File::create(place.join("qemu.log")).expect("a file");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("fetched")
+}
+
+fn four_cards(command: &mut Command) {
     for (card, model) in ["virtio-net-pci", "virtio-net-pci", "e1000e", "igb"].iter().enumerate() {
         let virtio = card < 2;
         let queues = if virtio { format!(",queues={QUEUES}") } else { String::new() };
@@ -366,8 +408,22 @@ fn start(kernel: &Path, place: &Path, disk: Option<&Disk>) -> Child {
             .arg("-device")
             .arg(format!("{model},netdev=n{card},mac=52:54:00:00:00:0{card},romfile={vectors}"));
     }
-    let log = fs::File::create(place.join("qemu.log")).expect("a file");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("fetched")
+}
+
+fn vhost_user_cards(command: &mut Command, cards: &[VhostUser]) {
+    for (card, VhostUser { socket, packed }) in cards.iter().enumerate() {
+        let socket = socket.display();
+        let packed = if *packed { "on" } else { "off" };
+        command
+            .arg("-chardev")
+            .arg(format!("socket,id=c{card},path={socket},reconnect-ms=500"))
+            .arg("-netdev")
+            .arg(format!("vhost-user,id=n{card},chardev=c{card}"))
+            .arg("-device")
+            .arg(format!(
+                "virtio-net-pci,netdev=n{card},mac=52:54:00:00:01:0{card},romfile=,packed={packed}"
+            ));
+    }
 }
 
 /// The port of the agent, once it listens.
