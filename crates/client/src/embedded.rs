@@ -292,9 +292,13 @@ impl EmbeddedWorker {
             [PollFd::new(&interrupt, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
         // An error is as good as an early wake-up.
         let _ = poll(&mut watched, Some(&timeout));
-        let interrupted = !watched[0].revents().is_empty();
+        let [interrupted, woken] = [0, 1].map(|it: usize| !watched[it].revents().is_empty());
         if interrupted {
             self.queue.acknowledge();
+        }
+        if woken {
+            // Before the channel is looked into, which has what is asked: left as it is it would wake for ever.
+            let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
         }
         self.queue.mask();
     }
@@ -316,8 +320,6 @@ impl EmbeddedWorker {
                 Err(TryRecvError::Empty) => return true,
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
             }
-            // It only wakes: what is asked is in the channel.
-            let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
         }
     }
 }
