@@ -15,19 +15,20 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let mut doubt: Option<Doubt> = None;
     let mut told = None;
     for figure in [P99, P50] {
-        match soonest(&rows, figure)? {
-            Ok(text) => {
+        match soonest(&rows, figure) {
+            None => {}
+            Some(Ok(text)) => {
                 told = Some(text);
                 break;
             }
-            Err(new) => doubt = doubt.into_iter().chain([new]).reduce(worse),
+            Some(Err(new)) => doubt = doubt.into_iter().chain([new]).reduce(worse),
         }
     }
     let more = groups.iter().find(|group| group.offered().is_none()).and_then(serves_most);
     let sentence = match (told, doubt) {
         (Some(told), _) => format!("{told}{}", rows.at()),
         (None, Some(doubt)) => cannot_tell(&doubt),
-        (None, None) => return None,
+        (None, None) => return more,
     };
     Some([Some(sentence), more].into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
@@ -273,6 +274,26 @@ mod tests {
         assert_eq!(
             conclude(&report("memcached", "machine", rows), Rule::Answers).as_deref(),
             Some(want)
+        );
+    }
+
+    #[test]
+    fn where_one_policy_alone_carries_the_load_who_serves_most_is_told_all_the_same() {
+        let at = |row: Fixed| row.load("requests_per_s", 600_000.into()).offered(6e5);
+        let most = |name: &str, served: f64| {
+            let row = Fixed::new(name).load("requests_per_s", "max".into());
+            row.served(&[served; 3]).p50(&[US; 3]).p99(&[2.0 * US; 3]).cpu(&[1.0; 3])
+        };
+        let rows = [
+            at(row("base", [4e4; 3], 1.0)).served(&[3e5; 3]),
+            at(row("suspend20", [10.0; 3], 0.5)).served(&[6e5; 3]),
+            most("base", 7e5),
+            most("suspend20", 9.1e5),
+        ];
+        let rows = rows.map(Fixed::row).to_vec();
+        assert_eq!(
+            conclude(&report("memcached", "machine", rows), Rule::Answers).as_deref(),
+            Some("suspend20 serves 1.3x as many as base at requests/s max")
         );
     }
 
