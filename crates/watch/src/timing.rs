@@ -156,6 +156,8 @@ impl Shared {
     fn take_turns(&self, often: Often) {
         let mut state = self.state();
         let (mut looked, mut on) = (Instant::now(), ON);
+        // As of the last look at the ports.
+        let mut ports = Ok(());
         while !state.ended {
             let (began, before) = (Instant::now(), state.sends());
             state = self.wait(state, on);
@@ -169,13 +171,11 @@ impl Shared {
                 state = self.wait(state, off);
                 state.probe.resume().and(paused)
             };
-            let ports = if looked.elapsed() >= PORTS {
+            if looked.elapsed() >= PORTS {
                 looked = Instant::now();
-                state.follow_ports()
-            } else {
-                Ok(())
-            };
-            let failed = turn.and(ports).err();
+                ports = state.follow_ports();
+            }
+            let failed = turn.as_ref().err().or(ports.as_ref().err());
             state.failure = failed.map(|error| format!("requests are not timed: {error}"));
         }
     }
