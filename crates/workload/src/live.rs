@@ -63,6 +63,11 @@ pub trait Live {
     /// A load in the workload's own terms, for the report.
     fn load(&self, index: usize) -> Map<String, Value>;
 
+    /// What its figures depend on beside that, for a run that goes on: it must be the same.
+    fn settings(&self) -> Value {
+        Value::Null
+    }
+
     /// What is compared, under each of these policies.
     fn subjects(&self, policies: &[NamedPolicy]) -> Vec<Subject> {
         let of = |policy: &NamedPolicy| Subject { server: None, policy: policy.clone() };

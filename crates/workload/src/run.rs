@@ -53,6 +53,7 @@ pub fn plan(workload: &dyn Live, options: &Options) -> Value {
     json!({
         "workload": workload.name(),
         "world": workload.world(),
+        "settings": workload.settings(),
         "loads": (0..workload.loads()).map(|it| workload.load(it)).collect::<Vec<_>>(),
         "policies": policies
             .map(|it| json!({ "name": it.name, "policy": it.policy.to_string() }))
@@ -279,6 +280,20 @@ mod tests {
         assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
         let table = napkin_measure::report::table::render(&report.rows, &told.columns(), 80);
         assert!(table.contains("not measured (busypoll): SO_PREFER_BUSY_POLL"), "{table}");
+    }
+
+    #[test]
+    fn a_run_that_goes_on_has_the_same_connections_and_wire() {
+        use crate::server::Wire;
+        let options = two_policies();
+        let of = |workload: &dyn Live| plan(workload, &options);
+        let some = crate::tcp_rr::engine::TcpRr::default();
+        let fewer = crate::tcp_rr::engine::TcpRr { flows: 10, ..some.clone() };
+        let mut over_tap = some.clone();
+        over_tap.servers.wire = Wire::Tap;
+        assert_eq!(of(&some), of(&some.clone()));
+        assert_ne!(of(&some), of(&fewer));
+        assert_ne!(of(&some), of(&over_tap));
     }
 
     #[test]

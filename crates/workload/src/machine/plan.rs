@@ -198,6 +198,9 @@ impl Plan<'_> {
     pub fn identity(&self) -> Value {
         let constants = self.profile.constants().map(|it| (it.key.path(), Value::from(it.value)));
         let policies = self.policies.iter();
+        // A draw depends on all of them.
+        let ranges = self.profile.uncertain().filter(|_| self.drawn);
+        let ranges = ranges.map(|it| (it.key.path(), json!([it.low, it.high])));
         json!({
             "workload": self.scenario.name(),
             "world": "machine",
@@ -209,6 +212,7 @@ impl Plan<'_> {
                 .collect::<Vec<_>>(),
             "repetitions": self.repetitions,
             "drawn": self.drawn,
+            "ranges": ranges.collect::<Map<_, _>>(),
             "window_ns": self.window,
             "warm_up_ns": self.warm_up,
             "seed": self.seed,

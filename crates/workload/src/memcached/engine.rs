@@ -112,6 +112,10 @@ impl Live for Memcached {
         ])
     }
 
+    fn settings(&self) -> Value {
+        json!({ "wire": self.servers.wire.to_string() })
+    }
+
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let load = self.loads[index];
         let config = embedded::client(self.connections, load, trial.options, trial.seed);

@@ -12,7 +12,7 @@ use napkin_client::{Asks, Config, Disk, Load as Rate};
 use napkin_machine::profile::Profile;
 use napkin_service::Nbd;
 use napkin_service::nbd::{Action, BlockStore, MemoryStore, Operation, TCP_LIMITS};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::OPERATIONS;
 use super::device::Device;
@@ -94,6 +94,10 @@ impl Live for Ssd {
         let mut load = field("bytes", bytes);
         load.insert("operations_per_s".to_owned(), whole(per_second));
         load
+    }
+
+    fn settings(&self) -> Value {
+        json!({ "connections": self.connections, "wire": self.wire.to_string() })
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {

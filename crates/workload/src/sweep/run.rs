@@ -71,7 +71,7 @@ pub struct Totals {
     pub points: u64,
     /// Those that were there already.
     pub resumed: u64,
-    /// Those that were run now and have no figures; their line says why.
+    /// Those that have no figures, also of those that were there; their line says why.
     pub failed: u64,
     /// Those that are not there, because the sweep was interrupted.
     pub left: u64,
@@ -199,6 +199,12 @@ impl Sweep<'_> {
         for constant in self.profile.constants() {
             hash.add(&constant.key.path());
             hash.add(&format!("{:?}", constant.value));
+        }
+        // A draw depends on all ranges.
+        let drawn = self.axes.iter().any(|axis| axis.to_string().starts_with("draw="));
+        for range in self.profile.uncertain().filter(|_| drawn) {
+            hash.add(&range.key.path());
+            hash.add(&format!("{:?} to {:?}", range.low, range.high));
         }
         for number in [self.warm_up, self.window] {
             hash.add(&number.to_string());
@@ -386,7 +392,7 @@ impl Sweep<'_> {
             mine.iter().copied().filter(|point| !sheet.done.contains(point)).collect();
         sheet.expect(&missing);
         let (points, left) = (mine.len() as u64, missing.len() as u64);
-        let mut totals = Totals { points, resumed: points - left, failed: 0, left };
+        let mut totals = Totals { points, resumed: points - left, failed: sheet.failed, left };
         let naming = identity.header();
         // A point with figures says which columns there are.
         let first_columns = |points: &mut dyn Iterator<Item = u64>| {

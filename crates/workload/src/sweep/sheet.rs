@@ -78,6 +78,8 @@ pub(super) struct Sheet {
     pub(super) header: Vec<String>,
     /// The points that are there.
     pub(super) done: BTreeSet<u64>,
+    /// How many of these have an error in the place of figures.
+    pub(super) failed: u64,
 }
 
 /// Where the lines go.
@@ -155,7 +157,7 @@ impl Sheet {
     }
 
     fn of(path: &Path, out: Out) -> Sheet {
-        Sheet { path: path.to_owned(), out, header: Vec::new(), done: BTreeSet::new() }
+        Sheet { path: path.to_owned(), out, header: Vec::new(), done: BTreeSet::new(), failed: 0 }
     }
 
     /// Takes over what is there, and cuts off a line that was not finished.
@@ -209,6 +211,7 @@ impl Sheet {
                         .collect();
                     return Err(self.other(theirs.join(", "), identity));
                 };
+                self.failed += u64::from(fields.last().is_some_and(|error| !error.is_empty()));
                 self.done.insert(now);
                 moved |= !same;
                 fields.splice(..ours.len(), identity.fields(now, &values));

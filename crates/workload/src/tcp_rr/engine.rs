@@ -10,7 +10,7 @@ use std::time::Duration;
 use napkin_client::{Asks, Config, Load};
 use napkin_policy::NamedPolicy;
 use napkin_service::EchoStream;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::beside;
 use crate::embedded::{self, OVERHEAD};
@@ -68,6 +68,11 @@ impl Live for TcpRr {
 
     fn load(&self, index: usize) -> Map<String, Value> {
         field("bytes", self.bytes[index])
+    }
+
+    fn settings(&self) -> Value {
+        let wire = self.servers.wire.to_string();
+        json!({ "flows": self.flows, "threads": self.threads, "wire": wire })
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
