@@ -246,6 +246,8 @@ fn all(
     if !common.quiet {
         say(&attempt.size(time));
     }
+    // A reader that has had enough has asked for the files all the same.
+    let mut told = Ok(());
     for (workload, options) in runs {
         let (workload, whole) = (&**workload, runs.len() == 1);
         let json = json(workload.name());
@@ -254,12 +256,18 @@ fn all(
             Some(world) => format!("{name} in {world}"),
             None => name.to_owned(),
         };
-        outputs.announce(&heading, name)?;
+        match outputs.announce(&heading, name) {
+            Err(Failure::Closed) => told = Err(Failure::Closed),
+            announced => announced?,
+        }
         let mut show = |report: &Report| {
             outputs.show(&heading, &workload.columns(), report, json.as_deref(), whole)
         };
         match resumable(workload, options, &attempt.interrupt, &mut attempt.partial) {
-            Ok(report) => show(&report)?,
+            Ok(report) => match show(&report) {
+                Err(Failure::Closed) => told = Err(Failure::Closed),
+                shown => shown?,
+            },
             Err(Stopped { error, report }) => {
                 // What was measured is not lost by what came after it.
                 if let Some(report) = report {
@@ -277,7 +285,7 @@ fn all(
         }
     }
     attempt.end();
-    Ok(())
+    told
 }
 
 #[cfg(test)]

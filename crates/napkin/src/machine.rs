@@ -141,7 +141,7 @@ pub(crate) fn bench(
             return Err(failure(error, Some(&attempt)));
         }
     };
-    show(&report)?;
+    let told = show(&report);
     attempt.end();
     traced?;
     let ran = report.rows.iter().map(|row| row.repetitions.len() as u64).sum::<u64>();
@@ -149,5 +149,5 @@ pub(crate) fn bench(
     if failed > 0 {
         return Err(Failure::Failed(format!("{failed} runs failed; their rows say why")));
     }
-    Ok(())
+    told
 }

@@ -146,6 +146,8 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     }
     let progress = if args.quiet { Progress::hidden } else { Progress::new };
     let mut experiments = Vec::new();
+    // A reader that has had enough has asked for the files all the same.
+    let mut told = Ok(());
     for known in chosen {
         let Attempt { interrupt, partial, .. } = &mut attempt;
         let reproduction = (known.make)().resumable(&options, progress, interrupt, partial);
@@ -157,8 +159,8 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
         let text = text::render(&reproduction);
         if stream {
             say(&text);
-        } else {
-            print(&format!("{text}\n"))?;
+        } else if told.is_ok() {
+            told = print(&format!("{text}\n"));
         }
         experiments.push(reproduction);
         if over {
@@ -178,5 +180,5 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
         return Err(attempt.interrupted(interrupted));
     }
     attempt.end();
-    Ok(())
+    told
 }
