@@ -29,7 +29,7 @@
 //!
 //! It can stop its own traffic, and nothing else: what it says is checked before it is done ([`Peers`] counts
 //! what is refused), descriptors are read once and checked against the memory that it shares with each access,
-//! chains are followed for at most as many steps as the ring has entries, and a frame that makes no sense is
+//! chains are followed for at most 1024 steps in all of a frame, and a frame that makes no sense is
 //! counted in [`rx_malformed`](crate::QueueCounters::rx_malformed). A ring that makes none (an index that leaps) is not looked at
 //! again until the peer sets it up anew. Nor is one that cuts the file of its memory short: a SIGBUS in it is caught (from the first
 //! peer on, for the whole process; of any other comes what would have come of it before), and the memory is empty from then on.

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use super::memory::{Area, Memory, fence};
 use super::resume;
 use super::ring::{
-    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken,
-    WRITE, take_whole,
+    Descriptor, Gather, INDIRECT, Incoming, MAX_PARTS, MAX_RING, NEXT, Outgoing, Put, Scatter,
+    Table, Taken, WRITE, take_whole,
 };
 use super::segments::Segments;
 use super::split_device::{RingAddresses, RingFeatures};
@@ -137,7 +137,7 @@ impl PackedDevice {
     }
 
     /// Calls `part` with each descriptor of the next chain, until it has enough. The id of its last
-    /// descriptor and how many it has; `None` if it has no end, or leads to what was taken before.
+    /// descriptor and how many it has; `None` if it has no end, or too far away, or leads to what was taken before.
     ///
     /// A driver makes a chain's first descriptor available last, so all of it is there.
     #[inline]
@@ -146,7 +146,7 @@ impl PackedDevice {
         mut part: impl FnMut(&Memory, Descriptor) -> Option<()>,
     ) -> Option<(u16, u16, bool)> {
         let (mut turn, mut good) = (self.next, true);
-        for count in 1..=self.left() {
+        for count in 1..=self.left().min(MAX_PARTS) {
             let it = Descriptor::read(&self.table, turn.at());
             good = good
                 && match it.second & INDIRECT {
