@@ -108,3 +108,17 @@ fn a_kick_that_is_no_eventfd_is_refused_before_it_is_watched() {
     let refused = session.handle(kick).expect_err("it is a pipe");
     assert!(matches!(refused, Refused::NoEvent), "{refused}");
 }
+
+#[test]
+fn what_goes_by_the_first_pair_does_so_also_while_another_sender_looks() {
+    let ports = ports(2, &Pool::new(4)).expect("ports");
+    let wire = VhostQueue::new(&ports, 1, &Arc::default(), None).transmitter();
+    let mut session = Session::new(&ports, &Arc::default());
+    let memory = begin(&mut session);
+    let other = ports[1].outgoing.try_enter().expect("nobody is there");
+    wire.send(&[1; 60], 0).expect("there is a buffer");
+    drop(other);
+    let mut used = [9; 2];
+    assert!(memory.read(DEVICE + 2, &mut used));
+    assert_eq!(used, [1, 0], "it went by the first");
+}
