@@ -4,7 +4,6 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,6 +19,7 @@ use super::notifier::Notifier;
 use super::packed_driver::PackedDriver;
 use super::port::{Kind, Port, Ring};
 use super::slots::{STRIDE, Slots};
+use super::socket::connect;
 use super::split_device::RingAddresses;
 use super::split_driver::SplitDriver;
 
@@ -53,7 +53,7 @@ pub(super) fn run(
     let mut told = None;
     let mut last = None;
     loop {
-        match UnixStream::connect(&config.path) {
+        match connect(&config.path) {
             Ok(socket) => {
                 let connection = Connection::new(&socket, stop).map_err(Ended::System);
                 let driven = connection
@@ -76,7 +76,13 @@ pub(super) fn run(
                 let usual = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
                 let kind = error.kind();
                 if !usual.contains(&kind) && told.replace(kind) != Some(kind) {
-                    peers.refuse(format!("cannot connect to {}: {error}", config.path.display()));
+                    let path = config.path.display();
+                    peers.refuse(match kind {
+                        ErrorKind::WouldBlock => format!(
+                            "the backend at {path} accepts nobody: as many as it lets wait are at its door"
+                        ),
+                        _ => format!("cannot connect to {path}: {error}"),
+                    });
                 }
             }
         }

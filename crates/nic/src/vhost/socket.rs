@@ -1,10 +1,12 @@
 //! The socket that a backend listens at: a path that is free, or that of a socket at which nobody listens
 //! any more.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::VhostError;
 
@@ -17,6 +19,16 @@ pub(super) struct Listener {
     inode: Option<u64>,
 }
 
+/// Connects, and waits for nobody: where as many are at the door as the listener lets wait, it is `WouldBlock`.
+pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let socket = UnixStream::from(socket);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}
+
 impl Listener {
     pub(super) fn bind(path: &Path) -> Result<Listener, VhostError> {
         let refused = |source| VhostError::Listen { path: path.to_owned(), source };
@@ -26,7 +38,7 @@ impl Listener {
                 if !file.file_type().is_socket() {
                     return Err(VhostError::NoSocket { path: path.to_owned() });
                 }
-                match UnixStream::connect(path) {
+                match connect(path) {
                     // Whoever listened there is no more.
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                         std::fs::remove_file(path).map_err(refused)?;
@@ -54,3 +66,6 @@ impl Drop for Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

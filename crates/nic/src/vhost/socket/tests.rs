@@ -1,0 +1,85 @@
+//! Who is at a path, and who comes.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use super::super::{FrontendConfig, Peers, Vhost};
+use super::*;
+use crate::Pool;
+
+/// A path that nobody else has, gone at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("napkin-socket-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        Place(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn backend(place: &Place) -> Result<Vhost, VhostError> {
+    Vhost::backend(&place.0, 1, &Pool::new(4))
+}
+
+fn frontend(place: &Place) -> Vhost {
+    Vhost::frontend(&FrontendConfig::new(&place.0), &Pool::new(4)).expect("it can be")
+}
+
+/// Waits for what another thread does; who has to wait ten seconds waits for ever.
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn told(peers: &Peers, what: &str) {
+    until(what, || peers.trouble().is_some_and(|it| it.contains(what)));
+}
+
+/// A backend that listens, accepts nobody, and has as many at its door as it lets wait.
+fn full(place: &Place) -> (OwnedFd, Vec<OwnedFd>) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+    let address = SocketAddrUnix::new(&place.0).expect("it is short");
+    let (listener, mut waiting) = (socket(), Vec::new());
+    rustix::net::bind(&listener, &address).expect("a free path");
+    rustix::net::listen(&listener, 0).expect("it listens");
+    loop {
+        let one = socket();
+        if rustix::net::connect(&one, &address).is_err() {
+            return (listener, waiting);
+        }
+        waiting.push(one);
+    }
+}
+
+#[test]
+fn a_backend_that_accepts_nobody_is_in_use_and_keeps_no_frontend_from_ending() {
+    let place = Place::new();
+    let listens = full(&place);
+    assert!(matches!(backend(&place), Err(VhostError::InUse { .. })));
+    let device = frontend(&place);
+    told(&device.peers, "accepts nobody");
+    let ends = std::thread::spawn(move || drop(device));
+    until("it ends", || ends.is_finished());
+
+    // Once there is another it is served.
+    let device = frontend(&place);
+    told(&device.peers, "accepts nobody");
+    drop(listens);
+    let other = backend(&place).expect("nobody listens there any more");
+    until("they agree", || device.peers.rings.load(Relaxed) + other.peers.rings.load(Relaxed) == 4);
+    assert_eq!(device.peers.refused.load(Relaxed), 1, "told once");
+}
