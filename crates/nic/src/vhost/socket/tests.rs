@@ -1,6 +1,7 @@
 //! Who is at a path, and who comes.
 
 use std::os::fd::OwnedFd;
+use std::sync::Barrier;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -82,4 +83,36 @@ fn a_backend_that_accepts_nobody_is_in_use_and_keeps_no_frontend_from_ending() {
     let other = backend(&place).expect("nobody listens there any more");
     until("they agree", || device.peers.rings.load(Relaxed) + other.peers.rings.load(Relaxed) == 4);
     assert_eq!(device.peers.refused.load(Relaxed), 1, "told once");
+}
+
+#[test]
+fn of_several_backends_that_begin_at_one_path_at_once_one_has_it() {
+    for _ in 0..100 {
+        let place = Place::new();
+        drop(UnixListener::bind(&place.0).expect("a free path"));
+        let together = Barrier::new(3);
+        let begin = || {
+            together.wait();
+            Listener::bind(&place.0)
+        };
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(begin));
+            threads.into_iter().map(|it| it.join().expect("it does not panic")).collect()
+        });
+        let (good, bad): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+        assert_eq!(good.len(), 1, "{bad:?}");
+        assert!(bad.iter().all(|it| matches!(it, Err(VhostError::InUse { .. }))), "{bad:?}");
+        connect(&place.0).expect("it can be reached");
+    }
+}
+
+/// Some programs lock a directory for good, so that nothing in it is removed.
+#[test]
+fn a_directory_that_somebody_has_locked_is_as_good() {
+    let place = Place::new();
+    std::fs::create_dir(&place.0).expect("a new directory");
+    let _locked = Turn::take(&place.0.join("socket")).expect("nobody has it");
+    assert!(Turn::take(&place.0.join("socket")).is_none());
+    drop(Listener::bind(&place.0.join("socket")).expect("a free path"));
+    std::fs::remove_dir(&place.0).expect("it is empty");
 }
