@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -28,6 +29,9 @@ const START: u64 = 1 << 32;
 
 /// Milliseconds between two attempts to connect, at first and at most.
 const PAUSE: (i64, i64) = (10, 500);
+
+/// A connection that lasts so long was of use: the next one is tried as soon as the first.
+const LASTS: Duration = Duration::from_secs(1);
 
 /// Why a backend is of no use.
 enum Useless {
@@ -52,23 +56,37 @@ pub(super) fn run(
     let mut wait = PAUSE.0;
     let mut told = None;
     let mut last = None;
+    // Backends that hung up before all was agreed on, one after the other.
+    let mut hung_up = 0u32;
     loop {
         match connect(&config.path) {
             Ok(socket) => {
+                let (start, served) = (Instant::now(), peers.served.load(Relaxed));
                 let connection = Connection::new(&socket, stop).map_err(Ended::System);
                 let driven = connection
                     .map_or_else(Useless::Ended, |it| drive(config, ports, peers, &it, &mut last));
                 let why = match driven {
                     Useless::Ended(Ended::Stopped) => return,
+                    Useless::Ended(Ended::Closed) if peers.served.load(Relaxed) != served => None,
                     Useless::Ended(Ended::Closed) => {
-                        wait = PAUSE.0;
-                        None
+                        hung_up = hung_up.saturating_add(1);
+                        // One that is about to end, and has us still at its door, does so too; once.
+                        (hung_up == 2).then(|| {
+                            let path = config.path.display();
+                            format!("the backend at {path} closed the connection while rings were agreed on")
+                        })
                     }
                     Useless::Ended(ended) => Some(ended.to_string()),
                     Useless::Lacks(what) => Some(what),
                 };
                 if let Some(why) = why {
                     peers.refuse(why);
+                }
+                if peers.served.load(Relaxed) != served {
+                    hung_up = 0;
+                }
+                if start.elapsed() >= LASTS {
+                    wait = PAUSE.0;
                 }
             }
             // Not there yet, or not any more.
@@ -313,10 +331,8 @@ fn agree(
             send(request::SET_VRING_ENABLE, two(ring, 1), vec![])?;
         }
     }
-    if goes_on {
-        // An answer means that nothing before was refused.
-        number(request::GET_FEATURES)?;
-    }
+    // An answer means that nothing before was refused: whoever refuses hangs up.
+    number(request::GET_FEATURES)?;
     for port in &*rings.ports {
         port.wake();
     }

@@ -1,5 +1,6 @@
 //! Who is at a path, and who comes.
 
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU32;
@@ -115,4 +116,24 @@ fn a_directory_that_somebody_has_locked_is_as_good() {
     assert!(Turn::take(&place.0.join("socket")).is_none());
     drop(Listener::bind(&place.0.join("socket")).expect("a free path"));
     std::fs::remove_dir(&place.0).expect("it is empty");
+}
+
+#[test]
+fn a_backend_that_refuses_by_hanging_up_is_told_of_once_and_has_not_served() {
+    let place = Place::new();
+    let listener = UnixListener::bind(&place.0).expect("a free path");
+    let device = frontend(&place);
+    for attempt in 0..5 {
+        let (mut peer, _) = listener.accept().expect("it comes");
+        peer.read_exact(&mut [0; 12]).expect("a question");
+        if attempt > 0 {
+            // Of virtio 1.0 and no more, so that nothing else is asked for; then come the memory and the rings.
+            let answer = [1u32, 5, 8, 0, 1].map(u32::to_ne_bytes).concat();
+            peer.write_all(&answer).expect("it waits for that");
+            peer.read_exact(&mut [0; 12 + 12]).expect("it goes on");
+        }
+    }
+    told(&device.peers, "closed the connection while rings were agreed on");
+    let counts = [&device.peers.served, &device.peers.refused];
+    assert_eq!(counts.map(|it| it.load(Relaxed)), [0, 1]);
 }
