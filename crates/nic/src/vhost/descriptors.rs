@@ -11,7 +11,7 @@ use super::port::{Kind, Ring};
 use super::ports;
 use super::properties::{BUFFERS, START, addresses, memory};
 use super::queue::VhostQueue;
-use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::ring::{Incoming, MAX_PARTS, Outgoing, Put, Taken};
 use super::slots::{STRIDE, Slots};
 use super::split_device::{RingFeatures, SplitDevice};
 use super::split_driver::SplitDriver;
@@ -303,4 +303,50 @@ fn a_device_that_gives_back_what_it_has_not_breaks_the_ring() {
         let taken = ring.take(&mut [0; 64]);
         assert_eq!(taken, if id < 8 { Taken::Malformed } else { Taken::Broken }, "{id} {len}");
     }
+}
+
+/// Descriptors of no bytes, behind one that has a header, and so many in all that the last has the frame.
+fn long(parts: u16, packed: bool, write: u16) -> Vec<(u64, u32, u16, u16)> {
+    let part = |place: u16| {
+        let (last, first) = (place + 1 == parts, place == 0);
+        let (len, next) = (if first { 12 } else { 60 * u32::from(last) }, u16::from(!last));
+        match packed {
+            true => (BUFFERS, len, 0, write | next | 1 << 7),
+            false => (BUFFERS, len, write | next, place + 1),
+        }
+    };
+    (0..parts).map(part).collect()
+}
+
+#[test]
+fn a_frame_of_more_descriptors_than_anybody_makes_is_not_followed_to_its_end() {
+    let features = RingFeatures { mergeable: true, ..INDIRECT };
+    for (parts, good) in [(MAX_PARTS, true), (MAX_PARTS + 1, false)] {
+        let memory = self::memory(8);
+        let mut split = SplitDevice::new(&memory, addresses(), 2_048, features).expect("it fits");
+        chain(&memory, &long(parts, false, 0));
+        let taken = split.take(&mut [0; 256]);
+        assert_eq!(taken, if good { Taken::Frame(60) } else { Taken::Malformed });
+
+        for writes in [true, false] {
+            let memory = self::memory(8);
+            let ring = PackedDevice::new(&memory, addresses(), 2_048, 1 << 15, features);
+            let mut packed = ring.expect("it fits");
+            table(&memory, START, &long(parts, true, if writes { 2 } else { 0 }));
+            if writes {
+                assert_eq!(packed.put(&[1; 60]), if good { Put::Sent } else { Put::Broken });
+            } else {
+                let taken = packed.take(&mut [0; 256]);
+                assert_eq!(taken, if good { Taken::Frame(60) } else { Taken::Broken });
+            }
+        }
+    }
+    // All entries lead to one chain, into which no frame fits: as many steps as a ring of 2048 has, squared.
+    let memory = self::memory(8);
+    let mut split = SplitDevice::new(&memory, addresses(), 2_048, features).expect("it fits");
+    let mut parts = long(1_000, false, 2);
+    parts[999].1 = 0;
+    chain(&memory, &parts);
+    memory.write(START + 0x8002, &2_048u16.to_le_bytes());
+    assert_eq!(split.put(&[1; 60]), Put::Broken);
 }

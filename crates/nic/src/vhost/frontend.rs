@@ -4,9 +4,9 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -20,6 +20,7 @@ use super::notifier::Notifier;
 use super::packed_driver::PackedDriver;
 use super::port::{Kind, Port, Ring};
 use super::slots::{STRIDE, Slots};
+use super::socket::connect;
 use super::split_device::RingAddresses;
 use super::split_driver::SplitDriver;
 
@@ -28,6 +29,9 @@ const START: u64 = 1 << 32;
 
 /// Milliseconds between two attempts to connect, at first and at most.
 const PAUSE: (i64, i64) = (10, 500);
+
+/// A connection that lasts so long was of use: the next one is tried as soon as the first.
+const LASTS: Duration = Duration::from_secs(1);
 
 /// Why a backend is of no use.
 enum Useless {
@@ -52,17 +56,25 @@ pub(super) fn run(
     let mut wait = PAUSE.0;
     let mut told = None;
     let mut last = None;
+    // Backends that hung up before all was agreed on, one after the other.
+    let mut hung_up = 0u32;
     loop {
-        match UnixStream::connect(&config.path) {
+        match connect(&config.path) {
             Ok(socket) => {
+                let (start, served) = (Instant::now(), peers.served.load(Relaxed));
                 let connection = Connection::new(&socket, stop).map_err(Ended::System);
                 let driven = connection
                     .map_or_else(Useless::Ended, |it| drive(config, ports, peers, &it, &mut last));
                 let why = match driven {
                     Useless::Ended(Ended::Stopped) => return,
+                    Useless::Ended(Ended::Closed) if peers.served.load(Relaxed) != served => None,
                     Useless::Ended(Ended::Closed) => {
-                        wait = PAUSE.0;
-                        None
+                        hung_up = hung_up.saturating_add(1);
+                        // One that is about to end, and has us still at its door, does so too; once.
+                        (hung_up == 2).then(|| {
+                            let path = config.path.display();
+                            format!("the backend at {path} closed the connection while rings were agreed on")
+                        })
                     }
                     Useless::Ended(ended) => Some(ended.to_string()),
                     Useless::Lacks(what) => Some(what),
@@ -70,13 +82,25 @@ pub(super) fn run(
                 if let Some(why) = why {
                     peers.refuse(why);
                 }
+                if peers.served.load(Relaxed) != served {
+                    hung_up = 0;
+                }
+                if start.elapsed() >= LASTS {
+                    wait = PAUSE.0;
+                }
             }
             // Not there yet, or not any more.
             Err(error) => {
                 let usual = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
                 let kind = error.kind();
                 if !usual.contains(&kind) && told.replace(kind) != Some(kind) {
-                    peers.refuse(format!("cannot connect to {}: {error}", config.path.display()));
+                    let path = config.path.display();
+                    peers.refuse(match kind {
+                        ErrorKind::WouldBlock => format!(
+                            "the backend at {path} accepts nobody: as many as it lets wait are at its door"
+                        ),
+                        _ => format!("cannot connect to {path}: {error}"),
+                    });
                 }
             }
         }
@@ -307,10 +331,8 @@ fn agree(
             send(request::SET_VRING_ENABLE, two(ring, 1), vec![])?;
         }
     }
-    if goes_on {
-        // An answer means that nothing before was refused.
-        number(request::GET_FEATURES)?;
-    }
+    // An answer means that nothing before was refused: whoever refuses hangs up.
+    number(request::GET_FEATURES)?;
     for port in &*rings.ports {
         port.wake();
     }

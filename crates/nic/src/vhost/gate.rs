@@ -5,7 +5,7 @@
 //! consistent, so that one of the two does it. The control thread waits, for a poll at most: it says so first,
 //! and then nobody else tries.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::{PoisonError, TryLockError};
 
 use crate::sync::{AtomicBool, Mutex, MutexGuard, fence};
@@ -18,6 +18,9 @@ pub(super) struct Gate<T> {
     wanted: AtomicBool,
     /// Somebody wants done what he could not do himself.
     asked: AtomicBool,
+    /// Something is in it: for who only wants to know that. A look inside would keep others out, who then take it for
+    /// one that is in use.
+    there: AtomicBool,
 }
 
 impl<T> Default for Gate<T> {
@@ -26,6 +29,7 @@ impl<T> Default for Gate<T> {
             place: Mutex::new(None),
             wanted: AtomicBool::new(false),
             asked: AtomicBool::new(false),
+            there: AtomicBool::new(false),
         }
     }
 }
@@ -42,6 +46,12 @@ impl<T> Gate<T> {
             Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    /// Whether something was in it when the control thread was there last.
+    #[inline]
+    pub(super) fn there(&self) -> bool {
+        self.there.load(Acquire)
     }
 
     /// Wants done what is done by [`answer`](Gate::answer), which the caller calls next.
@@ -71,6 +81,7 @@ impl<T> Gate<T> {
         self.wanted.store(true, SeqCst);
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut place);
+        self.there.store(place.is_some(), Release);
         drop(place);
         self.wanted.store(false, SeqCst);
         result

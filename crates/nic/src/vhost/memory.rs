@@ -8,6 +8,10 @@
 //!
 //! A peer may cut its file short afterwards, unless it is sealed (QEMU's `memory-backend-memfd` is, by default; ours
 //! is). The regions in it are then [empty](super::cut).
+//!
+//! Whose file is read from a disk, or asked of another process (FUSE), has whoever touches its memory wait for those: for
+//! ever, if that process is the peer's. So a region's file is one that is in memory itself, which its seals tell without
+//! asking any file system. (To close a descriptor may ask its file system, too: that is the control thread's to wait for.)
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,8 +57,11 @@ pub(super) enum MemoryError {
     /// The file ends before the region does: an access would be a SIGBUS.
     #[error("the region ends at byte {end:#x} of a file of {size:#x}")]
     Beyond { end: u64, size: u64 },
-    /// Not something whose size can be told.
-    #[error("a region's descriptor is no file")]
+    /// Not something that has seals, and so perhaps not always there.
+    #[error(
+        "a region's descriptor is no file in memory: the peer has to share its memory from a memfd, /dev/shm or \
+         hugetlbfs (QEMU: memory-backend-memfd)"
+    )]
     NoFile,
     /// The operating system refused.
     #[error("cannot map a region: {0}")]
@@ -112,6 +119,8 @@ impl Region {
         if len == 0 || wraps || isize::try_from(end).is_err() {
             return Err(MemoryError::Range { guest, len });
         }
+        // Before anything that its file system is asked for.
+        rustix::fs::fcntl_get_seals(file).map_err(|_| MemoryError::NoFile)?;
         let stat = rustix::fs::fstat(file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MemoryError::NoFile);
@@ -398,6 +407,10 @@ mod tests {
         assert!(matches!(Memory::map(&two), Err(MemoryError::Overlap { .. })));
         let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
         assert!(matches!(Memory::map(&[(at(0, 1, 0), pipe)]), Err(MemoryError::NoFile)));
+        // Of a file system that keeps nothing in memory.
+        let other = std::fs::File::open("/proc/self/maps").expect("it is there");
+        let refused = Memory::map(&[(at(0, 1, 0), other.into())]).expect_err("it has no seals");
+        assert!(refused.to_string().contains("memfd, /dev/shm or hugetlbfs"), "{refused}");
     }
 
     #[test]

@@ -28,8 +28,7 @@ pub(super) struct Notifier {
 impl Notifier {
     /// Of a descriptor that came from a peer; `None` if it is no eventfd.
     pub(super) fn of_peer(file: OwnedFd) -> Option<Notifier> {
-        let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        if !name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]") {
+        if !is_eventfd(&file) {
             return None;
         }
         let flags = rustix::fs::fcntl_getfl(&file).ok()?;
@@ -50,6 +49,12 @@ impl Notifier {
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
+}
+
+/// Whether a descriptor is of an eventfd. Whatever else it is of, that is not asked, and so cannot make anybody wait.
+pub(super) fn is_eventfd(file: &OwnedFd) -> bool {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
 /// Reads of nothing, which end as soon as they begin.

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use super::memory::{Area, Memory, fence};
 use super::resume;
 use super::ring::{
-    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken,
-    WRITE, take_whole,
+    Descriptor, Gather, INDIRECT, Incoming, MAX_PARTS, MAX_RING, NEXT, Outgoing, Put, Scatter,
+    Table, Taken, WRITE, take_whole,
 };
 use super::segments::Segments;
 use super::split_device::{RingAddresses, RingFeatures};
@@ -43,11 +43,15 @@ pub(super) struct PackedDevice {
     lacking: Turn,
     given: [Given; BATCH],
     held: usize,
-    /// Descriptors given back since the driver was last looked after.
+    /// Descriptors of those chains.
+    span: u16,
+    /// How many these may be: as many as the ring has, for the driver gets none of them back before it sees them, and a
+    /// batch of more than a lap has no place in the notes of what is in flight. None if the ring makes no sense.
+    limit: u16,
+    /// Descriptors that the driver sees since it was last looked after.
     moved: u16,
     /// Where the next backend finds what is in flight.
     tracking: Option<PackedTracking>,
-    broken: bool,
 }
 
 impl PackedDevice {
@@ -73,9 +77,10 @@ impl PackedDevice {
             lacking: next,
             given: [Given::default(); BATCH],
             held: 0,
+            span: 0,
+            limit: size,
             moved: 0,
             tracking: None,
-            broken: false,
         })
     }
 
@@ -108,7 +113,17 @@ impl PackedDevice {
 
     /// Whether it makes no sense, and is not looked at any more.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken
+        self.limit == 0
+    }
+
+    fn fail(&mut self) {
+        self.limit = 0;
+    }
+
+    /// Descriptors that may still be given back before the driver sees them.
+    #[inline]
+    fn left(&self) -> u16 {
+        self.limit.saturating_sub(self.span)
     }
 
     #[inline]
@@ -118,11 +133,11 @@ impl PackedDevice {
 
     #[inline]
     fn available(&self) -> bool {
-        !self.broken && self.next.is_available(self.flags(self.next.at()))
+        self.span < self.limit && self.next.is_available(self.flags(self.next.at()))
     }
 
     /// Calls `part` with each descriptor of the next chain, until it has enough. The id of its last
-    /// descriptor and how many it has; `None` if it has no end.
+    /// descriptor and how many it has; `None` if it has no end, or too far away, or leads to what was taken before.
     ///
     /// A driver makes a chain's first descriptor available last, so all of it is there.
     #[inline]
@@ -131,7 +146,7 @@ impl PackedDevice {
         mut part: impl FnMut(&Memory, Descriptor) -> Option<()>,
     ) -> Option<(u16, u16, bool)> {
         let (mut turn, mut good) = (self.next, true);
-        for count in 1..=turn.size() {
+        for count in 1..=self.left().min(MAX_PARTS) {
             let it = Descriptor::read(&self.table, turn.at());
             good = good
                 && match it.second & INDIRECT {
@@ -171,7 +186,7 @@ impl PackedDevice {
         self.given[self.held] = Given { at, id, len, flags };
         self.held += 1;
         self.next.step(count);
-        self.moved = self.moved.saturating_add(count);
+        self.span += count;
     }
 
     /// There is no place for more. Out of the way, so that giving back is not.
@@ -183,28 +198,30 @@ impl PackedDevice {
     /// The driver sees what was given back: the first last, so that it finds all at once.
     #[inline]
     fn show(&mut self) {
-        if self.held > 0 {
+        // Forgotten first: whatever comes of showing it, it is not shown again.
+        let (held, span) = (std::mem::take(&mut self.held), std::mem::take(&mut self.span));
+        self.moved = self.moved.saturating_add(span);
+        if held > 0 {
             match &self.tracking {
-                Some(tracking) => self.show_tracked(tracking),
-                None => self.show_given(),
+                Some(tracking) => self.show_tracked(tracking, held),
+                None => self.show_given(held),
             }
         }
-        self.held = 0;
     }
 
     #[inline]
-    fn show_tracked(&self, tracking: &PackedTracking) {
-        let given = &self.given[..self.held];
+    fn show_tracked(&self, tracking: &PackedTracking, held: usize) {
+        let given = &self.given[..held];
         let Some(first) = given.first() else { return };
         let (from, to) = (self.next.before(first.at), self.next);
         let count = tracking.giving_back(&self.table, from, to, given.iter().map(|it| it.at));
-        self.show_given();
+        self.show_given(held);
         tracking.given_back(count, to);
     }
 
     #[inline]
-    fn show_given(&self) {
-        for Given { at, id, len, flags } in self.given[..self.held].iter().rev() {
+    fn show_given(&self, held: usize) {
+        for Given { at, id, len, flags } in self.given[..held].iter().rev() {
             let word = packed_word(*len, *id, *flags);
             self.table.store64(usize::from(*at) * 16 + 8, word, Release);
         }
@@ -229,7 +246,9 @@ impl PackedDevice {
             let readable = it.second & (WRITE | INDIRECT) == 0;
             (readable && gather.add(memory, it.address, it.len)).then_some(())
         });
-        self.broken |= chain.is_none();
+        if chain.is_none() {
+            self.fail();
+        }
         chain
     }
 }
@@ -238,13 +257,13 @@ impl Incoming for PackedDevice {
     #[inline]
     fn ready(&mut self, most: u16) -> Option<u16> {
         let available = |turn: Turn| turn.is_available(self.flags(turn.at()));
-        (!self.broken).then(|| self.next.count(most, available))
+        (!self.is_broken()).then(|| self.next.count(most.min(self.left()), available))
     }
 
     #[inline]
     fn take(&mut self, buffer: &mut [u8]) -> Taken {
         if !self.available() {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
+            return if self.is_broken() { Taken::Broken } else { Taken::Empty };
         }
         let first = Descriptor::read(&self.table, self.next.at());
         if first.second & (WRITE | INDIRECT | NEXT) == 0
@@ -260,7 +279,7 @@ impl Incoming for PackedDevice {
     #[cold]
     fn take_large(&mut self, into: &mut Segments) -> Taken {
         if !self.available() {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
+            return if self.is_broken() { Taken::Broken } else { Taken::Empty };
         }
         let mut gather = Gather::new(into.room());
         let Some((id, count, good)) = self.gather(&mut gather) else { return Taken::Broken };
@@ -298,11 +317,11 @@ impl Incoming for PackedDevice {
 impl Outgoing for PackedDevice {
     #[inline]
     fn put(&mut self, frame: &[u8]) -> Put {
-        let (start, held, moved) = (self.next, self.held, self.moved);
+        let (start, held, span) = (self.next, self.held, self.span);
         let mut scatter = Scatter::new(frame);
         let mut buffers = 0;
         while !scatter.done() {
-            let back = if self.broken {
+            let back = if self.is_broken() {
                 Put::Broken
             } else if buffers > 0 && !self.features.mergeable {
                 Put::TooLong
@@ -312,7 +331,7 @@ impl Outgoing for PackedDevice {
                     Put::TooLong
                 } else {
                     self.next = start;
-                    (self.held, self.moved) = (held, moved);
+                    (self.held, self.span) = (held, span);
                     self.show();
                     return self.put(frame);
                 }
@@ -332,14 +351,14 @@ impl Outgoing for PackedDevice {
                     buffers += 1;
                     continue;
                 }
-                self.broken = true;
+                self.fail();
                 Put::Broken
             } else {
                 self.lacking = self.next;
                 Put::Full
             };
             self.next = start;
-            (self.held, self.moved) = (held, moved);
+            (self.held, self.span) = (held, span);
             return back;
         }
         if scatter.end(&self.memory, buffers) { Put::Sent } else { Put::Broken }
@@ -351,7 +370,7 @@ impl Outgoing for PackedDevice {
     }
 
     fn await_room(&mut self) -> bool {
-        if self.broken {
+        if self.is_broken() {
             return false;
         }
         self.ours.enable(self.features.event.then_some(self.lacking));

@@ -278,8 +278,7 @@ impl Wire {
     /// first.
     fn port(&self) -> &Port {
         let own = &self.ports[self.index];
-        let idle = || own.outgoing.try_enter().is_some_and(|ring| ring.is_none());
-        if self.index > 0 && idle() { &self.ports[0] } else { own }
+        if self.index > 0 && !own.outgoing.there() { &self.ports[0] } else { own }
     }
 
     /// Sends frames until one is refused: how many went, and why no more did. Those that were left for

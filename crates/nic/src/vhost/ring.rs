@@ -129,8 +129,9 @@ impl Descriptor {
     }
 }
 
-/// The most descriptors of a table of its own: as many as QEMU takes. Linux makes some twenty at most.
-const MAX_TABLE: u32 = 1024;
+/// The most descriptors of a frame, in all of its chains and tables together: as many as QEMU takes. Linux makes some twenty at
+/// most. A descriptor of no bytes costs a step as well, and each entry of a ring may lead to as many as the ring has.
+pub(super) const MAX_PARTS: u16 = 1024;
 
 /// A table of descriptors in the peer's memory, to which one descriptor of a ring leads.
 #[derive(Debug, Clone, Copy)]
@@ -143,7 +144,7 @@ impl Table {
     /// `None` if it has no whole number of descriptors, none at all, or too many.
     pub(super) fn new(address: u64, len: u32) -> Option<Table> {
         let count = len / 16;
-        (len.is_multiple_of(16) && (1..=MAX_TABLE).contains(&count))
+        (len.is_multiple_of(16) && (1..=u32::from(MAX_PARTS)).contains(&count))
             .then_some(Table { address, count: count as u16 })
     }
 
@@ -169,15 +170,17 @@ pub(super) struct Gather<'a> {
     header: [u8; HEADER],
     /// Bytes of header and frame so far.
     have: u64,
+    /// Parts so far.
+    parts: u16,
     buffer: &'a mut [u8],
 }
 
 impl<'a> Gather<'a> {
     pub(super) fn new(buffer: &'a mut [u8]) -> Gather<'a> {
-        Gather { header: [0; HEADER], have: 0, buffer }
+        Gather { header: [0; HEADER], have: 0, parts: 0, buffer }
     }
 
-    /// Adds the bytes at `address`; `false` if they are not within the peer's memory.
+    /// Adds the bytes at `address`; `false` if they are not within the peer's memory, or one part too many.
     #[inline]
     pub(super) fn add(&mut self, memory: &Memory, mut address: u64, len: u32) -> bool {
         let mut left = u64::from(len);
@@ -186,8 +189,12 @@ impl<'a> Gather<'a> {
             && let Some(body) = left.checked_sub(HEADER as u64)
             && let Some(part) = self.buffer.get_mut(..body as usize)
         {
-            self.have = left;
+            (self.have, self.parts) = (left, 1);
             return memory.read_parts(address, &mut self.header, part);
+        }
+        self.parts += 1;
+        if self.parts > MAX_PARTS {
+            return false;
         }
         if self.have < HEADER as u64 {
             let part = &mut self.header[self.have as usize..];
@@ -290,15 +297,17 @@ pub(super) struct Scatter<'a> {
     rest: &'a [u8],
     /// Where its header goes, once the number of buffers is known.
     header: Option<u64>,
+    /// Parts that it was not done with.
+    parts: u16,
 }
 
 impl<'a> Scatter<'a> {
     pub(super) fn new(frame: &'a [u8]) -> Scatter<'a> {
-        Scatter { rest: frame, header: None }
+        Scatter { rest: frame, header: None, parts: 0 }
     }
 
     /// Writes as much as fits `len` bytes at `address`: how many, or `None` if they are not within the peer's
-    /// memory, or the first buffer cannot hold a header.
+    /// memory, the first buffer cannot hold a header, or the frame would be in too many.
     #[inline]
     pub(super) fn add(&mut self, memory: &Memory, address: u64, len: u32) -> Option<u32> {
         let (mut at, mut room) = (address, len as usize);
@@ -310,6 +319,12 @@ impl<'a> Scatter<'a> {
         let n = room.min(self.rest.len());
         let (now, later) = self.rest.split_at(n);
         self.rest = later;
+        if !later.is_empty() {
+            self.parts += 1;
+            if self.parts == MAX_PARTS {
+                return None;
+            }
+        }
         let header = at.wrapping_sub(address) as u32;
         memory.write(at, now).then_some(header + n as u32)
     }

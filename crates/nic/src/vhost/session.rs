@@ -2,6 +2,7 @@
 //! answer out. Rings come into use as soon as all is known of them, and go out of use before anything of them
 //! changes.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,7 +15,7 @@ use super::gate::Gate;
 use super::inflight::Inflight;
 use super::memory::{Memory, MemoryError, RegionAt};
 use super::message::{Message, NO_DESCRIPTOR, inflight, request, two};
-use super::notifier::Notifier;
+use super::notifier::{Notifier, is_eventfd};
 use super::packed_device::PackedDevice;
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
@@ -48,6 +49,9 @@ pub(super) enum Refused {
     /// What is to be notified cannot be.
     #[error("a descriptor to notify by is no eventfd")]
     NoEvent,
+    /// The kernel has no room for another to be watched (ENOSPC, ENOMEM).
+    #[error("a descriptor to notify by cannot be watched: {0}")]
+    Watch(io::Error),
     /// Logging is for migration, which was not agreed on.
     #[error("flags {0:#x} of a ring were not agreed on")]
     Flags(u32),
@@ -298,7 +302,11 @@ impl Session {
             port.forget(kick.as_fd());
         }
         if let Some(kick) = &kick {
-            port.watch(kick.as_fd()).map_err(|_| Refused::NoEvent)?;
+            // A file of the peer's making would be asked whether it is readable, and need not answer (FUSE).
+            if !is_eventfd(kick) {
+                return Err(Refused::NoEvent);
+            }
+            port.watch(kick.as_fd()).map_err(Refused::Watch)?;
         }
         self.known(index)?.kick = kick;
         Ok(())

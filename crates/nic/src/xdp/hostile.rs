@@ -68,6 +68,8 @@ pub(super) struct Kernel {
     pub(super) complete: OwnRing,
     pub(super) frames_a_call: u32,
     pub(super) calls: std::sync::atomic::AtomicU32,
+    /// Calls to receive.
+    pub(super) received: std::sync::atomic::AtomicU32,
 }
 
 #[cfg(test)]

@@ -116,6 +116,8 @@ impl XdpQueue {
             }
         }
         queue.fill.ring.publish();
+        // A card that began with the socket has found no buffer, and looks again only when it is called.
+        queue.kick();
         Ok(queue)
     }
 
@@ -187,6 +189,13 @@ impl XdpQueue {
         rx
     }
 
+    /// Calls the kernel, if it asks for it: without buffers it receives nothing, and so nothing would ever be found.
+    fn kick(&self) {
+        if self.fill.ring.needs_wakeup() {
+            self.look();
+        }
+    }
+
     /// The ring was empty, and so is whatever else there was to do.
     fn idle(&mut self, now: Ns) {
         if std::mem::take(&mut self.interrupted) && self.watch.news() {
@@ -221,14 +230,13 @@ impl PacketQueue for XdpQueue {
             return Work { rx: 0, tx };
         }
         let mut rx = self.take(budget, now, into);
-        if let Some(busy) = &mut self.busy
-            && !busy.useless
-        {
-            if rx > 0 {
+        match &mut self.busy {
+            Some(busy) if !busy.useless && rx > 0 => {
                 busy.came_alone(|| self.wire.socket.napi_id());
-            } else {
-                rx = self.call(budget, now, into);
             }
+            Some(busy) if !busy.useless => rx = self.call(budget, now, into),
+            _ if rx == 0 => self.kick(),
+            _ => {}
         }
         if rx == 0 {
             self.idle(now);
@@ -249,6 +257,7 @@ impl PacketQueue for XdpQueue {
     /// not let the socket be watched again; frames that came in are found by arming the descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
         self.wire.flush();
+        self.kick();
         !self.watch.unmask(self.wire.socket.as_fd()) || self.wire.stuck()
     }
 
@@ -349,5 +358,62 @@ impl Watch {
             }
         }
         news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::super::hostile::Kernel;
+    use super::super::ring::OwnRing;
+    use super::super::socket::XdpSocket;
+    use super::*;
+
+    const SIZE: u32 = 8;
+
+    #[test]
+    fn a_kernel_that_asks_for_it_is_called_also_while_nothing_comes_and_no_other() {
+        let [fill, receive, transmit] = [(); 3].map(|()| OwnRing::new(SIZE));
+        let complete = OwnRing::new(2 * SIZE);
+        let out = (Producer::over(&transmit), Consumer::over(&complete));
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
+        let (calls, received) = (AtomicU32::new(0), AtomicU32::new(0));
+        socket.kernel = Some(Kernel { transmit, complete, frames_a_call: 0, calls, received });
+        let pool = Pool::new(32);
+        let wire = Arc::new(Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())));
+        let there = Arc::clone(&wire);
+        let calls = || there.socket.kernel.as_ref().map_or(0, |it| it.received.swap(0, Relaxed));
+        let asks = |it: bool| fill.words[2].store(it.into(), Relaxed);
+        let come = |count: u64| {
+            let end = receive.words[0].load(Relaxed);
+            for place in end..end + count {
+                // As long as a frame may be, in the buffer that was lent in this turn.
+                let at = OwnRing::ENTRIES + 2 * (place % u64::from(SIZE)) as usize;
+                let buffer =
+                    fill.words[OwnRing::ENTRIES + (place % u64::from(SIZE)) as usize].load(Relaxed);
+                receive.words[at].store(buffer, Relaxed);
+                receive.words[at + 1].store(60, Relaxed);
+            }
+            fill.words[1].store(end + count, Relaxed);
+            receive.words[0].store(end + count, Relaxed);
+        };
+
+        asks(true);
+        let rings = (Consumer::over(&receive), Producer::over(&fill));
+        let mut queue =
+            XdpQueue::new(wire, rings.0, rings.1, &pool, SIZE, false).expect("it can be");
+        assert_eq!(calls(), 1, "there are buffers now");
+        let mut frames = Vec::new();
+        assert_eq!((queue.poll(8, 0, &mut frames).rx, calls()), (0, 1));
+        assert_eq!((queue.unmask(0), calls()), (false, 1));
+        asks(false);
+        assert_eq!((queue.poll(8, 0, &mut frames).rx, calls()), (0, 0));
+        assert_eq!((queue.unmask(0), calls()), (false, 0));
+        come(3);
+        assert_eq!((queue.poll(8, 0, &mut frames).rx, calls()), (3, 0), "there was work");
     }
 }

@@ -451,8 +451,8 @@ mod tests {
         let socket =
             socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
-        let calls = AtomicU32::new(0);
-        socket.kernel = Some(Kernel { transmit, complete, frames_a_call, calls });
+        let (calls, received) = (AtomicU32::new(0), AtomicU32::new(0));
+        socket.kernel = Some(Kernel { transmit, complete, frames_a_call, calls, received });
         let wire = Wire::new(socket, ends, &Pool::new(32), SIZE as usize, Arc::new(()));
         (0..SIZE).for_each(|_| wire.post(&[1; 60], 0).expect("there is room"));
         assert_eq!(calls_of(&wire), 0, "they wait for more");

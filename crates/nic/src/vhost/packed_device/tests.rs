@@ -24,8 +24,7 @@ fn dies(mut device: PackedDevice, written: usize, closed: bool) {
     let places = given.iter().map(|it| it.at);
     let count = tracking.giving_back(&device.table, from, to, places);
     device.given.copy_within(device.held - written..device.held, 0);
-    device.held = written;
-    device.show_given();
+    device.show_given(written);
     if closed {
         tracking.given_back(count, to);
     }
@@ -63,8 +62,7 @@ fn a_ring_tells_where_its_last_device_was() {
             // Of five frames none, some or all are shown when the device dies.
             let dies = |mut device: PackedDevice| {
                 device.given.copy_within(5 - written..5, 0);
-                device.held = written;
-                device.show_given();
+                device.show_given(written);
             };
             let what = format!("{to_device}, {written} of five, life {life}");
             let lost = if (1..5).contains(&written) { 5 - written } else { 0 };
@@ -176,5 +174,68 @@ fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
                 }
             }
         }
+    }
+}
+
+/// A driver whose chains together are longer than the ring: the second begins where the first one ended, and ends where
+/// that one did. The notes have an entry for each descriptor of the ring, and no more.
+#[test]
+fn chains_of_more_than_a_lap_break_the_ring_before_they_are_shown() {
+    for tracked in [true, false] {
+        let memory = Arc::new(Memory::own(START, 0x2000).expect("a memfd").0);
+        let notes = Arc::new(Memory::own(0, 0x1000).expect("a memfd").0);
+        let table = memory.area(START, 16 * usize::from(SIZE), 16).expect("within");
+        for place in 0..SIZE {
+            let next = if place == 9 { 0 } else { NEXT };
+            let flags = next | if [0, 10].contains(&place) { AVAILABLE } else { 0 };
+            table.store64(usize::from(place) * 16, BUFFERS, Release);
+            table.store64(usize::from(place) * 16 + 8, packed_word(4, place, flags), Release);
+        }
+        let ring = PackedDevice::new(&memory, AT, SIZE, 1 << 15, RingFeatures::default());
+        let mut ring = ring.expect("it fits");
+        assert!(!tracked || ring.track(region(&notes), false));
+        let mut buffer = [0; 64];
+        assert_eq!(ring.take(&mut buffer), Taken::Frame(28));
+        assert_eq!((ring.ready(64), ring.take(&mut buffer)), (Some(1), Taken::Broken));
+        assert!(Incoming::publish(&mut ring), "the first chain is given back");
+        assert_eq!(table.load16(14, Acquire), AVAILABLE | USED);
+        assert_eq!((ring.ready(64), ring.put(&[0; 60])), (None, Put::Broken));
+        assert_eq!(
+            (Incoming::publish(&mut ring), ring.unmask(), ring.await_room()),
+            (false, false, false)
+        );
+    }
+}
+
+/// One that makes descriptors available again before it was shown that they are back.
+#[test]
+fn no_more_than_a_lap_is_taken_before_it_is_shown() {
+    let memory = Arc::new(Memory::own(START, 0x2000).expect("a memfd").0);
+    let notes = Arc::new(Memory::own(0, 0x1000).expect("a memfd").0);
+    let table = memory.area(START, 16 * usize::from(SIZE), 16).expect("within");
+    let makes_available = |flags: u16| {
+        for place in 0..SIZE {
+            table.store64(usize::from(place) * 16, BUFFERS, Release);
+            table.store64(usize::from(place) * 16 + 8, packed_word(72, place, flags), Release);
+        }
+    };
+    for sends in [true, false] {
+        let ring = PackedDevice::new(&memory, AT, SIZE, 1 << 15, RingFeatures::default());
+        let mut ring = ring.expect("it fits");
+        assert!(ring.track(region(&notes), false));
+        let one = |ring: &mut PackedDevice| match sends {
+            true => ring.put(&[7; 60]) == Put::Sent,
+            false => ring.take(&mut [0; 64]) == Taken::Frame(60),
+        };
+        let writes = if sends { WRITE } else { 0 };
+        makes_available(writes | AVAILABLE);
+        (0..SIZE).for_each(|_| assert!(one(&mut ring)));
+        makes_available(writes | USED);
+        assert_eq!(ring.ready(64), Some(0));
+        assert!(!one(&mut ring), "not before the first lap is shown");
+        Incoming::publish(&mut ring);
+        makes_available(writes | USED);
+        assert_eq!(ring.ready(64), Some(SIZE));
+        assert!(one(&mut ring));
     }
 }

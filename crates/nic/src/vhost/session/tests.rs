@@ -97,3 +97,28 @@ fn a_driver_whose_eventfd_is_at_its_end_and_waiting_again_stops_no_sender() {
     wire.send(&[1; 60], 0).expect("there is a buffer");
     assert_eq!(counted(), u64::MAX, "it was notified");
 }
+
+/// A file whose readiness is to be asked for may be one that never answers.
+#[test]
+fn a_kick_that_is_no_eventfd_is_refused_before_it_is_watched() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let mut session = Session::new(&ports, &Arc::default());
+    let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
+    let kick = Message::ask(request::SET_VRING_KICK, 0u64.to_ne_bytes().to_vec(), vec![pipe]);
+    let refused = session.handle(kick).expect_err("it is a pipe");
+    assert!(matches!(refused, Refused::NoEvent), "{refused}");
+}
+
+#[test]
+fn what_goes_by_the_first_pair_does_so_also_while_another_sender_looks() {
+    let ports = ports(2, &Pool::new(4)).expect("ports");
+    let wire = VhostQueue::new(&ports, 1, &Arc::default(), None).transmitter();
+    let mut session = Session::new(&ports, &Arc::default());
+    let memory = begin(&mut session);
+    let other = ports[1].outgoing.try_enter().expect("nobody is there");
+    wire.send(&[1; 60], 0).expect("there is a buffer");
+    drop(other);
+    let mut used = [9; 2];
+    assert!(memory.read(DEVICE + 2, &mut used));
+    assert_eq!(used, [1, 0], "it went by the first");
+}
