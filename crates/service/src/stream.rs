@@ -38,6 +38,12 @@ pub trait StreamService {
         false
     }
 
+    /// Whether nothing more may be sent to the connection, so that it is closed. Asked after
+    /// [`proceed`](StreamService::proceed), for what ended while no request came.
+    fn over(&self, _: &Self::Connection) -> bool {
+        false
+    }
+
     /// Serves the request at the beginning of `input`, which is not empty, and appends its answer to
     /// `output`.
     fn serve(
@@ -183,9 +189,15 @@ impl<S: StreamService> TcpApplication for Pump<S> {
         loop {
             let owes = !state.closing
                 && self.service.proceed(&mut state.connection, &mut state.output, now);
+            state.closing |= self.service.over(&state.connection);
+            let sent_before = state.output.is_empty();
             let flushed = state.flush(stream);
             if state.closing || !stream.writable() {
                 break;
+            }
+            if owes && flushed && !sent_before {
+                // There is room again for what had none: nobody would tell of it.
+                continue;
             }
             if !flushed && state.output.len() - state.sent > OUTPUT {
                 return;
@@ -282,6 +294,62 @@ mod tests {
 
         fn longest_request(&self) -> usize {
             1_000
+        }
+    }
+
+    #[test]
+    fn what_has_room_again_goes_on_by_itself() {
+        use crate::nbd::{MemoryStore, Nbd};
+        let mut pump = Pump::new(Nbd::new("", true, MemoryStore::new(4 << 20).unwrap()).unwrap());
+        let mut peer = Scripted::default();
+        let mut state = pump.opened(peer.flow());
+        let read = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 4], &[7; 8], &[0; 8]].concat();
+        let read = [&read[..], &(2u32 << 20).to_be_bytes()].concat();
+        let export = [b"IHAVEOPT".as_slice(), &[0, 0, 0, 1, 0, 0, 0, 0]].concat();
+        peer.says = [&3u32.to_be_bytes()[..], &export, &read].concat();
+        // One look: a peer that takes all that it is sent tells of no room.
+        pump.ready(&mut state, &mut peer, 0);
+        pump.collect(&mut |_| {});
+        assert!(peer.heard >= 16 + (2 << 20), "{} bytes", peer.heard);
+    }
+
+    /// A peer that says something, and takes whatever is sent.
+    #[derive(Default)]
+    struct Scripted {
+        says: Vec<u8>,
+        heard: usize,
+    }
+
+    impl ByteStream for Scripted {
+        fn flow(&self) -> Flow {
+            Peer::default().flow()
+        }
+
+        fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
+            let taken = self.says.len().min(most);
+            into.extend(self.says.drain(..taken));
+            taken
+        }
+
+        fn send(&mut self, bytes: &[u8]) -> usize {
+            self.heard += bytes.len();
+            bytes.len()
+        }
+
+        fn ended(&self) -> bool {
+            false
+        }
+
+        fn writable(&self) -> bool {
+            true
+        }
+
+        fn close(&mut self) {}
+
+        fn abort(&mut self) {}
+
+        fn is_closed(&self) -> bool {
+            false
         }
     }
 

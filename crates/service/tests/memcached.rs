@@ -262,6 +262,9 @@ fn meta_commands_answer_what_was_asked() {
         ("ms a 1 MP|>", "HD"),
         ("mg a v", "VA 4|>hi!"),
         ("ms a 1 C99|x", "EX"),
+        ("ms a 1 MA C99|x", "EX"),
+        ("ms a 1 ME C3|x", "NS"),
+        ("mg a v", "VA 4|>hi!"),
         ("ms b 1 MR|x", "NS"),
         ("ms b 1 C1|x", "NF"),
         ("ms b 1 MA N0|x", "HD"),
@@ -272,6 +275,10 @@ fn meta_commands_answer_what_was_asked() {
         ("ma n N0 J10 v", "VA 2|10"),
         ("ma n D5 v", "VA 2|15"),
         ("ma n MD D20 v t", "VA 1 t-1|0"),
+        // It expires at once, and is told all the same.
+        ("ma n D7 T-1 v k", "VA 1 kn|7"),
+        ("ma n N-1", "HD"),
+        ("mg n", "EN"),
         ("me a", "ME a exp=60 la=0 cas=3 fetch=yes cls=1 size=4"),
         ("me nobody", "EN"),
         ("mz a", "ERROR"),
@@ -287,11 +294,27 @@ fn meta_commands_answer_what_was_asked() {
 }
 
 #[test]
+fn who_wants_no_answer_gets_none_and_what_is_refused_leaves_what_was_there() {
+    let mut client = Client::with(Limits { memory: 100_000, item: 1_000 });
+    let large = "x".repeat(1_001);
+    assert_eq!(client.say("set k 0 0 1|x"), "STORED");
+    assert_eq!(client.say(&format!("append k 0 0 1001 noreply|{large}|mn")), "MN");
+    assert_eq!(client.say("incr k 1 noreply|mn"), "MN");
+    assert_eq!(client.say("touch k x noreply|mn"), "MN");
+    assert_eq!(client.say("add k 0 0 1 noreply|xyz|mn"), "ERROR|MN");
+    assert_eq!(client.say("get k"), "VALUE k 0 1|x|END");
+    // Who sets believes that it was replaced.
+    assert_eq!(client.say(&format!("set k 0 0 1001 noreply|{large}|get k")), "END");
+}
+
+#[test]
 fn one_of_several_stores_it_anew() {
     dialogue(&[
         // Nobody has it: the first is to make it.
         ("mg a v N30 t", "VA 0 t30 W|"),
         ("mg a v N30 t", "VA 0 t30 Z|"),
+        ("touch a 30", "TOUCHED"),
+        ("mg a v T30 t", "VA 0 t30 Z|"),
         ("ms a 1 T30|x", "HD"),
         ("mg a v N30 t", "VA 1 t30|x"),
         // It is about to expire.

@@ -207,30 +207,41 @@ impl Memcached {
         };
         let quiet = line.noreply();
         if !is_key(key) {
-            output.extend_from_slice(FORMAT.as_bytes());
+            answer(output, quiet, FORMAT);
             return Answered::Swallow(bytes + 2);
         }
         let value = match data(rest, bytes, self.limits.item) {
             Data::Whole(value) => value,
             Data::More => return Answered::More,
             Data::Bad(answered, why) => {
-                // Not what was there before, which the client believes to be replaced.
-                self.store.change(key, now, |_| Change::<()>::Delete(()));
-                output.extend_from_slice(why.as_bytes());
+                // Where it is too large, not what was there before, which the client believes to be replaced. Other
+                // commands need not have replaced it.
+                if set == Storage::Set && matches!(answered, Answered::Swallow(_)) {
+                    self.store.change(key, now, |_| Change::<()>::Delete(()));
+                }
+                answer(output, quiet, why);
                 return answered;
             }
         };
         count(&self.stats.cmd_set);
         let value = Value { flags, expires: self.expires(exptime, now), ..Value::new(value, now) };
-        let stored = self.store_value(set, key, &value, now);
+        let stored = self.store_value(set, None, key, &value, now);
         if !quiet {
             output.extend_from_slice(stored.line().as_bytes());
         }
         Answered::Value(bytes + 2)
     }
 
-    /// Stores a value as the command says.
-    pub(super) fn store_value(&self, set: Storage, key: &[u8], value: &Value, now: Ns) -> Outcome {
+    /// Stores a value as the command says; appended or prepended only to an item of the number `compare`, if that is
+    /// given.
+    pub(super) fn store_value(
+        &self,
+        set: Storage,
+        compare: Option<u64>,
+        key: &[u8],
+        value: &Value,
+        now: Ns,
+    ) -> Outcome {
         let joined = |first: &[u8], second: &[u8], old: &Value| {
             if first.len() + second.len() > self.limits.item {
                 return Change::Leave(Outcome::TooLarge);
@@ -248,6 +259,11 @@ impl Memcached {
             }
             (Storage::Cas(_), None) => Change::Leave(Outcome::NotFound),
             (Storage::Cas(cas), Some((_, old))) if old.cas != cas => Change::Leave(Outcome::Exists),
+            (Storage::Append | Storage::Prepend, Some((_, old)))
+                if compare.is_some_and(|compare| compare != old.cas) =>
+            {
+                Change::Leave(Outcome::Exists)
+            }
             (Storage::Append, Some((_, old))) => joined(&old.data, &value.data, old),
             (Storage::Prepend, Some((_, old))) => joined(&value.data, &old.data, old),
             _ => Change::Store(value.clone(), Outcome::Stored),
@@ -286,10 +302,10 @@ impl Memcached {
         };
         let quiet = line.noreply();
         if !is_key(key) {
-            return say(output, FORMAT);
+            return answer(output, quiet, FORMAT);
         }
         let Some(delta) = number(delta) else {
-            return say(output, "CLIENT_ERROR invalid numeric delta argument\r\n");
+            return answer(output, quiet, "CLIENT_ERROR invalid numeric delta argument\r\n");
         };
         let next = self.store.change(key, now, |item| {
             let Some((_, old)) = item else { return Change::Leave(Ok(None)) };
@@ -307,9 +323,11 @@ impl Memcached {
         match next {
             Ok(Some(next)) => answer(output, quiet, &format!("{next}\r\n")),
             Ok(None) => answer(output, quiet, "NOT_FOUND\r\n"),
-            Err(()) => {
-                say(output, "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n")
-            }
+            Err(()) => answer(
+                output,
+                quiet,
+                "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+            ),
         }
     }
 
@@ -319,10 +337,10 @@ impl Memcached {
         };
         let quiet = line.noreply();
         if !is_key(key) {
-            return say(output, FORMAT);
+            return answer(output, quiet, FORMAT);
         }
         let Some(exptime) = number(exptime) else {
-            return say(output, "CLIENT_ERROR invalid exptime argument\r\n");
+            return answer(output, quiet, "CLIENT_ERROR invalid exptime argument\r\n");
         };
         count(&self.stats.cmd_touch);
         let hit = self.prolong(key, self.expires(exptime, now), now);

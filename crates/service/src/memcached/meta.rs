@@ -275,7 +275,10 @@ impl Memcached {
             Data::Whole(value) => value,
             Data::More => return Answered::More,
             Data::Bad(answered, why) => {
-                self.store.change(key, now, |_| Change::<()>::Delete(()));
+                // Too large: what was there may be out of date.
+                if let Answered::Swallow(_) = answered {
+                    self.store.change(key, now, |_| Change::<()>::Delete(()));
+                }
                 output.extend_from_slice(why.as_bytes());
                 return answered;
             }
@@ -305,20 +308,25 @@ impl Memcached {
         };
         count(&self.stats.cmd_set);
         let stored = match (compare, mode) {
-            (Some(cas), _) if flags.has(b'I') => self.invalidate_or_store(key, cas, &value, now),
-            (Some(cas), _) => self.store_value(Storage::Cas(cas), key, &value, now),
-            (None, Storage::Append | Storage::Prepend) => {
-                let stored = self.store_value(mode, key, &value, now);
+            (Some(cas), Storage::Set | Storage::Replace) if flags.has(b'I') => {
+                self.invalidate_or_store(key, cas, &value, now)
+            }
+            (Some(cas), Storage::Set | Storage::Replace) => {
+                self.store_value(Storage::Cas(cas), None, key, &value, now)
+            }
+            (compare, Storage::Append | Storage::Prepend) => {
+                let stored = self.store_value(mode, compare, key, &value, now);
                 match (stored, vivify) {
                     (Outcome::NotStored, Some(exptime)) => {
                         let expires = self.expires(exptime, now);
                         let value = Value { expires, ..value };
-                        self.store_value(Storage::Set, key, &value, now)
+                        self.store_value(Storage::Set, None, key, &value, now)
                     }
                     _ => stored,
                 }
             }
-            (None, mode) => self.store_value(mode, key, &value, now),
+            // With `add` it has nothing to be compared with.
+            (_, mode) => self.store_value(mode, None, key, &value, now),
         };
         let code = match stored {
             Outcome::Stored => "HD",
@@ -409,10 +417,13 @@ impl Memcached {
         let compare = flags.number::<u64>(b'C')?;
         let cas = flags.number::<u64>(b'E')?.unwrap_or(0);
         let (create, exptime) = (flags.number::<i64>(b'N')?, flags.number::<i64>(b'T')?);
+        // What was stored: another may have deleted it again before it is told, or it expires at once.
+        let mut told: Box<[u8]> = Box::default();
         let code = self.store.change(key, now, |item| {
             let Some((_, old)) = item else {
                 let Some(exptime) = create else { return Change::Leave(Ok("NF")) };
                 let value = Value::new(first.to_string().as_bytes(), now);
+                told.clone_from(&value.data);
                 let expires = self.expires(exptime, now);
                 return Change::Store(Value { expires, cas, ..value }, Ok("HD"));
             };
@@ -422,6 +433,7 @@ impl Memcached {
             let Some(next) = sum(&old.data, delta, down) else { return Change::Leave(Err(())) };
             let expires = exptime.map_or(old.expires, |exptime| self.expires(exptime, now));
             let data = digits(next, &old.data, down);
+            told.clone_from(&data);
             Change::Store(Value { data, cas, expires, ..old.clone() }, Ok("HD"))
         });
         let Ok(code) = code else {
@@ -440,8 +452,8 @@ impl Memcached {
         if flags.has(b'q') && !flags.has(b'v') {
             return Ok(Answered::Line);
         }
-        self.store.get(key, now, |entry, value| {
-            let number = value.data.trim_ascii_end();
+        let number = told.trim_ascii_end();
+        let there = self.store.get(key, now, |entry, value| {
             match flags.has(b'v') {
                 true => {
                     let _ = write!(output, "VA {}", number.len());
@@ -455,6 +467,15 @@ impl Memcached {
                 output.extend_from_slice(b"\r\n");
             }
         });
+        if there.is_none() {
+            // What is asked of it has gone with it.
+            let (value, code) = (flags.has(b'v'), format!("VA {}", number.len()));
+            result(if value { &code } else { "HD" }, false, word, flags, output);
+            if value {
+                output.extend_from_slice(number);
+                output.extend_from_slice(b"\r\n");
+            }
+        }
         Ok(Answered::Line)
     }
 

@@ -158,6 +158,10 @@ impl Store {
                 Change::Leave(result) if was_live => return result,
                 Change::Leave(result) => (None, result),
             };
+            // Another time to expire is no other value: who was told to make that anew still is.
+            let anew = next
+                .as_ref()
+                .is_some_and(|next| (next.cas, next.stored) != (value.cas, value.stored));
             let (stores, added) = (next.is_some(), next.as_ref().map_or(0, |next| size(key, next)));
             self.bytes.fetch_add(added, Ordering::Relaxed);
             let before = entry.value.compare_and_swap(&current, next);
@@ -167,7 +171,9 @@ impl Store {
             }
             self.bytes.fetch_sub(size(key, value), Ordering::Relaxed);
             if stores {
-                entry.won.store(false, Ordering::Relaxed);
+                if anew {
+                    entry.won.store(false, Ordering::Relaxed);
+                }
                 self.total.fetch_add(1, Ordering::Relaxed);
                 self.make_room(now);
             } else {

@@ -136,6 +136,10 @@ impl<S: BlockStore> StreamService for Nbd<S> {
         }
     }
 
+    fn over(&self, session: &Session) -> bool {
+        matches!(&session.stage, Stage::Transmission(transmission) if transmission.is_broken())
+    }
+
     fn serve(
         &mut self,
         session: &mut Session,

@@ -128,6 +128,11 @@ impl Transmission {
         }
     }
 
+    /// Whether nothing more may be sent.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Whether a request is under way in whole, so that its answer is to come.
     pub(super) fn owes(&self) -> bool {
         !self.broken && self.requests.iter().any(|(key, _)| !self.is_incoming(*key))

@@ -155,6 +155,7 @@ impl<S: BlockStore> Client<S> {
             self.nbd.collect(&mut |_| happened = true);
             if !self.closed {
                 self.nbd.proceed(&mut self.session, &mut self.output, 0);
+                self.closed |= self.nbd.over(&self.session);
             }
             assert!(self.output.len() <= OUTPUT, "{} bytes wait", self.output.len());
             if self.reading {
