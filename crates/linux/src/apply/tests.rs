@@ -9,7 +9,7 @@ use napkin_os::sched::Class;
 use napkin_policy::{PRESETS, Policy};
 use proptest::prelude::*;
 
-use super::fake::{CPUS, Fake};
+use super::fake::{CPUS, Fake, Happens};
 use super::*;
 use crate::journal::fault::crash;
 use crate::journal::{JournalError, Store};
@@ -373,6 +373,27 @@ fn a_device_that_is_gone_takes_its_changes_with_it() {
     assert_eq!(restored.devices[0].ifname, "va");
     assert_eq!(place.files(), [""; 0]);
     assert!(restore(&mut backend, &place.store(), &named).is_err(), "there is no such device");
+}
+
+#[test]
+fn a_device_that_goes_while_it_is_changed_takes_its_changes_with_it() {
+    let goes: Happens = |fake| fake.devices.retain(|device| device.ifname != "va");
+    for at in 1..4 {
+        let (mut backend, place) = (Fake::new(2), Home::new());
+        backend.behind = Some((at, goes));
+        let error = applied(&mut backend, &place.store(), "suspend20", &plain()).expect_err("gone");
+        assert!(matches!(error, ApplyError::Stopped { .. }), "{error}");
+        assert_eq!(place.files(), [""; 0], "{at}");
+        // The same while it is put back.
+        let (mut backend, place) = (Fake::new(2), Home::new());
+        let (policy, options) = (policy("suspend20"), plain());
+        let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+        let mut hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
+        let backend = hold.backend();
+        backend.behind = Some((backend.writes + at, goes));
+        assert!(hold.restore().expect("the kernel answers").gone, "{at}");
+        assert_eq!(place.files(), [""; 0], "{at}");
+    }
 }
 
 #[test]

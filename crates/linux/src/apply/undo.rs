@@ -1,5 +1,6 @@
 //! Taking back the changes of one apply: those before it, and other people's, stay.
 
+use super::again::{Again, again};
 use super::backend::{Backend, Snapshot};
 use super::error::ApplyError;
 use super::foreign::Foreign;
@@ -77,6 +78,16 @@ pub(super) fn undo<W: Backend>(
         restored.journal = Some(error.to_string());
     }
     restored.kept = journal.records().len();
+    // One that went meanwhile took its changes with it.
+    let gone = |again| matches!(again, Ok(Again::Gone));
+    if restored.kept > 0 && gone(again(backend, journal.ifindex(), journal.identity())) {
+        match journal.drop_all() {
+            Ok(()) => {
+                return DeviceRestored { gone: true, ..DeviceRestored::of(at) };
+            }
+            Err(error) => restored.journal = Some(error.to_string()),
+        }
+    }
     restored
 }
 
