@@ -90,7 +90,15 @@ fn each_policy_s_polls_of_memcached_are_made_by_whom_it_says() {
 #[test]
 fn pings_are_answered_and_a_sink_receives_what_was_sent() {
     needs_rights_and("ping");
-    let flood = report("flood-ping", "flood", &["base", "threaded"]);
+    let again = || report("flood-ping", "flood", &["base", "threaded"]);
+    let mut flood = again();
+    // A host with other work may give a window's ping, or the thread that polls for it, no CPU.
+    for _ in 0..10 {
+        if flood.rows.iter().all(|row| row.figures.packets > Some(0)) {
+            break;
+        }
+        flood = again();
+    }
     for row in &flood.rows {
         assert!(row.figures.packets > Some(0), "{row:?}");
     }
