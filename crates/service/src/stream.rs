@@ -190,12 +190,12 @@ impl<S: StreamService> TcpApplication for Pump<S> {
             let owes = !state.closing
                 && self.service.proceed(&mut state.connection, &mut state.output, now);
             state.closing |= self.service.over(&state.connection);
-            let sent_before = state.output.is_empty();
+            let answers = !state.output.is_empty();
             let flushed = state.flush(stream);
             if state.closing || !stream.writable() {
                 break;
             }
-            if owes && flushed && !sent_before {
+            if owes && flushed && answers {
                 // There is room again for what had none: nobody would tell of it.
                 continue;
             }
