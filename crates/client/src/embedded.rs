@@ -13,7 +13,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use napkin_nic::{Frame, PacketQueue};
 use napkin_os::clock;
-use napkin_stack::{Address, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker};
+use napkin_stack::{
+    Addresses, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::asking::{Asking, Due, Streams};
@@ -40,8 +42,8 @@ const NAPI_ID: u32 = 1;
 pub struct Host {
     /// A queue on the server's network, by which all of its frames come and go.
     pub queue: Box<dyn PacketQueue>,
-    /// Who the client is there.
-    pub address: Address,
+    /// Who the client is there, and in which VLAN.
+    pub addresses: Addresses,
     /// The first port of its connections; `None` for the same each time
     /// ([`TcpWorker::begin_ports_at`]).
     pub first_port: Option<u16>,
@@ -49,7 +51,7 @@ pub struct Host {
 
 impl std::fmt::Debug for Host {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Host").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Host").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 
@@ -122,9 +124,9 @@ impl EmbeddedWorker {
         wake: Arc<OwnedFd>,
     ) -> Result<EmbeddedWorker, ClientError> {
         let server = common.config.address;
-        let Host { queue, address, first_port } = host;
+        let Host { queue, addresses, first_port } = host;
         let here = streams.len();
-        let stack = Stack::new(address);
+        let stack = Stack::new(addresses);
         let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
         let buffers = match common.config.asks {
             // An operation of many segments is not to wait for the other side at each few of them.

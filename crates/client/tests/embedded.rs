@@ -53,12 +53,17 @@ struct Server {
 impl Server {
     /// A server, and a network for its client.
     fn start(manner: Manner) -> (Server, Host) {
+        Server::start_as(manner, SERVER.into(), CLIENT.into())
+    }
+
+    /// The same between two hosts.
+    fn start_as(manner: Manner, server: Addresses, addresses: Addresses) -> (Server, Host) {
         let end = || EndConfig { queues: 1, ring: 512, pool: Pool::new(2_048) };
         let (mut here, mut there) = cable(end(), end()).expect("a cable");
         let stop = Arc::<AtomicBool>::default();
         let (queue, stopped) = (here.remove(0), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || serve(queue, manner, &stopped));
-        let host = Host { queue: Box::new(there.remove(0)), address: CLIENT, first_port: None };
+        let thread = std::thread::spawn(move || serve(queue, server, manner, &stopped));
+        let host = Host { queue: Box::new(there.remove(0)), addresses, first_port: None };
         (Server { stop, thread: Some(thread) }, host)
     }
 
@@ -75,9 +80,13 @@ impl Drop for Server {
     }
 }
 
-fn serve(mut queue: CableQueue, mut manner: Manner, stop: &AtomicBool) -> (u64, usize) {
-    let both = Addresses::from(SERVER).with(SERVER6.ip, SERVER6.prefix).expect("two addresses");
-    let stack = Stack::new(both);
+fn serve(
+    mut queue: CableQueue,
+    addresses: Addresses,
+    mut manner: Manner,
+    stop: &AtomicBool,
+) -> (u64, usize) {
+    let stack = Stack::new(addresses);
     let mut input = Input::new(Arc::clone(&stack), 1, queue.transmitter());
     let mut tcp: TcpWorker<()> = stack.open_tcp(None, TcpLimits::default()).expect("a worker");
     tcp.listen(PORT).expect("a port");
@@ -135,14 +144,18 @@ fn all_connections_ask_in_a_closed_loop_whether_it_sleeps_or_spins() {
 }
 
 #[test]
-fn a_server_is_found_and_asked_over_ipv6_as_well() {
-    let (server, host) = Server::start(Manner::Echoes);
-    let host = Host { address: CLIENT6, ..host };
-    let config = Config { address: (SERVER6.ip, PORT).into(), ..config(PORT) };
-    let mut client = Client::embedded(&config, host).expect("it connects");
-    assert!(window(&mut client).errors.is_empty());
-    client.stop().expect("it ends well");
-    assert_eq!(server.stop(), (50, 0), "opened, and left: a client that ends resets them");
+fn a_server_is_found_and_asked_over_ipv6_and_in_a_vlan_as_well() {
+    let tagged = |of: Address| Addresses::from(of).in_vlan(100).expect("a VLAN");
+    for (here, there, to) in
+        [(SERVER6.into(), CLIENT6.into(), SERVER6), (tagged(SERVER), tagged(CLIENT), SERVER)]
+    {
+        let (server, host) = Server::start_as(Manner::Echoes, here, there);
+        let config = Config { address: (to.ip, PORT).into(), ..config(PORT) };
+        let mut client = Client::embedded(&config, host).expect("it connects");
+        assert!(window(&mut client).errors.is_empty());
+        client.stop().expect("it ends well");
+        assert_eq!(server.stop(), (50, 0), "opened, and left: a client that ends resets them");
+    }
 }
 
 #[test]
@@ -201,7 +214,7 @@ fn a_server_that_is_not_there_and_two_threads_are_refused() {
     let end = || EndConfig { queues: 1, ring: 8, pool: Pool::new(8) };
     let host = || {
         let (mut queues, _) = cable(end(), end()).expect("a cable");
-        Host { queue: Box::new(queues.remove(0)), address: CLIENT, first_port: None }
+        Host { queue: Box::new(queues.remove(0)), addresses: CLIENT.into(), first_port: None }
     };
     let short = Duration::from_millis(100);
     let error = Client::embedded(&Config { answer_timeout: short, ..config(PORT) }, host())

@@ -32,8 +32,7 @@ pub use figures::LoadFigures;
 use napkin_client::Host;
 use napkin_os::sched;
 use napkin_os::signals::Signals;
-use napkin_serve::{Network, ServeConfig, open};
-use napkin_stack::Address;
+use napkin_serve::{ServeConfig, open};
 pub use pcap::PcapFileError;
 pub use replay::{Pace, ReplayConfig, ReplayFigures};
 pub use rewrite::{Mac, Rewrite};
@@ -93,12 +92,10 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
             let host = || {
                 // A second client opens it anew: the first took it along.
                 let device = first.take().map_or_else(open, Ok)?;
-                let Network { ip, prefix } = config.network;
-                let address = Address { mac: device.addresses.mac(), ip, prefix };
                 match <[_; 1]>::try_from(device.queues) {
                     Ok([queue]) => {
-                        let first_port = Some(any_port());
-                        Ok(Host { queue, address, first_port })
+                        let (addresses, first_port) = (device.addresses, Some(any_port()));
+                        Ok(Host { queue, addresses, first_port })
                     }
                     Err(queues) => Err(LoadError::Option(format!(
                         "connections are asked by a device of one queue, and this one has {}",

@@ -236,7 +236,10 @@ impl End {
         match self {
             End::Queue(queue, _) => {
                 let queue = queue.take().ok_or(BenchError::Panicked)?;
-                Ok(Client::embedded(config, Host { queue, address: PEER, first_port: None })?)
+                Ok(Client::embedded(
+                    config,
+                    Host { queue, addresses: PEER.into(), first_port: None },
+                )?)
             }
             End::Kernel(namespace, _) => {
                 Ok(namespace.run(|| Client::start(config)).map_err(failed)??)
