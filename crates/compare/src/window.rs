@@ -75,7 +75,8 @@ struct Stats {
     /// By the id of each thread and process, so that one that is new or gone counts for nothing.
     threads: BTreeMap<i32, u64>,
     application: BTreeMap<i32, u64>,
-    interrupts: Option<u64>,
+    /// By the interrupt's number and the CPU: the kernel's counts of 32 bits.
+    interrupts: Option<BTreeMap<(u32, usize), u32>>,
 }
 
 impl Stats {
@@ -86,12 +87,11 @@ impl Stats {
         let thread = |pid: i32| Some((pid, Time::read(pid, pid)?.run_ns));
         let process = |pid: &i32| Some((*pid, ThreadStat::of_process(*pid)?.cpu_ns));
         let irqs: Vec<u32> = device.napis.iter().filter_map(|napi| napi.irq).collect();
-        let interrupts = match irqs.is_empty() {
-            true => None,
-            false => Interrupts::read()
-                .ok()
-                .map(|all| irqs.iter().filter_map(|irq| Some(all.get(*irq)?.total())).sum()),
+        let of = |all: &Interrupts, irq: u32| -> Vec<_> {
+            all.by_cpu(irq).map(|(cpu, count)| ((irq, cpu), count)).collect()
         };
+        let counts = |all: Interrupts| irqs.iter().flat_map(|irq| of(&all, *irq)).collect();
+        let interrupts = (!irqs.is_empty()).then(|| Interrupts::read().ok().map(counts)).flatten();
         Ok(Stats {
             softirq: cpus.values().map(|times| times.softirq_ns + times.irq_ns).sum(),
             threads: device.napis.iter().filter_map(|napi| thread(napi.pid?)).collect(),
@@ -103,6 +103,11 @@ impl Stats {
 
 fn used(now: &BTreeMap<i32, u64>, then: &BTreeMap<i32, u64>) -> u64 {
     now.iter().filter_map(|(id, now)| Some(now.saturating_sub(*then.get(id)?))).sum()
+}
+
+/// How many interrupts came: of CPUs that are on at both times.
+fn came(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -> u64 {
+    now.iter().filter_map(|(of, now)| Some(u64::from(now.wrapping_sub(*then.get(of)?)))).sum()
 }
 
 impl Window {
@@ -142,7 +147,7 @@ impl Window {
             interrupts_per_s: now
                 .interrupts
                 .zip(self.stats.interrupts)
-                .map(|(now, then)| now.saturating_sub(then) as f64 / seconds),
+                .map(|(now, then)| came(&now, &then) as f64 / seconds),
             ..Slice::default()
         };
         let mut whole = Histogram::default();

@@ -19,7 +19,7 @@ use napkin_export::{Exporter, Format};
 use napkin_measure::paired::Ratio;
 use napkin_os::clock;
 use napkin_os::procfs::Time;
-use napkin_watch::{LinuxSource, Often};
+use napkin_watch::{CountOptions, LinuxSource, Often};
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
@@ -122,7 +122,8 @@ fn scraped(bed: &Bed, what: &str, window: impl FnOnce()) {
         scope.spawn(move || {
             bed.pair.server.enter_thread().expect("entered");
             let source = LinuxSource::open(
-                what != "no-count",
+                (what != "no-count")
+                    .then(|| CountOptions { exact: false, ..CountOptions::default() }),
                 (what == "latency").then_some(Often::FiveSeconds),
             );
             let mut exporter = Exporter::new(Box::new(source.expect("it can be sampled")), None);

@@ -1,6 +1,8 @@
 //! Samples when asked, but not again within half a second: whoever asks more often gets the same.
 
-use napkin_watch::{Source, SourceError};
+use std::collections::BTreeMap;
+
+use napkin_watch::{CpuSample, Source, SourceError};
 
 use crate::drift::Drift;
 use crate::families::{Family, Kind, Series, families};
@@ -9,11 +11,16 @@ use crate::format::Format;
 /// Nanoseconds for which a sample is given again.
 const FRESH: u64 = 500_000_000;
 
+/// A CPU's idle time goes back by little at times; one that went back by more nanoseconds was off, and begins anew.
+const BACK: u64 = 3_000_000_000;
+
 /// What is exported.
 pub struct Exporter {
     source: Box<dyn Source>,
     drift: Option<Drift>,
     last: Option<(u64, Vec<Family>)>,
+    /// What was told of each CPU's time last.
+    cpus: BTreeMap<usize, CpuSample>,
 }
 
 impl std::fmt::Debug for Exporter {
@@ -25,7 +32,7 @@ impl std::fmt::Debug for Exporter {
 impl Exporter {
     /// Exports a source's instances; with `drift` what napkin has changed of the kernel, too.
     pub fn new(source: Box<dyn Source>, drift: Option<Drift>) -> Exporter {
-        Exporter { source, drift, last: None }
+        Exporter { source, drift, last: None, cpus: BTreeMap::new() }
     }
 
     /// Everything as text. `now` is of the monotonic clock, in nanoseconds.
@@ -42,7 +49,13 @@ impl Exporter {
     }
 
     fn families(&mut self) -> Result<Vec<Family>, SourceError> {
-        let sample = self.source.sample()?;
+        let mut sample = self.source.sample()?;
+        for cpu in &mut sample.cpus {
+            if let Some(before) = self.cpus.insert(cpu.cpu, cpu.clone()) {
+                hold(cpu, &before);
+                self.cpus.insert(cpu.cpu, cpu.clone());
+            }
+        }
         let mut all = vec![build()];
         all.extend(families(&sample));
         all.extend(self.drift.as_mut().into_iter().flat_map(Drift::families));
@@ -56,6 +69,22 @@ impl Exporter {
     }
 }
 
+/// Keeps a CPU's times from falling: whoever collects takes a counter that falls for one that began anew.
+fn hold(now: &mut CpuSample, before: &CpuSample) {
+    if before.idle_ns.saturating_sub(now.idle_ns) > BACK {
+        return;
+    }
+    for (now, before) in [
+        (&mut now.hard_irq_ns, before.hard_irq_ns),
+        (&mut now.softirq_ns, before.softirq_ns),
+        (&mut now.thread_ns, before.thread_ns),
+        (&mut now.idle_ns, before.idle_ns),
+        (&mut now.steal_ns, before.steal_ns),
+    ] {
+        *now = before.max(*now);
+    }
+}
+
 fn build() -> Family {
     let labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     Family {
@@ -63,5 +92,33 @@ fn build() -> Family {
         kind: Kind::Gauge,
         help: "Always 1: the version that exports.",
         series: vec![Series::new(labels, 1.0)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_watch::Sample;
+
+    #[test]
+    fn a_cpu_s_times_never_fall_but_where_it_was_off() {
+        struct Goes(Vec<u64>);
+        impl Source for Goes {
+            fn title(&self) -> String {
+                "a test's".into()
+            }
+
+            fn sample(&mut self) -> Result<Sample, SourceError> {
+                let cpu = CpuSample { idle_ns: self.0.remove(0), ..CpuSample::default() };
+                Ok(Sample { cpus: vec![cpu], ..Sample::default() })
+            }
+        }
+        let seconds = [9_000, 8_999, 9_001, 1].map(|s| s * 1_000_000_000);
+        let mut exporter = Exporter::new(Box::new(Goes(seconds.to_vec())), None);
+        for (at, told) in [(0, "9000"), (1, "9000"), (2, "9001"), (3, "1")] {
+            let text = exporter.text(Format::Prometheus, at * 1_000_000_000).expect("sampled");
+            let line = text.lines().find(|line| line.contains("mode=\"idle\"")).expect("a line");
+            assert!(line.ends_with(&format!(" {told}")), "{line}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Metrics as a file that is replaced as a whole, for node_exporter's textfile collector.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -57,7 +57,10 @@ impl TextFile {
     /// # Errors
     /// If the operating system refuses.
     pub fn replace(&self, text: &str) -> io::Result<()> {
-        let written = File::create(&self.beside).and_then(|mut file| {
+        // Left by one that was killed, or a link that the directory's owner has put there.
+        let _ = fs::remove_file(&self.beside);
+        let new = OpenOptions::new().write(true).create_new(true).open(&self.beside);
+        let written = new.and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             // The collector is another user.
             file.set_permissions(Permissions::from_mode(0o644))?;
@@ -121,6 +124,21 @@ mod tests {
         assert!(!file.beside.exists());
         drop(file);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_link_in_the_way_is_not_followed() {
+        let directory = std::env::temp_dir();
+        let path = directory.join(format!("napkin-export-link-{}.prom", std::process::id()));
+        let victim = directory.join(format!("napkin-export-victim-{}", std::process::id()));
+        fs::write(&victim, "another's").unwrap();
+        let file = TextFile::new(&path).unwrap();
+        std::os::unix::fs::symlink(&victim, &file.beside).unwrap();
+        file.replace("one\n").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "another's");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
+        fs::remove_file(&victim).unwrap();
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::shell;
 use crate::sysfs::{DeviceFile, Sysfs, SysfsError};
 use napkin_os::procfs::{Interrupts, irq, thread};
 
-pub use no_irq::NoIrq;
+pub use no_irq::{NoIrq, NoIrqs};
 
 /// A network device of this namespace, as sysfs and netlink know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

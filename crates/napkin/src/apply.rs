@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use napkin_compare::{Canary, CompareError, End};
+use napkin_kernel::device::NoIrqs;
 use napkin_kernel::{Device, shell};
 use napkin_linux::apply::{
     self as kernel, Applied, ApplyError, Backend, DeviceRestored, Ended, Linux, Neighbours,
@@ -268,7 +269,8 @@ fn warn(plan: &Plan, device: &Device, neighbours: Option<&Neighbours>) {
         say(&format!("warning: {}: {warning}", plan.policy));
     }
     if plan.nothing_to_place {
-        let why = device.why_no_irq().map_or_else(String::new, |why| format!("{why}, and "));
+        let why = NoIrqs::default().of(device);
+        let why = why.map_or_else(String::new, |why| format!("{why}, and "));
         say(&format!(
             "warning: {}: --cpus places nothing: {why}{} has no threads",
             plan.ifname, plan.policy

@@ -98,7 +98,8 @@ fn with(asked: Request, settings: &Settings) -> Result<Request, Failure> {
 fn ask(target: &Target, asked: &Request) -> Result<Vec<Record>, Failure> {
     let answer =
         choose(target.control.as_deref(), "--control PATH").and_then(|path| request(&path, asked));
-    let Answer { records, warnings } = answer.map_err(|error: ClientError| Failure::of(error))?;
+    let Answer { records, warnings, .. } =
+        answer.map_err(|error: ClientError| Failure::of(error))?;
     warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
     Ok(records)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use napkin_top::screen::{self, Options, SHORTEST, ScreenError};
 use napkin_top::{Column, View, batch};
-use napkin_watch::{EngineSource, LinuxSource, Often, Source};
+use napkin_watch::{CountOptions, EngineSource, LinuxSource, Often, Source};
 
 use crate::failure::Failure;
 use crate::units;
@@ -85,8 +85,11 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
             Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?)
         }
         None => Box::new(
-            LinuxSource::open(!args.no_count, args.latency.then_some(Often::Second))
-                .map_err(Failure::of)?,
+            LinuxSource::open(
+                (!args.no_count).then(CountOptions::default),
+                args.latency.then_some(Often::Second),
+            )
+            .map_err(Failure::of)?,
         ),
     };
     let view = View::new().sorted(args.sort).filtered(args.filter.as_deref().unwrap_or(""));

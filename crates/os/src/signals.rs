@@ -72,6 +72,22 @@ impl Signals {
             // SAFETY: the default action is no function of this program's.
             let _ = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         }
+        Signals::block_set(set)
+    }
+
+    /// Blocks all that can be, while a thread is made that is to take none: one that leaves some open
+    /// takes those that its maker blocks later.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn block_all() -> io::Result<Signals> {
+        let mut set = empty()?;
+        // SAFETY: the pointer is to a live, initialised set.
+        check(unsafe { libc::sigfillset(&raw mut set) })?;
+        Signals::block_set(set)
+    }
+
+    fn block_set(set: libc::sigset_t) -> io::Result<Signals> {
         let mut before = empty()?;
         // SAFETY: both pointers are to live, initialised sets; the second is filled.
         let error =

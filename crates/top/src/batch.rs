@@ -172,6 +172,7 @@ mod tests {
             let cpu = CpuSample { idle_ns: self.asked * 1_000, ..CpuSample::default() };
             Ok(Sample {
                 at_ns: self.asked * 1_000_000_000,
+                process: None,
                 napis: vec![napi(1), napi(2)],
                 cpus: vec![cpu],
                 notes: vec!["no interrupts: a test has none".into()],

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use napkin_engine::control::{Record, Request, Verb, choose, listener, request, setting};
+use napkin_engine::control::{Answer, Record, Request, Verb, choose, request, setting};
 use napkin_os::clock;
 use napkin_os::procfs::{CpuTimes, Softnet, Time, thread};
 use napkin_policy::{FAMILIES, INSTANCE_KEYS, PRESETS, Policy};
@@ -49,7 +49,7 @@ impl EngineSource {
         let answer = request(&self.path, &Request::new(Verb::DevGet));
         let answer = answer.map_err(|error| SourceError(error.to_string()))?;
         self.warnings = answer.warnings.iter().map(|text| plain(text, 512)).collect();
-        self.process = listener(&self.path).ok().flatten().map(|pid| {
+        self.process = answer.pid.map(|pid| {
             let comm = thread::comm(pid).unwrap_or_else(|| "?".into());
             (pid, plain(&comm, LONGEST_NAME))
         });
@@ -70,15 +70,9 @@ impl Source for EngineSource {
     fn sample(&mut self) -> Result<Sample, SourceError> {
         let answer = request(&self.path, &Request::new(Verb::NapiGet));
         let at_ns = clock::now();
-        let records = match answer {
-            Ok(answer) => answer.records,
-            Err(error) => {
-                // Whoever answers next may be another.
-                self.process = None;
-                return Err(SourceError(error.to_string()));
-            }
-        };
-        if self.process.is_none() {
+        let Answer { records, pid, .. } = answer.map_err(|error| SourceError(error.to_string()))?;
+        // Whoever answers may be another than the last time.
+        if self.process.as_ref().map(|(pid, _)| *pid) != pid {
             self.meet()?;
         }
         let mut notes = vec![NEVER_KNOWN.to_owned()];
@@ -94,7 +88,7 @@ impl Source for EngineSource {
             let what = "thread CPU: /proc shows this engine's threads to its user and to root only";
             notes.push(what.into());
         }
-        Ok(Sample { at_ns, napis, cpus, notes })
+        Ok(Sample { at_ns, process: pid, napis, cpus, notes })
     }
 }
 

@@ -17,6 +17,7 @@ mod timing;
 
 pub use engine::EngineSource;
 pub use linux::LinuxSource;
+pub use napkin_kernel::count::Options as CountOptions;
 pub use napkin_kernel::count::latency::{Part, Parts, Percentiles};
 pub use rates::{CpuShares, Meter, NapiRates, Rates, between};
 pub use sample::{CpuSample, NapiSample, Polls, Sample, Source, SourceError, Squeezes};

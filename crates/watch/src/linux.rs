@@ -25,16 +25,16 @@ pub struct LinuxSource {
 
 impl LinuxSource {
     /// Begins to watch; with `count` also to count polls, which costs each of the machine's polls
-    /// some time; softirqs' polls are told from applications' by the instance's state, which is cheaper
-    /// than exact. What takes a right that this process has not is left out and noted. With `latency` also to
+    /// some time. What takes a right that this process has not is left out and noted. With `latency` also to
     /// time a sample of the requests of whoever serves, as often as it says.
     ///
     /// # Errors
     /// If the kernel cannot list its instances (Linux 6.8 can), or requests are to be timed and cannot be.
-    pub fn open(count: bool, latency: Option<Often>) -> Result<LinuxSource, SourceError> {
-        let default = Options::default();
-        let counted = count::Options { exact: false, ..count::Options::default() };
-        let options = Options { count: count.then_some(counted), latency, ..default };
+    pub fn open(
+        count: Option<count::Options>,
+        latency: Option<Often>,
+    ) -> Result<LinuxSource, SourceError> {
+        let options = Options { count, latency, ..Options::default() };
         let sampler = Sampler::start(&options);
         let sampler = sampler.map_err(|error| SourceError(error.to_string()))?;
         let system = rustix::system::uname();
@@ -57,7 +57,8 @@ impl Source for LinuxSource {
 
 fn taken_over(snapshot: Snapshot) -> Sample {
     let napis: Vec<NapiSample> = snapshot.napis.iter().map(napi).collect();
-    Sample { at_ns: snapshot.at_ns, napis, cpus: snapshot.cpus, notes: snapshot.notes }
+    let Snapshot { at_ns, cpus, notes, .. } = snapshot;
+    Sample { at_ns, process: None, napis, cpus, notes }
 }
 
 fn napi(napi: &NapiSnapshot) -> NapiSample {

@@ -134,6 +134,8 @@ pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
     let before = before.filter(|_| window_ns.is_some());
     let seconds = window_ns.map_or(1.0, |window| window as f64 / SECOND_NS);
     let napis: HashMap<(&str, u32), &NapiSample> = before
+        // An engine that was restarted counts from a beginning of its own.
+        .filter(|before| before.process == now.process)
         .into_iter()
         .flat_map(|before| &before.napis)
         .map(|napi| ((napi.ifname.as_str(), napi.id), napi))
@@ -167,7 +169,8 @@ fn made_anew(before: &NapiSample, now: &NapiSample) -> bool {
         |of: fn(&crate::Polls) -> u64| (before.polls.as_ref().map(of), now.polls.as_ref().map(of));
     [
         (before.packets, now.packets),
-        (before.interrupts, now.interrupts),
+        // Another interrupt's count may be any.
+        (before.interrupts.filter(|_| before.irq == now.irq), now.interrupts),
         (before.full_polls, now.full_polls),
         (before.deferrals, now.deferrals),
         (before.watchdogs, now.watchdogs),
@@ -200,6 +203,7 @@ fn napi(
     let empty = growth(|napi| Some(napi.polls?.empty));
     let polls = (|| Some(softirq? + thread? + application?))();
     let same_thread = before.is_some_and(|before| before.pid == now.pid);
+    let same_irq = before.is_some_and(|before| before.irq == now.irq);
     NapiRates {
         ifname: now.ifname.clone(),
         id: now.id,
@@ -208,7 +212,7 @@ fn napi(
         cpu: now.cpu,
         mode: now.mode.clone(),
         packets_per_s: rate(|napi| napi.packets),
-        interrupts_per_s: rate(|napi| napi.interrupts),
+        interrupts_per_s: rate(|napi| napi.interrupts).filter(|_| same_irq),
         polls_per_s: polls.map(|polls| polls / seconds),
         softirq_polls_per_s: softirq.map(|polls| polls / seconds),
         thread_polls_per_s: thread.map(|polls| polls / seconds),
@@ -348,6 +352,16 @@ mod tests {
         other.ifname = "eth1".into();
         let rates = between(Some(&sample(1, vec![napi(1, 500)])), &sample(2, vec![other]));
         assert_eq!(rates.napis[0].packets_per_s, None);
+    }
+
+    #[test]
+    fn an_engine_that_was_restarted_has_no_rates_whatever_it_has_counted() {
+        let of =
+            |pid, at, packets| Sample { process: Some(pid), ..sample(at, vec![napi(1, packets)]) };
+        let rates = between(Some(&of(7, 1, 10)), &of(8, 2, 1_000));
+        assert_eq!(rates.napis[0].packets_per_s, None);
+        let rates = between(Some(&of(8, 2, 1_000)), &of(8, 3, 1_010));
+        assert_eq!(rates.napis[0].packets_per_s, Some(10.0));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct SourceError(pub String);
 pub struct Sample {
     /// Nanoseconds of the monotonic clock.
     pub at_ns: u64,
+    /// The process that counts its instances; `None` where the kernel does, and where it is not known.
+    pub process: Option<i32>,
     /// The instances, in the source's order.
     pub napis: Vec<NapiSample>,
     /// The CPUs, by number.

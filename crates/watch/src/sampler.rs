@@ -7,6 +7,7 @@
 
 mod devices;
 mod snapshot;
+mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use thiserror::Error;
 use self::devices::Devices;
 use self::snapshot::unknown;
 pub use self::snapshot::{NapiSnapshot, Snapshot};
+use self::sums::Sums;
 use crate::sample::CpuSample;
 use crate::timing::{Often, Timing};
 use napkin_kernel::count::{self, CountError, Counter, Counts, Key};
@@ -86,8 +88,10 @@ pub struct Sampler {
     /// A test has it take long.
     find_programs: fn() -> Programs,
     looked_at: Option<Instant>,
-    /// Of each CPU: the kernel's count of 32 bits, and the sum of its steps.
-    squeezes: BTreeMap<usize, (u32, u64)>,
+    /// By CPU.
+    squeezes: Sums<usize>,
+    /// By the interrupt's number and the CPU that took it: one that is off keeps its own.
+    interrupts: Sums<(u32, usize)>,
 }
 
 impl Sampler {
@@ -127,7 +131,8 @@ impl Sampler {
             programs: Programs::default(),
             find_programs: Programs::find,
             looked_at: None,
-            squeezes: BTreeMap::new(),
+            squeezes: Sums::default(),
+            interrupts: Sums::default(),
         })
     }
 
@@ -155,20 +160,15 @@ impl Sampler {
         if let Some(counted) = &counted {
             self.forget(counted, &records);
         }
-        let interrupts = self.devices.have_interrupts().then(Interrupts::read);
-        let interrupts = match interrupts {
-            Some(Err(error)) => {
-                notes.push(format!("interrupts are not counted: /proc/interrupts: {error}"));
-                None
-            }
-            other => other.and_then(Result::ok),
-        };
+        if let Err(error) = self.count_interrupts(&records) {
+            notes.push(format!("interrupts are not counted: /proc/interrupts: {error}"));
+        }
         let mut napis: Vec<NapiSnapshot> = records
             .iter()
             .filter_map(|record| {
                 // What went between the two lists is left out.
                 let known = self.devices.get(record)?;
-                let napi = self.napi(record, known, counted.as_ref(), interrupts.as_ref());
+                let napi = self.napi(record, known, counted.as_ref());
                 Some(NapiSnapshot { latency: timed.remove(&record.id), ..napi })
             })
             .collect();
@@ -206,11 +206,29 @@ impl Sampler {
         let Some(counter) = &self.counter else { return };
         let there: BTreeSet<u32> = records.iter().map(|record| record.id).collect();
         for key in counted.keys() {
-            // Only this namespace's are counted.
-            if key.napi_id != 0 && !there.contains(&key.napi_id) {
+            // Only this namespace's are counted. Those without an id are their device's (vxlan, TAP).
+            let stays = match key.napi_id {
+                0 => key.ifindex == 0 || self.devices.ifindexes.contains(&key.ifindex),
+                id => there.contains(&id),
+            };
+            if !stays {
                 counter.forget(key);
             }
         }
+    }
+
+    /// Takes over how often the instances' interrupts came; what cannot be read is not known any more.
+    fn count_interrupts(&mut self, records: &[NapiRecord]) -> std::io::Result<()> {
+        let devices = &self.devices;
+        let of = |record| irq(record, devices.get(record)?.1);
+        let irqs: BTreeSet<u32> = records.iter().filter_map(of).collect();
+        let read = if irqs.is_empty() { Ok(Interrupts::default()) } else { Interrupts::read() };
+        let all = read.inspect_err(|_| self.interrupts = Sums::default())?;
+        self.interrupts.retain(|(irq, _)| irqs.contains(irq) && all.get(*irq).is_some());
+        for irq in irqs {
+            all.by_cpu(irq).for_each(|(cpu, count)| self.interrupts.step((irq, cpu), count));
+        }
+        Ok(())
     }
 
     fn look_at_programs(&mut self, notes: &mut Vec<String>) {
@@ -234,12 +252,11 @@ impl Sampler {
         record: &NapiRecord,
         (ifname, known): (&str, &Napi),
         counted: Option<&BTreeMap<Key, Counts>>,
-        interrupts: Option<&Interrupts>,
     ) -> NapiSnapshot {
         let key = Key { netns: self.netns, ifindex: record.ifindex, napi_id: record.id };
         let counts = counted.map(|all| self.of(&key, all));
         let settings = completed(record.settings, &known.settings);
-        let irq = record.irq.or(known.irq);
+        let irq = irq(record, known);
         // In a container with process ids of its own the kernel's are other processes', or none.
         let thread = record.pid.and_then(|pid| ThreadStat::read(pid, pid));
         let thread = thread.filter(|it| it.kernel && it.comm.starts_with("napi/"));
@@ -261,7 +278,7 @@ impl Sampler {
             mode: show::mode(&settings, &behind).to_string(),
             cpu: polled_on.or(thread.map(|it| it.cpu)),
             counts,
-            interrupts: irq.and_then(|irq| Some(interrupts?.get(irq)?.total())),
+            interrupts: irq.and_then(|irq| self.interrupts.total((irq, 0)..=(irq, usize::MAX))),
             thread_cpu_ns: ran,
             latency: None,
             owners: owners
@@ -283,12 +300,12 @@ impl Sampler {
                 let numbered = all.iter().zip(unnumbered.map(Some).chain(std::iter::repeat(None)));
                 for (softnet, place) in numbered {
                     if let Some(cpu) = softnet.cpu.or(place) {
-                        step(&mut self.squeezes, cpu, softnet.time_squeeze);
+                        self.squeezes.step(cpu, softnet.time_squeeze);
                     }
                 }
             }
             Err(error) => {
-                self.squeezes.clear();
+                self.squeezes = Sums::default();
                 notes.push(format!("time squeezes are not known: softnet_stat: {error}"));
             }
         }
@@ -301,17 +318,15 @@ impl Sampler {
                 thread_ns: times.threads_ns(),
                 idle_ns: times.all_idle_ns(),
                 steal_ns: times.steal_ns,
-                time_squeezes: self.squeezes.get(&cpu).map(|(_, sum)| *sum),
+                time_squeezes: self.squeezes.get(&cpu),
             })
             .collect()
     }
 }
 
-/// Adds what a CPU's count of 32 bits has gone on by since it was last seen.
-fn step(squeezes: &mut BTreeMap<usize, (u32, u64)>, cpu: usize, now: u32) {
-    let (last, sum) = squeezes.entry(cpu).or_insert((now, 0));
-    *sum = sum.saturating_add(now.wrapping_sub(*last).into());
-    *last = now;
+/// An instance's interrupt.
+fn irq(record: &NapiRecord, known: &Napi) -> Option<u32> {
+    record.irq.or(known.irq)
 }
 
 /// Settings as netlink tells them now; what an older kernel's does not, as they were in sysfs.
@@ -329,16 +344,6 @@ fn completed(mut settings: Settings, known: &Settings) -> Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_squeeze_count_begins_at_nothing_and_goes_on_when_the_kernel_s_wraps() {
-        let mut squeezes = BTreeMap::new();
-        step(&mut squeezes, 3, u32::MAX - 1);
-        assert_eq!(squeezes[&3].1, 0, "what was before is not ours");
-        step(&mut squeezes, 3, u32::MAX);
-        step(&mut squeezes, 3, 4);
-        assert_eq!(squeezes[&3].1, 6);
-    }
 
     #[test]
     fn a_sample_is_of_the_moment_after_what_takes_long() {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use napkin_kernel::count::CountError;
 use napkin_kernel::count::latency::{Options, Parts, Probe};
 use napkin_kernel::listening;
+use napkin_os::signals::Signals;
 
 /// How long requests are timed at a time where there are more.
 const ON: Duration = Duration::from_millis(50);
@@ -97,9 +98,11 @@ impl Timing {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), ends: Condvar::new() });
         let theirs = shared.clone();
+        let blocked = Signals::block_all();
         // It inherits the namespace, in which it looks for ports.
         let thread = std::thread::Builder::new().name("timing".into());
         let thread = thread.spawn(move || theirs.take_turns(often));
+        drop(blocked);
         let thread = thread.map_err(|error| CountError::Absent(format!("a thread: {error}")))?;
         Ok(Timing { shared, thread: Some(thread) })
     }
@@ -156,6 +159,8 @@ impl Shared {
     fn take_turns(&self, often: Often) {
         let mut state = self.state();
         let (mut looked, mut on) = (Instant::now(), ON);
+        // The programs could not be brought back.
+        let mut away = false;
         // As of the last look at the ports.
         let mut ports = Ok(());
         while !state.ended {
@@ -164,16 +169,21 @@ impl Shared {
             let rate = state.sends().saturating_sub(before) as f64 / began.elapsed().as_secs_f64();
             let off = often.off(rate);
             on = if off.is_zero() { LOOK } else { ON };
-            let turn = if off.is_zero() || state.ended {
+            let turn = if state.ended || off.is_zero() && !away {
                 Ok(())
             } else {
-                let paused = state.probe.pause();
-                state = self.wait(state, off);
-                state.probe.resume().and(paused)
+                // Those that are away are not paused again, and are tried again before long.
+                let paused = if away { Ok(()) } else { state.probe.pause() };
+                state = self.wait(state, if away { LOOK } else { off });
+                let back = state.probe.resume();
+                away = back.is_err();
+                back.and(paused)
             };
             if looked.elapsed() >= PORTS {
                 looked = Instant::now();
-                ports = state.follow_ports();
+                let followed = state.follow_ports();
+                away &= !matches!(followed, Ok(true));
+                ports = followed.map(drop);
             }
             let failed = turn.as_ref().err().or(ports.as_ref().err());
             state.failure = failed.map(|error| format!("requests are not timed: {error}"));
@@ -199,17 +209,17 @@ impl State {
         Ok(counts)
     }
 
-    /// Looks at other ports, if there are others.
-    fn follow_ports(&mut self) -> Result<(), CountError> {
+    /// Looks at other ports, if there are others, by new programs; whether it does.
+    fn follow_ports(&mut self) -> Result<bool, CountError> {
         let ports = listening::ports().map_err(|error| CountError::Absent(error.to_string()))?;
         if ports == self.ports {
-            return Ok(());
+            return Ok(false);
         }
         let mut probe = start(&ports)?;
         probe.handed_over(&self.handed_over)?;
         self.past = self.counts()?;
         (self.probe, self.ports) = (probe, ports);
-        Ok(())
+        Ok(true)
     }
 }
 

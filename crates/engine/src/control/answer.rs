@@ -17,12 +17,12 @@ use crate::{Engine, NapiInfo};
 
 /// Carries out a request.
 pub(super) fn carry_out(engine: &Engine, asked: Asked) -> Result<Answer, Refusal> {
-    let found = |records| Answer { records, warnings: Vec::new() };
-    let done = |warnings| Answer { records: Vec::new(), warnings };
+    let found = |records| Answer { records, ..Answer::default() };
+    let done = |warnings| Answer { warnings, ..Answer::default() };
     Ok(match asked {
         // Those of the whole engine: this verb is asked once, where others are asked every second.
         Asked::Devices { ifindex } => {
-            Answer { records: devices(engine, ifindex)?, warnings: engine.warnings() }
+            Answer { warnings: engine.warnings(), ..found(devices(engine, ifindex)?) }
         }
         Asked::Queues { ifindex, kind, id } => found(queues(engine, ifindex, kind, id)?),
         Asked::Napis { id, ifindex } => found(napis(engine, id, ifindex)?),

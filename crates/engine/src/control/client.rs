@@ -127,14 +127,6 @@ pub fn choose(named: Option<&Path>, option: &'static str) -> Result<PathBuf, Cli
     }
 }
 
-/// The process that listens at a socket; `None` if it is in no namespace of ours.
-///
-/// # Errors
-/// If nobody listens, or somebody whom [`request`] would not ask.
-pub fn listener(path: &Path) -> Result<Option<i32>, ClientError> {
-    connect(path).map(|(_, peer)| peer.pid)
-}
-
 /// Asks the engine behind a socket. Only root and this user are asked, and what they say of
 /// themselves in warnings and errors does nothing to a terminal; records are as they came.
 ///
@@ -142,7 +134,7 @@ pub fn listener(path: &Path) -> Result<Option<i32>, ClientError> {
 /// If nobody answers within ten seconds, or what was asked is refused.
 pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let deadline = Instant::now() + PATIENCE;
-    let (mut stream, _) = connect(path)?;
+    let (mut stream, peer) = connect(path)?;
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
     // Whoever is refused is told so, and may find the connection closed before he has asked.
     let asked = left(deadline)
@@ -160,7 +152,7 @@ pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
         Reply { error: Some(refusal), .. } => Err(refusal.into()),
         Reply { result: Some(records), warnings, .. } => {
             let warnings = warnings.iter().map(|warning| escaped(warning)).collect();
-            Ok(Answer { records, warnings })
+            Ok(Answer { records, warnings, pid: peer.pid })
         }
         _ => Err(wrong("neither a result nor an error".into())),
     }

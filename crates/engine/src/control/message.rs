@@ -54,6 +54,9 @@ pub struct Answer {
     pub records: Vec<Record>,
     /// What was done, or is so, and yet not as it seems; in sentences.
     pub warnings: Vec<String>,
+    /// The process that answered, as its client sees it: another after the engine was restarted; `None`
+    /// if it is in no namespace of ours.
+    pub pid: Option<i32>,
 }
 
 /// An answer's line.
@@ -75,7 +78,7 @@ pub struct Reply {
 impl Reply {
     pub(super) fn line(result: Result<Answer, Refusal>) -> Vec<u8> {
         let (result, warnings, error) = match result {
-            Ok(Answer { records, warnings }) => (Some(records), warnings, None),
+            Ok(Answer { records, warnings, .. }) => (Some(records), warnings, None),
             Err(refusal) => (None, Vec::new(), Some(refusal)),
         };
         line(&Reply { version: VERSION, result, warnings, error })

@@ -49,7 +49,7 @@ mod server;
 pub mod setting;
 mod verb;
 
-pub use client::{ClientError, choose, listener, request};
+pub use client::{ClientError, choose, request};
 pub use error::{Code, ControlError, Refusal};
 pub use message::{Answer, MAX_ANSWER, MAX_LINE, Record, Reply, Request, VERSION};
 pub use path::{Running, default_path};

@@ -13,9 +13,11 @@
 //! - the instance's **thread**, if it is the one that runs;
 //! - an **application**, if the instance's state has `IN_BUSY_POLL`, or if it had it at the poll
 //!   before and the same thread polls again: leaving a busy-poll session clears the bit and then
-//!   polls once more, always.
+//!   polls once more.
 //!
-//! Without the marks a softirq is whatever is none of the others. Then a softirq's poll is taken for
+//! Without the marks a softirq is whatever is none of the others. From Linux 7.2 (7599c13dbe7a, also in 6.18.y) a
+//! session that prefers busy polling leaves without that poll where its timer is armed: the next softirq in the
+//! thread's own context is then taken for the application's. And a softirq's poll is taken for
 //! an application's if, between its release and its trace point, a busy poller on another CPU has
 //! claimed the instance, which a busy poller does then if ever. (`__preempt_count` would say it as
 //! well, but most kernels' symbol tables, by which a program finds it, have no variables.)

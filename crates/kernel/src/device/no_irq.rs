@@ -1,5 +1,6 @@
 //! Why an instance has no interrupt that is known.
 
+use std::cell::OnceCell;
 use std::fmt;
 
 use super::Device;
@@ -43,29 +44,43 @@ impl fmt::Display for NoIrq {
     }
 }
 
-impl Device {
-    /// Why it has instances without an interrupt; `None` if each has one that is known.
-    pub fn why_no_irq(&self) -> Option<NoIrq> {
-        self.napis.iter().find(|napi| napi.irq.is_none())?;
-        let links = Route::open().and_then(|mut route| route.links()).ok();
-        let sysfs = links.and_then(|links| Sysfs::open(&links).ok());
-        let hardware = match &sysfs {
-            Some(sysfs) => sysfs.hardware(&self.ifname),
-            // Where sysfs is another namespace's it cannot be known.
-            None => return Some(NoIrq::Untold { driver: self.driver.clone() }),
+/// Finds out why, for one device after another: what it takes is read once.
+#[derive(Debug, Default)]
+pub struct NoIrqs {
+    /// `None` within: sysfs cannot be had, or is another namespace's.
+    sysfs: OnceCell<Option<Sysfs>>,
+    interrupts: OnceCell<Interrupts>,
+}
+
+impl NoIrqs {
+    /// Why a device has instances without an interrupt; `None` if each has one that is known.
+    pub fn of(&self, device: &Device) -> Option<NoIrq> {
+        device.napis.iter().find(|napi| napi.irq.is_none())?;
+        let open = || {
+            let links = Route::open().and_then(|mut route| route.links()).ok()?;
+            Sysfs::open(&links).ok()
         };
-        let interrupts = Interrupts::read().unwrap_or_default();
-        Some(no_irq(self.driver.as_deref(), hardware.as_deref(), &interrupts))
+        let driver = device.driver.as_deref();
+        let Some(sysfs) = self.sysfs.get_or_init(open) else {
+            // It cannot be known.
+            return Some(NoIrq::Untold { driver: driver.map(str::to_owned) });
+        };
+        let interrupts = || self.interrupts.get_or_init(|| Interrupts::read().unwrap_or_default());
+        Some(no_irq(driver, sysfs.hardware(&device.ifname).as_deref(), interrupts))
     }
 }
 
-fn no_irq(driver: Option<&str>, hardware: Option<&str>, interrupts: &Interrupts) -> NoIrq {
+fn no_irq<'a>(
+    driver: Option<&str>,
+    hardware: Option<&str>,
+    interrupts: impl FnOnce() -> &'a Interrupts,
+) -> NoIrq {
     let Some(hardware) = hardware else { return NoIrq::Virtual };
     if driver == Some("virtio_net") {
         // `vp_find_vqs` in drivers/virtio/virtio_pci_common.c: one vector for all queues, or none.
         let shared = format!("{hardware}-virtqueues");
         let named = |device: &str| device.split(", ").any(|it| it == shared || it == hardware);
-        if let Some((irq, _)) = interrupts.irqs.iter().find(|(_, it)| named(&it.device)) {
+        if let Some((irq, _)) = interrupts().irqs.iter().find(|(_, it)| named(&it.device)) {
             return NoIrq::Shared { irq: *irq };
         }
     }
@@ -79,7 +94,8 @@ mod tests {
     #[test]
     fn why_there_is_no_interrupt_is_said() {
         let why = |driver, hardware, text: &str| {
-            no_irq(driver, hardware, &Interrupts::parse(text)).to_string()
+            let interrupts = Interrupts::parse(text);
+            no_irq(driver, hardware, || &interrupts).to_string()
         };
         let vectors = "      CPU0\n 37:  1  PCI-MSIX-0000:00:03.0   0-edge      virtio2-config\n \
                        38:  2925  PCI-MSIX-0000:00:03.0   1-edge      virtio2-virtqueues\n";

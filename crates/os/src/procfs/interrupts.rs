@@ -27,13 +27,6 @@ pub struct Interrupt {
     pub device: String,
 }
 
-impl Interrupt {
-    /// Times that it came, on all CPUs; wraps as the kernel's own counts do.
-    pub fn total(&self) -> u64 {
-        self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
-    }
-}
-
 impl Interrupts {
     /// Reads them.
     ///
@@ -58,6 +51,12 @@ impl Interrupts {
     /// An interrupt by its number.
     pub fn get(&self, irq: u32) -> Option<&Interrupt> {
         self.irqs.get(&irq)
+    }
+
+    /// Times that an interrupt came on each CPU that is on: the kernel's counts, which have 32 bits and wrap.
+    pub fn by_cpu(&self, irq: u32) -> impl Iterator<Item = (usize, u32)> {
+        let counts = self.get(irq).map_or(&[][..], |interrupt| &interrupt.counts);
+        self.cpus.iter().zip(counts).map(|(cpu, count)| (*cpu, *count as u32))
     }
 
     /// Times that an interrupt came on one CPU.
@@ -112,7 +111,7 @@ ERR:          0
         assert_eq!(all.on(38, 3), Some(4832));
         assert_eq!(all.on(38, 0), Some(0));
         assert_eq!(all.on(38, 9), None);
-        assert_eq!(all.get(38).map(Interrupt::total), Some(4832));
+        assert_eq!(all.by_cpu(38).map(|(_, count)| count).sum::<u32>(), 4832);
         assert_eq!(all.get(38).map(|irq| irq.device.as_str()), Some("virtio2-input.0"));
     }
 

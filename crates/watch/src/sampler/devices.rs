@@ -1,9 +1,9 @@
 //! The namespace's devices, as they were when they were last looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use napkin_kernel::device::{self, DeviceError, Napi, NoIrq};
+use napkin_kernel::device::{self, DeviceError, Napi, NoIrq, NoIrqs};
 use napkin_kernel::netlink::{NapiRecord, Netdev};
 use napkin_kernel::sysfs;
 
@@ -13,6 +13,8 @@ use napkin_kernel::sysfs;
 pub(super) struct Devices {
     /// By ifindex and NAPI id: the device's name, and the instance.
     napis: BTreeMap<(u32, u32), (String, Napi)>,
+    /// All devices, also those whose instances have no id.
+    pub(super) ifindexes: BTreeSet<u32>,
     /// Why there are instances without an interrupt, by ifindex.
     pub(super) no_irq: BTreeMap<u32, NoIrq>,
     /// The ids of the instances whose frames are handed to other CPUs (RPS).
@@ -24,15 +26,18 @@ impl Devices {
     pub(super) fn read(netdev: &mut Netdev) -> Result<Devices, DeviceError> {
         let (mut napis, mut no_irq) = (BTreeMap::new(), BTreeMap::new());
         let (handing, mut handed_over) = (sysfs::handing_over(), Vec::new());
-        for device in device::read_all(netdev)? {
-            no_irq.extend(device.why_no_irq().map(|why| (device.ifindex, why)));
+        let devices = device::read_all(netdev)?;
+        let ifindexes = devices.iter().map(|device| device.ifindex).collect();
+        let reasons = NoIrqs::default();
+        for device in devices {
+            no_irq.extend(reasons.of(&device).map(|why| (device.ifindex, why)));
             let hands = handing.contains(&device.ifname);
             handed_over.extend(device.napis.iter().map(|napi| napi.id).filter(|_| hands));
             for napi in device.napis {
                 napis.insert((device.ifindex, napi.id), (device.ifname.clone(), napi));
             }
         }
-        Ok(Devices { napis, no_irq, handed_over, read_at: Some(Instant::now()) })
+        Ok(Devices { napis, ifindexes, no_irq, handed_over, read_at: Some(Instant::now()) })
     }
 
     /// Whether instances came or went, or it is long since they were looked at.
@@ -45,9 +50,5 @@ impl Devices {
     pub(super) fn get(&self, record: &NapiRecord) -> Option<(&str, &Napi)> {
         let (ifname, napi) = self.napis.get(&(record.ifindex, record.id))?;
         Some((ifname, napi))
-    }
-
-    pub(super) fn have_interrupts(&self) -> bool {
-        self.napis.values().any(|(_, napi)| napi.irq.is_some())
     }
 }
