@@ -14,7 +14,7 @@ use napkin_stack::{Address, FrameBuilder, UdpSocket};
 
 use crate::config::LoadConfig;
 use crate::error::LoadError;
-use crate::figures::LoadFigures;
+use crate::figures::{LoadFigures, told_of};
 use crate::wire::Wire;
 
 /// Frames that are handed over at once.
@@ -109,13 +109,16 @@ pub(crate) fn run(
         }
     }
     let ran = clock::now().min(end).saturating_sub(start);
+    let behind = gap.map_or(0, |gap| ((ran as f64 / gap).ceil() as u64).saturating_sub(sent));
+    let due = sent + behind;
     Ok(LoadFigures {
         seconds: ran as f64 / 1e9,
         asked_per_s: config.per_second.map(|rate| rate as f64),
         sent,
         answered,
-        behind: gap.map_or(0, |gap| ((ran as f64 / gap).ceil() as u64).saturating_sub(sent)),
+        behind,
         misses: 0,
-        latency_ns: latency.summary().map(|it| it.told(sent.saturating_sub(answered), false)),
+        // Of what was sent and not answered it is not known whether it waits or is lost.
+        latency_ns: told_of(latency.summary(), due, due.saturating_sub(answered), behind),
     })
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use napkin_measure::LatencyNs;
+use napkin_measure::report::Figures;
 use napkin_measure::report::text::{rate, time};
 use serde::Serialize;
 
@@ -22,8 +23,21 @@ pub struct LoadFigures {
     /// Gets of a memcached that found nothing.
     pub misses: u64,
     /// From when a request was due until its answer; without a schedule from its sending. `None` without
-    /// an answer.
+    /// an answer. Of a percentile that requests without an answer may exceed only a bound is known.
     pub latency_ns: Option<LatencyNs>,
+}
+
+/// A latency with the percentiles that are known where so many requests fell due, of which so many had no
+/// answer: as in the tables of all workloads. Those that still wait, and were not lost, are those whose queue
+/// may grow.
+pub(crate) fn told_of(
+    latency: Option<LatencyNs>,
+    due: u64,
+    unanswered: u64,
+    waiting: u64,
+) -> Option<LatencyNs> {
+    let waits = Figures { due: Some(due), unanswered: Some(waiting), ..Figures::default() };
+    latency.map(|it| it.told(unanswered, waits.queue_grows()))
 }
 
 impl LoadFigures {
@@ -39,14 +53,18 @@ impl LoadFigures {
 }
 
 impl fmt::Display for LoadFigures {
-    /// `sent 1.00 M/s, answered 1.00 M/s, p50 12.1 us, p99 30.4 us, p99.9 41.0 us`.
+    /// `sent 1.00 M/s, answered 1.00 M/s, p50 12.1 us, p99 30.4 us, p99.9 >41.0 us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.seconds == 0.0 {
+            return f.write_str("nothing was measured: it was ended before");
+        }
         write!(f, "sent {}, answered {}", rate(self.sent_per_s()), rate(self.answered_per_s()))?;
         if let Some(latency) = self.latency_ns {
-            let at = latency.at;
-            for (name, value) in [("p50", at.p50), ("p99", at.p99), ("p99.9", at.p999)] {
-                if let Some(value) = value {
+            for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)] {
+                if let Some(value) = latency.at.of(share) {
                     write!(f, ", {name} {}", time(value as f64))?;
+                } else if let Some(bound) = latency.above.and_then(|above| above.of(share)) {
+                    write!(f, ", {name} >{}", time(bound as f64))?;
                 }
             }
         }
@@ -61,5 +79,58 @@ impl fmt::Display for LoadFigures {
             write!(f, "; {} gets found nothing", self.misses)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use napkin_measure::Latency;
+
+    use super::*;
+
+    /// A second in which so many fell due, were sent and were answered, each after 5 us.
+    fn second(due: u64, sent: u64, answered: u64) -> LoadFigures {
+        let mut latency = Latency::new();
+        (0..answered).for_each(|_| latency.record(5_000));
+        let behind = due - sent;
+        LoadFigures {
+            seconds: 1.0,
+            asked_per_s: Some(due as f64),
+            sent,
+            answered,
+            behind,
+            misses: 0,
+            latency_ns: told_of(latency.summary(), due, due - answered, behind),
+        }
+    }
+
+    #[test]
+    fn a_percentile_that_requests_without_an_answer_may_exceed_is_a_bound() {
+        let whole = second(20_000, 20_000, 20_000);
+        let want = "sent 20.0 k/s, answered 20.0 k/s, p50 5.00 us, p99 5.00 us, p99.9 5.00 us";
+        assert_eq!(whole.to_string(), want);
+        let lost = second(20_000, 20_000, 19_000);
+        let want = "sent 20.0 k/s, answered 19.0 k/s, p50 5.00 us, p99 >5.00 us, p99.9 >5.00 us, 1000 \
+                    without an answer";
+        assert_eq!(lost.to_string(), want);
+        let few = second(100, 100, 100);
+        assert_eq!(few.to_string(), "sent 100/s, answered 100/s, p50 5.00 us");
+    }
+
+    #[test]
+    fn what_was_never_sent_has_no_answer_either_and_waits_as_long_as_it_lasts() {
+        let behind = second(20_000, 10_000, 10_000);
+        let want = "sent 10.0 k/s, answered 10.0 k/s, p50 >5.00 us, p99 >5.00 us, p99.9 >5.00 us; 10000 were \
+                    due and never sent: this side did not keep up";
+        assert_eq!(behind.to_string(), want);
+        // A little is chance, and no queue that grows.
+        let little = second(20_000, 19_900, 19_900).latency_ns.expect("answers");
+        assert!(little.at.p99.is_some() && little.at.p999.is_none(), "{little:?}");
+    }
+
+    #[test]
+    fn what_was_ended_before_it_was_measured_says_so() {
+        let nothing = LoadFigures::default().to_string();
+        assert_eq!(nothing, "nothing was measured: it was ended before");
     }
 }

@@ -72,9 +72,9 @@ impl Rewrite {
                 }
             }
             (0x86, 0xdd) if first >> 4 == 6 => {
-                let protocol = *packet.get(6)?;
                 let change = self.addresses(packet, 8, 16)?;
-                transport(packet.get_mut(40..)?, protocol, change);
+                let (protocol, start) = behind_headers(packet)?;
+                transport(packet.get_mut(start..)?, protocol, change);
             }
             _ => {}
         }
@@ -95,6 +95,30 @@ impl Rewrite {
             place.copy_from_slice(&new);
         }
         Some(change)
+    }
+}
+
+/// What an IPv6 packet carries behind its extension headers, and from which byte on. `None` of a later
+/// fragment, which has no checksum. A header that is not passed over is what it carries: behind a routing
+/// header (43) the address that is summed is not the one that is changed here.
+fn behind_headers(packet: &[u8]) -> Option<(u8, usize)> {
+    let (mut protocol, mut at) = (*packet.get(6)?, 40);
+    loop {
+        let length = match protocol {
+            // Options, hop by hop or of the destination: in units of 8 bytes, the first not counted.
+            0 | 60 => 8 + 8 * usize::from(*packet.get(at + 1)?),
+            44 => {
+                let place = u16::from_be_bytes([*packet.get(at + 2)?, *packet.get(at + 3)?]);
+                // Its last three bits say other things.
+                if place >> 3 != 0 {
+                    return None;
+                }
+                8
+            }
+            _ => return Some((protocol, at)),
+        };
+        protocol = *packet.get(at)?;
+        at += length;
     }
 }
 
@@ -181,6 +205,48 @@ mod tests {
                 let expected = datagram(address(3, ips[0]), address(4, others[1]), tag);
                 assert_eq!(frame, expected);
             }
+        }
+    }
+
+    #[test]
+    fn behind_ipv6_extension_headers_the_checksum_follows_the_addresses_if_there_is_one() {
+        // What stands between the header and the datagram: the first one's kind, and all of them.
+        let with = |from: u8, to: u8, kind: u8, headers: &[u8]| {
+            let ip = |last: u8| address(last, &format!("fd00::{last}"));
+            let mut frame = datagram(ip(from), ip(to), false);
+            // Not what this is about.
+            frame[..12].fill(2);
+            frame[14 + 6] = kind;
+            frame.splice(54..54, headers.iter().copied());
+            frame
+        };
+        let rewrite = Rewrite {
+            from_ip: Some("fd00::3".parse().expect("an address")),
+            to_ip: Some("fd00::4".parse().expect("an address")),
+            ..Rewrite::default()
+        };
+        let hops: [u8; 8] = [44, 0, 1, 4, 0, 0, 0, 0];
+        let first: [u8; 8] = [60, 0, 0, 1, 9, 9, 9, 9];
+        // 16 bytes of options.
+        let options: [u8; 16] = [17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        for (kind, headers) in
+            [(17, vec![]), (60, options.to_vec()), (0, [&hops[..], &first, &options].concat())]
+        {
+            let mut frame = with(1, 2, kind, &headers);
+            rewrite.apply(&mut frame);
+            assert_eq!(frame, with(3, 4, kind, &headers), "{kind}");
+        }
+        // A later fragment, and a routing header.
+        for (kind, headers) in [(44, [17, 0, 0, 9, 9, 9, 9, 9]), (43, [17, 0, 4, 0, 0, 0, 0, 0])] {
+            let frame = with(1, 2, kind, &headers);
+            let mut other = frame.clone();
+            rewrite.apply(&mut other);
+            assert_eq!(other[54..], frame[54..], "{kind}");
+            assert_eq!(other[..54], with(3, 4, kind, &headers)[..54], "{kind}");
+        }
+        let whole = with(1, 2, 0, &[&hops[..], &first, &options].concat());
+        for length in 0..whole.len() {
+            rewrite.apply(&mut whole[..length].to_vec());
         }
     }
 

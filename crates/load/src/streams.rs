@@ -1,16 +1,18 @@
 //! Requests over TCP connections: an echo, or a memcached.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use napkin_client::{Asks, Client, ClientFigures, ClientWait, Config, Host, Load};
 use napkin_os::sched::CpuList;
 
 use crate::config::{Ask, LoadConfig};
 use crate::error::LoadError;
-use crate::figures::LoadFigures;
+use crate::figures::{LoadFigures, told_of};
 
 /// Before the time that is measured.
 const WARM_UP: Duration = Duration::from_millis(300);
+/// How often it is looked whether the client still runs.
+const LOOK: Duration = Duration::from_millis(50);
 /// How often the records of a memcached are set before it is asked for them, on average: one in some
 /// thousands is then not there.
 const TIMES: u64 = 8;
@@ -33,7 +35,8 @@ fn config(config: &LoadConfig) -> Config {
     }
 }
 
-/// Asks until the time is over; `sleep` says whether to stop early.
+/// Asks until the time is over; `sleep` says whether to stop early. Stopped before the time that is
+/// measured, it has measured nothing.
 pub(crate) fn run(
     load: &LoadConfig,
     mut host: impl FnMut() -> Result<Host, LoadError>,
@@ -46,22 +49,46 @@ pub(crate) fn run(
         client.begin_window()?;
         let wanted = TIMES * sets.records as u64;
         while client.end_window()?.sets < wanted {
-            if sleep(Duration::from_millis(50)) {
-                break;
+            if wait(|| client.is_running(), LOOK, sleep) {
+                // What is half filled is not to be measured.
+                client.stop()?;
+                return Ok(LoadFigures::default());
             }
         }
         client.stop()?;
     }
     let mut client = Client::embedded(&config, host()?)?;
-    sleep(WARM_UP);
+    if wait(|| client.is_running(), WARM_UP, sleep) {
+        client.stop()?;
+        return Ok(LoadFigures::default());
+    }
     client.begin_window()?;
-    sleep(load.time);
+    wait(|| client.is_running(), load.time, sleep);
     let told = client.end_window()?;
     client.stop()?;
     Ok(figures(&told))
 }
 
+/// Waits, and says whether it was told to stop. It is over sooner where the client no longer runs: what is
+/// asked of it next says why. A `sleep` may end early, as with a signal that is for somebody else.
+fn wait(runs: impl Fn() -> bool, time: Duration, sleep: &mut dyn FnMut(Duration) -> bool) -> bool {
+    // Longer than the clock counts is for ever.
+    let end = Instant::now().checked_add(time);
+    while runs() {
+        let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return false;
+        }
+        if sleep(left.min(LOOK)) {
+            return true;
+        }
+    }
+    false
+}
+
 fn figures(told: &ClientFigures) -> LoadFigures {
+    // Without a schedule nothing falls due. With one, what has no answer waits: nothing is lost on the way.
+    let unanswered = told.asked_per_s.map_or(0, |_| told.due.saturating_sub(told.requests));
     LoadFigures {
         seconds: told.wall_ns as f64 / 1e9,
         asked_per_s: told.asked_per_s,
@@ -69,6 +96,37 @@ fn figures(told: &ClientFigures) -> LoadFigures {
         answered: told.requests,
         behind: told.abandoned + told.backlog,
         misses: told.misses,
-        latency_ns: told.latency_ns,
+        latency_ns: told_of(told.latency_ns, told.due, unanswered, unanswered),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_as_long_as_it_was_to_be_whatever_ends_a_sleep() {
+        let (began, time) = (Instant::now(), Duration::from_millis(20));
+        assert!(!wait(|| true, time, &mut |_| false));
+        assert!(began.elapsed() >= time);
+        assert!(!wait(|| true, Duration::ZERO, &mut |_| panic!("it is over")));
+    }
+
+    #[test]
+    fn it_ends_when_it_is_told_to_and_when_the_client_is_gone_however_long_it_was_to_be() {
+        for time in [Duration::from_secs(3_600), Duration::MAX] {
+            let mut slept = 0;
+            let mut sleep = |slice: Duration| {
+                assert!(slice <= LOOK, "{slice:?}");
+                slept += 1;
+                slept == 3
+            };
+            assert!(wait(|| true, time, &mut sleep));
+            assert_eq!(slept, 3);
+            let left = std::cell::Cell::new(3);
+            let runs = || left.replace(left.get() - 1) > 1;
+            assert!(!wait(runs, time, &mut |_| false));
+            assert_eq!(left.get(), 0);
+        }
     }
 }

@@ -28,8 +28,10 @@ const ACCEPTED: usize = 64;
 const BACKLOG: i32 = 4_096;
 /// Bytes of one receive.
 const SCRATCH: usize = 64 * 1_024;
-/// How long a peer may take to end his side after we ended ours.
-const LINGER: Ns = 10_000 * MILLISECOND;
+/// How long a peer may take to end his side after we ended ours. What the kernel has yet to send is lost then,
+/// so this is for him who does nothing at all: longer than the 60 s after which a service's pump, told of what
+/// he does, ends it itself.
+const LINGER: Ns = 70_000 * MILLISECOND;
 /// How long a peer may say nothing before it is asked whether it is there, and then leave that or sent
 /// bytes unanswered: as the stack's own TCP.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);

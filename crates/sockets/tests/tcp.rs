@@ -182,6 +182,47 @@ fn an_answer_that_is_ready_later_is_sent_then() {
     assert_eq!(&back, b"later");
 }
 
+/// Answers the first request with as many bytes as the kernel takes, and closes.
+#[derive(Default)]
+struct Parting(usize);
+
+impl TcpApplication for Parting {
+    type State = ();
+
+    fn opened(&mut self, _: Flow) {}
+
+    fn ready(&mut self, _: &mut (), stream: &mut impl ByteStream, _: u64) {
+        if self.0 == 0 && stream.receive(&mut Vec::new(), 1_000) > 0 {
+            self.0 = stream.send(&vec![7; 16_000_000]);
+            stream.close();
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_still_reads_its_answer_a_minute_after_our_end_gets_all_of_it() {
+    let mut tcp = OsTcp::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 4).expect("it listens");
+    let mut client = TcpStream::connect(tcp.address().expect("its address")).expect("it answers");
+    client.set_read_timeout(Some(MINUTE)).expect("a timeout");
+    client.write_all(b"all of it").expect("it takes them");
+    let (mut parting, begun) = (Parting::default(), Instant::now());
+    let mut step = |seconds: u64, parting: &mut Parting| {
+        tcp.wait(Some(Duration::from_millis(1))).expect("it waits");
+        tcp.step(seconds * 1_000_000_000, parting);
+        tcp.connections()
+    };
+    while parting.0 == 0 {
+        assert!(begun.elapsed() < MINUTE);
+        step(1, &mut parting);
+    }
+    assert_eq!(step(61, &mut parting), 1, "it may still read");
+    let mut back = Vec::new();
+    client.read_to_end(&mut back).expect("all of it, and its end");
+    assert_eq!(back.len(), parting.0);
+    // He never ends his side.
+    assert_eq!(step(71, &mut parting), 0);
+}
+
 #[test]
 fn threads_share_a_port_and_another_program_s_is_refused() {
     let first = Server::start(100);

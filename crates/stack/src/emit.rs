@@ -1,7 +1,8 @@
 //! How a frame is written, and how a received one is turned round.
 //!
 //! Pure functions into the caller's bytes, on smoltcp's wire types. Every packet that leaves here has
-//! its lengths and checksums right, no options, and is never to be fragmented.
+//! its lengths and checksums right, no options, and is never to be fragmented, unless [`let_cut`] was called
+//! for it.
 //!
 //! Not here: where the bytes go, and whether the receiver is known.
 
@@ -155,6 +156,15 @@ fn write_ip(
         _ => return Err(SendError::Families { from: from.ip, to: to.ip }),
     }
     Ok(())
+}
+
+/// Lets the routers on its way cut an IPv4 packet whose header is written. The number is one that the others
+/// to the same host do not have at the time: by it the pieces are put together (RFC 6864).
+pub(crate) fn let_cut(packet: &mut [u8], number: u16) {
+    let mut packet = Ipv4Packet::new_unchecked(packet);
+    packet.set_ident(number);
+    packet.set_dont_frag(false);
+    packet.fill_checksum();
 }
 
 /// Longest IPv4 packet, and longest payload of an IPv6 packet: what a length field can say.

@@ -239,6 +239,22 @@ mod tests {
     }
 
     #[test]
+    fn a_p99_that_one_repetition_does_not_tell_is_none_to_compare() {
+        // In one of three, as many as 2 % may have waited for ever: 10 us are those of the others.
+        let fullbusy = || row("fullbusy", [10.0, 10.4, 10.2], 1.0).unanswered_last(2);
+        let base = || row("base", [40.0, 44.0, 42.0], 0.5);
+        for world in ["engine", "machine"] {
+            let want =
+                "fullbusy answers faster than base (p50 2.55 us against 10.5 us) for 2.0x its CPU";
+            assert_eq!(told(world, [base(), fullbusy()]), want);
+            let want = "suspend20 answers faster than base (p99 20.2 us against 42.0 us) for as much CPU (of \
+                        fullbusy nothing can be told: not every repetition tells p99 of fullbusy)";
+            let suspend20 = row("suspend20", [20.0, 20.4, 20.2], 0.5);
+            assert_eq!(told(world, [base(), fullbusy(), suspend20]), want);
+        }
+    }
+
+    #[test]
     fn one_repetition_tells_in_virtual_time_alone() {
         let one = |name: &str, us: f64, cpu: f64| {
             let figures = Fixed::new(name).offered(1e4).served(&[1e4]);

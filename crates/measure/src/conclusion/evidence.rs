@@ -93,6 +93,8 @@ pub(super) enum Order {
 pub(super) enum Doubt {
     /// A run was interrupted, for this share of the time.
     Interrupted(f64),
+    /// Some repetitions of a row do not tell the figure: mostly those in which it is worst.
+    Partly(String),
     /// The repetitions of a row lie too far apart.
     Apart(String),
     /// There is only one repetition.
@@ -103,6 +105,7 @@ impl std::fmt::Display for Doubt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Doubt::Interrupted(share) => f.write_str(&interrupted(*share)),
+            Doubt::Partly(what) => write!(f, "not every repetition tells {what}"),
             Doubt::Apart(what) => write!(f, "repetitions differ more than policies do ({what})"),
             Doubt::Once => f.write_str(
                 "one repetition does not say how far the next would be off; give --repetitions 6",
@@ -173,13 +176,16 @@ impl<'a> Witness<'a> {
 
     /// Why a figure of this row says nothing, by itself.
     pub(super) fn doubt(&self, figure: Figure) -> Option<Doubt> {
-        if self.virtual_time {
-            return None;
-        }
         if let Some(share) = self.interrupted().filter(|share| *share > figure.bears) {
             return Some(Doubt::Interrupted(share));
         }
-        (self.row.repetitions.len() < 2).then_some(Doubt::Once)
+        let all = &self.row.repetitions;
+        let known = all.iter().filter(|it| (figure.get)(&it.figures).is_some()).count();
+        // A p99 that too many requests without an answer may exceed is such a figure, in whatever time.
+        if known != 0 && known != all.len() {
+            return Some(Doubt::Partly(format!("{} of {}", figure.name, self.name())));
+        }
+        (!self.virtual_time && all.len() < 2).then_some(Doubt::Once)
     }
 
     /// How this row's figure stands to another's, with the quotient of the medians. `None` if one of them
@@ -373,6 +379,14 @@ pub(crate) mod fixed {
                 let latency = it.latency_ns.as_mut().expect("p50 before");
                 latency.at.p99 = Some(value as u64);
             })
+        }
+
+        /// In the last repetition so many percent of the requests had no answer.
+        pub(crate) fn unanswered_last(mut self, percent: u64) -> Fixed {
+            if let Some(figures) = self.repetitions.last_mut() {
+                figures.set_due(1_000, 1_000 - 10 * percent);
+            }
+            self
         }
 
         pub(crate) fn cpu(self, values: &[f64]) -> Fixed {

@@ -4,7 +4,8 @@
 //! would be untrue as that:
 //!
 //! - the maximum of a latency is the largest of all, and its count the sum; a percentile that one
-//!   repetition does not tell the row does not tell, and one that is a bound in half of them is a bound;
+//!   repetition does not tell (one in which nothing was answered tells none) the row does not tell, and one
+//!   that is a bound in half of them is a bound;
 //! - a queue that grows in half of the repetitions grows;
 //! - `cpu` is that of the repetition whose busy share is the median (of an even number, the mean
 //!   of the two in the middle), so that its parts still add up to 1;
@@ -62,7 +63,7 @@ fn combine(all: &[&Figures]) -> Figures {
         unanswered: count(|f| f.unanswered),
         grows: half(all.iter().filter(|f| f.grows).count(), all.len()),
         achieved_per_s: real(|f| f.achieved_per_s),
-        latency_ns: latency(&present(all, |f| f.latency_ns)),
+        latency_ns: latency(&present(all, |f| f.latency_ns), all.iter().any(|f| is_silent(f))),
         cpu: cpu(present(all, |f| f.cpu)),
         interrupts: count(|f| f.interrupts),
         polls: count(|f| f.polls),
@@ -95,8 +96,18 @@ fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
         ("cpu_busy", |f| f.cpu.map(|c| c.busy())),
         ("cpu_ns_per_request", |f| f.extra.get("cpu_ns_per_request")?.as_f64()),
     ];
-    let spread = |get: Get| Spread::of(all.iter().filter_map(|f| get(f)));
-    main.into_iter().filter_map(|(name, get)| Some((name.to_owned(), spread(get)?))).collect()
+    let spread = |name: &str, get: Get| {
+        let known = present(all, get);
+        // Where a repetition does not tell its percentile, that one is mostly the longest.
+        let whole = known.len() == all.len() || !name.starts_with("latency_p");
+        Spread::of(known).filter(|_| whole)
+    };
+    main.into_iter().filter_map(|(name, get)| Some((name.to_owned(), spread(name, get)?))).collect()
+}
+
+/// Whether requests fell due and none had an answer.
+fn is_silent(figures: &Figures) -> bool {
+    figures.latency_ns.is_none() && figures.due.is_some_and(|due| due > 0)
 }
 
 fn present<T>(all: &[&Figures], get: fn(&Figures) -> Option<T>) -> Vec<T> {
@@ -117,7 +128,8 @@ fn half(some: usize, all: usize) -> bool {
     some != 0 && 2 * some >= all
 }
 
-fn latency(all: &[LatencyNs]) -> Option<LatencyNs> {
+/// `silent`: there is a repetition beside these that has none, although it was asked.
+fn latency(all: &[LatencyNs], silent: bool) -> Option<LatencyNs> {
     let mean = median(all.iter().map(|l| l.mean))?;
     let max = all.iter().map(|l| l.max).max()?;
     let middle = |share: f64, bounds: bool| {
@@ -127,7 +139,7 @@ fn latency(all: &[LatencyNs]) -> Option<LatencyNs> {
         let bound = |l: &LatencyNs| bound(l).map(|ns| if bounds { ns } else { u64::MAX });
         let values: Vec<u64> = all.iter().filter_map(|l| l.at.of(share).or(bound(l))).collect();
         // One that a repetition does not tell is not told by the others: these may be another kind.
-        let told = values.len() == all.len() && half(bounded, all.len()) == bounds;
+        let told = !silent && values.len() == all.len() && half(bounded, all.len()) == bounds;
         median_count(values).filter(|_| told)
     };
     let above = Percentiles::each(|share| middle(share, true));
@@ -301,6 +313,22 @@ mod tests {
         let latency = row.figures.latency_ns.unwrap();
         assert_eq!((latency.at.p99, latency.above), (Some(7_000), None));
         assert!(!row.figures.grows && row.notes.is_empty());
+        // What is longest is not known: there is no range, but of the mean.
+        let ranges = ["latency_p99_ns", "latency_mean_ns"].map(|it| row.spread.contains_key(it));
+        assert_eq!(ranges, [false, true]);
+    }
+
+    #[test]
+    fn a_repetition_without_any_answer_tells_no_percentile_and_so_does_the_row() {
+        let all = [(2_000, 5_000), (0, 0), (2_000, 7_000)];
+        let row = row(all.map(|(some, ns)| answered(2_000, some, ns)).to_vec());
+        let latency = row.figures.latency_ns.unwrap();
+        assert_eq!((latency.at, latency.above), (Percentiles::default(), None));
+        assert_eq!((latency.max, latency.count), (7_000, 4_000));
+        assert!(!row.spread.contains_key("latency_p50_ns"), "{:?}", row.spread);
+        // Nobody asked in this one.
+        let row = super::tests::row(vec![answered(2_000, 2_000, 5_000), Repetition::default()]);
+        assert_eq!(row.figures.latency_ns.unwrap().at.p50, Some(5_000));
     }
 
     #[test]

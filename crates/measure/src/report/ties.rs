@@ -50,6 +50,19 @@ mod tests {
     }
 
     #[test]
+    fn a_row_of_which_a_repetition_does_not_tell_its_p99_is_neither_the_best_nor_marked() {
+        let of = |name: &str, p99: &[f64]| {
+            Fixed::new(name).p50(&[1e3; 3]).p99(p99).unanswered_last(2).row()
+        };
+        let rows = [
+            row("base", &[4e4, 5e4, 6e4]),
+            of("fullbusy", &[1e4; 3]),
+            row("suspend20", &[5e4, 6e4, 7e4]),
+        ];
+        assert_eq!(marked(rows.to_vec()), [false, false, true]);
+    }
+
+    #[test]
     fn rows_under_another_load_are_not_compared_and_one_repetition_has_no_range() {
         let at = |mut row: Row, rate: u64| {
             row.load.insert("rate".into(), rate.into());

@@ -18,8 +18,10 @@ pub(super) struct Connection<T> {
     handle: SocketHandle,
     /// Where its segments go: the Ethernet address that they came from.
     pub(super) mac: [u8; 6],
-    /// Another one that the last segment to move the connection on came from.
+    /// The one that the last segment to move the connection on came from, if it was another.
     moved: Option<[u8; 6]>,
+    /// The peer is beyond our own networks, and has an IPv4 address ([`Link`](super::link::Link)).
+    pub(super) beyond: bool,
     /// The queue that they came from; 0 before the first.
     pub(super) napi_id: u32,
     /// Its deadline, as [`Deadlines`](super::deadlines::Deadlines) has it.
@@ -58,6 +60,7 @@ impl<T> Connection<T> {
             handle,
             mac: [0; 6],
             moved: None,
+            beyond: false,
             napi_id: 0,
             armed: NEVER,
             listed: false,
@@ -77,11 +80,16 @@ impl<T> Connection<T> {
     }
 
     /// A segment came from another Ethernet address than the ones before: a router took over for
-    /// another, somebody pretends to be the peer, or the frame was damaged. It is followed once two
-    /// segments came from there that only the peer can have sent: they moved the connection on from
-    /// where it was `before`.
+    /// another, somebody pretends to be the peer, or the frame was damaged. It is followed with the next
+    /// segment from there after one that only the peer can have sent: that one moved the connection on
+    /// from where it was `before`. The next need not: who waits for an answer that went to the old address
+    /// only says the same again.
     pub(super) fn came_from(&mut self, mac: [u8; 6], before: (usize, usize)) {
-        if self.progress() != before && self.moved.replace(mac) == Some(mac) {
+        let again = self.moved == Some(mac);
+        if self.progress() != before {
+            self.moved = Some(mac);
+        }
+        if again {
             self.mac = mac;
         }
     }

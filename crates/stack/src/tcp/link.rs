@@ -4,6 +4,7 @@
 //! smoltcp sees IP packets. The Ethernet header is written here, to where the connection's segments
 //! come from, so that a server needs no ARP and no neighbour solicitation to answer.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use napkin_nic::FRAME_CAPACITY;
@@ -25,6 +26,11 @@ pub(super) struct Link {
     out: Box<[u8; FRAME_CAPACITY]>,
     /// Where it goes.
     pub(super) mac: [u8; 6],
+    /// That is an IPv4 peer beyond our own networks: a hop may carry less than ours, and nobody here reads
+    /// the ICMP that would say so. Its segments may be cut on the way.
+    pub(super) beyond: bool,
+    /// The number of the last of them.
+    number: u16,
     /// On which queue.
     pub(super) napi_id: u32,
     /// The queue of what was sent and not flushed.
@@ -37,8 +43,19 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(stack: Arc<Stack>) -> Link {
-        let out = Box::new([0; FRAME_CAPACITY]);
-        Link { stack, out, mac: [0; 6], napi_id: 0, posted: None, now: 0, sent: 0, refused: 0 }
+        Link {
+            stack,
+            out: Box::new([0; FRAME_CAPACITY]),
+            mac: [0; 6],
+            beyond: false,
+            // Other workers count, too, perhaps to the same peer.
+            number: RandomState::new().hash_one(0) as u16,
+            napi_id: 0,
+            posted: None,
+            now: 0,
+            sent: 0,
+            refused: 0,
+        }
     }
 
     /// The link with a packet that it has received.
@@ -83,6 +100,10 @@ impl TxToken for Out<'_> {
         let start = ETHERNET_HEADER + if tag.is_some() { VLAN_TAG } else { 0 };
         let end = (start + len).min(FRAME_CAPACITY);
         let written = f(&mut link.out[start..end]);
+        if link.beyond {
+            link.number = link.number.wrapping_add(1);
+            emit::let_cut(&mut link.out[start..end], link.number);
+        }
         let protocol = match link.out[start] >> 4 {
             6 => EthernetProtocol::Ipv6,
             _ => EthernetProtocol::Ipv4,

@@ -269,7 +269,8 @@ impl<T> TcpWorker<T> {
         if segment.syn && peer.is_ipv6() && !self.stack.addresses().on_link(peer) {
             clamp_segments(frame, segment.tcp, BEYOND_THE_LINK);
         }
-        self.link.mac = segment.mac;
+        // A RST is never too long.
+        (self.link.mac, self.link.beyond) = (segment.mac, false);
         self.link.napi_id = self.receiver.incoming_napi_id();
         let known = self.places.get(&segment.flow).copied();
         let place = match known {
@@ -297,7 +298,7 @@ impl<T> TcpWorker<T> {
                     connection.mac = segment.mac;
                 }
                 connection.napi_id = self.link.napi_id;
-                self.link.mac = connection.mac;
+                (self.link.mac, self.link.beyond) = (connection.mac, connection.beyond);
                 let before = (segment.mac != connection.mac).then(|| connection.progress());
                 let sockets = &mut connection.sockets;
                 self.interface.poll_ingress_single(at, &mut self.link.with(packet), sockets);
@@ -356,6 +357,8 @@ impl<T> TcpWorker<T> {
         self.serial += 1;
         let mut connection = Connection::new(flow, &self.limits);
         connection.serial = self.serial;
+        let peer = flow.peer.ip();
+        connection.beyond = peer.is_ipv4() && !self.stack.addresses().on_link(peer);
         self.half_open.insert((self.serial, place));
         self.connections[place as usize] = Some(connection);
         self.places.insert(flow, place);
@@ -404,6 +407,7 @@ impl<T> TcpWorker<T> {
         }
         connection.ready(application, now);
         (self.link.mac, self.link.napi_id) = (connection.mac, connection.napi_id);
+        self.link.beyond = connection.beyond;
         let at = instant(now);
         let sockets = &mut connection.sockets;
         let next = loop {

@@ -53,6 +53,32 @@ fn a_peer_whose_ethernet_address_changes_is_followed_and_who_only_says_so_is_not
 }
 
 #[test]
+fn who_asks_again_as_the_answer_went_to_his_old_address_is_followed() {
+    let mut net = net(100);
+    net.connect();
+    net.run(2);
+    let other = [2, 9, 9, 9, 9, 9];
+    // The request comes by another router; the old one is gone, with all that is sent to it.
+    let mut answers = Vec::new();
+    for _ in 0..60 {
+        net.client.deliver(&[], net.now);
+        let mut sent: Vec<Vec<u8>> = net.client.out.0.lock().unwrap().drain(..).collect();
+        sent.iter_mut().for_each(|frame| frame[6..12].copy_from_slice(&other));
+        net.server.deliver(&sent, net.now);
+        let answered: Vec<Vec<u8>> = net.server.out.0.lock().unwrap().drain(..).collect();
+        answers.extend(answered.iter().map(|frame| frame[..6] == other));
+        let come = answered.into_iter().filter(|frame| frame[..6] == other).map(|mut frame| {
+            frame[..6].copy_from_slice(&CLIENT.mac);
+            frame
+        });
+        net.client.deliver(&come.collect::<Vec<_>>(), net.now);
+        net.now += 500 * MILLISECOND;
+    }
+    assert_eq!(answers.first(), Some(&false), "one request alone proves too little");
+    assert_eq!(net.client.application.done, 1, "{answers:?}");
+}
+
+#[test]
 fn two_addresses_of_ours_are_two_ends_to_the_same_peer() {
     let second = Ipv4Addr::new(10, 0, 0, 3);
     let both = Addresses::from(SERVER).with(second.into(), 24).unwrap();
@@ -78,5 +104,31 @@ fn beyond_the_link_ipv6_keeps_to_what_every_path_carries() {
         net.run(200);
         assert_eq!(net.client.application.done, 1);
         assert_eq!(net.longest, (14 + 1_500, 14 + longest));
+    }
+}
+
+#[test]
+fn beyond_the_link_an_ipv4_segment_may_be_cut_and_on_it_may_not() {
+    for (network, beyond) in [(0, false), (9, true)] {
+        // As above: behind a router if it is another network by the server's prefix, which is longer.
+        let client = Addresses::from(Address::v4(CLIENT.mac, [10, 0, network, 2], 16));
+        let ends = ((client, Sender::of(20_000)), (Addresses::from(SERVER), Echo::default()));
+        let mut net = Net::between(ends.0, ends.1, TcpLimits::default());
+        net.connect();
+        let mut numbers = Vec::new();
+        for _ in 0..200 {
+            net.run(1);
+            for frame in net.server.out.0.lock().unwrap().iter() {
+                let ip: &[u8; 20] = frame[14..].first_chunk().expect("a header");
+                assert_eq!(ip[6] & 0x40 == 0, beyond, "{ip:02x?}");
+                numbers.push(u16::from_be_bytes([ip[4], ip[5]]));
+            }
+        }
+        assert_eq!(net.client.application.done, 1);
+        assert_eq!(net.longest, (14 + 1_500, 14 + 1_500));
+        assert_eq!(net.client.stack.counters().of(Fate::BadChecksum), 0);
+        assert!(numbers.len() > 10, "{numbers:?}");
+        let own = numbers.windows(2).all(|two| two[1] == two[0].wrapping_add(1));
+        assert!(if beyond { own } else { numbers.iter().all(|number| *number == 0) });
     }
 }

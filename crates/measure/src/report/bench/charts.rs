@@ -90,9 +90,11 @@ impl Quantity {
         (cell != column::ABSENT).then_some(cell)
     }
 
-    /// From the least to the most of the repetitions, if there are several.
+    /// From the least to the most of the repetitions, if there are several and each tells it.
     fn interval(&self, row: &Row) -> Option<(f64, f64)> {
-        let spread = Spread::of(row.repetitions.iter().filter_map(|it| (self.get)(&it.figures)))?;
+        let all: Option<Vec<f64>> =
+            row.repetitions.iter().map(|it| (self.get)(&it.figures)).collect();
+        let spread = Spread::of(all?)?;
         (row.repetitions.len() > 1).then_some((spread.min, spread.max))
     }
 }
