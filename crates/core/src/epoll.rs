@@ -165,8 +165,7 @@ impl EpollContext {
         if !self.prolonged(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
             return Self::leave(host, id, part, RaisedFrom::Application);
         }
-        instance.arm(until);
-        Some(Op::Arm { id, at: until })
+        instance.put_off(until).then_some(Op::Arm { id, at: until })
     }
 
     /// Puts the part back, unless another thread has replaced it meanwhile.

@@ -39,6 +39,8 @@ pub struct Instance<Q> {
     pub(crate) next: AtomicU32,
     /// When the timer fires; [`NEVER`] if it is not armed.
     deadline: Word64,
+    /// When the last park ends, or ended; written by the owner before that deadline.
+    parked_until: Count,
     /// Written by the owner alone. An older value read by another thread only ends a suspension
     /// sooner, so no order is asked for.
     polled_at: Count,
@@ -56,6 +58,7 @@ impl<Q> Instance<Q> {
             state: StateWord::new(),
             next: AtomicU32::new(u32::MAX),
             deadline: Word64::new(NEVER),
+            parked_until: Count::new(0),
             polled_at: Count::new(0),
             suspension: Suspension::new(),
             settings: Settings::new(),
@@ -145,6 +148,34 @@ impl<Q> Instance<Q> {
     #[inline]
     pub(crate) fn arm(&self, at: Ns) {
         self.deadline.store(at, Ordering::Release);
+    }
+
+    /// The owner parks: the next deadline that it stores is this one.
+    pub(crate) fn parks_until(&self, at: Ns) {
+        self.parked_until.store(at, Ordering::Relaxed);
+    }
+
+    /// Puts the timer off for a suspension: `false` if it stays as it was, for a park ends when it
+    /// would have.
+    #[inline]
+    pub(crate) fn put_off(&self, at: Ns) -> bool {
+        if self.feedback() {
+            return self.put_off_unless_parked(at);
+        }
+        self.arm(at);
+        true
+    }
+
+    fn put_off_unless_parked(&self, at: Ns) -> bool {
+        let mut old = self.deadline();
+        // One step with the look at the deadline, or the park of an owner in between would be lost.
+        while old > at || old != self.parked_until.load(Ordering::Relaxed) {
+            match self.deadline.compare_exchange(old, at, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => old = now,
+            }
+        }
+        false
     }
 
     #[inline]

@@ -16,7 +16,7 @@ use crate::idle::IdleCycle;
 use crate::instance::Id;
 use crate::race::{self, Race};
 use crate::raised_from::RaisedFrom;
-use crate::state::{IN_BUSY_POLL, MISSED};
+use crate::state::{IN_BUSY_POLL, MISSED, NO_BUSY_POLL, NPSVC};
 use crate::step::{Did, Op};
 use crate::turn::{End, Next, Turn};
 use napkin_policy::effective_budget;
@@ -124,6 +124,12 @@ impl<'a, Q> Session<'a, Q> {
             }
             let instance = self.host.instance(self.id);
             if !instance.state.busy_claim(self.prefer) {
+                // One that cannot be busy polled, or is out of service, is not waited for: the
+                // kernel's loop does not find it by its id. Who owns another one may let go.
+                if instance.state.load().has(NO_BUSY_POLL | NPSVC) {
+                    self.at = At::Stopped;
+                    return SessionNext::Stopped;
+                }
                 return SessionNext::Pass;
             }
             instance.counters.busy_claims.add(1);

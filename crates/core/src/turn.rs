@@ -350,6 +350,7 @@ impl<'a, Q> Turn<'a, Q> {
             }
             instance.counters.parks.add(1);
             let at = now + settings.load().park_timeout();
+            instance.parks_until(at);
             return self.arm(instance, at);
         }
 

@@ -149,3 +149,28 @@ fn a_suspension_ends_where_the_interrupt_returns() {
     let said = talk.hear(EpollWait::new(&talk.host, &other, None, false)).says();
     assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{said}");
 }
+
+#[test]
+fn a_park_ends_when_it_would_have_however_long_a_suspension_may_last() {
+    let talk = Talk::new("suspend20,feedback=on,irq-suspend-timeout=5s");
+    talk.sockets.borrow_mut()[0].capacity = 4;
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    talk.arrive(3);
+    talk.interrupt(ID);
+    assert_eq!(talk.softirq(), "poll 64 -> 3, deliver: full, timer +20ms");
+    // It finds events, and does not read them.
+    assert_eq!(wait(&talk, &context), "look -> 3");
+    assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
+    assert_eq!(talk.host.instance(ID).deadline(), TIMEOUT);
+    talk.arrive(2);
+    talk.at(TIMEOUT);
+    assert_eq!(talk.timer(), "raise");
+    assert_eq!(talk.softirq(), "poll 64 -> 2, deliver: full, timer +20ms");
+    // Drained, and polled again: parked no longer, but suspended, for as long as was asked for.
+    talk.read();
+    talk.arrive(1);
+    let polls = talk.host.schedule(ID, RaisedFrom::Application).map(|op| talk.word(op));
+    assert_eq!(polls.as_deref(), Some("run here (poll 64 -> 1, deliver, timer +4980ms)"));
+    assert_eq!(wait(&talk, &context), "look -> 1, timer +5000ms");
+}

@@ -294,9 +294,16 @@ fn a_ring_that_does_not_drain_is_looked_after_by_a_timer_or_by_the_softirq() {
 fn busy_polling_can_be_forbidden() {
     let talk = Talk::new("base");
     talk.host.allow_busy_poll(ID, false);
+    // At once, for however long it may poll: time stands still here, and a loop would not end.
+    for usecs in [0, 50] {
+        let context = talk.context(usecs, 8, true);
+        context.follow(ID);
+        assert_eq!(wait(&talk, &context, None).says(), "look -> 0, look -> 0, sleep");
+        assert_eq!(context.follows(), None);
+    }
+    let call = talk.hear(SocketWait::new(&talk.host, socket(50, 8, false), Some(ID), None)).says();
+    assert_eq!(call, "look -> 0, look -> 0, sleep");
     let context = talk.context(0, 8, true);
-    context.follow(ID);
-    assert_eq!(wait(&talk, &context, None).says(), "look -> 0, look -> 0, look -> 0, sleep");
     talk.host.allow_busy_poll(ID, true);
     context.follow(ID);
     assert!(wait(&talk, &context, None).says().contains("poll 8"));

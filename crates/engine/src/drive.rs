@@ -104,6 +104,8 @@ fn steps<P: Pass<Port>>(
     let mut did = first;
     let mut now = clock::now();
     let mut arm = None;
+    // Whether the clock was read, after a poll or at the beginning, since the last look.
+    let mut polled = true;
     loop {
         #[cfg(debug_assertions)]
         shared.faults.point(&meter.activity);
@@ -123,6 +125,7 @@ fn steps<P: Pass<Port>>(
             Op::Poll { budget, .. } => {
                 let work = pass.queue().poll(budget, now);
                 now = clock::now();
+                polled = true;
                 meter.polled(now, work.any());
                 Did::Polled(work)
             }
@@ -153,7 +156,14 @@ fn steps<P: Pass<Port>>(
             }
             // A busy poll may last for half an hour, which is no time to stop in.
             Op::Look if shared.stopping.load(Ordering::Acquire) => Did::Interrupted,
-            Op::Look => Did::Events(hooks.look()),
+            Op::Look => {
+                let found = hooks.look();
+                // A busy poll of a queue that somebody else owns looks only, and ends by the clock.
+                if !std::mem::take(&mut polled) {
+                    now = clock::now();
+                }
+                Did::Events(found)
+            }
             Op::Resched => {
                 now = clock::now();
                 Did::Ok

@@ -4,7 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{POLICIES, Setup, alone, echo_for, policy};
+use common::{HANGS, POLICIES, PORT, Setup, alone, echo_for, eventually, policy, start};
+use napkin_core::CpuId;
+use napkin_engine::Epoll;
 
 #[test]
 fn every_policy_echoes_every_datagram() {
@@ -16,4 +18,29 @@ fn every_policy_echoes_every_datagram() {
         assert_eq!(outcome.echoed, 200, "{name}: {outcome:?}");
         assert_eq!(outcome.panics, 0, "{name}");
     }
+}
+
+#[test]
+fn a_busy_poll_of_a_queue_that_its_thread_never_lets_go_of_ends_with_the_wait() {
+    let _alone = alone();
+    let policy = policy("napibusy,threaded=busy-poll");
+    let (engine, source) = start(&policy, &Setup::default());
+    let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+    let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
+    epoll.add(&socket, 0).expect("room");
+    let mut events = Vec::new();
+    // A frame tells the epoll which queue is its own.
+    epoll.wait(&mut events, 64, Some(HANGS)).expect("a wait");
+    assert_eq!(events.len(), 1);
+    source.stop();
+    let waits = std::thread::spawn(move || {
+        // The first that finds nothing comes after one that did, and so it busy polls.
+        while !events.is_empty() {
+            while socket.try_recv().is_some() {}
+            epoll.wait(&mut events, 64, Some(Duration::from_millis(10))).expect("a wait");
+        }
+    });
+    eventually("the end of a wait", || waits.is_finished());
+    waits.join().expect("no panic");
+    engine.stop();
 }

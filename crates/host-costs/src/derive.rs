@@ -161,7 +161,8 @@ const RULES: &[Rule] = &[
     (
         "cost.poll",
         "softirq_entry to hrtimer_start in an empty poll by the instance's timer",
-        |it| it.raw("trace.poll"),
+        // No profile takes a poll that is free.
+        |it| it.raw("trace.poll").map(|time| time.max(1.0)),
     ),
     ("cost.poll-frame", "one napi_gro_receive_entry to the next", Parts::frame),
     ("cost.deliver", "the line through polls of 1 to 31 frames, at 0, less an empty poll", |it| {

@@ -343,6 +343,7 @@ fn finish(
     }
     missing.extend(NEVER.map(|(keys, why)| Missing { keys: keys.into(), why: why.into() }));
     one_queue_a_cpu(&mut constants, &base);
+    pairs_of_threads(&mut constants, &base);
     // A section that the profile below does not have cannot be stated in part.
     constants.retain(|it| {
         it.key.split_once('.').is_some_and(|(section, _)| {
@@ -386,6 +387,23 @@ fn one_queue_a_cpu(constants: &mut Vec<Constant>, base: &Profile) {
     }
 }
 
+/// The machine's cores have a thread or a pair of them, whatever the host says.
+fn pairs_of_threads(constants: &mut Vec<Constant>, base: &Profile) {
+    const KEY: &str = "processor.smt";
+    let of = |key: &str| constants.iter().find(|it| it.key == key).map(|it| it.value);
+    let cpus = of("processor.cpus").unwrap_or(base.get("processor.cpus"));
+    let smt = of(KEY).unwrap_or(base.get(KEY));
+    let threads = if cpus % 2.0 == 0.0 { smt.min(2.0) } else { 1.0 };
+    if threads < smt {
+        constants.retain(|it| it.key != KEY);
+        let why = format!(
+            "{smt} threads a core on {cpus} CPUs, of which the machine has two at most, and one where \
+             the CPUs are no pairs"
+        );
+        constants.push(Constant::assumed(KEY, threads, why));
+    }
+}
+
 /// The head of the file: how it came about, and what is not measured.
 fn comments(on: &str, rounds: &[Round], missing: &[Missing]) -> Vec<String> {
     let mut lines = vec![
@@ -395,4 +413,30 @@ fn comments(on: &str, rounds: &[Round], missing: &[Missing]) -> Vec<String> {
     ];
     lines.extend(missing.iter().map(|it| format!("- {}: {}", it.keys, it.why)));
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_whose_cores_the_machine_has_not_is_written_as_the_nearest_that_it_has() {
+        let base = Profile::named(napkin_workload::schema(), "xeon-56").expect("built in");
+        for (cpus, smt, written) in [
+            (4.0, Some(1.0), Some(1.0)),
+            (4.0, Some(2.0), Some(2.0)),
+            (32.0, Some(8.0), Some(2.0)),
+            (3.0, Some(2.0), Some(1.0)),
+            // Not known, and two in the profile below.
+            (4.0, None, None),
+            (3.0, None, Some(1.0)),
+        ] {
+            let mut constants = vec![Constant::sourced("processor.cpus", cpus, "here")];
+            constants.extend(smt.map(|smt| Constant::sourced("processor.smt", smt, "here")));
+            pairs_of_threads(&mut constants, &base);
+            let found = constants.iter().find(|it| it.key == "processor.smt");
+            assert_eq!(found.map(|it| it.value), written, "{cpus} CPUs, {smt:?}");
+            assert!(found.is_none_or(|it| it.sourced == (smt == written)), "{found:?}");
+        }
+    }
 }

@@ -75,7 +75,7 @@ pub struct Locality {
     pub sharpness: u32,
     /// What a frame costs that another CPU has delivered.
     pub cross_cpu: Ns,
-    /// What a thread pays for its caches after frames were handled on top of it.
+    /// What a thread pays for its caches after a softirq on top of it whose last poll handled frames.
     pub interrupted: Ns,
     /// What a poll costs on top where another CPU made the last one.
     pub queue: Ns,

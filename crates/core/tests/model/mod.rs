@@ -72,6 +72,8 @@ pub(crate) struct Model {
     /// Who thinks that it suspends, though the timeout may have ended it.
     registered: [bool; 2],
     until: Ns,
+    /// When the last park ends.
+    parked: Ns,
     /// When a poll last ended.
     polled_at: Ns,
 }
@@ -94,6 +96,7 @@ impl Model {
             suspends: [false; 2],
             registered: [false; 2],
             until: 0,
+            parked: 0,
             polled_at: 0,
         }
     }
@@ -187,7 +190,9 @@ impl Model {
             self.suspends[who] = true;
             self.registered[who] = true;
             self.until = self.until.max(until);
-            self.seen.deadline = until;
+            // A park ends when it would have, whoever suspends.
+            let parked = self.settings.feedback && self.seen.deadline == self.parked;
+            self.seen.deadline = if parked { until.min(self.parked) } else { until };
         }
     }
 
@@ -299,6 +304,9 @@ impl Model {
                 0 => PARK_TIMEOUT,
                 timeout => timeout.min(PARK_TIMEOUT),
             };
+            if !self.called_back() {
+                self.parked = self.now + park;
+            }
             return self.free(Some(self.now + park));
         }
         if frames > 0 {

@@ -11,6 +11,7 @@ use crate::counts::Who;
 use crate::events::Event;
 use crate::host::cpu::Body;
 use crate::host::segment::Use;
+use crate::host::speed::STOPPED;
 use crate::host::step::Exec;
 use crate::host::step::{At, Next};
 use crate::machine::Machine;
@@ -221,7 +222,10 @@ impl Machine<'_> {
             At::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
             // On top of whatever ran: the rest of the interrupt and its softirq stays work.
             At::Frame if !work.any() => {
-                self.cpus[cpu].polled_in_vain += self.config.cost.poll;
+                let (this, poll) = (&mut self.cpus[cpu], self.config.cost.poll);
+                // Time on the clock, as in a thread's round. Who is stopped just now had its turn till now.
+                let time = if this.dilation < STOPPED { this.wall(poll) } else { poll };
+                this.in_vain(time);
             }
             At::Frame => {}
         }

@@ -390,7 +390,7 @@ impl Machine<'_> {
                         let ran = frame.exec.did != Did::Start;
                         frame.exec.stage = 2;
                         let exit = if ran { self.config.cost.softirq_exit } else { 0 };
-                        // Frames that were handled on top of a thread have taken its caches.
+                        // Frames that the last poll handled on top of a thread have taken its caches.
                         let took = frame.exec.rx > 0 && frame.interrupted.is_some();
                         let took = took && self.cpus[cpu].run_queue.curr().is_some();
                         let exit = exit + if took { self.config.locality.interrupted } else { 0 };

@@ -112,13 +112,17 @@ impl Machine<'_> {
 
     pub(crate) fn moderated_tx(&mut self, index: usize, generation: u32) {
         let queue = &mut self.queues[index];
-        if queue.moderation != generation || !queue.armed || queue.completions == 0 {
+        if queue.moderation != generation {
             return;
         }
-        if let Some(tx) = &mut queue.transmissions {
-            tx.raised(self.now);
-            self.raise_line(index);
+        let Some(tx) = &mut queue.transmissions else { return };
+        tx.waits = false;
+        // Who polls without an interrupt may have reaped what it was for.
+        if !queue.armed || queue.completions == 0 {
+            return;
         }
+        tx.raised(self.now);
+        self.raise_line(index);
     }
 
     /// The interrupt is allowed again: a driver that adapts its moderation takes its sample.

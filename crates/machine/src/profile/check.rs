@@ -33,6 +33,7 @@ pub(super) fn problems(
         }
     }
     found.extend(queues_beyond_cpus(schema, constants));
+    found.extend(odd_cpus(schema, constants));
     found
 }
 
@@ -118,4 +119,44 @@ fn queues_beyond_cpus(
     let cpus = constant(schema, constants, "processor.cpus")?.amount.value(None)?;
     let place = schema.place("nic.queues")?;
     (queues > cpus).then_some((place, Part::Value, Problem::QueuesBeyondCpus { queues, cpus }))
+}
+
+/// Siblings are half the machine apart: of an odd number of CPUs no core could have two.
+fn odd_cpus(schema: &Schema, constants: &[Option<Constant>]) -> Option<(usize, Part, Problem)> {
+    let smt = constant(schema, constants, "processor.smt")?.amount.value(None)?;
+    let cpus = constant(schema, constants, "processor.cpus")?.amount.value(None)?;
+    let place = schema.place("processor.cpus")?;
+    let odd = smt == 2.0 && cpus % 2.0 == 1.0;
+    odd.then_some((place, Part::Value, Problem::OddCpus { cpus }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Profile;
+    use super::Schema;
+
+    /// What a host of 28 cores with two threads each hears of these settings.
+    fn says(settings: &[&str]) -> Option<String> {
+        let mut profile = Profile::named(Schema::host(), "xeon-56").expect("built in");
+        profile.set_texts(settings.iter().copied()).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn cores_of_two_threads_are_whole() {
+        let odd = says(&["processor.cpus=55"]).expect("refused");
+        assert!(odd.contains("processor.cpus: 55 CPUs are no whole cores"), "{odd}");
+        assert_eq!(says(&["processor.cpus=54"]), None);
+        assert_eq!(says(&["processor.cpus=55", "processor.smt=1"]), None);
+        let four = says(&["processor.smt=4"]).expect("the machine knows pairs only");
+        assert!(four.contains("at most 2 is allowed"), "{four}");
+    }
+
+    #[test]
+    fn what_a_host_repeats_in_vain_takes_time() {
+        for key in ["cost.poll", "cost.look"] {
+            let free = says(&[&format!("{key}=0ns")]).expect("it would never end");
+            assert!(free.contains("at least 1 ns"), "{free}");
+            assert_eq!(says(&[&format!("{key}=1ns")]), None);
+        }
+    }
 }

@@ -195,6 +195,11 @@ pub enum Problem {
         /// What `processor.cpus` says.
         cpus: f64,
     },
+    /// Two threads a core, and a CPU without a sibling.
+    OddCpus {
+        /// What `processor.cpus` says.
+        cpus: f64,
+    },
     /// A setting without `=`.
     NoEquals,
 }
@@ -372,6 +377,11 @@ impl fmt::Display for Problem {
                 f,
                 "{queues} queues are more than the {cpus} CPUs of processor.cpus; at most one \
                  queue a CPU"
+            ),
+            Problem::OddCpus { cpus } => write!(
+                f,
+                "{cpus} CPUs are no whole cores of two threads (processor.smt=2); write an even \
+                 number, or one thread a core"
             ),
             Problem::NoEquals => {
                 f.write_str("a setting is written as section.key=value, as in cost.poll=400ns")

@@ -97,7 +97,8 @@ const fn ratio(min: f64, max: f64) -> Takes {
 
 const TIME: Takes = Takes::TIME;
 
-/// A time that something repeats after, which therefore cannot be 0.
+/// A time that something repeats after, which therefore cannot be 0: whoever polls or looks in vain
+/// would do so for ever at one moment.
 const PERIOD: Takes = Takes::Time { min: 1.0 };
 
 const OFF_ON: Takes = Takes::OFF_ON;
@@ -113,7 +114,7 @@ const LATE: Takes = Takes::Choice(&["poll", "interrupt"]);
 pub(super) const HOST_KEYS: &[Key] = &[
     key("processor", "cpus", count(1, 1024), "CPUs that the kernel sees: cores times threads a core"),
     key("processor", "frequency", Takes::Frequency, "clock of every CPU; turns `cycles` into time"),
-    key("processor", "smt", count(1, 8), "threads a core"),
+    key("processor", "smt", count(1, 2), "threads a core"),
     key("processor", "smt-speed", ratio(0.1, 1.0), "speed of each thread while its sibling is busy; alone it is 1"),
     key("processor", "shared-clock", OFF_ON, "CPUs of an emulator advance one clock in turn: those that work share its speed").or(0.0),
     key("processor", "shared-clock-slice", TIME, "for how long a CPU has that clock while others work; 0 lets all work at once, each at its share of the speed").or(0.0),
@@ -149,7 +150,7 @@ pub(super) const HOST_KEYS: &[Key] = &[
     key("cost", "ipi", TIME, "from waking a thread of another CPU to the interrupt that tells that CPU"),
     key("cost", "softirq-entry", TIME, "entering softirq context"),
     key("cost", "softirq-exit", TIME, "leaving softirq context"),
-    key("cost", "poll", TIME, "one poll of a queue, with frames or without"),
+    key("cost", "poll", PERIOD, "one poll of a queue, with frames or without"),
     key("cost", "poll-frame", TIME, "each frame that a poll takes from its ring"),
     key("cost", "segment", TIME, "each further segment that a poll merges into a frame").or(0.0),
     key("cost", "copy", TIME, "copying a kibibyte between the kernel and a program").or(0.0),
@@ -163,7 +164,7 @@ pub(super) const HOST_KEYS: &[Key] = &[
     key("cost", "switch", TIME, "switching from one thread to another"),
     key("cost", "switch-idle", TIME, "going idle: from the last thread to the idle loop"),
     key("cost", "claim", TIME, "an application's attempt to win a queue for its own polling"),
-    key("cost", "look", TIME, "one look of a waiting application at its ready list"),
+    key("cost", "look", PERIOD, "one look of a waiting application at its ready list"),
     key("cost", "epoll-enter", TIME, "entering epoll_wait, system call included"),
     key("cost", "epoll-event", TIME, "each event that epoll_wait returns"),
     key("cost", "epoll-return", TIME, "leaving epoll_wait"),
@@ -182,7 +183,7 @@ pub(super) const HOST_KEYS: &[Key] = &[
     key("locality", "half", count(1, MANY), "frames handled in between at which half of `locality.frame` is paid"),
     key("locality", "sharpness", count(1, 8), "how suddenly a cache is full: the exponent of the frames in between; with 1 the cost rises gradually").or(1.0),
     key("locality", "cross-cpu", TIME, "fetching one frame's state from another CPU's cache"),
-    key("locality", "interrupted", TIME, "what a thread pays for its caches after a softirq has handled frames on top of it").or(0.0),
+    key("locality", "interrupted", TIME, "what a thread pays for its caches after a softirq on top of it whose last poll handled frames").or(0.0),
     key("locality", "queue", TIME, "fetching a queue's state, in a poll by another CPU than the last").or(0.0),
 
     key("nic", "queues", count(1, 1024), "receive queues; at most one a CPU"),

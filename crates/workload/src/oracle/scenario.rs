@@ -200,7 +200,8 @@ pub fn run_disturbed(
     if scenario.frames == 0 || scenario.arrivals.burst == 0 {
         return Err("a scenario without frames: give it a burst and a number to send".into());
     }
-    config.cost.poll = config.cost.poll.saturating_sub(rng.below(disturbance.polls + 1));
+    let less = rng.below(disturbance.polls + 1);
+    config.cost.poll = config.cost.poll.saturating_sub(less).max(1);
     // The transmit side's interrupts; the receiving queue never transmits.
     config.nic.tx_interrupts = true;
     let policy = Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };

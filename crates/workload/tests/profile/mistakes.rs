@@ -137,13 +137,15 @@ fn zero_is_refused_where_it_cannot_be() {
         "kernel.slice",
         "nic.queues",
         "nic.ring",
+        "cost.poll",
+        "cost.look",
         "locality.half",
         "link.rate",
     ] {
         let error = says(&zero(path));
         assert!(error.contains(&format!("{path}: 0")) && error.contains("too small"), "{error}");
     }
-    for path in ["cost.poll", "nic.dma", "link.latency"] {
+    for path in ["cost.poll-frame", "nic.dma", "link.latency"] {
         assert_eq!(read(&zero(path)).get(path), 0.0);
     }
 }

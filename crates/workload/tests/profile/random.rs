@@ -105,10 +105,10 @@ proptest! {
     ) {
         let fitted =
             format!("{{ value = \"0 {unit}\", fitted = true, range = [\"0 ns\", \"900 ns\"] }}");
-        let (text, _) = with("cost.poll", &fitted);
+        let (text, _) = with("cost.poll-frame", &fitted);
         let mut profile = read(&text);
-        profile.set("cost.poll", value).expect("in range");
+        profile.set("cost.poll-frame", value).expect("in range");
         let written = profile.write_fitted(&text).expect("its own text");
-        prop_assert_eq!(read(&written).get("cost.poll"), value);
+        prop_assert_eq!(read(&written).get("cost.poll-frame"), value);
     }
 }
