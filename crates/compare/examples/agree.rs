@@ -110,7 +110,8 @@ fn main() {
     let signals = Signals::block_ends().expect("signals");
     let (mut agreed, mut itself, mut all) = (0, 0, 0);
     for scenario in Scenario::all().filter(|it| (number(from)..=number(to)).contains(&it.number)) {
-        let [verdict, client] = run(scenario, Duration::from_secs_f64(seconds), rounds, &signals);
+        let ran = run(scenario, Duration::from_secs_f64(seconds), rounds, &signals);
+        let Some([verdict, client]) = ran else { return println!("  ended by a signal") };
         (agreed, all) = (agreed + usize::from(verdict), all + 1);
         itself += usize::from(client);
         println!("agreed so far: {agreed} of {all}; the client with itself: {itself}\n");
@@ -159,8 +160,9 @@ fn prefer_client() {
     }
 }
 
-/// Whether the verdict agrees with the client, and the client's even rounds with its odd ones.
-fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) -> [bool; 2] {
+/// Whether the verdict agrees with the client, and the client's even rounds with its odd ones; `None` if a
+/// signal has ended it before.
+fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) -> Option<[bool; 2]> {
     let Scenario { number, load, cost_us, rps } = scenario;
     let bed = scenario.bed();
     let policies: Vec<(String, Policy)> =
@@ -202,9 +204,12 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         Err(error) => {
             println!("  NO verdict: {error}");
             client.stop().expect("it stops");
-            return [false; 2];
+            return Some([false; 2]);
         }
     };
+    if report.signal.is_some() {
+        return None;
+    }
     let verdict = report.verdict();
     println!("  {}", verdict.sentence);
     for why in report.failed.iter().chain(&report.notes) {
@@ -216,6 +221,9 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     let mut seen: BTreeMap<&str, Vec<ClientFigures>> = BTreeMap::new();
     for round in 0..rounds {
         for at in 0..policies.len() {
+            if signals.wait(Duration::ZERO).is_some() {
+                return None;
+            }
             let (name, policy) = &policies[(round + at) % policies.len()];
             let figures = under(&bed, policy, || {
                 std::thread::sleep(slice / 5);
@@ -266,7 +274,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     }
     let Some(quantity) = quantity else {
         println!("  NO verdict");
-        return [false; 2];
+        return Some([false; 2]);
     };
     // The reference, unless something is shown to be better.
     let better = verdict.compared.iter().filter_map(|it| Some((it.ratio?, &it.policy)));
@@ -289,7 +297,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         "  {} verdict {pick}, client {best}, which is {behind:.2} of it by {quantity:?}",
         if agrees { "agree:" } else { "DISAGREE:" }
     );
-    [agrees, apart <= NEAR]
+    Some([agrees, apart <= NEAR])
 }
 
 /// Runs something in the server's namespace, in a thread of its own.

@@ -4,7 +4,7 @@
 //! wish: the first in the order of the files. A later one that wants the same is not held on that
 //! device, as half of it would be another policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use napkin_kernel::probe::Kernel;
 use napkin_linux::apply::{PlanError, Snapshot, wanted};
@@ -34,8 +34,13 @@ pub struct Share {
 pub fn assign(wishes: &[&Wish], at: &Snapshot, kernel: &Kernel) -> Assignment {
     let mut assignment = Assignment::default();
     let mut owners: BTreeMap<Place, &Wish> = BTreeMap::new();
+    let mut irqs = BTreeSet::new();
+    let irq = |place: &Place| match place {
+        Place::IrqCpus(instance) => at.napi(instance)?.irq,
+        _ => None,
+    };
     for wish in wishes {
-        let (places, mut refused) = of_wish(wish, at, kernel);
+        let (mut places, mut refused) = of_wish(wish, at, kernel);
         let taken = places.keys().find_map(|place| Some((place, *owners.get(place)?)));
         let share = match taken {
             Some((place, other)) => {
@@ -50,6 +55,8 @@ pub fn assign(wishes: &[&Wish], at: &Snapshot, kernel: &Kernel) -> Assignment {
                 Share { places: Vec::new(), refused }
             }
             None => {
+                // One that several instances have can go to one place only: the first wish's.
+                places.retain(|place, _| irq(place).is_none_or(|irq| irqs.insert(irq)));
                 owners.extend(places.keys().map(|place| (place.clone(), *wish)));
                 let share = Share { places: places.keys().cloned().collect(), refused };
                 assignment.wanted.extend(places);

@@ -4,6 +4,7 @@
 //! - [`place`], [`process_change`]: what can be changed on a device, and in a process.
 //! - [`journal`], [`apply`]: every change is written down before it is made, and can be put back.
 //! - [`attach`]: a running program's epoll descriptors, set from outside.
+//! - [`guard`]: a queue that is starved under suspension is found, and helped.
 //! - [`placement`]: which CPU is whose: interrupts, threads and workers of a device's queues.
 //! - [`doctor`], [`show`]: what is wrong, and what there is.
 //!

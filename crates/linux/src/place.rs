@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use napkin_os::sched::{Class, CpuList};
+use napkin_os::sched::{Class, CpuList, left_of};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -156,6 +156,17 @@ impl Place {
     /// Whether it is a property of the instance's thread, and gone with it.
     pub fn of_thread(&self) -> bool {
         matches!(self, Place::ThreadCpus(_) | Place::ThreadClass(_))
+    }
+
+    /// Whether `now` is what can be had of what was there before: the kernel leaves out the CPUs of a
+    /// thread that are not on.
+    pub(crate) fn is_left_of(&self, before: &Value, now: &Value, on: &[usize]) -> bool {
+        match (self, before, now) {
+            (Place::ThreadCpus(_), Value::Cpus(before), Value::Cpus(now)) => {
+                *now == left_of(before, on)
+            }
+            _ => false,
+        }
     }
 
     /// A value as this place's is written.

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::io;
 
-use napkin_os::sched::CpuList;
+use napkin_os::procfs::cpuset;
+use napkin_os::sched::{CpuList, left_of};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use napkin_kernel::process::{Params, Process, ProcessError, SocketOptions};
+use napkin_kernel::sysfs::online_cpus;
 
 /// What was set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,8 +100,8 @@ pub enum Restored {
 }
 
 impl ProcessChange {
-    /// Whether anything was changed: a context that the program itself had set as napkin would have
-    /// is written down with the same before and after, so that it is left.
+    /// Whether anything was changed: a context or a socket that the program itself had set as napkin
+    /// would have is written down with the same before and after, so that it is left.
     pub fn is_change(&self) -> bool {
         match &self.what {
             What::Epoll { old, new, .. } => old != new,
@@ -254,12 +256,25 @@ fn restore_affinity(
         return Ok(Restored::Done);
     }
     if now != new {
-        return Ok(Restored::Changed { now: format!("CPU {}", CpuList(now)) });
+        // An earlier restore gave it what there is of its CPUs.
+        return Ok(match now == still_there(tid, old) {
+            true => Restored::Done,
+            false => Restored::Changed { now: format!("CPU {}", CpuList(now)) },
+        });
     }
-    match napkin_os::sched::pin(Some(tid), old) {
+    match napkin_os::sched::unpin(Some(tid), old) {
         Ok(()) => Ok(Restored::Done),
         Err(napkin_os::sched::SchedError::Affinity { source: Errno::SRCH }) => Ok(Restored::Gone),
         Err(error) => Err(process.sched_refused(error)),
+    }
+}
+
+/// What a thread can have now of the CPUs that it had: those that are on, and in its cpuset.
+fn still_there(tid: i32, cpus: &[usize]) -> Vec<usize> {
+    let on = left_of(cpus, &online_cpus());
+    match cpuset(tid) {
+        Some(cpuset) => left_of(&on, &cpuset),
+        None => on,
     }
 }
 
@@ -326,6 +341,26 @@ mod tests {
         assert!(seen.is_none_or(|it| it == (Restored::Done, usecs(3))));
         let seen = restored(SocketOptions { prefer_busy_poll: true, ..usecs(7) }, usecs(3), set);
         assert!(seen.is_none_or(|it| it == (changed(usecs(7)), usecs(7))));
+    }
+
+    #[test]
+    fn a_thread_gets_back_those_of_its_cpus_that_are_still_there() {
+        let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let usable = napkin_os::sched::usable_cpus();
+        // No machine of the tests has so many.
+        let old = [&usable[..], &[1_023]].concat();
+        let put_back = || {
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            napkin_os::sched::pin(None, &usable[..1]).unwrap();
+            // Twice is once: what it has then is not somebody else's doing.
+            for _ in 0..2 {
+                let outcome = restore_affinity(&own, tid, &old, &usable[..1]).unwrap();
+                assert_eq!(outcome, Restored::Done);
+                assert_eq!(napkin_os::sched::usable_cpus(), usable);
+            }
+        };
+        // On a thread that has a CPU of its own and ends with it.
+        std::thread::scope(|scope| scope.spawn(put_back).join().expect("no panic"));
     }
 
     #[test]

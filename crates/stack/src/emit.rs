@@ -158,8 +158,8 @@ fn write_ip(
     Ok(())
 }
 
-/// Lets the routers on its way cut an IPv4 packet whose header is written. The number is one that the others
-/// to the same host do not have at the time: by it the pieces are put together (RFC 6864).
+/// Lets the routers on its way cut an IPv4 packet whose header is written. The number is one that
+/// those shortly before it do not have: by it the pieces are put together (RFC 6864).
 pub(crate) fn let_cut(packet: &mut [u8], number: u16) {
     let mut packet = Ipv4Packet::new_unchecked(packet);
     packet.set_ident(number);

@@ -29,6 +29,8 @@ pub struct EngineSource {
     process: Option<(i32, String)>,
     /// What the engine warned of when it was first asked.
     warnings: Vec<String>,
+    /// Whether it was, since it last did not answer.
+    met: bool,
 }
 
 impl EngineSource {
@@ -39,7 +41,7 @@ impl EngineSource {
     pub fn open(named: Option<&Path>) -> Result<EngineSource, SourceError> {
         let path =
             choose(named, "--engine SOCKET").map_err(|error| SourceError(error.to_string()))?;
-        let mut source = EngineSource { path, process: None, warnings: Vec::new() };
+        let mut source = EngineSource { path, process: None, warnings: Vec::new(), met: false };
         source.meet()?;
         Ok(source)
     }
@@ -53,6 +55,7 @@ impl EngineSource {
             let comm = thread::comm(pid).unwrap_or_else(|| "?".into());
             (pid, plain(&comm, LONGEST_NAME))
         });
+        self.met = true;
         Ok(())
     }
 }
@@ -70,9 +73,10 @@ impl Source for EngineSource {
     fn sample(&mut self) -> Result<Sample, SourceError> {
         let answer = request(&self.path, &Request::new(Verb::NapiGet));
         let at_ns = clock::now();
+        let answer = answer.inspect_err(|_| self.met = false);
         let Answer { records, pid, .. } = answer.map_err(|error| SourceError(error.to_string()))?;
         // Whoever answers may be another than the last time.
-        if self.process.as_ref().map(|(pid, _)| *pid) != pid {
+        if !self.met || self.process.as_ref().map(|(pid, _)| *pid) != pid {
             self.meet()?;
         }
         let mut notes = vec![NEVER_KNOWN.to_owned()];

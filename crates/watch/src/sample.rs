@@ -94,7 +94,7 @@ pub struct NapiSample {
     pub packets: Option<u64>,
     /// Its polls since it came to be, where they are counted.
     pub polls: Option<Polls>,
-    /// Its interrupts since it came to be, where they are counted.
+    /// Its interrupts since it came to be, or was first looked at, where they are counted.
     pub interrupts: Option<u64>,
     /// Polls that used their whole budget.
     pub full_polls: Option<u64>,

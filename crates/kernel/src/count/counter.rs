@@ -24,7 +24,8 @@ pub struct Options {
     pub timers: bool,
     /// Whether a softirq's poll is told from an application's in every case. It takes two short programs at
     /// each softirq of the machine, which cost about as much as the one that counts polls; without
-    /// them an application that claims an instance just as a softirq has released it may get one poll too many.
+    /// them an application that claims an instance just as a softirq has released it may get one poll too many, and
+    /// from Linux 7.2 on, under suspension, one of a softirq's after each session (7599c13dbe7a).
     pub exact: bool,
     /// The inode of the network namespace whose instances are counted; those of all, and the CPUs' backlogs, if it
     /// is `None`.

@@ -22,8 +22,8 @@ pub struct Owner {
     pub sockets: usize,
 }
 
-/// Processes that could not be looked at for lack of `CAP_SYS_PTRACE`, or although it is held: they
-/// protect themselves. By id and name.
+/// Processes that could not be looked at for lack of `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH`, or
+/// although they are held: they protect themselves. By id and name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Unseen(pub Vec<(i32, String)>);
 

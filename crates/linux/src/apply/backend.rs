@@ -126,6 +126,20 @@ pub trait Backend {
     /// If it is gone, or the kernel refuses; then it is as it was.
     fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError>;
 
+    /// Sets a place to what it was before. A thread gets those of its CPUs that are on, where
+    /// [`Backend::write`] gives it all or none.
+    ///
+    /// # Errors
+    /// As there.
+    fn put_back(
+        &mut self,
+        at: &Snapshot,
+        place: &Place,
+        value: &Value,
+    ) -> Result<(), BackendError> {
+        self.write(at, place, value)
+    }
+
     /// The thread of an instance, while the instance is polled by it.
     ///
     /// # Errors
@@ -140,7 +154,7 @@ pub trait Backend {
     /// longer polled by it may keep it for the next time.
     fn read_thread(&mut self, thread: ThreadId, place: &Place) -> Option<Value>;
 
-    /// Sets a place of a thread's.
+    /// Sets a place of a thread's to what it was before, as [`Backend::put_back`].
     ///
     /// # Errors
     /// If it has ended, or the kernel refuses.
@@ -182,6 +196,15 @@ impl<W: Backend> Backend for &mut W {
 
     fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError> {
         (**self).write(at, place, value)
+    }
+
+    fn put_back(
+        &mut self,
+        at: &Snapshot,
+        place: &Place,
+        value: &Value,
+    ) -> Result<(), BackendError> {
+        (**self).put_back(at, place, value)
     }
 
     fn thread(

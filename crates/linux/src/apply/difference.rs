@@ -40,7 +40,7 @@ pub fn difference<W: Backend>(
     let different = journal.records().iter().zip(now).filter_map(|(record, spot)| {
         let now = spot.as_ref().and_then(|spot| at.values.get(&spot.place));
         let place = spot.map_or_else(|| record.spot.place.clone(), |spot| spot.place);
-        let standing = record.judge(now);
+        let standing = record.judge(now, &at.cpus);
         let vanished = standing == Standing::Gone && place.of_thread();
         (standing != Standing::Before && !vanished).then(|| Difference {
             place,

@@ -93,7 +93,7 @@ pub(super) fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     let changed = journal.located().filter_map(|(record, spot)| {
         let place = &spot?.place;
         let now = at.values.get(place)?;
-        (record.judge(Some(now)) == Standing::Foreign)
+        (record.judge(Some(now), &at.cpus) == Standing::Foreign)
             .then(|| Foreign::of(record, place, now, &at.device.ifname))
     });
     changed.collect()

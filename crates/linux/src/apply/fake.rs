@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use napkin_os::sched::Class;
+use napkin_os::sched::{Class, left_of};
 
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
 use super::error::BackendError;
@@ -39,6 +39,8 @@ pub(crate) struct Fake {
     /// What happens behind so many writes, once.
     pub(super) behind: Option<(u32, Happens)>,
     pub(super) right: bool,
+    /// CPUs that are off.
+    pub(super) off: Vec<usize>,
     /// The kernel does not answer.
     pub(super) silent: bool,
 }
@@ -63,6 +65,7 @@ impl Fake {
             writes: 0,
             behind: None,
             right: true,
+            off: Vec::new(),
             silent: false,
         };
         fake.add(7, "va", queues);
@@ -160,6 +163,10 @@ impl Fake {
         self.set(&at, place, value);
     }
 
+    fn on(&self) -> Vec<usize> {
+        (0..CPUS).filter(|cpu| !self.off.contains(cpu)).collect()
+    }
+
     /// What an instance is set to.
     fn values(&self, it: &Instance, napi: &Napi) -> BTreeMap<Place, Value> {
         let mut values = BTreeMap::new();
@@ -168,7 +175,8 @@ impl Fake {
             values.insert(Place::Napi(it.clone(), setting), value);
         }
         let cpus = |cpus: &Option<Vec<usize>>| cpus.as_deref().map(Value::cpus);
-        let thread = cpus(&napi.thread_cpus).map(|value| (Place::ThreadCpus(it.clone()), value));
+        let on = napi.thread_cpus.as_ref().map(|cpus| left_of(cpus, &self.on()));
+        let thread = cpus(&on).map(|value| (Place::ThreadCpus(it.clone()), value));
         let class = napi.thread_class.map(Value::Class);
         let class = class.map(|value| (Place::ThreadClass(it.clone()), value));
         let irq = cpus(&napi.irq_cpus).map(|value| (Place::IrqCpus(it.clone()), value));
@@ -261,7 +269,7 @@ impl Backend for Fake {
             }
         }
         let identity = self.identities.get(&device.ifindex).copied();
-        let snapshot = Snapshot::new(device, values, (0..CPUS).collect(), identity);
+        let snapshot = Snapshot::new(device, values, self.on(), identity);
         COMPARED.set(compared);
         Ok(snapshot)
     }
@@ -296,12 +304,33 @@ impl Backend for Fake {
             let value = value.to_string();
             return Err(BackendError::NoSuchValue { what: place.what(), value });
         }
+        if let (Place::ThreadCpus(_), Value::Cpus(cpus)) = (place, value) {
+            assert!(
+                !cpus.iter().any(|cpu| self.off.contains(cpu)),
+                "a thread on a CPU that is off"
+            );
+        }
         self.writes += 1;
         self.set(at, place, value);
         if let Some((_, happens)) = self.behind.take_if(|(writes, _)| *writes == self.writes) {
             happens(self);
         }
         Ok(())
+    }
+
+    fn put_back(
+        &mut self,
+        at: &Snapshot,
+        place: &Place,
+        value: &Value,
+    ) -> Result<(), BackendError> {
+        match (place, value) {
+            (Place::ThreadCpus(_), Value::Cpus(cpus)) => {
+                let on = Value::Cpus(left_of(cpus, &self.on()));
+                self.write(at, place, &on)
+            }
+            (place, value) => self.write(at, place, value),
+        }
     }
 
     fn thread(

@@ -1,9 +1,12 @@
 //! What a device carries that must not be delayed by mistake: the default route, and the connection of the
 //! terminal from which it is changed.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
 
 use napkin_kernel::netlink::{NetlinkError, Route};
+use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_policy::Policy;
 
 /// Ancestors of this process that are looked at.
@@ -34,26 +37,53 @@ pub fn can_delay(policy: &Policy) -> bool {
     policy.instance.deferral_span() > 0 || policy.instance.gro_flush_timeout > 0
 }
 
-/// What hangs on a device of the calling thread's network namespace.
+/// What hangs on a device of the calling thread's network namespace, or on one that stands above it: a
+/// bond, a bridge or a team whose port it is, a VLAN of it.
 ///
 /// # Errors
 /// If the kernel does not list addresses.
 pub fn lifelines(ifname: &str) -> Result<Vec<Lifeline>, NetlinkError> {
     let mut route = Route::open()?;
-    let ifindex = route.link(ifname)?.ifindex;
+    let ifname = route.link(ifname)?.name;
+    let links = route.links()?;
+    // Where sysfs does not show this namespace, it is the device alone.
+    let all = Sysfs::open(&links).ok().and_then(|sysfs| {
+        let file = sysfs.file(&ifname, DeviceFile::Threaded)?;
+        Some(with_uppers(file.parent()?.parent()?, &ifname))
+    });
+    let all = all.unwrap_or_else(|| BTreeSet::from([ifname]));
     let file = |name: &str| {
         std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
     };
     let mut found = Vec::new();
-    if defaults(&file("route"), &file("ipv6_route")).any(|it| it == ifname) {
+    if defaults(&file("route"), &file("ipv6_route")).any(|it| all.contains(it)) {
         found.push(Lifeline::DefaultRoute);
     }
+    let one_of_all =
+        |ifindex: u32| links.iter().any(|link| link.ifindex == ifindex && all.contains(&link.name));
     if let Some(address) = terminal()
-        && route.addresses()?.iter().any(|it| it.ifindex == ifindex && it.ip == address)
+        && route.addresses()?.iter().any(|it| it.ip == address && one_of_all(it.ifindex))
     {
         found.push(Lifeline::Terminal(address));
     }
     Ok(found)
+}
+
+/// A device with all that stand above it. `net` is sysfs's `class/net`, where a device's directory has a
+/// link `upper_NAME` for each that stands on it.
+fn with_uppers(net: &Path, ifname: &str) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut next = vec![ifname.to_owned()];
+    while let Some(name) = next.pop() {
+        if all.contains(&name) {
+            continue;
+        }
+        let entries = std::fs::read_dir(net.join(&name)).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        next.extend(names.filter_map(|name| name.strip_prefix("upper_").map(str::to_owned)));
+        all.insert(name);
+    }
+    all
 }
 
 /// The devices of default routes: `/proc/net/route` and `/proc/net/ipv6_route`.
@@ -116,6 +146,30 @@ mod tests {
         );
         assert_eq!(defaults(four, &six).collect::<Vec<_>>(), ["eth0", "eth2"]);
         assert_eq!(defaults("", "garbage 00").count(), 0);
+    }
+
+    #[test]
+    fn a_port_carries_what_its_bond_and_the_bridge_above_carry() {
+        let net = std::env::temp_dir().join(format!("napkin-lifeline-{}", std::process::id()));
+        let devices: [(&str, &[&str]); 5] = [
+            ("eth0", &["mtu", "upper_bond0", "upper_eth0.5"]),
+            ("eth1", &["upper_bond0"]),
+            ("bond0", &["lower_eth0", "lower_eth1", "upper_br0"]),
+            // The kernel has no circles; nobody is caught in one either way.
+            ("br0", &["lower_bond0", "upper_eth0"]),
+            ("eth0.5", &["lower_eth0"]),
+        ];
+        for (device, files) in devices {
+            std::fs::create_dir_all(net.join(device)).expect("made");
+            for file in files {
+                std::fs::write(net.join(device).join(file), "").expect("written");
+            }
+        }
+        let all = |ifname: &str| with_uppers(&net, ifname).into_iter().collect::<Vec<_>>();
+        assert_eq!(all("eth1"), ["bond0", "br0", "eth0", "eth0.5", "eth1"]);
+        assert_eq!(all("eth0.5"), ["eth0.5"]);
+        assert_eq!(all("lo"), ["lo"], "one that sysfs does not show");
+        std::fs::remove_dir_all(&net).expect("it is ours");
     }
 
     #[test]

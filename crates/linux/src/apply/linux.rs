@@ -16,6 +16,7 @@ use napkin_kernel::sysfs::{DeviceFile, Sysfs, online_cpus};
 use napkin_os::procfs::irq;
 use napkin_os::procfs::thread::{self, ThreadStat};
 use napkin_os::rights::Right;
+use napkin_os::sched::{SchedError, pin, unpin};
 
 /// The kernel's thread that makes all others, and hands its CPUs down to them.
 const KTHREADD: i32 = 2;
@@ -219,11 +220,7 @@ impl Backend for Linux {
     }
 
     fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError> {
-        let gone = || BackendError::Gone {
-            what: place.what(),
-            ifname: at.device.ifname.clone(),
-            subject: place.subject(),
-        };
+        let gone = || gone(at, place);
         match (place, value) {
             (Place::Napi(instance, setting), Value::Number(number)) => {
                 let napi = at.napi(instance).ok_or_else(gone)?;
@@ -237,11 +234,11 @@ impl Backend for Linux {
             }
             (Place::ThreadCpus(instance), Value::Cpus(_)) => {
                 let pid = self.pid(at, instance)?.ok_or_else(gone)?;
-                place_thread(pid, place, value)
+                place_thread(pid, place, value, pin)
             }
             (Place::ThreadClass(instance), Value::Class(_)) => {
                 let pid = self.pid(at, instance)?.ok_or_else(gone)?;
-                place_thread(pid, place, value)
+                place_thread(pid, place, value, pin)
             }
             (Place::IrqCpus(instance), Value::Cpus(cpus)) => {
                 let number = at.napi(instance).and_then(|napi| napi.irq).ok_or_else(gone)?;
@@ -250,6 +247,21 @@ impl Backend for Linux {
             (place, value) => {
                 Err(BackendError::NoSuchValue { what: place.what(), value: value.to_string() })
             }
+        }
+    }
+
+    fn put_back(
+        &mut self,
+        at: &Snapshot,
+        place: &Place,
+        value: &Value,
+    ) -> Result<(), BackendError> {
+        match place {
+            Place::ThreadCpus(instance) => {
+                let pid = self.pid(at, instance)?.ok_or_else(|| gone(at, place))?;
+                place_thread(pid, place, value, unpin)
+            }
+            _ => self.write(at, place, value),
         }
     }
 
@@ -284,7 +296,7 @@ impl Backend for Linux {
         place: &Place,
         value: &Value,
     ) -> Result<(), BackendError> {
-        place_thread(thread.tid, place, value)
+        place_thread(thread.tid, place, value, unpin)
     }
 
     fn new_thread_cpus(&self) -> Vec<usize> {
@@ -295,10 +307,21 @@ impl Backend for Linux {
     }
 }
 
-/// Sets a place of a thread's.
-fn place_thread(tid: i32, place: &Place, value: &Value) -> Result<(), BackendError> {
+/// That a place went with its instance or its thread.
+fn gone(at: &Snapshot, place: &Place) -> BackendError {
+    let ifname = at.device.ifname.clone();
+    BackendError::Gone { what: place.what(), ifname, subject: place.subject() }
+}
+
+/// Sets a place of a thread's, its CPUs by [`pin`] or [`unpin`].
+fn place_thread(
+    tid: i32,
+    place: &Place,
+    value: &Value,
+    to_cpus: fn(Option<i32>, &[usize]) -> Result<(), SchedError>,
+) -> Result<(), BackendError> {
     let done = match value {
-        Value::Cpus(cpus) => napkin_os::sched::pin(Some(tid), cpus),
+        Value::Cpus(cpus) => to_cpus(Some(tid), cpus),
         Value::Class(class) => napkin_os::sched::classify(Some(tid), *class),
         Value::Number(_) => {
             return Err(BackendError::NoSuchValue { what: place.what(), value: value.to_string() });

@@ -3,6 +3,8 @@
 //! Pure: a device as it was found, a kernel as it was probed, and the options go in. What is already
 //! as it should be is no change, so a second apply plans nothing.
 
+use std::collections::BTreeSet;
+
 use napkin_os::sched::{Class, CpuList};
 use napkin_policy::{Policy, Threaded};
 use serde::Serialize;
@@ -146,12 +148,14 @@ pub fn wanted(
         }
     }
     let mut placed = false;
+    // One that several instances have can go to one place only: the first one's.
+    let mut irqs = BTreeSet::new();
     for (instance, napi) in &instances {
         if let Some(cpu) = cpu_of(instance, &options.cpus) {
             if threaded {
                 wishes.push((Place::ThreadCpus(instance.clone()), Value::Cpus(vec![cpu])));
             }
-            if napi.irq.is_some() {
+            if napi.irq.is_some_and(|irq| irqs.insert(irq)) {
                 wishes.push((Place::IrqCpus(instance.clone()), Value::Cpus(vec![cpu])));
             }
             placed |= threaded || napi.irq.is_some();

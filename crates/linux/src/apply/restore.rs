@@ -109,10 +109,10 @@ fn knows(store: &Store, ifname: &str) -> Result<bool, JournalError> {
     Ok(store.survey()?.iter().any(had))
 }
 
-/// Whether a device is known to be there, wherever.
+/// Whether a device may still be there, wherever.
 fn lives<W: Backend>(backend: &mut W, journal: &DeviceJournal) -> Result<bool, ApplyError> {
     let Some(identity) = journal.identity() else { return Ok(false) };
-    Ok(matches!(backend.whereabouts(identity)?, Whereabouts::Elsewhere { .. }))
+    Ok(!matches!(backend.whereabouts(identity)?, Whereabouts::Gone))
 }
 
 /// The changes of a device of another namespace that is in this one now.
@@ -288,7 +288,7 @@ pub(super) fn put_back<W: Backend>(
         };
         settled[number] = now.is_some();
         let before = &record.before;
-        match (record.judge(now.as_ref()), now) {
+        match (record.judge(now.as_ref(), &at.cpus), now) {
             (Standing::Before, _) => {}
             (Standing::Gone, _) | (_, None) => {
                 // A thread's go with the thread, and do not come back with it.
@@ -310,7 +310,7 @@ pub(super) fn put_back<W: Backend>(
                             .map_err(|right| ApplyError::NoRight { ifname, right })?;
                     }
                     fault::point();
-                    if let Err(error) = backend.write(at, place, before) {
+                    if let Err(error) = backend.put_back(at, place, before) {
                         let why = error.to_string();
                         restored.failed.push(Failed { place: place.clone(), why });
                         left[number] = true;
@@ -365,7 +365,7 @@ fn kept_thread<W: Backend>(
         return Ok(Outcome::Nothing);
     }
     let Some(now) = backend.read_thread(thread, place) else { return Ok(Outcome::Nothing) };
-    match record.judge(Some(&now)) {
+    match record.judge(Some(&now), &at.cpus) {
         Standing::Before | Standing::Gone => Ok(Outcome::Nothing),
         Standing::Foreign if !options.force => Ok(Outcome::Foreign(now)),
         Standing::Foreign | Standing::Ours => {

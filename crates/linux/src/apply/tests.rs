@@ -150,6 +150,17 @@ fn queues_take_the_cpus_round_and_round() {
 }
 
 #[test]
+fn an_interrupt_of_several_instances_has_one_place() {
+    let (mut backend, place) = (Fake::new(3), Home::new());
+    backend.devices[0].napis[1].irq = backend.devices[0].napis[0].irq;
+    let options = Options { cpus: vec![1, 3], ..plain() };
+    let done = applied(&mut backend, &place.store(), "base", &options).expect("applied").done;
+    let said: Vec<String> = done.iter().map(Change::to_string).collect();
+    let both = ["irq-cpus of queue 0 from 0-3 to 1", "irq-cpus of queue 2 from 0-3 to 1"];
+    assert_eq!(said, both, "who put it to a second place would find that at the first");
+}
+
+#[test]
 fn one_queue_is_set_alone() {
     let (mut backend, place) = (Fake::new(3), Home::new());
     let options = Options { queue: Some(1), ..plain() };

@@ -136,10 +136,11 @@ fn one<W: Backend>(
         Some(now) if now == *old => Ok(Outcome::WasSo),
         Some(now) if now == *new => {
             fault::point();
-            backend.write(at, place, old)?;
+            backend.put_back(at, place, old)?;
             fault::point();
             Ok(Outcome::Set)
         }
+        Some(now) if place.is_left_of(old, &now, &at.cpus) => Ok(Outcome::WasSo),
         Some(now) => Ok(Outcome::Other(now)),
     }
 }

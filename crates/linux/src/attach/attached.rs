@@ -22,7 +22,7 @@ pub(crate) const MAX_DESCRIPTORS: usize = 1 << 20;
 
 /// More changes of one process than this are not made: each is written down, and kept until the
 /// process ends.
-const MAX_CHANGES: usize = 1 << 16;
+pub(super) const MAX_CHANGES: usize = 1 << 16;
 
 /// So many reasons are remembered; then they are told anew.
 const MAX_TOLD: usize = 1_024;
@@ -319,12 +319,15 @@ impl Attached {
         let mut there = BTreeSet::new();
         let mut failed = Vec::new();
         let mut count = 0;
+        // Before anything is set in it: what has the options now has them from the program itself, unless a
+        // process that came since has them from one that was set.
+        let own = !self.looked && (self.seen.is_none() || shared.sockets.is_empty());
         for socket in found.sockets() {
             let Kind::Socket(inode) = socket.kind else { continue };
             if !there.insert(inode) || self.sockets.contains(&inode) {
                 continue;
             }
-            match self.set_socket(&socket, inode, options, shared, recorder) {
+            match self.set_socket(&socket, inode, options, own, shared, recorder) {
                 Ok(set) => count += usize::from(set),
                 Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
@@ -355,6 +358,7 @@ impl Attached {
         socket: &Descriptor,
         inode: u64,
         options: SocketOptions,
+        own: bool,
         shared: &mut Shared,
         recorder: &mut dyn Recorder,
     ) -> Result<bool, ProcessError> {
@@ -375,8 +379,11 @@ impl Attached {
             if let Some(old) = shared.sockets.get(&inode) {
                 let old = *old;
                 self.record(What::Socket { tid, fd, inode, old, new }, recorder)?;
-            } else if !self.looked && shared.sockets.is_empty() {
+            } else if own {
                 self.own_sockets.insert(inode);
+                // For a restore, as with an epoll context that was so.
+                let what = What::Socket { tid, fd, inode, old: new, new };
+                let _ = recorder.before(&self.change(what));
             }
             return Ok(false);
         }

@@ -9,6 +9,7 @@
 mod attached;
 mod attachment;
 mod event;
+mod inherited;
 mod moved;
 mod napi;
 mod pace;
@@ -23,6 +24,7 @@ pub(crate) use attached::MAX_DESCRIPTORS;
 pub(crate) use attachment::cpu_time;
 pub use attachment::{Attachment, Look};
 pub use event::{Detail, Event, EventKind, Lines};
+pub(crate) use inherited::restore_inherited;
 pub(crate) use moved::restore_moved;
 pub use napi::{cpus_by_napi, set_on};
 pub use pace::{FAST, FAST_FOR, SLOW};

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::attached::{Attached, MAX_DESCRIPTORS};
+use super::attached::{Attached, MAX_CHANGES, MAX_DESCRIPTORS};
 use super::event::{Event, EventKind};
 use crate::process_change::{Recorder, What};
 use napkin_kernel::process::{Descriptor, Kind, ProcessError, socket, socket::is_internet};
@@ -58,6 +58,7 @@ impl Attached {
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
+        self.forget_ended()?;
         let waits = self.process.waits(1, Duration::ZERO)?;
         if waits.seen.is_empty() && waits.receives.is_empty() {
             // Of one that runs the kernel tells nothing.
@@ -98,6 +99,19 @@ impl Attached {
             let socket = found.sockets().filter(|socket| socket.fd == receive.fd);
             let Some(ids) = self.napi_ids(socket)? else { continue };
             self.move_to(receive.tid, &ids, "its socket", cpu_of, recorder, events)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what was changed of threads that have ended: a server may begin others without end.
+    fn forget_ended(&mut self) -> Result<(), ProcessError> {
+        let threads: BTreeSet<i32> = self.process.threads()?.into_iter().collect();
+        // A list that may have been cut says nothing of those that are not in it.
+        if threads.len() < MAX_CHANGES {
+            self.changes.retain(|_, change| match change.what {
+                What::Affinity { tid, .. } => threads.contains(&tid),
+                _ => true,
+            });
         }
         Ok(())
     }

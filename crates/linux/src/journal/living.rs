@@ -37,11 +37,25 @@ impl Living {
     }
 }
 
+/// Whether no process is in a PID namespace any more; `false` if not all can be seen.
+pub(super) fn pid_namespace_ended(inode: u64) -> bool {
+    let it = format!("pid:[{inode}]");
+    let is_in = |process: fs::DirEntry| {
+        fs::read_link(process.path().join("ns/pid")).is_ok_and(|of| of.as_os_str() == it.as_str())
+    };
+    sees_all_processes()
+        && fs::read_dir("/proc").is_ok_and(|mut all| !all.any(|it| it.is_ok_and(is_in)))
+}
+
+fn sees_all_processes() -> bool {
+    let first = fs::read_link("/proc/self/ns/pid");
+    Right::SysPtrace.held() && first.is_ok_and(|it| it.as_os_str() == FIRST_PID_NAMESPACE)
+}
+
 /// Every network namespace that something holds, by its inode, with a file that stands for it;
 /// `None` if not all can be seen.
 pub(crate) fn namespaces() -> Option<BTreeMap<u64, PathBuf>> {
-    let first = fs::read_link("/proc/self/ns/pid").ok()?;
-    if !Right::SysPtrace.held() || first.as_os_str() != FIRST_PID_NAMESPACE {
+    if !sees_all_processes() {
         return None;
     }
     let mut found = BTreeMap::new();

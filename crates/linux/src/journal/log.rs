@@ -35,6 +35,10 @@ pub struct Header {
     pub namespace: Identity,
     /// The device or the process that it is about.
     pub subject: Subject,
+    /// The PID namespace, by its inode, in which a process's ids are its own; not of a device, and not in
+    /// an older napkin's file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<u64>,
 }
 
 /// What was changed.
@@ -65,8 +69,23 @@ pub enum Subject {
 
 impl Header {
     pub(super) fn new(boot_id: &str, namespace: Identity, subject: Subject) -> Header {
-        Header { format: FORMAT, boot_id: boot_id.to_owned(), namespace, subject }
+        let pid_namespace = match &subject {
+            Subject::Process { .. } => pid_namespace(),
+            Subject::Device { .. } => None,
+        };
+        Header { format: FORMAT, boot_id: boot_id.to_owned(), namespace, subject, pid_namespace }
     }
+
+    /// Whether it is known to be of another PID namespace than this process's.
+    pub(super) fn is_of_other_processes(&self) -> bool {
+        let other = |theirs: u64| pid_namespace().is_some_and(|ours| ours != theirs);
+        self.pid_namespace.is_some_and(other)
+    }
+}
+
+/// The inode of this process's PID namespace.
+fn pid_namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid").ok().map(|file| file.ino())
 }
 
 /// A file with its lines.

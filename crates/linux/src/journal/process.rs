@@ -10,9 +10,11 @@ use std::path::PathBuf;
 
 use super::Store;
 use super::error::JournalError;
+use super::living;
 use super::lock::Lock;
 use super::log::{Header, Log, Subject};
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
+use napkin_kernel::process::SocketOptions;
 
 /// Lines beside those that are needed after which a file is looked through: a server opens and
 /// closes sockets for as long as it runs.
@@ -60,6 +62,16 @@ impl ProcessJournal {
         }
     }
 
+    /// Whether it is of another PID namespace: its ids are other processes' here, or nobody's.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.log.header.is_of_other_processes()
+    }
+
+    /// Whether it is known that no process is in its PID namespace any more.
+    pub(crate) fn namespace_ended(&self) -> bool {
+        self.log.header.pid_namespace.is_some_and(living::pid_namespace_ended)
+    }
+
     /// For each thing that was changed, the changes that put it back, to be tried in this order:
     /// from what it was last set to, and from what it may still be if the last was not made.
     pub fn records(&self) -> Vec<Vec<ProcessChange>> {
@@ -88,7 +100,7 @@ impl ProcessJournal {
     /// If it could not be written; then it must not be made.
     pub fn before(&mut self, change: &ProcessChange) -> Result<(), JournalError> {
         let last = self.last.get(&key(change)).and_then(|at| self.log.entries.get(*at));
-        if last == Some(change) {
+        if last == Some(change) || self.may_be_inherited(change) {
             return Ok(());
         }
         if self.log.entries.len() > 2 * self.needed + SLACK {
@@ -100,6 +112,19 @@ impl ProcessJournal {
         appended?;
         self.last.insert(key(change), self.log.entries.len() - 1);
         Ok(())
+    }
+
+    /// Whether a socket that is told to be as the program had set it may have that from a listener that an
+    /// earlier napkin set, and has not put back: then it is not to be left.
+    fn may_be_inherited(&self, change: &ProcessChange) -> bool {
+        let What::Socket { new, .. } = change.what else { return false };
+        // Nobody reads a socket's budget.
+        let seen = |options: SocketOptions| SocketOptions { busy_poll_budget: None, ..options };
+        let set = |earlier: &ProcessChange| match earlier.what {
+            What::Socket { new: theirs, .. } => earlier.is_change() && seen(theirs) == seen(new),
+            _ => false,
+        };
+        !change.is_change() && self.earlier.iter().any(set)
     }
 
     /// Removes the file: nothing in it is needed any more.

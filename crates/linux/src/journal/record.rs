@@ -36,13 +36,15 @@ pub enum Standing {
 }
 
 impl Record {
-    /// Whose the value is.
-    pub fn judge(&self, now: Option<&Value>) -> Standing {
+    /// Whose the value is, where these CPUs are on.
+    pub fn judge(&self, now: Option<&Value>, on: &[usize]) -> Standing {
         match now {
             None => Standing::Gone,
             Some(now) if *now == self.before => Standing::Before,
             // An earlier one is there if we died between the line and the change.
             Some(now) if *now == self.set || self.earlier.contains(now) => Standing::Ours,
+            // A restore that was interrupted gave a thread what is on of its CPUs.
+            Some(now) if self.spot.place.is_left_of(&self.before, now, on) => Standing::Before,
             Some(_) => Standing::Foreign,
         }
     }

@@ -14,6 +14,8 @@ use crate::{process_change::ProcessChange, process_change::Recorder, process_cha
 use napkin_kernel::process::{Params, SocketOptions};
 use napkin_kernel::settings::Setting;
 
+mod locks;
+
 /// A directory of the test's own, in memory where there is such a place.
 struct Home(PathBuf);
 
@@ -80,7 +82,32 @@ fn what_was_first_and_what_was_last_is_known_by_whoever_opens_it() {
         (Some(31), Standing::Foreign),
         (None, Standing::Gone),
     ] {
-        assert_eq!(first.judge(now.map(Value::Number).as_ref()), standing, "{now:?}");
+        assert_eq!(first.judge(now.map(Value::Number).as_ref(), &[]), standing, "{now:?}");
+    }
+}
+
+#[test]
+fn a_thread_that_lacks_a_cpu_that_is_off_is_as_it_was() {
+    let home = Home::new();
+    let instance = || Instance { rx: vec![0], tx: vec![], nth: 0 };
+    let mut journal = home.store().device(7, "va", None).expect("there is none");
+    for place in [Place::ThreadCpus(instance()), Place::IrqCpus(instance())] {
+        let spot = Spot { place, napi_id: Some(100) };
+        let (old, new) = (Value::Cpus(vec![0, 1, 2]), Value::Cpus(vec![1]));
+        journal.before(&spot, &old, &new).expect("written");
+    }
+    let [thread, irq] = journal.records() else { panic!("{:?}", journal.records()) };
+    for (now, on, of_thread, of_irq) in [
+        (vec![0, 1, 2], vec![0, 1, 2, 3], Standing::Before, Standing::Before),
+        (vec![0, 1], vec![0, 1, 3], Standing::Before, Standing::Foreign),
+        (vec![0], vec![0, 1, 3], Standing::Foreign, Standing::Foreign),
+        (vec![0, 1], vec![0, 1, 2], Standing::Foreign, Standing::Foreign),
+        // It may be what there is of the old ones: it is set again, to be sure.
+        (vec![1], vec![1, 3], Standing::Ours, Standing::Ours),
+    ] {
+        let now = Value::Cpus(now);
+        let judged = (thread.judge(Some(&now), &on), irq.judge(Some(&now), &on));
+        assert_eq!(judged, (of_thread, of_irq), "{now} of {on:?}");
     }
 }
 
@@ -196,28 +223,6 @@ fn a_file_does_not_grow_with_what_is_repeated() {
     assert!(again.records().iter().all(|it| it.set == Value::Number(500 % 3)));
 }
 
-#[test]
-fn a_lock_says_who_has_it_and_ends_with_its_holder() {
-    let home = Home::new();
-    let lock = home.store().lock(7, "va", None).expect("nobody has it");
-    let error = home.store().lock(7, "va", None).expect_err("held");
-    let JournalError::Locked { what, holder } = &error else { panic!("{error}") };
-    assert_eq!((what.as_str(), holder.pid), ("va", std::process::id()));
-    assert!(error.to_string().contains(&format!("process {} (", std::process::id())), "{error}");
-    assert!(!holder.command.is_empty());
-    for (ago, told) in [(10, " s now"), (300, "for 5 min now"), (7_300, "for 2 h now")] {
-        let holder = Holder { since: holder.since - ago, ..holder.clone() };
-        assert!(holder.to_string().ends_with(told), "{holder}");
-    }
-    home.store().lock(8, "vb", None).expect("another device is another's");
-    drop(lock);
-    drop(home.store().lock(7, "va", None).expect("given up"));
-    // A file that a dead holder left is no lock.
-    fs::write(home.0.join("device-c1-7.lock"), b"{\"pid\":1,\"command\":\"x\",\"since\":0}")
-        .expect("left");
-    home.store().lock(7, "va", None).expect("nobody has it");
-}
-
 fn epoll(fd: i32, old: u32, new: u32) -> ProcessChange {
     let usecs = |busy_poll_usecs| Params { busy_poll_usecs, ..Params::default() };
     let what = What::Epoll { tid: 4_194_305, fd, old: usecs(old), new: usecs(new) };
@@ -271,6 +276,27 @@ fn a_process_s_sockets_and_threads_are_told_from_the_first_before_as_well() {
 }
 
 #[test]
+fn a_socket_of_the_program_s_own_is_written_down_unless_it_may_be_an_earlier_run_s() {
+    let home = Home::new();
+    let usecs = |busy_poll_usecs| SocketOptions { busy_poll_usecs, ..SocketOptions::default() };
+    let of = |inode, old, new| {
+        let what = What::Socket { tid: 4_194_305, fd: 5, inode, old: usecs(old), new: usecs(new) };
+        ProcessChange { pid: 4_194_305, start_time: 5, what }
+    };
+    let run = |changes: &[ProcessChange]| {
+        let mut recorder = home.store().recorder();
+        changes.iter().for_each(|change| recorder.before(change).expect("written"));
+    };
+    let told = || home.store().process(4_194_305, 5).expect("readable").records();
+    run(&[of(77, 0, 10), of(78, 10, 10)]);
+    assert_eq!(told(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)]]);
+    assert!(!told()[1][0].is_change());
+    // Since then the first may have handed it on to another.
+    run(&[of(78, 10, 10), of(79, 10, 10), of(80, 20, 20)]);
+    assert_eq!(told(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)], vec![of(80, 20, 20)]]);
+}
+
+#[test]
 fn what_another_boot_left_and_what_was_never_begun_is_swept() {
     let home = Home::new();
     write(&home.elsewhere("an earlier boot", 1), &[(0, 0, 20)]);
@@ -293,25 +319,6 @@ fn a_directory_that_cannot_be_read_is_not_an_empty_one() {
     fs::write(&home.0, "no directory").expect("written");
     assert!(home.store().survey().is_err());
     fs::remove_file(&home.0).expect("it is ours");
-}
-
-#[test]
-fn a_lock_has_one_holder_however_many_come_and_go() {
-    let home = Home::new();
-    let holders = AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..3_000 {
-                    let Ok(lock) = home.store().lock(7, "va", None) else { continue };
-                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two at once");
-                    std::thread::yield_now();
-                    holders.fetch_sub(1, Ordering::SeqCst);
-                    drop(lock);
-                }
-            });
-        }
-    });
 }
 
 #[test]
@@ -394,19 +401,6 @@ fn what_an_earlier_run_left_in_a_process_that_lives_is_kept_until_it_is_closed()
     drop(socket);
     again();
     assert_eq!(fs::read_dir(&home.0).expect("there").count(), 0, "nothing is left to put back");
-}
-
-#[test]
-fn a_lock_is_held_without_a_word_where_there_is_no_room_for_one() {
-    let home = Home::new();
-    drop(home.store().lock(7, "va", None).expect("nobody has it"));
-    fault::disk::fill(true);
-    let lock = home.store().lock(7, "va", None);
-    fault::disk::fill(false);
-    let lock = lock.expect("nobody has it");
-    let error = home.store().lock(7, "va", None).expect_err("held");
-    assert!(error.to_string().contains("va is held by another napkin"), "{error}");
-    drop(lock);
 }
 
 proptest! {

@@ -3,21 +3,21 @@
 #[path = "../../../kernel/tests/harness/mod.rs"]
 mod harness;
 mod pin;
+mod sockets;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use harness::Program;
-use harness::namespace::needs_rights;
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::process::{Params, Process};
 use napkin_linux::apply::{Linux, RestoreOptions, restore};
 use napkin_linux::attach::{Attachment, Event, EventKind, Plan};
 use napkin_linux::journal::Store;
 use napkin_linux::process_change::{ProcessChange, Recorder, Restored, What};
-use napkin_os::rights::Right;
 use napkin_testing::test;
 
 /// Remembers what would be written down.
@@ -52,6 +52,15 @@ fn attach(program: &Program, policy: &str) -> (Attachment<Notes>, Notes) {
     let mut attachment = Attachment::new(plan(policy), notes.clone());
     attachment.add(program.pid()).expect("it lives");
     (attachment, notes)
+}
+
+/// A journal of the test's own, of the running boot.
+fn store(name: &str) -> (PathBuf, Store) {
+    let directory = format!("napkin-attach-{}-{name}", std::process::id());
+    let directory = std::env::temp_dir().join(directory);
+    let boot = napkin_kernel::namespace::boot_id().expect("procfs");
+    let here = Namespace::identity().expect("procfs");
+    (directory.clone(), Store::at(directory, boot, here))
 }
 
 const OFF: &str = "(0, 0, 0)";
@@ -300,11 +309,7 @@ fn restore_finds_what_moved_after_the_napkin_that_set_it_had_died() {
     for then in ["", "; c = select.epoll()"] {
         let mut program = Program::start();
         program.ask("a = select.epoll(); b = select.epoll(); set_params(b, 0, 64, 1)");
-        let directory = format!("napkin-attach-{}-{}", std::process::id(), then.len());
-        let directory = std::env::temp_dir().join(directory);
-        let boot = napkin_kernel::namespace::boot_id().expect("procfs");
-        let here = Namespace::identity().expect("procfs");
-        let store = Store::at(directory.clone(), boot, here);
+        let (directory, store) = store(&format!("moved-{}", then.len()));
         let mut attachment = Attachment::new(plan("suspend20"), store.recorder());
         attachment.add(program.pid()).expect("it lives");
         attachment.look();
@@ -350,51 +355,6 @@ fn an_exec_is_survived() {
     assert_eq!((restoration.done, restoration.gone), (1, 1));
     assert_eq!(params(), Params::default());
     assert_eq!(notes.before.borrow().len(), 2);
-}
-
-#[test]
-fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
-    needs_rights(&[Right::NetAdmin]);
-    let mut program = Program::start();
-    program.ask(
-        "def options(s): return s.getsockopt(1, 46), s.getsockopt(1, 69)\n\
-         l = socket.create_server(('127.0.0.1', 0)); u = socket.socketpair()[0]",
-    );
-    let (mut attachment, notes) = attach(&program, "busypoll");
-    attachment.look();
-    let set = program.ask("answer = options(l)");
-    assert!(set.ends_with(", 1)") && !set.starts_with("(0"), "{set}");
-    assert_eq!(program.ask("answer = options(u)"), "(0, 0)", "a unix socket has no packets");
-    // An accepted connection has them from the kernel, before anybody could have looked.
-    program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
-    assert_eq!(program.ask("answer = options(s)"), set);
-    assert_eq!(program.ask("answer = options(c)"), "(0, 0)");
-    attachment.look();
-    assert_eq!(program.ask("answer = options(c)"), set);
-    let written = notes.before.borrow().len();
-    assert_eq!(written, 2, "the listener and the program's own connection");
-    attachment.restore();
-    for socket in ["l", "s", "c"] {
-        assert_eq!(program.ask(&format!("answer = options({socket})")), "(0, 0)", "{socket}");
-    }
-}
-
-#[test]
-fn sockets_that_come_and_go_are_not_remembered() {
-    needs_rights(&[Right::NetAdmin]);
-    let mut program = Program::start();
-    let (mut attachment, notes) = attach(&program, "busypoll");
-    for _ in 0..5 {
-        program.ask("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)");
-        attachment.look();
-        program.ask("u.close()");
-        attachment.look();
-    }
-    assert_eq!(notes.before.borrow().len(), 5, "each was set");
-    program.ask("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)");
-    attachment.look();
-    let (restoration, _) = attachment.restore();
-    assert_eq!((restoration.done, restoration.gone), (1, 0), "only what is open");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use napkin_kernel::namespace::Namespace;
 use napkin_linux::attach::{Attachment, EventKind};
@@ -40,67 +41,112 @@ fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
     }
 }
 
-/// A server whose thread begins with `begin` and then waits in `wait`, in a loop.
+#[test]
+fn a_thread_that_has_ended_is_not_remembered() {
+    let mut bed = Bed::new("pass", "if s.recv(64) == b'end': return");
+    bed.send("x");
+    bed.program.ask("arrived.wait()");
+    until_pinned(&mut bed.attachment);
+    bed.send("end");
+    bed.program.ask("t.join(); task = f'/proc/self/task/{t.native_id}'");
+    while bed.program.ask("answer = os.path.exists(task)") == "True" {
+        std::thread::yield_now();
+    }
+    // Threads are looked for twice in a second.
+    std::thread::sleep(Duration::from_millis(600));
+    bed.attachment.look();
+    let (restoration, events) = bed.attachment.restore();
+    assert_eq!((restoration.done, restoration.gone), (0, 0), "{events:?}");
+}
+
+/// A server at one end of a link, and who sends to it at the other.
+struct Bed {
+    program: Program,
+    sender: Program,
+    attachment: Attachment<Notes>,
+    notes: Notes,
+    /// CPUs that there are, and the one where every instance is said to be polled.
+    cpus: Vec<usize>,
+    cpu: usize,
+    /// The instances of which that was asked.
+    asked: Rc<RefCell<BTreeSet<u32>>>,
+    _link: Link,
+}
+
+impl Bed {
+    /// A server whose thread begins with `begin` and then waits in `wait`, in a loop.
+    fn new(begin: &str, wait: &str) -> Bed {
+        needs_cpus(2);
+        let link = Link::new();
+        let start = |within: &Namespace| within.run(Program::start).expect("entered");
+        let (mut program, sender) = (start(&link.here), start(&link.there));
+        let cpus = napkin_os::sched::usable_cpus();
+        let cpu = cpus[1];
+        let notes = Notes::default();
+        let mut attachment = Attachment::new(plan("suspend20"), notes.clone());
+        let asked = Rc::new(RefCell::new(BTreeSet::new()));
+        let asks = asked.clone();
+        attachment.pin_with(Box::new(move |napi_id: u32| {
+            asks.borrow_mut().insert(napi_id);
+            Some(cpu)
+        }));
+        attachment.add(program.pid()).unwrap();
+        program.ask(&format!(
+            "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.9.0.1', 7000))\n\
+             {begin}; arrived = threading.Event()\n\
+             def serve():\n\
+             \x20   while True:\n\
+             \x20       {wait}\n\
+             \x20       arrived.set()\n\
+             t = threading.Thread(target=serve, daemon=True); t.start()",
+        ));
+        Bed { program, sender, attachment, notes, cpus, cpu, asked, _link: link }
+    }
+
+    fn send(&mut self, text: &str) {
+        self.sender.ask(&format!(
+            "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+             u.sendto(b'{text}', ('10.9.0.1', 7000))"
+        ));
+    }
+}
+
 fn pins_and_puts_back(begin: &str, wait: &str) {
-    needs_cpus(2);
-    let link = Link::new();
-    let start = |within: &Namespace| within.run(Program::start).expect("entered");
-    let (mut program, mut sender) = (start(&link.here), start(&link.there));
-    let cpus = napkin_os::sched::usable_cpus();
-    let cpu = cpus[1];
-    let notes = Notes::default();
-    let mut attachment = Attachment::new(plan("suspend20"), notes.clone());
-    let asked = Rc::new(RefCell::new(BTreeSet::new()));
-    let asks = asked.clone();
-    attachment.pin_with(Box::new(move |napi_id: u32| {
-        asks.borrow_mut().insert(napi_id);
-        Some(cpu)
-    }));
-    attachment.add(program.pid()).unwrap();
-    program.ask(&format!(
-        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.9.0.1', 7000))\n\
-         {begin}; arrived = threading.Event()\n\
-         def serve():\n\
-         \x20   while True:\n\
-         \x20       {wait}; arrived.set()\n\
-         t = threading.Thread(target=serve, daemon=True); t.start()",
-    ));
+    let mut bed = Bed::new(begin, wait);
     let affinity = "answer = sorted(os.sched_getaffinity(t.native_id))";
-    let before = program.ask(affinity);
+    let before = bed.program.ask(affinity);
     // Without a packet there is nothing to go by, and nothing is moved.
     loop {
-        let events = attachment.look().events;
+        let events = bed.attachment.look().events;
         if events.iter().any(|it| it.to_string().contains("not pinned: nothing has come to")) {
             break;
         }
         std::thread::yield_now();
     }
-    assert_eq!(program.ask(affinity), before);
-    sender.ask(
-        "u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.sendto(b'x', ('10.9.0.1', 7000))",
-    );
-    program.ask("arrived.wait()");
-    let napi_id: u32 = program.ask("answer = s.getsockopt(1, 56)").parse().unwrap();
+    assert_eq!(bed.program.ask(affinity), before);
+    bed.send("x");
+    bed.program.ask("arrived.wait()");
+    let napi_id: u32 = bed.program.ask("answer = s.getsockopt(1, 56)").parse().unwrap();
     assert!(napi_id > 0, "the socket has none");
-    let pinned = until_pinned(&mut attachment);
+    let pinned = until_pinned(&mut bed.attachment);
     let moved_to = |kind: &EventKind| match kind {
         EventKind::Pinned { napi_id, cpus, .. } => Some((*napi_id, cpus.clone())),
         _ => None,
     };
-    assert_eq!(moved_to(&pinned), Some((napi_id, vec![cpu])));
-    assert_eq!(program.ask(affinity), format!("[{cpu}]"));
-    assert_eq!(*asked.borrow(), BTreeSet::from([napi_id]));
-    let (restoration, _) = attachment.restore();
+    assert_eq!(moved_to(&pinned), Some((napi_id, vec![bed.cpu])));
+    assert_eq!(bed.program.ask(affinity), format!("[{}]", bed.cpu));
+    assert_eq!(*bed.asked.borrow(), BTreeSet::from([napi_id]));
+    let (restoration, _) = bed.attachment.restore();
     assert_eq!(restoration.failed + restoration.changed, 0);
-    assert_eq!(program.ask(affinity), before);
+    assert_eq!(bed.program.ask(affinity), before);
     let affinity_changes = |change: &&ProcessChange| matches!(change.what, What::Affinity { .. });
-    let change = notes.before.borrow().iter().find(affinity_changes).cloned().expect("noted");
+    let change = bed.notes.before.borrow().iter().find(affinity_changes).cloned().expect("noted");
     // Moved by somebody else: left so, and said.
-    let other = cpus[0];
-    program.ask(&format!("os.sched_setaffinity(t.native_id, [{other}])"));
+    let other = bed.cpus[0];
+    bed.program.ask(&format!("os.sched_setaffinity(t.native_id, [{other}])"));
     let restored = change.restore().unwrap();
     assert_eq!(restored, Restored::Changed { now: format!("CPU {other}") });
-    assert_eq!(program.ask(affinity), format!("[{other}]"));
+    assert_eq!(bed.program.ask(affinity), format!("[{other}]"));
 }
 
 /// Looks until a thread was pinned: it is seen to wait now and then only.

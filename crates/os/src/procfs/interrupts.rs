@@ -66,6 +66,13 @@ impl Interrupts {
     }
 }
 
+/// What an interrupt's count of 32 bits has gone on by. One that went on by more than half of all numbers has
+/// fallen: it was made anew.
+pub fn gone_on(now: u32, then: u32) -> u32 {
+    let step = now.wrapping_sub(then);
+    if step > u32::MAX / 2 { now } else { step }
+}
+
 /// The drivers' names in a description: what stands behind the controller, the controller's own
 /// number and how the interrupt is triggered, none of which every kernel writes.
 fn device(description: &str) -> String {

@@ -133,6 +133,28 @@ pub fn pin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
     }
 }
 
+/// Gives a thread (`None`: the calling one) back CPUs that it had: those of them that it can still have.
+/// The kernel leaves out the others, as a CPU that is off. None means that it stays as it is.
+///
+/// # Errors
+/// If none of them can be used any more; the thread stays where it was then.
+pub fn unpin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
+    let Some(first) = cpus.first().copied() else { return Ok(()) };
+    let mut set = CpuSet::new();
+    cpus.iter().filter(|cpu| may_exist(**cpu)).for_each(|cpu| set.set(*cpu));
+    let refused = |source| SchedError::Affinity { source };
+    match sched_setaffinity(id(thread).map_err(refused)?, &set) {
+        Ok(()) => Ok(()),
+        Err(io::Errno::INVAL) => Err(unusable(first)),
+        Err(errno) => Err(refused(errno)),
+    }
+}
+
+/// What a thread has of its CPUs where only those of `on` are on.
+pub fn left_of(cpus: &[usize], on: &[usize]) -> Vec<usize> {
+    cpus.iter().copied().filter(|cpu| on.contains(cpu)).collect()
+}
+
 /// Puts a thread (`None`: the calling one) into a class.
 ///
 /// # Errors
@@ -256,6 +278,23 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_gets_back_those_of_its_cpus_that_are_still_there() {
+        let all = usable_cpus();
+        let had = [&all[..], &[ABSENT, 1 << 40]].concat();
+        let here = all[0];
+        let told = std::thread::spawn(move || {
+            pin(None, &[here]).expect("it is there");
+            let none = unpin(None, &[ABSENT]).expect_err("none of them is there");
+            assert!(matches!(none, SchedError::Cpu { cpu: ABSENT, .. }), "{none}");
+            unpin(None, &[]).expect("nothing is asked for");
+            assert_eq!(usable_cpus(), [here], "it stays");
+            unpin(None, &had).expect("some of them are there");
+            (left_of(&had, &usable_cpus()), usable_cpus())
+        });
+        assert_eq!(told.join().expect("no panic"), (all.clone(), all));
+    }
+
+    #[test]
     fn a_thread_of_a_few_cpus_knows_of_the_others() {
         let all = usable_cpus();
         let told_here = unusable(ABSENT).to_string();
@@ -271,6 +310,7 @@ mod tests {
     fn an_id_that_no_thread_has_is_not_the_calling_thread() {
         for id in [0, -1, i32::MIN] {
             assert!(pin(Some(id), &usable_cpus()[..1]).is_err(), "{id}");
+            assert!(unpin(Some(id), &usable_cpus()[..1]).is_err(), "{id}");
             assert!(affinity(Some(id)).is_err(), "{id}");
             assert!(class(Some(id)).is_err(), "{id}");
             assert!(classify(Some(id), Class::Fair).is_err(), "{id}");

@@ -46,7 +46,7 @@ pub struct NapiSnapshot {
     pub cpu: Option<usize>,
     /// Polls, packets and timers since counting began; zeros if it was never polled since then.
     pub counts: Option<Counts>,
-    /// Its interrupts, on all CPUs. An interrupt that several instances share counts for each.
+    /// Its interrupts since it was first looked at, on all CPUs. An interrupt that several instances share counts for each.
     pub interrupts: Option<u64>,
     /// Nanoseconds of CPU that its thread has used.
     pub thread_cpu_ns: Option<u64>,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use napkin_os::procfs::gone_on;
+
 /// Of each count the last value, and what it has gone on by since it was first seen.
 #[derive(Debug)]
 pub(super) struct Sums<K>(BTreeMap<K, (u32, u64)>);
@@ -16,10 +18,7 @@ impl<K: Ord> Sums<K> {
     /// Takes over a count's value.
     pub(super) fn step(&mut self, key: K, now: u32) {
         let (last, sum) = self.0.entry(key).or_insert((now, 0));
-        let step = now.wrapping_sub(*last);
-        // One that went on by more than half of all numbers has fallen: it was made anew.
-        let step = if step > u32::MAX / 2 { now } else { step };
-        *sum = sum.saturating_add(step.into());
+        *sum = sum.saturating_add(gone_on(now, *last).into());
         *last = now;
     }
 

@@ -1,8 +1,10 @@
 //! Putting back what was changed in a process.
 
+use std::collections::BTreeSet;
+
 use super::options::RestoreOptions;
 use crate::apply::restored::ProcessRestored;
-use crate::attach::{MAX_DESCRIPTORS, restore_moved};
+use crate::attach::{MAX_DESCRIPTORS, restore_inherited, restore_moved};
 use crate::journal::{JournalError, ProcessJournal, Store, fault};
 use crate::process_change::{ProcessChange, Restored, What};
 use napkin_kernel::process::Process;
@@ -46,6 +48,16 @@ fn process(
     let _lock = if options.dry_run { None } else { Some(store.lock_process(pid, start_time)?) };
     // As it is now that nobody else can be at it.
     let journal = store.process(pid, start_time)?;
+    if journal.is_elsewhere() {
+        if journal.namespace_ended() {
+            // All of its processes have gone.
+            restored.gone = journal.records().len();
+            return if options.dry_run { Ok(()) } else { journal.finish() };
+        }
+        restored.left.push(format!("process {pid}: it is of another process namespace"));
+        restored.forgotten = options.forget;
+        return if options.forget && !options.dry_run { journal.finish() } else { Ok(()) };
+    }
     let records = journal.records();
     let moved = if options.dry_run { 0 } else { moved(pid, start_time, &records, restored) };
     for record in &records {
@@ -71,6 +83,10 @@ fn process(
             )),
             Err(error) => restored.left.push(error.to_string()),
         }
+    }
+    if !options.dry_run {
+        // Behind the listeners, which hand nothing on any more.
+        inherited(pid, start_time, &records, restored);
     }
     restored.gone = restored.gone.saturating_sub(moved);
     restored.forgotten = options.forget;
@@ -102,5 +118,35 @@ fn moved(
             restored.left.push(error.to_string());
             0
         }
+    }
+}
+
+/// Puts back sockets that have from a listener what was set. Those that are written down are not among
+/// them: they were put back, or the program itself had set them.
+fn inherited(
+    pid: i32,
+    start_time: u64,
+    records: &[Vec<ProcessChange>],
+    restored: &mut ProcessRestored,
+) {
+    let (mut set, mut known) = (Vec::new(), BTreeSet::new());
+    for change in records.iter().flatten() {
+        let What::Socket { inode, old, new, .. } = change.what else { continue };
+        known.insert(inode);
+        if change.is_change() && !set.contains(&(old, new)) {
+            set.push((old, new));
+        }
+    }
+    if set.is_empty() {
+        return;
+    }
+    fault::point();
+    let back = Process::reopen(pid, start_time)
+        .and_then(|process| restore_inherited(&process, &set, &known, MAX_DESCRIPTORS));
+    fault::point();
+    match back {
+        Ok(back) => restored.changes.extend(back.iter().map(What::back)),
+        Err(error) if error.is_gone() => {}
+        Err(error) => restored.left.push(error.to_string()),
     }
 }

@@ -293,6 +293,36 @@ fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
 }
 
 #[test]
+fn a_process_of_another_namespace_of_processes_is_left_to_who_is_in_that() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let what = What::Epoll { tid: 7, fd: 5, old: Params::default(), new: Params::default() };
+    let change = ProcessChange { pid: 4_194_305, start_time: 5, what };
+    let file = place.0.join("process-4194305-5.journal");
+    // Who sees all processes sees that nobody is in that one any more.
+    let first = std::fs::read_link("/proc/self/ns/pid").expect("procfs");
+    let all = Right::SysPtrace.held() && first.as_os_str() == "pid:[4026531836]";
+    // An older napkin did not write it down.
+    for (theirs, elsewhere) in [(r#","pid-namespace":1}"#, !all), ("}", false)] {
+        place.store().recorder().before(&change).expect("written");
+        let text = std::fs::read_to_string(&file).expect("written");
+        let (header, lines) = text.split_once('\n').expect("a line");
+        let (subject, ours) = header.split_once(r#","pid-namespace":"#).expect("this one does");
+        assert!(ours.trim_end_matches('}').parse::<u64>().is_ok(), "{header}");
+        std::fs::write(&file, format!("{subject}{theirs}\n{lines}")).expect("written");
+        for dry_run in [true, false] {
+            let options = RestoreOptions { dry_run, ..RestoreOptions::default() };
+            let told = restore(&mut backend, &place.store(), &options).expect("readable");
+            let left = ["process 4194305: it is of another process namespace"];
+            assert_eq!(told.processes[0].left, &left[..usize::from(elsewhere)]);
+            assert_eq!(file.exists(), elsewhere || dry_run);
+        }
+        let forget = RestoreOptions { forget: true, ..RestoreOptions::default() };
+        let given_up = restore(&mut backend, &place.store(), &forget).expect("readable");
+        assert!(given_up.is_complete() && !file.exists(), "{given_up:?}");
+    }
+}
+
+#[test]
 fn instances_of_the_same_queues_are_told_apart_by_their_number() {
     let mut backend = Fake::new(4);
     for (at, (rx, tx)) in

@@ -104,6 +104,22 @@ fn restore_in_the_namespace_in_which_it_is_now_puts_it_back() {
 }
 
 #[test]
+fn the_end_of_its_namespace_is_not_the_end_of_a_device() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    leaves(&mut backend);
+    // Nobody is in the first one, of inode 1: who may see all of them takes it for ended.
+    let namespace = Identity { cookie: Some(2), inode: 2 };
+    let there = Store::at(place.0.clone(), "this boot".into(), namespace);
+    for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
+        backend.otherwise = otherwise;
+        let told = all_back(&mut backend, &there);
+        assert!(matches!(&told.also[..], [Also::OtherNamespace { .. }]), "{told:?}");
+        assert_eq!(place.files(), ["device-700.journal"]);
+    }
+}
+
+#[test]
 fn a_device_that_goes_back_and_forth_has_one_file_and_each_change_of_it_is_napkin_s() {
     for changes in 1..6_u64 {
         let (mut backend, place) = (Fake::new(2), Home::new());

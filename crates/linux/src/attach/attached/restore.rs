@@ -1,12 +1,13 @@
 //! Putting back what was set in one process.
 
 use super::super::event::Event;
+use super::super::inherited::{off, restore_inherited};
 use super::super::moved::restore_moved;
 use super::super::plan::Plan;
 use super::super::restoration::Restoration;
 use super::{Attached, MAX_DESCRIPTORS};
 use crate::process_change::{ProcessChange, Restored, What};
-use napkin_kernel::process::{Kind, Params, SocketOptions};
+use napkin_kernel::process::Params;
 
 impl Attached {
     /// Puts everything back. What could not be is kept, and told.
@@ -18,6 +19,11 @@ impl Attached {
         let mut total = Restoration::default();
         // Threads first: a program under no policy need not sit on one CPU.
         let moved = self.restore_moved(plan.epoll.unwrap_or_default(), events);
+        let sockets = self.changes.values().filter_map(|change| match change.what {
+            What::Socket { old, new, .. } => Some((old, new)),
+            _ => None,
+        });
+        let mut sockets: Vec<_> = sockets.collect();
         for (place, change) in std::mem::take(&mut self.changes).into_iter().rev() {
             match change.restore_in(&self.process) {
                 Ok(Restored::Done) => total.done += 1,
@@ -42,7 +48,19 @@ impl Attached {
             None => total.failed += 1,
         }
         if let Some(options) = plan.socket {
-            total.done += self.restore_inherited(options);
+            if sockets.is_empty() {
+                // Its listener is another process's, or was closed.
+                sockets.push((off(options), options));
+            }
+            let own = &self.own_sockets;
+            match restore_inherited(&self.process, &sockets, own, MAX_DESCRIPTORS) {
+                Ok(back) => total.done += back.len(),
+                Err(error) if error.is_gone() => {}
+                Err(error) => {
+                    total.failed += 1;
+                    self.failed(error.to_string(), events);
+                }
+            }
         }
         total
     }
@@ -62,25 +80,5 @@ impl Attached {
                 None
             }
         }
-    }
-
-    /// Puts back the sockets that have the options from a listener that was set: the kernel hands
-    /// them on to each connection.
-    fn restore_inherited(&self, options: SocketOptions) -> usize {
-        let Ok(found) = self.process.descriptors(MAX_DESCRIPTORS) else { return 0 };
-        let seen = SocketOptions { busy_poll_budget: None, ..options };
-        let off = SocketOptions {
-            busy_poll_budget: options.busy_poll_budget.map(|_| 0),
-            ..SocketOptions::default()
-        };
-        let restored = found.sockets().filter(|socket| {
-            let Kind::Socket(inode) = socket.kind else { return false };
-            let Ok(Some(taken)) = self.process.take(socket) else { return false };
-            !self.own_sockets.contains(&inode)
-                && napkin_kernel::process::socket::is_internet(&taken)
-                && SocketOptions::get(&taken) == Ok(seen)
-                && off.set(&taken).is_ok()
-        });
-        restored.count()
     }
 }
