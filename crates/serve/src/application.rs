@@ -144,7 +144,7 @@ pub(super) fn spawn(
     // As many bytes as the operating system shows.
     name.truncate(name.floor_char_boundary(15));
     let body = move || {
-        // The engine has its threads there, so this one may be there, too.
+        // The engine has its threads there, or it was tried: this one may be there, too.
         let _ = sched::pin(None, &cpus);
         body();
     };

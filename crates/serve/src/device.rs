@@ -212,6 +212,17 @@ fn in_use(name: &str) -> bool {
     flags & PERSIST == 0 || read("carrier").is_ok_and(|carrier| carrier.trim() == "1")
 }
 
+/// Whether an interface is a TAP interface that outlives its queues and has none now, or a VLAN of one.
+fn left_over(link: &str) -> bool {
+    let is_tap =
+        |name: &str| std::path::Path::new(&format!("/sys/class/net/{name}/tun_flags")).exists();
+    let tap = match link.rsplit_once('.') {
+        Some((tap, _)) if !is_tap(link) => tap,
+        _ => link,
+    };
+    is_tap(tap) && !in_use(tap)
+}
+
 /// Refuses a network in which another interface of this host has an address, be it another server's.
 /// Where the kernel does not list addresses, nothing is known of them.
 fn free(name: &str, network: Network) -> Result<(), ServeError> {
@@ -226,18 +237,19 @@ fn free(name: &str, network: Network) -> Result<(), ServeError> {
         let names: BTreeMap<u32, String> = others.map(|link| (link.ifindex, link.name)).collect();
         let of = |ifindex: u32| names.get(&ifindex).cloned();
         let addresses = route.addresses()?.into_iter();
-        let addresses = addresses.filter_map(|it| Some((it.ip, of(it.ifindex)?)));
-        Ok::<Vec<(IpAddr, String)>, NetlinkError>(addresses.collect())
+        let addresses = addresses.filter_map(|it| Some((it.ip, it.prefix, of(it.ifindex)?)));
+        Ok::<Vec<(IpAddr, u8, String)>, NetlinkError>(addresses.collect())
     };
     let Ok(addresses) = addresses() else { return Ok(()) };
-    let taken = |network: Network| addresses.iter().find(|(ip, _)| network.contains(*ip));
-    let Some((theirs, other)) = taken(network) else { return Ok(()) };
+    let taken = |network: Network| addresses.iter().find(|(ip, ..)| network.contains(*ip));
+    let Some((theirs, prefix, other)) = taken(network) else { return Ok(()) };
     let free = (1..=255).filter_map(|places| network.later(places));
     Err(ServeError::SameNetwork {
         name: name.to_owned(),
         ours: network,
         other: other.clone(),
         theirs: *theirs,
+        left: left_over(other).then_some(*prefix),
         free: { free }.find(|network| taken(*network).is_none()),
     })
 }

@@ -26,6 +26,9 @@ pub enum ServeError {
         /// What they disagree about.
         conflict: Conflict,
     },
+    /// A CPU that the threads were to have, and that this process cannot have.
+    #[error(transparent)]
+    Cpu(#[from] napkin_os::sched::SchedError),
     /// The engine did not start.
     #[error(transparent)]
     Engine(#[from] napkin_engine::EngineError),
@@ -45,7 +48,9 @@ pub enum ServeError {
     /// Another interface is in the network already: the operating system would send to either.
     #[error(
         "{name} cannot be {ours}: {other} has {theirs} in the same network; give another \
-         with --address{}", free.map(|free| format!(", such as {free}")).unwrap_or_default()
+         with --address{}{}",
+        free.map(|free| format!(", such as {free}")).unwrap_or_default(),
+        left.map(|bits| take_away(other, *theirs, bits)).unwrap_or_default()
     )]
     SameNetwork {
         /// The device's name.
@@ -56,6 +61,8 @@ pub enum ServeError {
         other: String,
         /// The peer's address.
         theirs: IpAddr,
+        /// The bits of its prefix, if that interface is a TAP interface that nobody has open.
+        left: Option<u8>,
         /// One in a network where nobody is.
         free: Option<Network>,
     },
@@ -176,6 +183,15 @@ impl ServeError {
     }
 }
 
+/// How the address goes that was left on an interface. Serving beside it would not do: the operating
+/// system goes on sending to the interface that had the network first, without a carrier as well.
+fn take_away(other: &str, theirs: IpAddr, bits: u8) -> String {
+    format!(
+        "; or, as nobody has {other} open, take that address away: ip addr del {theirs}/{bits} dev \
+         {other}"
+    )
+}
+
 /// What mends it, where that is known.
 fn what_to_do(error: &std::io::Error) -> &'static str {
     match error.kind() {
@@ -189,5 +205,27 @@ fn what_to_do(error: &std::io::Error) -> &'static str {
             "; no interface of this host has this address (ip addr lists them)"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_a_server_left_is_told_with_how_it_goes() {
+        let says = |left| {
+            let ours = "10.99.0.1/24".parse().unwrap();
+            let (name, other) = ("nk1".to_owned(), "nk0".to_owned());
+            let theirs = [10, 99, 0, 2].into();
+            ServeError::SameNetwork { name, ours, other, theirs, left, free: None }.to_string()
+        };
+        let refused = "nk1 cannot be 10.99.0.1/24: nk0 has 10.99.0.2 in the same network; give \
+                       another with --address";
+        assert_eq!(says(None), refused);
+        let mended = says(Some(24));
+        let how = mended.strip_prefix(refused).expect("the same, and more");
+        assert!(how.starts_with("; or, as nobody has nk0 open"), "{how}");
+        assert!(how.ends_with(": ip addr del 10.99.0.2/24 dev nk0"), "{how}");
     }
 }

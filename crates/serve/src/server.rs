@@ -165,6 +165,7 @@ impl Server {
 
     /// Starts the threads that serve on the operating system's sockets.
     fn listen(config: &ServeConfig, listen: Listen, cpus: &[usize]) -> Result<Server, ServeError> {
+        can_have(&config.cpus)?;
         let streams = Streams::of(&config.what)?;
         let (sockets, started) = sockets::start(config, listen, cpus, streams.as_ref())?;
         let mut server = Server::default();
@@ -294,6 +295,15 @@ impl Placed {
     }
 }
 
+/// Refuses CPUs that a thread could not be put on: one tries it, and is gone. (Those of this thread may be
+/// fewer than those that can be had.)
+fn can_have(cpus: &[usize]) -> Result<(), ServeError> {
+    let cpus = cpus.to_vec();
+    let tried = std::thread::Builder::new().spawn(move || sched::pin(None, &cpus));
+    // It does not panic.
+    Ok(tried.map_err(ServeError::Thread)?.join().unwrap_or(Ok(()))?)
+}
+
 /// Refuses two policies that disagree about a CPU which they share.
 fn agree(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
     let mut rules: Vec<Option<usize>> = vec![None; cpus.len()];
@@ -334,4 +344,33 @@ fn note(device: &Made) -> String {
     let list: Vec<_> =
         addresses.list().iter().map(|ours| format!("{}/{}", ours.ip, ours.prefix)).collect();
     format!("{name}: {}; {note}", list.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// Beyond what any machine of ours has.
+    const ABSENT: usize = 1_023;
+
+    #[test]
+    fn a_server_without_devices_has_the_cpus_that_it_is_given_or_is_refused() {
+        let usable = sched::usable_cpus();
+        let config = ServeConfig {
+            listen: Some(Listen { address: Ipv4Addr::LOCALHOST.into(), threads: 1 }),
+            cpus: vec![usable[0], ABSENT],
+            ..ServeConfig::default()
+        };
+        let refused = Server::start(&config).expect_err("one of them is not there");
+        assert!(refused.to_string().starts_with("CPU 1023 cannot be used"), "{refused}");
+        assert!(!refused.is_usage(), "as on devices");
+        // A thread that is on one CPU only may have threads on others.
+        let pinned = std::thread::spawn(move || {
+            sched::pin(None, &usable[..1]).expect("it is there");
+            can_have(&usable)
+        });
+        pinned.join().expect("no panic").expect("all are there");
+    }
 }

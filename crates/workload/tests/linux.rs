@@ -103,12 +103,15 @@ fn pings_are_answered_and_a_sink_receives_what_was_sent() {
         assert!(row.figures.packets > Some(0), "{row:?}");
     }
     assert!(polls(&flood.rows[1])[1] > 0, "{:?}", flood.rows[1]);
-    let sink = report("udp-sink", "2000", &["base", "busypoll"]);
-    for row in &sink.rows {
+    let sink = report("udp-sink", "2000", &["base", "busypoll", "napibusy"]);
+    let [base, busypoll, napibusy] = &sink.rows[..] else { panic!("three rows") };
+    for row in [base, busypoll] {
         let (sent, received) = (extra(row, "sent"), row.figures.packets.expect("received"));
         assert!(received > 0 && received <= sent + 100, "{sent} {row:?}");
     }
-    assert!(polls(&sink.rows[1])[2] > 0, "the sink polls: {:?}", sink.rows[1]);
+    assert!(polls(busypoll)[2] > 0, "the sink polls: {busypoll:?}");
+    assert!(napibusy.repetitions.is_empty(), "it has no epoll: {napibusy:?}");
+    assert!(napibusy.notes[0].contains("in an epoll wait"), "{:?}", napibusy.notes);
 }
 
 #[test]

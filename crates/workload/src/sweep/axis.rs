@@ -174,8 +174,19 @@ impl Axis {
         }
         for axis in &axes {
             for (place, item) in axis.items.iter().enumerate() {
-                if let (Item::Text(value), true) = (item, axis.items[..place].contains(item)) {
-                    let (name, value) = (axis.parameter.to_string(), quoted(value));
+                let before = &axis.items[..place];
+                let again = match item {
+                    Item::Text(value) => before.contains(item).then(|| value.clone()),
+                    Item::Numbers { first, last } => before.iter().find_map(|it| match it {
+                        // Neither ends before the other begins.
+                        Item::Numbers { first: f, last: l } if f <= last && first <= l => {
+                            Some(first.max(f).to_string())
+                        }
+                        _ => None,
+                    }),
+                };
+                if let Some(value) = again {
+                    let (name, value) = (axis.parameter.to_string(), quoted(&value));
                     return Err(AxisError::Twice { name, value });
                 }
             }
@@ -315,5 +326,16 @@ mod tests {
         assert_eq!(axes[1].to_string(), "load=1");
         let twice = Axis::parse_all(["load=1,2", "load=1"]).unwrap_err();
         assert_eq!(twice.to_string(), "--vary load: '1' stands twice");
+        // A number is one of a range as well.
+        assert!(Axis::parse_all(["seed=1..5,7", "seed=6,8..9"]).is_ok());
+        for (given, says) in [
+            ("seed=1..5 seed=3", "--vary seed: '3' stands twice"),
+            ("seed=1,1,1", "--vary seed: '1' stands twice"),
+            ("seed=4..9,1..4", "--vary seed: '4' stands twice"),
+            ("draw=1..5 draw=1..20", "--vary draw: '1' stands twice"),
+        ] {
+            let twice = Axis::parse_all(given.split(' ')).unwrap_err();
+            assert_eq!(twice.to_string(), says, "{given}");
+        }
     }
 }

@@ -150,6 +150,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_policy_of_the_linux_defaults_waits_in_an_epoll_that_the_sink_has_not() {
+        let policies = UdpSink.policies(World::Linux);
+        assert!(policies.iter().all(|policy| !policy.epoll.enabled()), "{policies:?}");
+    }
+
+    #[test]
     fn the_defaults_that_are_shown_are_those_that_hold() {
         let times = SETTINGS[0].default.expect("one").split(',');
         let times: Vec<Offered> = times.map(|it| Offered::TimesPeak(it.parse().unwrap())).collect();

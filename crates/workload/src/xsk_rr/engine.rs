@@ -122,7 +122,7 @@ impl Live for XskRr {
             }
             Some(wire) => {
                 let ((here, queue), namespace) = queues(wire, options)?;
-                let cpu = own_cpu(options);
+                let cpu = own_cpu(options, true);
                 (here, Far::Sends(Sender { queue, period: pace.period, cpu }), namespace)
             }
         };
@@ -224,7 +224,7 @@ impl Live for XskRr {
                 .to_owned(),
         ];
         if let Some(wire) = &self.wire {
-            let place = match own_cpu(options) {
+            let place = match own_cpu(options, true) {
                 Some(cpu) => format!("on CPU {cpu}, where it never sleeps"),
                 None => "without a CPU of its own, so that it sleeps between frames, and its timers are in the latency".into(),
             };

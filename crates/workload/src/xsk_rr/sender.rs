@@ -14,7 +14,7 @@ use napkin_policy::{MICROSECOND, MILLISECOND, Ns};
 use napkin_stack::FrameBuilder;
 
 use crate::error::BenchError;
-use crate::options::Options;
+use crate::options::{Options, Placement};
 use crate::serving::{PEER, US};
 
 /// The UDP port of both ends.
@@ -49,12 +49,13 @@ pub(super) struct Shared {
     pub(super) stop: AtomicBool,
 }
 
-/// A CPU beside those of the queue, the application and its poller.
-pub(super) fn own_cpu(options: &Options) -> Option<usize> {
-    let taken = options.placement();
+/// A CPU beside those of the queue, the application and, where it may have one, its poller.
+pub(super) fn own_cpu(options: &Options, has_poller: bool) -> Option<usize> {
+    let Placement { queue, other, poller } = options.placement();
+    let taken = [Some(queue), Some(other), has_poller.then_some(poller)];
     let usable = sched::usable_cpus();
     let cpus = if options.cpus.is_empty() { &usable } else { &options.cpus };
-    cpus.iter().copied().find(|cpu| ![taken.queue, taken.other, taken.poller].contains(cpu))
+    cpus.iter().copied().find(|cpu| !taken.contains(&Some(*cpu)))
 }
 
 impl Sender {
@@ -127,6 +128,16 @@ pub(super) fn turn(frame: &mut [u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_third_cpu_is_the_sender_s_where_nobody_polls_there() {
+        let own = |cpus: &[usize], has_poller| {
+            own_cpu(&Options { cpus: cpus.to_vec(), ..Options::default() }, has_poller)
+        };
+        assert_eq!((own(&[5, 3, 9], true), own(&[5, 3, 9], false)), (None, Some(9)));
+        assert_eq!((own(&[5, 3, 9, 1], true), own(&[5, 3, 9, 1], false)), (Some(1), Some(9)));
+        assert_eq!((own(&[5, 3], false), own(&[5], false)), (None, None));
+    }
 
     #[test]
     fn an_answer_says_when_its_request_was_due_and_anything_else_is_none() {
