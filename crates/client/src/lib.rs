@@ -1,5 +1,5 @@
 //! A load generator for a real memcached: the text protocol over TCP, on the operating system's
-//! sockets; and for an echo server, and a remote disk (NBD).
+//! sockets, or over a packet queue with a stack of its own ([`Client::embedded`]); and for an echo server, and a remote disk (NBD).
 //!
 //! Of a memcached it asks what mutilate asks (sizes of keys and values, times between requests, share of sets:
 //! the 2024 experiments' client), from many connections with one request outstanding each, and measures

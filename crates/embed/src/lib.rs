@@ -7,9 +7,9 @@
 //! | module | what you find there |
 //! |---|---|
 //! | [`policy`] | [`Policy`], its keys, presets and warnings |
-//! | [`nic`] | packet queues ([`PacketQueue`]): TAP, synthetic, or [one of your own](#a-device-of-your-own) |
+//! | [`nic`] | packet queues ([`PacketQueue`]): TAP, AF_XDP, virtio, synthetic, a cable, or [one of your own](#a-device-of-your-own) |
 //! | [`stack`] | Ethernet to UDP and TCP, sockets, frames built |
-//! | [`service`] | echo, sink and memcached; services on byte streams, as HTTP in `examples/http.rs` |
+//! | [`service`] | echo, sink, memcached and a remote disk; services on byte streams, as HTTP in `examples/http.rs` |
 //! | [`engine`] | threads that serve queues as the policy says; waits; control |
 //! | [`core`] | the decisions alone, for [threads and queues of your own](#the-core-alone): no I/O, no clock |
 //!

@@ -17,7 +17,7 @@ use napkin_os::signals::Signals;
 use napkin_policy::{Policy, Time};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, print, print_json, say};
+use crate::failure::{Failure, print, print_json, say, told_first};
 use crate::guard::{self, Guard, Guards};
 use crate::policies::{self, policy};
 use crate::table::changed;
@@ -79,7 +79,7 @@ pub(crate) struct Apply {
     /// Real-time priority (SCHED_FIFO) of the NAPI threads, 1 to 99.
     #[arg(long, value_name = "PRIO")]
     rt: Option<u8>,
-    /// Temporary it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
+    /// Hold it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
     /// What must stay true, as 'p99<2x', or a command: else it is put back at once. And, as once (the
@@ -204,8 +204,15 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
             Some(BROKEN)
         }
     };
-    ended(args, &restored)?;
-    exit.map_or(told, |code| Err(Failure::Exit(code)))
+    match (exit, ended(args, &restored)) {
+        // That something is left comes first.
+        (_, Err(Failure::Exit(code))) => Err(Failure::Exit(code)),
+        (Some(code), shown) => {
+            told_first(shown);
+            Err(Failure::Exit(code))
+        }
+        (None, shown) => shown.and(told),
+    }
 }
 
 impl Apply {
@@ -249,12 +256,15 @@ impl Apply {
 }
 
 fn ended(args: &Apply, restored: &DeviceRestored) -> Result<(), Failure> {
-    if args.json {
-        print_json(&json!({ "restored": restored }))?;
-    } else {
-        restore::device(restored, false)?;
+    let shown = match args.json {
+        true => print_json(&json!({ "restored": restored })),
+        false => restore::device(restored, false),
+    };
+    if restored.is_complete() {
+        return shown;
     }
-    if restored.is_complete() { Ok(()) } else { Err(Failure::Exit(1)) }
+    told_first(shown);
+    Err(Failure::Exit(1))
 }
 
 fn told_applied(args: &Apply, applied: &Applied) -> Result<(), Failure> {

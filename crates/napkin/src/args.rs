@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Reproduce(crate::reproduce::Reproduce),
     /// Run a workload on a modelled host at every point of a cross product of parameters.
     Sweep(crate::sweep::Sweep),
-    /// List, show, check and fit the profiles of modelled hosts.
+    /// List, show, check, measure and fit the profiles of modelled hosts.
     Profile(crate::profile::ProfileArgs),
     /// Run random machines under random policies and faults, and check every invariant.
     Swarm(crate::swarm::Swarm),
@@ -124,7 +124,8 @@ pub(crate) enum Service {
 Each device has a network of its own: the first the one given, the next the one after it. Its
 application thread (of memcached and nbd, one a queue) waits as the policy says; ARP, neighbour
 solicitations and ping are answered by the engine.
-Ctrl-C, or SIGTERM, ends it; nothing is left behind.
+Ctrl-C, or SIGTERM, ends it; nothing is left behind, but for the address and the VLAN of a TAP device that
+was there before.
 
 Examples:
   napkin serve echo --device synthetic --rate 50000 --policy threaded

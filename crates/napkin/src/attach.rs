@@ -26,7 +26,8 @@ use crate::{policies, units};
 Sets a policy's epoll parameters (and its socket options, if it has any) on a running, unmodified
 program, its children and theirs, from outside, and keeps doing so for what they open later, until
 it is interrupted: then everything is put back, and the exit code is 0; or 1, if something could not be
-set or put back. It ends as well when the last of the processes has ended, or after --for. Other users' processes take CAP_SYS_PTRACE.
+set or put back. It ends as well when the last of the processes has ended, or after --for. Other users' processes take
+CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 
 An epoll context that is opened later is found by looking: every 10 ms for a second after a start
 or a change, then every 250 ms; and never for more than 2 % of a CPU.

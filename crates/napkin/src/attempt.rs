@@ -1,5 +1,7 @@
 //! One attempt at a run that may be interrupted: what is said when it is, and how it goes on.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,8 +20,6 @@ pub(crate) struct Attempt {
     pub(crate) partial: Partial,
     /// Measurements in all.
     all: u64,
-    /// The one of several worlds that it is in, if there are several.
-    world: Option<&'static str>,
 }
 
 /// Has signals noted. Before any other thread is made.
@@ -44,12 +44,7 @@ impl Attempt {
                 error => Failure::Usage(error.to_string()),
             })?;
         }
-        Ok(Attempt { interrupt, partial, all, world: None })
-    }
-
-    /// It is one of several, each in a world of its own.
-    pub(crate) fn in_world(self, world: Option<&'static str>) -> Attempt {
-        Attempt { world, ..self }
+        Ok(Attempt { interrupt, partial, all })
     }
 
     /// What it will take, for measurements that all take `time`: `24 measurements, about 1 min 10 s`.
@@ -105,18 +100,23 @@ impl Attempt {
 
     fn how(&self) -> String {
         match self.partial.kept() {
-            Ok(Some(path)) => {
-                format!("; go on with: {}", again(Some(path), self.world))
-            }
+            Ok(Some(path)) => format!("; go on with: {}", again(Some(path))),
             Ok(None) => String::new(),
             Err(why) => format!("; they could not be kept: {why}"),
         }
     }
 }
 
-/// The command of this process with `--resume` and, where it takes one, a file; and in this world in the
-/// place of several.
-pub(crate) fn again(path: Option<&Path>, world: Option<&str>) -> String {
+/// The world in which a bench has left a file to go on with, if it says so.
+pub(crate) fn world_of(path: &Path, workload: &str) -> Option<String> {
+    let mut line = String::new();
+    BufReader::new(File::open(path).ok()?).read_line(&mut line).ok()?;
+    let first: Value = serde_json::from_str(&line).ok()?;
+    first["plan"][workload]["world"].as_str().map(str::to_owned)
+}
+
+/// The command of this process with `--resume` and, where it takes one, a file.
+pub(crate) fn again(path: Option<&Path>) -> String {
     let mut arguments: Vec<String> =
         std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
     if let Some(place) = arguments.iter().position(|it| it == "--resume") {
@@ -124,15 +124,6 @@ pub(crate) fn again(path: Option<&Path>, world: Option<&str>) -> String {
         arguments.drain(place..(place + with).min(arguments.len()));
     }
     arguments.retain(|it| !it.starts_with("--resume="));
-    if let Some(world) = world {
-        for place in 0..arguments.len() {
-            match arguments[place].as_str() {
-                "--world" if place + 1 < arguments.len() => arguments[place + 1] = world.to_owned(),
-                it if it.starts_with("--world=") => arguments[place] = format!("--world={world}"),
-                _ => {}
-            }
-        }
-    }
     arguments.push("--resume".to_owned());
     arguments.extend(path.map(|path| path.display().to_string()));
     provenance::command(arguments)

@@ -12,7 +12,7 @@ use napkin_workload::{
 
 use crate::attempt::{self, Attempt};
 use crate::common::{Common, Setup};
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say, told_first};
 use crate::machine;
 use crate::outputs::Outputs;
 use crate::policies::warn_named;
@@ -21,7 +21,7 @@ use crate::world::worlds;
 
 /// What follows the options in its help.
 const HELP: &str = "\
-Without a workload: a short round of all three on embedded devices, in about a minute.
+Without a workload: a short round of flood-ping, udp-sink and xsk-rr on embedded devices, in about a minute.
 Policies that are compared run interleaved, each turn in an order drawn from the seed (A B C C A B ...);
 the table shows medians, and of the p99 the least and the most of the repetitions, with a = where they
 reach into those of the best row: the difference is then not told. The JSON file has every repetition. On a shared machine trust ratios within one run, not microseconds.
@@ -29,7 +29,7 @@ A policy that asks for a right which this user has not gets a row without figure
 
 Worlds: the engine runs real threads on real packets on this machine; the machine is a model in virtual
 time, of hosts that you need not have (napkin profile list); linux is this kernel's own NAPI under the
-real ping, a UDP sink or Debian's memcached, over a veth between two network namespaces that the run
+real ping, a UDP sink, Debian's memcached or an application on AF_XDP rings, over a veth between two network namespaces that the run
 makes and removes (needs root). Where a workload runs if nothing is said stands at --world.
 --world engine,machine runs the same in one after the other, with the same policies and loads, and sets
 the rows beside each other; FILE of --json is then FILE.engine.json and so on. In the machine a window is
@@ -86,38 +86,67 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
     let worlds = worlds(args.workload.as_ref(), &args.common)?;
     let interrupt = attempt::watch()?;
     let common = &args.common;
-    let mut outputs = Outputs::new(common.json.as_deref(), common.report.as_deref());
+    let files = [common.json.as_deref(), common.modelled.trace.as_deref()];
+    let mut outputs = Outputs::new(files, common.report.as_deref());
     let policies = policies(common)?;
     let Some(chosen) = &args.workload else {
         let result = short_round(common, &policies, interrupt, &mut outputs);
-        let written = outputs.finish();
-        return result.and(written);
+        return finished(result, outputs);
     };
     let several = worlds.len() > 1;
     // All of them first: what one of them refuses costs no run of another.
     let ready = worlds.iter().map(|world| prepare(chosen, common, &policies, *world, several));
-    let ready: Vec<_> = ready.collect::<Result<_, _>>()?;
+    let mut ready: Vec<_> = ready.collect::<Result<_, _>>()?;
+    let mut resume = common.resume.as_deref();
+    if let Some(path) = resume.filter(|_| several) {
+        // Of a file that does not say it, the first world will say what is wrong with it.
+        let left = attempt::world_of(path, chosen.workload.name());
+        let place = worlds.iter().position(|it| Some(it.name()) == left.as_deref()).unwrap_or(0);
+        if place > 0 {
+            say(&format!("goes on in {}: the worlds before it are done", worlds[place]));
+        }
+        ready.drain(..place);
+    }
     let mut result = Ok(());
     for (setup, run) in ready {
-        result = match run {
+        // The worlds after the first begin anew.
+        let (resume, interrupt) = (resume.take(), interrupt.clone());
+        let ran = match run {
             Ready::Modelled(plan) => {
-                machine::bench(&plan, common, &setup, interrupt.clone(), &mut outputs)
+                machine::bench(&plan, common, &setup, resume, interrupt, &mut outputs)
             }
             Ready::Live(run) => {
                 let json = |_: &str| setup.json.clone();
-                all(&[*run], common, setup.of_several, interrupt.clone(), &mut outputs, json)
+                all(&[*run], common, setup.of_several, resume, interrupt, &mut outputs, json)
             }
         };
-        if result.is_err() {
-            break;
+        match ran {
+            Ok(()) => {}
+            // A reader that has had enough has asked for the files of the others all the same.
+            Err(Failure::Closed) => result = Err(Failure::Closed),
+            failed => {
+                result = failed;
+                break;
+            }
         }
     }
     if result.is_ok() && several {
         result = outputs.side_by_side();
     }
-    // Of what there is, also where something has ended it early.
+    finished(result, outputs)
+}
+
+/// Writes the page of what there is, also where something has ended it early. Of two failures the run's
+/// counts, unless it is only a reader that has gone.
+fn finished(result: Result<(), Failure>, outputs: Outputs<'_>) -> Result<(), Failure> {
     let written = outputs.finish();
-    result.and(written)
+    match result {
+        Ok(()) | Err(Failure::Closed) => written.and(result),
+        failed => {
+            told_first(written);
+            failed
+        }
+    }
 }
 
 /// What runs in a world, checked.
@@ -183,7 +212,8 @@ fn short_round(
     }
     let json = common.json.as_deref();
     let of_each = |workload: &str| json.map(|path| json_of(path, workload));
-    all(&round, common, None, interrupt, outputs, of_each)
+    let resume = common.resume.as_deref();
+    all(&round, common, None, resume, interrupt, outputs, of_each)
 }
 
 /// The file of one workload of the short round, or of one of several worlds.
@@ -225,6 +255,7 @@ fn all(
     runs: &[(Box<dyn Live>, Options)],
     common: &Common,
     of_several: Option<World>,
+    resume: Option<&Path>,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
     json: impl Fn(&str) -> Option<PathBuf>,
@@ -240,9 +271,7 @@ fn all(
         (steps, time) = (steps + its_steps, time + its_time);
         plans.insert(workload.name().to_owned(), run::plan(&**workload, options));
     }
-    let resume = common.resume.as_deref();
-    let attempt = Attempt::new(interrupt, resume, "bench", plans.into(), steps)?;
-    let mut attempt = attempt.in_world(of_several.map(World::name));
+    let mut attempt = Attempt::new(interrupt, resume, "bench", plans.into(), steps)?;
     if !common.quiet {
         say(&attempt.size(time));
     }
@@ -271,7 +300,7 @@ fn all(
             Err(Stopped { error, report }) => {
                 // What was measured is not lost by what came after it.
                 if let Some(report) = report {
-                    show(&report)?;
+                    told_first(show(&report));
                 }
                 return Err(match error {
                     BenchError::Interrupted(interrupted) => attempt.interrupted(interrupted),

@@ -8,7 +8,7 @@ use napkin_measure::report::{Progress, Provenance, file, text};
 use napkin_os::signals::Signals;
 use napkin_policy::NamedPolicy;
 
-use crate::failure::{Failure, print, say};
+use crate::failure::{Failure, print, say, told_first};
 use crate::policies::warn_named;
 use crate::{lifeline, outputs, table, units};
 
@@ -126,15 +126,19 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
     let compared = compare(&service, &options, &signals, &mut tell);
     drop(progress);
     let report = compared.map_err(failure)?;
-    args.show(&report)?;
+    let shown = args.show(&report);
     match (report.signal, &report.failed) {
         (Some(signal), _) => {
+            told_first(shown);
             say("interrupted: everything was put back");
             let code = u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128));
             Err(Failure::Exit(code))
         }
-        (None, Some(_)) => Err(Failure::Exit(1)),
-        (None, None) => Ok(()),
+        (None, Some(_)) => {
+            told_first(shown);
+            Err(Failure::Exit(1))
+        }
+        (None, None) => shown,
     }
 }
 

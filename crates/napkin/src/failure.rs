@@ -39,6 +39,13 @@ impl Failure {
     }
 }
 
+/// What is told before something more important: a reader that has gone does not hide that.
+pub(crate) fn told_first(result: Result<(), Failure>) {
+    if let Err(Failure::Usage(why) | Failure::Failed(why)) = result {
+        say(&format!("error: {why}"));
+    }
+}
+
 /// Prints to standard output.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     put(&escaped_lines(text))

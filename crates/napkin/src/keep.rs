@@ -131,7 +131,8 @@ later is looked for every 250 ms, and a guard watches for queues that they starv
 while none of them runs, it sleeps.
 
 It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of units CAP_SYS_PTRACE, CAP_BPF and
-CAP_PERFMON, and CAP_DAC_READ_SEARCH for those of other users (packaging/napkin.service.d/programs.conf).
+CAP_PERFMON, and CAP_DAC_READ_SEARCH for those of other users (programs.conf: packaging/napkin.service.d, or
+/usr/share/napkin/napkin.service.d).
 
 Exit code: 0 after a signal, if all was put back; 1 if something is left, or it cannot start.
 

@@ -33,7 +33,8 @@ kept whatever the service does, and a latency begins when a request was due: wha
 told and charged. With --rate max datagrams go as fast as the device takes them, and each connection asks
 again as soon as it was answered. Ctrl-C ends it early, with what was measured.
 
-The service is on the same network: there are no routers. On an AF_XDP device all traffic of the queue has
+The service is on the same network: there are no routers. Over IPv6 there are
+datagrams only. On an AF_XDP device all traffic of the queue has
 to be ours (:all), for somebody has to be found by ARP.
 
 With --pcap the frames of a file (pcap or pcapng, Ethernet) are sent in place of requests: each as long after the

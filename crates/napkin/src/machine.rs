@@ -1,14 +1,16 @@
 //! `napkin bench --world machine`: a modelled host, and options that every modelled run has.
 
+use std::path::Path;
+
 use napkin_machine::profile::Profile;
 use napkin_measure::report::{Progress, Report, file};
 use napkin_workload::machine::perfetto;
 use napkin_workload::machine::{Plan, PlanError, Scenario};
-use napkin_workload::{Interrupt, WORKLOADS, Workload, World};
+use napkin_workload::{Interrupt, WORKLOADS, Workload};
 
 use crate::attempt::Attempt;
 use crate::common::{Common, Setup};
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say, told_first};
 use crate::outputs::Outputs;
 
 /// Virtual nanoseconds before the window, unless another time is given.
@@ -102,16 +104,15 @@ pub(crate) fn bench(
     plan: &Plan<'_>,
     common: &Common,
     setup: &Setup,
+    resume: Option<&Path>,
     interrupt: Interrupt,
     outputs: &mut Outputs<'_>,
 ) -> Result<(), Failure> {
     let (modelled, json) = (&common.modelled, setup.json.as_deref());
     let name = plan.scenario.name();
     let runs = plan.size();
-    let resume = common.resume.as_deref();
     let identity = serde_json::json!({ name: plan.identity() });
-    let attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
-    let mut attempt = attempt.in_world(setup.of_several.map(World::name));
+    let mut attempt = Attempt::new(interrupt, resume, "bench", identity, runs)?;
     outputs.check(json.into_iter().chain(modelled.trace.as_deref()))?;
     // One that cannot be written costs no table.
     let mut traced = Ok(());
@@ -128,7 +129,11 @@ pub(crate) fn bench(
     let progress = if common.quiet { Progress::hidden } else { Progress::new };
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
-    outputs.announce(&heading, name)?;
+    let announced = outputs.announce(&heading, name);
+    // A reader that has had enough has asked for the files all the same.
+    if !matches!(announced, Ok(()) | Err(Failure::Closed)) {
+        return announced;
+    }
     let mut show = |report: &Report| outputs.show(&heading, &plan.columns(), report, json, true);
     let Attempt { interrupt, partial, .. } = &mut attempt;
     let report = match plan.resumable(progress, interrupt, partial) {
@@ -136,7 +141,7 @@ pub(crate) fn bench(
         Err(error) => {
             // What was measured is not lost by what came after it.
             if let PlanError::Interrupted { report: Some(report), .. } = &error {
-                show(report)?;
+                told_first(show(report));
             }
             return Err(failure(error, Some(&attempt)));
         }
@@ -149,5 +154,5 @@ pub(crate) fn bench(
     if failed > 0 {
         return Err(Failure::Failed(format!("{failed} runs failed; their rows say why")));
     }
-    told
+    told.and(announced)
 }

@@ -1,7 +1,8 @@
 //! The command line: arguments in, tables out. What is done is in the other crates.
 //!
 //! Exit codes: 0 for success, 2 for a command that makes no sense, 130 after Ctrl-C where there is
-//! something to go on with (143 after SIGTERM, 129 after SIGHUP), 1 for whatever else fails.
+//! something to go on with (143 after SIGTERM, 129 after SIGHUP), 1 for whatever else fails;
+//! apply, diff, doctor, keep and run have further ones, said in their help.
 
 mod apply;
 mod args;

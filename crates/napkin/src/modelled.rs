@@ -43,7 +43,7 @@ pub(crate) struct Modelled {
     #[arg(long, value_name = "N", global = true)]
     pub(crate) jobs: Option<NonZeroUsize>,
     /// Write a timeline of the first part of each row's window, for ui.perfetto.dev; - is standard
-    /// output.
+    /// output, and the tables then go to standard error.
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) trace: Option<PathBuf>,
     /// How much of the window the timeline shows. [default: 20ms]

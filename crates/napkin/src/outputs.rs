@@ -20,7 +20,7 @@ pub(crate) struct Outputs<'a> {
     page: Page,
     /// What was shown.
     reports: Vec<Report>,
-    /// Figures or the page go to standard output, so that words go to standard error.
+    /// Figures, a timeline or the page go to standard output, so that words go to standard error.
     stream: bool,
     /// Characters of a line of words.
     width: usize,
@@ -32,9 +32,9 @@ fn shows(workload: &str) -> &'static str {
 }
 
 impl<'a> Outputs<'a> {
-    /// For files of figures and of a page, as they were asked for.
-    pub(crate) fn new(json: Option<&Path>, page: Option<&'a Path>) -> Outputs<'a> {
-        let stream = json.into_iter().chain(page).any(file::is_stream);
+    /// For files of figures and of a timeline, and that of a page, as they were asked for.
+    pub(crate) fn new(files: [Option<&Path>; 2], page: Option<&'a Path>) -> Outputs<'a> {
+        let stream = files.into_iter().flatten().chain(page).any(file::is_stream);
         let width = match stream {
             true => text::line_width(std::io::stderr()),
             false => text::line_width(std::io::stdout()),
@@ -82,8 +82,8 @@ impl<'a> Outputs<'a> {
         out.push('\n');
         // First the file: whoever closes the pipe has asked for it all the same.
         let written = json.map_or(Ok(()), |path| report.write(path).map_err(Failure::of));
-        self.tell(&out)?;
-        written
+        let told = self.tell(&out);
+        written.and(told)
     }
 
     /// Prints the reports of several worlds beside each other, and in what the worlds disagree.

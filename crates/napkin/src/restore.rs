@@ -6,7 +6,7 @@ use napkin_linux::apply::{
 use napkin_linux::journal::{Store, Subject};
 use serde_json::json;
 
-use crate::failure::{Failure, print, print_json, say};
+use crate::failure::{Failure, print, print_json, say, told_first};
 use crate::table::changed;
 
 #[derive(Debug, clap::Args)]
@@ -54,12 +54,15 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
         dry_run: args.dry_run,
     };
     let restoration = restore(&mut backend, &store, &options).map_err(Failure::of)?;
-    if args.json {
-        print_json(&json!(restoration))?;
-    } else {
-        print_restored(&restoration, &store, args)?;
+    let shown = match args.json {
+        true => print_json(&json!(restoration)),
+        false => print_restored(&restoration, &store, args),
+    };
+    if restoration.is_complete() {
+        return shown;
     }
-    if restoration.is_complete() { Ok(()) } else { Err(Failure::Exit(1)) }
+    told_first(shown);
+    Err(Failure::Exit(1))
 }
 
 fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> Result<(), Failure> {
@@ -108,11 +111,14 @@ pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Fai
     if restored.gone {
         return print(&format!("{ifname}: the device is gone, and what was changed with it\n"));
     }
-    if !restored.changes.is_empty() {
-        print(&changed(ifname, &restored.changes))?;
+    // A reader that has gone does not hide what could not be put back.
+    let told = if !restored.changes.is_empty() {
+        print(&changed(ifname, &restored.changes))
     } else if restored.is_complete() && !restored.left() {
-        print(&format!("{ifname}: everything is as it was\n"))?;
-    }
+        print(&format!("{ifname}: everything is as it was\n"))
+    } else {
+        Ok(())
+    };
     let left = match (restored.forgotten, dry_run) {
         (_, true) => "",
         (true, _) => "; left alone and forgotten (--forget)",
@@ -141,7 +147,7 @@ pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Fai
     if let Some(why) = &restored.journal {
         say(&format!("{ifname}: {why}"));
     }
-    Ok(())
+    told
 }
 
 fn process(restored: &ProcessRestored, dry_run: bool) -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use napkin_workload::machine::swarm::{self, State};
 use serde_json::json;
 
 use crate::attempt::{self, Attempt};
-use crate::failure::{Failure, print, say};
+use crate::failure::{Failure, print, say, told_first};
 
 /// Real time to the first line of progress.
 const FIRST: Duration = Duration::from_secs(1);
@@ -117,12 +117,12 @@ pub(crate) fn run(args: &Swarm) -> Result<(), Failure> {
         if state.next > from.next {
             partial.keep("swarm", state.next, &state);
         }
-        print(&format!("{}; every invariant held so far\n", line(&state.summary)))?;
+        told_first(print(&format!("{}; every invariant held so far\n", line(&state.summary))));
         return Err(attempt.ended(interrupted, &format!("the next seed is {}", state.next)));
     }
-    print(&format!("{}; every invariant held\n", line(&state.summary)))?;
+    let told = print(&format!("{}; every invariant held\n", line(&state.summary)));
     attempt.end();
-    Ok(())
+    told
 }
 
 /// What a swarm will take.

@@ -70,7 +70,7 @@ enum What {
     },
     /// Draw figures of a sweep over a parameter, as a page like those of the reports.
     ///
-    /// Points that differ in the seed alone are repetitions: their median is drawn, with their range.
+    /// Points that differ in seed or draw alone are repetitions: their median is drawn, with their range.
     /// Points that differ in anything that is neither along the axis nor a line of its own are refused.
     Plot {
         /// The CSV file.
@@ -237,7 +237,7 @@ fn points(args: &Run) -> Result<(), Failure> {
         let far = format!("{} of {} points done", totals.points - totals.left, totals.points);
         let how = match file::is_stdout(&args.out) {
             true => String::new(),
-            false => format!("; go on with: {}", attempt::again(None, None)),
+            false => format!("; go on with: {}", attempt::again(None)),
         };
         say(&format!("interrupted: {far}{how}"));
         return Err(Failure::Exit(interrupted.exit_code()));

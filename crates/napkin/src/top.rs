@@ -35,8 +35,8 @@ not): of all programs that serve in this network namespace, up to 10 000 a secon
 of the time. A percentile is shown from 1000 timed requests in an interval on: --interval 10s for few.
 
 Only the network namespace in which it runs is watched. Counting polls takes CAP_BPF and
-CAP_PERFMON, and costs every poll of the machine some 100 to 400 ns while it runs (--no-count);
-owners take CAP_SYS_PTRACE. Without them the rest is shown; --latency takes the first two and is refused
+CAP_PERFMON, and costs every poll in it some 0.1 us while it runs (--no-count); other users' programs take
+CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH. Without them the rest is shown; --latency takes the first two and is refused
 without them.
 
 Examples:

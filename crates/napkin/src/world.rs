@@ -35,17 +35,27 @@ pub(crate) fn worlds(chosen: Option<&Chosen>, common: &Common) -> Result<Vec<Wor
         );
         return Err(Failure::Usage(text));
     }
-    if worlds.len() > 1 && common.resume.is_some() {
-        let text = "--resume goes on in one world: give --world the one that was interrupted";
-        return Err(Failure::Usage(text.to_owned()));
-    }
     foreign(chosen, common, &worlds)?;
     Ok(worlds)
 }
 
-/// Refuses an option that none of the worlds has.
+/// Refuses an option that none of the worlds has, and queues that one of several has not.
 fn foreign(chosen: Option<&Chosen>, common: &Common, worlds: &[World]) -> Result<(), Failure> {
     let modelled = &common.modelled;
+    let one_queue = |world: &&World| match world {
+        World::Machine => false,
+        World::Engine => chosen.is_some_and(|it| !it.workload.queues()),
+        World::Linux => true,
+    };
+    // Rows of several queues would stand beside those of one.
+    if worlds.len() > 1
+        && modelled.queues.is_some_and(|it| it != 1)
+        && let Some(world) = worlds.iter().find(one_queue)
+    {
+        return Err(Failure::Usage(format!(
+            "--queues is not for {world}, which has one here: leave {world} out of --world"
+        )));
+    }
     let option = match chosen {
         _ if worlds.contains(&World::Machine) => None,
         Some(chosen) => modelled.given_beside_load().or_else(|| {

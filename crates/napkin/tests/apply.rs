@@ -158,6 +158,18 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
         let output = napkin(&home, "apply suspend200 --dev va --for 10ms");
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(settings(), original, "its time was up");
+        // That nobody reads it makes no success of a guard that broke.
+        let mut child = command(&home, "apply defer20 --dev va --guard false --watch 1h")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it ends");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("the guard broke"), "{said}");
+        assert_eq!((settings(), journals(&home)), (original, 0));
     });
 }
 

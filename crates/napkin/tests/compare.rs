@@ -309,6 +309,17 @@ fn a_signal_puts_back_and_shows_and_after_a_kill_the_journal_knows() {
     assert!(text(&output.stdout).contains("verdict: "), "{}", text(&output.stdout));
     service.is_as_before();
 
+    // A terminal's Ctrl-C may have ended the reader, too.
+    let mut running = service.start(&long);
+    within("a policy is in force", || service.in_force().then_some(()));
+    drop(running.stdout.take());
+    kill_process(pid(&running), Signal::INT).expect("it runs");
+    let output = running.wait_with_output().expect("it ends");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted: everything was put back"), "{said}");
+    service.is_as_before();
+
     // In the middle of whatever it is at.
     for _ in 0..3 {
         let mut running = service.start(&long);

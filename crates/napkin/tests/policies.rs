@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{napkin, text};
+use common::{Place, napkin, text};
 use napkin_policy::{FAMILIES, PRESETS};
 
 #[test]
@@ -127,4 +127,25 @@ fn a_closed_pipe_is_no_failure() {
         .unwrap();
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_closed_pipe_costs_no_world_its_figures() {
+    use std::process::{Command, Stdio};
+    let place = Place::new("closed-worlds");
+    let short = "--policy base --repetitions 1 --window 50ms --warm-up 10ms --flows 50 --quiet";
+    let args = format!("bench tcp-rr --world machine,engine {short} --json a.json");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_napkin"))
+        .args(args.split(' '))
+        .current_dir(&place.0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for world in ["machine", "engine"] {
+        assert!(place.0.join(format!("a.json.{world}.json")).exists(), "{world}");
+    }
 }

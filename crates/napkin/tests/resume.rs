@@ -48,14 +48,20 @@ fn left(place: &Place) -> Vec<PathBuf> {
     files.filter(|it| it.extension().is_some_and(|it| it == "partial")).collect()
 }
 
-/// A run that was interrupted once its file had so many lines after the first.
-fn interrupted(place: &Place, args: &[&str], signal: Signal, after: usize) -> Output {
+/// A run whose file has so many lines after the first.
+fn measuring(place: &Place, args: &[&str], after: usize) -> Child {
     let child = command(place, args, false).spawn().expect("the binary runs");
     within("some measurements are done", || {
         let file = left(place).pop().unwrap_or(place.0.join("a.csv"));
         let lines = fs::read_to_string(file).unwrap_or_default().lines().count();
         (lines > after).then_some(())
     });
+    child
+}
+
+/// The same, interrupted then.
+fn interrupted(place: &Place, args: &[&str], signal: Signal, after: usize) -> Output {
+    let child = measuring(place, args, after);
     send(&child, signal);
     child.wait_with_output().expect("our child")
 }
@@ -139,6 +145,58 @@ fn a_modelled_bench_ends_with_the_bytes_of_one_that_was_not_interrupted() {
     assert!(whole.status.success());
     assert_eq!(resumed.stdout, whole.stdout);
     assert!(bytes == fs::read(place.0.join("a.json")).expect("a report"));
+    assert_eq!(left(&place), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_ctrl_c_that_ends_the_reader_as_well_says_how_to_go_on() {
+    let live = "bench flood-ping --policy base,threaded --window 50ms";
+    let modelled = "bench udp-sink --world machine --load 5000,13000 --seeds 10 --jobs 1";
+    for args in [live, modelled, "swarm --seeds 5..104 --jobs 1"] {
+        let place = Place::new("resume-closed");
+        let mut child = measuring(&place, &args.split(' ').collect::<Vec<_>>(), 1);
+        drop(child.stdout.take());
+        send(&child, Signal::INT);
+        let output = child.wait_with_output().expect("our child");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{args}: {said}");
+        assert!(said.contains("\ninterrupted: "), "{args}: {said}");
+        assert!(said.contains("; go on with: napkin "), "{args}: {said}");
+    }
+}
+
+#[test]
+fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
+    let place = Place::new("resume-worlds");
+    let args = "bench tcp-rr --window 50ms --warm-up 10ms --flows 50 --repetitions 4 --json a.json";
+    let of = |worlds| args.split(' ').chain(["--world", worlds]).collect::<Vec<_>>();
+    // In the first of them: the second follows.
+    let first = of("engine,machine");
+    let output = interrupted(&place, &first, Signal::INT, 1);
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let again = again(&output);
+    assert_eq!(again[..first.len()], first);
+    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
+    let (told, said) = (text(&resumed.stdout), text(&resumed.stderr));
+    assert!(resumed.status.success() && said.contains(" left, about "), "{said}");
+    assert!(told.contains("\nengine, machine, side by side\n"), "{told}");
+
+    // In the second: the first is done.
+    let second = of("machine,engine");
+    let child = command(&place, &second, false).spawn().expect("the binary runs");
+    within("the second has begun", || {
+        let kept = fs::read_to_string(left(&place).pop()?).ok()?;
+        kept.contains("\"world\":\"engine\"").then_some(())
+    });
+    send(&child, Signal::INT);
+    let output = child.wait_with_output().expect("our child");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let again = self::again(&output);
+    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
+    let (told, said) = (text(&resumed.stdout), text(&resumed.stderr));
+    assert!(resumed.status.success(), "{said}");
+    assert!(said.contains("goes on in engine: the worlds before it are done\n"), "{said}");
+    assert!(told.contains("tcp-rr in engine\n") && !told.contains("tcp-rr, modelled on"), "{told}");
     assert_eq!(left(&place), [] as [PathBuf; 0]);
 }
 

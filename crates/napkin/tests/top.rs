@@ -35,6 +35,11 @@ struct Terminal {
 
 impl Terminal {
     fn open(place: &Place, control: &Path, columns: u32, lines: u32, more: &str) -> Terminal {
+        let args = format!("--engine {} {more}", control.display());
+        Terminal::showing(place, columns, lines, &args)
+    }
+
+    fn showing(place: &Place, columns: u32, lines: u32, args: &str) -> Terminal {
         needs_program("tmux");
         // A server that was ended holds on to its name for a moment.
         static OPENED: AtomicU32 = AtomicU32::new(0);
@@ -44,11 +49,10 @@ impl Terminal {
         let binary = env!("CARGO_BIN_EXE_napkin");
         let shell = format!(
             "echo before; stty -g > '{0}/before'; \
-             sh -c 'echo $$ > {0}/pid; exec {binary} top --engine {1} --interval 200ms {more}'; \
+             sh -c 'echo $$ > {0}/pid; exec {binary} top --interval 200ms {args}'; \
              echo ended $?; stty -g > '{0}/after'; \
              cmp '{0}/before' '{0}/after' && echo as it was; exec sleep 60",
             place.0.display(),
-            control.display(),
         );
         let size = [columns.to_string(), lines.to_string()];
         let args = ["new-session", "-d", "-x", &size[0], "-y", &size[1], "sh", "-c", &shell];
@@ -185,6 +189,16 @@ fn a_signal_ends_it_and_the_terminal_is_given_back() {
         terminal.is_given_back(0);
         std::fs::remove_file(&terminal.pid).expect("it is ours");
     }
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back_while_a_thread_times_requests() {
+    needs_rights(&[Right::Bpf, Right::Perfmon]);
+    let place = Place::new("top-latency");
+    let terminal = Terminal::showing(&place, 80, 24, "--latency");
+    terminal.shows("the view", |screen| screen.starts_with("napkin top"));
+    kill_process(terminal.napkin(), Signal::TERM).expect("it is ours");
+    terminal.is_given_back(0);
 }
 
 #[test]

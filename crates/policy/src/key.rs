@@ -163,7 +163,7 @@ pub const KEYS: &[Key] = &[
     Key::new(
         "irq-suspend-timeout",
         Field::Time(|p| &mut p.instance.irq_suspend_timeout),
-        "longest that an application may keep interrupts suspended without waiting again",
+        "longest that an application may keep interrupts suspended: after the last poll; in Linux after its last wait",
     ),
     Key::new(
         "hold",
