@@ -7,26 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use napkin_kernel::settings::Setting;
 use napkin_linux::apply::Snapshot;
-use napkin_linux::guard::{Event, EventKind, Guard, Options};
+use napkin_linux::guard::{Event, Guard, Options};
 use napkin_linux::journal::Store;
 use napkin_linux::place::{Place, Value};
 
 /// The most lines that wait to be told.
 const MOST: usize = 256;
 
-/// What guards have done.
-#[derive(Debug, Default)]
-struct Done {
-    /// Instances whose suspension is ended.
-    ended: BTreeSet<u32>,
-    lines: Vec<String>,
-}
-
 /// A guard for each device.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     by_device: BTreeMap<u32, Option<Guard>>,
-    done: Arc<Mutex<Done>>,
+    /// What they have done.
+    lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Guards {
@@ -38,40 +31,31 @@ impl Guards {
                 continue;
             }
             let options = Options { only: Some(device), held: Some(device), ..Options::default() };
-            let done = Arc::clone(&self.done);
+            let lines = Arc::clone(&self.lines);
             let tell = move |event: &Event| {
-                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                match event.kind {
-                    EventKind::Ended { .. } => done.ended.insert(event.napi_id),
-                    EventKind::Again { .. } => done.ended.remove(&event.napi_id),
-                    _ => false,
-                };
-                if done.lines.len() < MOST {
-                    done.lines.push(event.to_string());
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                if lines.len() < MOST {
+                    lines.push(event.to_string());
                 }
             };
             let guard = Guard::start(options, store, Box::new(tell));
             if let Err(error) = &guard {
-                let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-                done.lines.push(format!("nobody watches for starved queues: {error}"));
+                let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+                lines.push(format!("nobody watches for starved queues: {error}"));
             }
             // One that cannot be is not tried at each look.
             self.by_device.insert(device, guard.ok());
         }
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.by_device.is_empty() {
-            // With a guard's end its suspensions are given back.
-            done.ended.clear();
-        }
-        std::mem::take(&mut done.lines)
+        std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Wants no suspension of an instance whose suspension a guard has ended.
+    /// Wants no suspension of an instance whose suspension this device's guard has ended. With the
+    /// guard's end that is given back, and wanted again.
     pub(crate) fn excuse(&self, at: &Snapshot, wanted: &mut BTreeMap<Place, Value>) {
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Some(guard)) = self.by_device.get(&at.device.ifindex) else { return };
         for (place, value) in wanted {
             if let Place::Napi(instance, Setting::IrqSuspendTimeout) = place
-                && at.napi(instance).is_some_and(|napi| done.ended.contains(&napi.id))
+                && at.napi(instance).is_some_and(|napi| guard.has_ended(napi.id))
             {
                 *value = Value::Number(0);
             }

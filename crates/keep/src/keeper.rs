@@ -419,8 +419,7 @@ impl Keeper {
     ) {
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.held) {
-            let here =
-                self.backend.look(Target::Index(held.ifindex())).is_ok_and(|at| held.is(&at));
+            let here = held.is_here(&mut self.backend);
             if here && meant.contains(&held.ifindex()) {
                 kept.push(held);
                 continue;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use napkin_kernel::process::Process;
 use napkin_linux::apply::restore_left;
@@ -15,6 +15,9 @@ use napkin_policy::Policy;
 
 use crate::unit::{Unit, processes};
 use crate::wish::Wish;
+
+/// When a group is looked at again whose processes ended before they were set.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The programs of one wish's unit.
 #[derive(Debug)]
@@ -136,7 +139,11 @@ impl Programs {
         lines.into_iter().for_each(|line| tell(format!("{} ({}): {line}", self.name, self.unit)));
         if attachment.processes() == 0 {
             self.attachment = None;
-            self.next = None;
+            // A program that was started since they were listed, by one that has ended meanwhile: the
+            // group was never empty, so nothing tells of it.
+            let there = processes(&self.group);
+            let new = there.iter().any(|pid| !self.failing.contains_key(pid));
+            self.next = new.then(|| Instant::now() + AGAIN);
         } else {
             self.next = Some(Instant::now() + look.wait);
         }
@@ -154,5 +161,44 @@ impl Programs {
             self.name, self.unit, restoration.done
         ));
         restoration.failed == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_kernel::namespace::Identity;
+    use std::fs;
+
+    #[test]
+    fn a_group_is_looked_at_again_while_a_process_is_in_it_that_was_not_tried() {
+        let directory = std::env::temp_dir().join(format!("napkin-group-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("made");
+        let text = "policy = \"suspend20\"\nunit = \"a.service\"\n[match]\nname = \"eth0\"\n";
+        let wish = Wish::parse(Path::new("/etc/napkin/a.toml"), text).expect("a wish");
+        let unit = wish.unit.clone().expect("it has one");
+        let namespace = Identity { cookie: Some(1), inode: 1 };
+        let store = Store::at(directory.join("state"), "this boot".into(), namespace);
+        let mut programs =
+            Programs::new(&wish, &unit, directory.clone(), &store).expect("it has a plan");
+        let mut told = Vec::new();
+        let mut tell = |line: String| told.push(line);
+
+        programs.look(&mut tell);
+        assert_eq!(programs.next(), None, "nobody is there");
+        // A number that no process has: it is listed, and has ended when it is opened.
+        let list = directory.join("cgroup.procs");
+        fs::write(&list, format!("{}\n", i32::MAX)).expect("written");
+        programs.look(&mut tell);
+        assert!(programs.next().is_some() && !programs.run());
+        // One that cannot be set was told of, and is not tried each second.
+        programs.failing.insert(i32::MAX, "no right".into());
+        programs.look(&mut tell);
+        assert_eq!(programs.next(), None);
+        fs::write(&list, "").expect("written");
+        programs.look(&mut tell);
+        assert_eq!((programs.next(), programs.failing().count()), (None, 0), "they have ended");
+        assert_eq!(told, [""; 0]);
+        let _ = fs::remove_dir_all(directory);
     }
 }

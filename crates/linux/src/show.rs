@@ -219,7 +219,7 @@ pub fn report(devices: Vec<Device>, programs: &Programs) -> Report {
     }
     if programs.cut > 0 {
         notes.push(format!(
-            "not all sockets are counted of {}: more than {DESCRIPTORS} descriptors",
+            "not all sockets are counted of {}: more than {DESCRIPTORS} descriptors, or they cannot be taken",
             processes(programs.cut)
         ));
     }

@@ -192,6 +192,7 @@ fn a_starved_queue_receives_again_and_gets_its_timeout_back_at_the_end() {
     bed.arrives("under a guard");
     let event = until(&told, |kind| matches!(kind, EventKind::Ended { .. }));
     let (napi_id, settings) = bed.settings();
+    assert!(guard.has_ended(napi_id));
     assert_eq!(settings.irq_suspend_timeout, Some(0));
     assert_eq!(settings.defer_hard_irqs, Some(100), "nothing else was changed");
     assert_eq!((event.ifname.as_str(), event.subject.as_str()), ("va", "queue 0"));

@@ -153,7 +153,10 @@ pub(crate) fn not_set(attachment: &Attachment<ProcessJournals>) -> Result<(), Fa
 /// Whether the journal still knows of changes of a process.
 fn left_before(pid: i32) -> bool {
     let found = Store::open().and_then(|store| store.survey()).unwrap_or_default();
-    found.iter().any(|it| matches!(it, Found::Process(journal) if journal.process().0 == pid))
+    found.iter().any(|it| match it {
+        Found::Process(journal) => journal.process().0 == pid && !journal.is_elsewhere(),
+        _ => false,
+    })
 }
 
 impl How {

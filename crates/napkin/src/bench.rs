@@ -103,7 +103,8 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
         let left = attempt::world_of(path, chosen.workload.name());
         let place = worlds.iter().position(|it| Some(it.name()) == left.as_deref()).unwrap_or(0);
         if place > 0 {
-            say(&format!("goes on in {}: the worlds before it are done", worlds[place]));
+            let page = if common.report.is_some() { ", and are not on the page" } else { "" };
+            say(&format!("goes on in {}: the worlds before it are done{page}", worlds[place]));
         }
         ready.drain(..place);
     }

@@ -69,20 +69,22 @@ fn print_restored(restoration: &Restoration, store: &Store, args: &Restore) -> R
     for found in &restoration.also {
         also(found, args.dry_run);
     }
+    // A reader that has gone does not hide what is left.
+    let mut told = Ok(());
     for restored in &restoration.devices {
-        device(restored, args.dry_run)?;
+        told = told.and(device(restored, args.dry_run));
     }
     for restored in &restoration.processes {
-        process(restored, args.dry_run)?;
+        told = told.and(process(restored, args.dry_run));
     }
     if restoration.is_empty() {
-        print("nothing to put back: the journal is empty\n")?;
+        told = told.and(print("nothing to put back: the journal is empty\n"));
         note_unread(store);
     }
     if args.dry_run {
-        print("nothing was changed (--dry-run)\n")?;
+        told = told.and(print("nothing was changed (--dry-run)\n"));
     }
-    Ok(())
+    told
 }
 
 /// An empty journal says nothing of what another user's napkin did.
@@ -153,17 +155,19 @@ pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Fai
 fn process(restored: &ProcessRestored, dry_run: bool) -> Result<(), Failure> {
     let ProcessRestored { pid, changes, gone, left, forgotten } = restored;
     let verb = if dry_run { "would be put back" } else { "put back" };
+    let mut told = Ok(());
     for change in changes {
-        print(&format!("process {pid}: {verb}: {change}\n"))?;
+        told = told.and(print(&format!("process {pid}: {verb}: {change}\n")));
     }
     if *gone > 0 {
-        print(&format!("process {pid}: {gone} gone with the process or its descriptors\n"))?;
+        let with = "with the process or its descriptors";
+        told = told.and(print(&format!("process {pid}: {gone} gone {with}\n")));
     }
     let end = if *forgotten { " (forgotten)" } else { "" };
     for why in left {
         say(&format!("{why}{end}"));
     }
-    Ok(())
+    told
 }
 
 fn also(also: &Also, dry_run: bool) {

@@ -220,7 +220,9 @@ fn left_over(link: &str) -> bool {
         Some((tap, _)) if !is_tap(link) => tap,
         _ => link,
     };
-    is_tap(tap) && !in_use(tap)
+    // While it is down nobody can see whether it has a queue.
+    let carrier = std::fs::read_to_string(format!("/sys/class/net/{tap}/carrier"));
+    is_tap(tap) && !in_use(tap) && carrier.is_ok_and(|carrier| carrier.trim() == "0")
 }
 
 /// Refuses a network in which another interface of this host has an address, be it another server's.

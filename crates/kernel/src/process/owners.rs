@@ -60,7 +60,8 @@ pub struct Owners {
     pub by_napi_id: BTreeMap<u32, Vec<Owner>>,
     /// The processes that could not be looked at for lack of a right.
     pub denied: Unseen,
-    /// Processes of which not all descriptors were looked at, as they have more than the limit.
+    /// Processes of which not all descriptors were looked at, as they have more than the limit, or this one has no
+    /// room for them.
     pub cut: Vec<i32>,
 }
 
@@ -93,8 +94,9 @@ pub fn owners(limit: usize) -> Owners {
                 }
             }
             Err(ProcessError::Denied { pid, comm, .. }) => owners.denied.0.push((pid, comm)),
-            // It has ended.
-            Err(_) => {}
+            Err(error) if error.is_gone() => {}
+            // For lack of a descriptor of our own, say: not all were looked at.
+            Err(_) => owners.cut.push(pid),
         }
     }
     for owners in owners.by_napi_id.values_mut() {
@@ -114,13 +116,22 @@ fn sockets_of(
 ) -> Result<Counts, ProcessError> {
     let process = Process::open(pid)?;
     let found: Descriptors = process.descriptors(limit)?;
-    let mut counts = BTreeMap::new();
+    let (mut counts, mut unseen) = (BTreeMap::new(), false);
     for descriptor in found.sockets() {
         let Kind::Socket(inode) = descriptor.kind else { continue };
         let napi_id = match known.get(&inode) {
             Some(napi_id) => *napi_id,
             None => {
-                let Some(taken) = process.take(&descriptor)? else { continue };
+                let taken = match process.take(&descriptor) {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => continue,
+                    // In a table of a thread's own: before Linux 6.9.
+                    Err(ProcessError::Unsupported { .. }) => {
+                        unseen = true;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
                 let napi_id = socket::napi_id(&taken).ok().flatten();
                 let here =
                     || own_namespace.is_none() || socket::netns_cookie(&taken) == own_namespace;
@@ -133,10 +144,11 @@ fn sockets_of(
             *counts.entry(napi_id).or_insert(0_usize) += 1;
         }
     }
-    if counts.is_empty() && !found.cut {
+    let cut = found.cut || unseen;
+    if counts.is_empty() && !cut {
         return Ok(None);
     }
-    Ok(Some((process.comm()?, found.cut, counts)))
+    Ok(Some((process.comm()?, cut, counts)))
 }
 
 #[cfg(test)]

@@ -68,9 +68,18 @@ impl HeldDevice {
         self.ifindex
     }
 
-    /// Whether this is that device, and not another one of the same number.
+    /// Whether this is that device, and not another one of the same number. Where sysfs does not say
+    /// which one it is, its number does.
     pub fn is(&self, at: &Snapshot) -> bool {
-        self.ifindex == at.device.ifindex && self.identity == at.identity
+        self.ifindex == at.device.ifindex && at.identity.is_none_or(|it| self.identity == Some(it))
+    }
+
+    /// Whether it is still there, as far as anybody knows: no answer does not say that it is gone.
+    pub fn is_here<W: Backend>(&self, backend: &mut W) -> bool {
+        match backend.look(Target::Index(self.ifindex)) {
+            Ok(at) => self.is(&at),
+            Err(error) => !error.is_absent(),
+        }
     }
 
     /// Brings each of these places to its value, and every other one that napkin has changed back to
@@ -130,5 +139,39 @@ impl HeldDevice {
             self.store.device(self.ifindex, &self.ifname, self.identity)?.drop_all()?;
         }
         Ok(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::fake::Fake;
+    use napkin_kernel::namespace::Identity;
+
+    #[test]
+    fn a_held_device_is_gone_when_the_kernel_says_so_and_not_for_want_of_an_answer() {
+        let directory = format!("napkin-held-device-{}", std::process::id());
+        let directory = std::env::temp_dir().join(directory);
+        let namespace = Identity { cookie: Some(1), inode: 1 };
+        let store = Store::at(directory.clone(), "this boot".into(), namespace);
+        let mut backend = Fake::new(1);
+        let at = backend.look(Target::Name("va")).expect("it is there");
+        let held = HeldDevice::take(&backend, &store, &at).expect("nobody else has it");
+        assert!(held.is_here(&mut backend));
+
+        backend.silent = true;
+        assert!(held.is_here(&mut backend), "there is no answer");
+        backend.silent = false;
+        let identity = backend.identities.remove(&at.device.ifindex).expect("it has one");
+        assert!(held.is_here(&mut backend), "which one it is cannot be seen");
+
+        backend.identities.insert(at.device.ifindex, identity + 1);
+        assert!(!held.is_here(&mut backend), "it is another one");
+        backend.identities.insert(at.device.ifindex, identity);
+        assert!(held.is_here(&mut backend));
+        backend.devices.remove(0);
+        assert!(!held.is_here(&mut backend), "there is none of its number");
+        drop(held);
+        let _ = std::fs::remove_dir_all(directory);
     }
 }

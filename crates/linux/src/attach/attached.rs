@@ -319,9 +319,9 @@ impl Attached {
         let mut there = BTreeSet::new();
         let mut failed = Vec::new();
         let mut count = 0;
-        // Before anything is set in it: what has the options now has them from the program itself, unless a
-        // process that came since has them from one that was set.
-        let own = !self.looked && (self.seen.is_none() || shared.sockets.is_empty());
+        // Before anything is set by this attachment: what has the options now has them from the program itself. (In
+        // later processes of it they may be from a listener that was set.)
+        let own = !self.looked && shared.sockets.is_empty();
         for socket in found.sockets() {
             let Kind::Socket(inode) = socket.kind else { continue };
             if !there.insert(inode) || self.sockets.contains(&inode) {

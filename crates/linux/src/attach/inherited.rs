@@ -9,8 +9,11 @@ use std::collections::BTreeSet;
 use crate::process_change::What;
 use napkin_kernel::process::{Descriptor, Kind, Process, ProcessError, SocketOptions, socket};
 
+/// What was put back, each with its descriptor, and the first error of those that were not.
+pub(crate) type Inherited = (Vec<What>, Option<ProcessError>);
+
 /// Puts back the sockets of a process that have what was set (`set`: what listeners had before, and since), but for
-/// those whose inode is `known`. Each comes with its descriptor.
+/// those whose inode is `known`.
 ///
 /// # Errors
 /// If the process has ended, or may not be reached.
@@ -19,35 +22,45 @@ pub(crate) fn restore_inherited(
     set: &[(SocketOptions, SocketOptions)],
     known: &BTreeSet<u64>,
     limit: usize,
-) -> Result<Vec<What>, ProcessError> {
-    let refused = |errno| process.refused("to put back a socket", errno);
-    let mut back = Vec::new();
+) -> Result<Inherited, ProcessError> {
+    let (mut back, mut failed) = (Vec::new(), None);
     for socket in process.descriptors(limit)?.sockets() {
-        let Descriptor { tid, fd, kind: Kind::Socket(inode) } = socket else { continue };
-        if known.contains(&inode) {
-            continue;
-        }
-        let taken = match process.take(&socket) {
-            Ok(Some(taken)) => taken,
+        match restore(process, &socket, set, known) {
+            Ok(what) => back.extend(what),
+            Err(error) if error.is_gone() => return Err(error),
             // Nor could anything be set in a table of a thread's own.
-            Ok(None) | Err(ProcessError::Unsupported { .. }) => continue,
-            Err(error) => return Err(error),
-        };
-        // Another may have the number by now, perhaps one that is known.
-        let same = rustix::fs::fstat(&taken).map_err(refused)?.st_ino == inode;
-        if !same || !socket::is_internet(&taken) {
-            continue;
+            Err(ProcessError::Unsupported { .. }) => {}
+            Err(error) => failed = failed.or(Some(error)),
         }
-        let now = SocketOptions::get(&taken).map_err(refused)?;
-        let seen = |options: &SocketOptions| SocketOptions { busy_poll_budget: None, ..*options };
-        let mut from = set.iter().filter(|(_, new)| seen(new) == now);
-        let Some(&(first, new)) = from.next() else { continue };
-        // Which listener it is from is not known: off, if they had different ones.
-        let old = if from.all(|(old, _)| *old == first) { first } else { off(new) };
-        old.set(&taken).map_err(refused)?;
-        back.push(What::Socket { tid, fd, inode, old, new });
     }
-    Ok(back)
+    Ok((back, failed))
+}
+
+fn restore(
+    process: &Process,
+    socket: &Descriptor,
+    set: &[(SocketOptions, SocketOptions)],
+    known: &BTreeSet<u64>,
+) -> Result<Option<What>, ProcessError> {
+    let refused = |errno| process.refused("to put back a socket", errno);
+    let Descriptor { tid, fd, kind: Kind::Socket(inode) } = *socket else { return Ok(None) };
+    if known.contains(&inode) {
+        return Ok(None);
+    }
+    let Some(taken) = process.take(socket)? else { return Ok(None) };
+    // Another may have the number by now, perhaps one that is known.
+    let same = rustix::fs::fstat(&taken).map_err(refused)?.st_ino == inode;
+    if !same || !socket::is_internet(&taken) {
+        return Ok(None);
+    }
+    let now = SocketOptions::get(&taken).map_err(refused)?;
+    let seen = |options: &SocketOptions| SocketOptions { busy_poll_budget: None, ..*options };
+    let mut from = set.iter().filter(|(_, new)| seen(new) == now);
+    let Some(&(first, new)) = from.next() else { return Ok(None) };
+    // Which listener it is from is not known: off, if they had different ones.
+    let old = if from.all(|(old, _)| *old == first) { first } else { off(new) };
+    old.set(&taken).map_err(refused)?;
+    Ok(Some(What::Socket { tid, fd, inode, old, new }))
 }
 
 /// No busy polling, in place of these.

@@ -25,9 +25,10 @@ mod judge;
 mod tell;
 mod watch;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -123,6 +124,8 @@ pub struct Guard {
     threads: Vec<JoinHandle<()>>,
     /// Whether an instance has starved.
     starved: Arc<AtomicBool>,
+    /// The instances whose suspension is ended.
+    ended: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl Guard {
@@ -151,18 +154,24 @@ impl Guard {
         let (tell, telling) = tell::start(tell)?;
         let mut watch = Watch::new(options, counter, netns, backend, store.clone(), netdev, tell);
         watch.list();
-        let starved = watch.starved.clone();
+        let (starved, ended) = (watch.starved.clone(), watch.ended_ids.clone());
         let (stop, stopped) = channel();
         let watching = std::thread::Builder::new()
             .name("napkin-guard".into())
             .spawn(move || watch.run(&stopped))?;
         // In the order in which they end.
-        Ok(Guard { stop: Some(stop), threads: vec![watching, telling], starved })
+        Ok(Guard { stop: Some(stop), threads: vec![watching, telling], starved, ended })
     }
 
     /// Whether an instance has starved since it began, helped or not.
     pub fn starved(&self) -> bool {
         self.starved.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has ended the suspension of the instance of this NAPI id and not given it back. So it
+    /// is from when that is done; the [`Event`] comes when the program behind it was looked for.
+    pub fn has_ended(&self, napi_id: u32) -> bool {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).contains(&napi_id)
     }
 }
 

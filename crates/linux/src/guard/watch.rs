@@ -1,9 +1,9 @@
 //! The guard's thread: readings, what is done about an instance that starves, and giving it back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Options;
@@ -42,6 +42,8 @@ pub(super) struct Watch {
     listed: Instant,
     /// What was taken away, by NAPI id.
     ended: BTreeMap<u32, Ended>,
+    /// The same ids, for whoever asks.
+    pub(super) ended_ids: Arc<Mutex<BTreeSet<u32>>>,
     /// How often that was done.
     times: BTreeMap<u32, u32>,
     /// Since when an instance starves that cannot be helped, and whether that was told.
@@ -77,6 +79,7 @@ impl Watch {
             watched: BTreeMap::new(),
             listed: Instant::now(),
             ended: BTreeMap::new(),
+            ended_ids: Arc::default(),
             times: BTreeMap::new(),
             helpless: BTreeMap::new(),
             starved: Arc::default(),
@@ -153,6 +156,8 @@ impl Watch {
         match end_suspension(backend, store, (ifindex, napi_id), held) {
             Ok(None) => self.list(),
             Ok(Some(suspension)) => {
+                // First of all: who keeps the device would set it again.
+                self.ended_ids().insert(napi_id);
                 self.starved.store(true, Ordering::Relaxed);
                 self.judge.forget(napi_id);
                 self.helpless.remove(&napi_id);
@@ -198,6 +203,7 @@ impl Watch {
             self.ended.iter().filter(|(_, it)| due(it)).map(|(napi_id, _)| *napi_id).collect();
         for napi_id in due {
             let Some(Ended { suspension, .. }) = self.ended.remove(&napi_id) else { continue };
+            self.ended_ids().remove(&napi_id);
             match give_back(&mut self.backend, &self.store, &suspension, self.options.held) {
                 Ok(true) => {
                     let kind = EventKind::Again { timeout: suspension.timeout };
@@ -208,6 +214,7 @@ impl Watch {
                 Err(_) => {
                     let again = now.checked_add(LIST_EVERY);
                     self.ended.insert(napi_id, Ended { suspension, again });
+                    self.ended_ids().insert(napi_id);
                     continue;
                 }
             }
@@ -223,6 +230,10 @@ impl Watch {
                 self.tell(Message::Known(tell::event(&suspension, kind)));
             }
         }
+    }
+
+    fn ended_ids(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.ended_ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, message: Message) {

@@ -6,12 +6,13 @@
 //! keeps is not seen, but nobody can enter that one any more.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use napkin_kernel::namespace::Identity;
 use napkin_os::procfs::read_text;
 use napkin_os::rights::Right;
+use rustix::io::Errno;
 
 /// The inode of the first PID namespace, which every kernel gives it (`PROC_PID_INIT_INO`).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -40,11 +41,21 @@ impl Living {
 /// Whether no process is in a PID namespace any more; `false` if not all can be seen.
 pub(super) fn pid_namespace_ended(inode: u64) -> bool {
     let it = format!("pid:[{inode}]");
-    let is_in = |process: fs::DirEntry| {
-        fs::read_link(process.path().join("ns/pid")).is_ok_and(|of| of.as_os_str() == it.as_str())
+    let is_elsewhere = |entry: io::Result<fs::DirEntry>| {
+        let Ok(entry) = entry else { return false };
+        if !entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit) {
+            return true;
+        }
+        match fs::read_link(entry.path().join("ns/pid")) {
+            Ok(of) => of.as_os_str() != it.as_str(),
+            // One that has just ended is in none; one that may not be looked at may be in it.
+            Err(error) => {
+                let ended = [Errno::NOENT, Errno::SRCH].map(|errno| Some(errno.raw_os_error()));
+                ended.contains(&error.raw_os_error())
+            }
+        }
     };
-    sees_all_processes()
-        && fs::read_dir("/proc").is_ok_and(|mut all| !all.any(|it| it.is_ok_and(is_in)))
+    sees_all_processes() && fs::read_dir("/proc").is_ok_and(|mut all| all.all(is_elsewhere))
 }
 
 fn sees_all_processes() -> bool {

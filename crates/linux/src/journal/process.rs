@@ -63,7 +63,7 @@ impl ProcessJournal {
     }
 
     /// Whether it is of another PID namespace: its ids are other processes' here, or nobody's.
-    pub(crate) fn is_elsewhere(&self) -> bool {
+    pub fn is_elsewhere(&self) -> bool {
         self.log.header.is_of_other_processes()
     }
 

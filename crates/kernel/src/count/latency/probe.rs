@@ -1,6 +1,6 @@
 //! The programs at work, and their tables read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -100,8 +100,13 @@ impl Reading {
 
     /// All instances together.
     pub fn all(&self) -> Parts {
-        let mut all = Parts::default();
-        self.instances.values().for_each(|parts| all.add(parts));
+        let (mut all, mut places) = (Parts::default(), BTreeSet::new());
+        for (id, parts) in &self.instances {
+            // Instances that share a place have the same counts: they are one.
+            if places.insert(place_of(*id)) {
+                all.add(parts);
+            }
+        }
         all
     }
 

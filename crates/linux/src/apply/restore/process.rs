@@ -54,7 +54,10 @@ fn process(
             restored.gone = journal.records().len();
             return if options.dry_run { Ok(()) } else { journal.finish() };
         }
-        restored.left.push(format!("process {pid}: it is of another process namespace"));
+        restored.left.push(format!(
+            "process {pid}: it is of another process namespace: left alone; restore from within that, or \
+             give it up with --forget"
+        ));
         restored.forgotten = options.forget;
         return if options.forget && !options.dry_run { journal.finish() } else { Ok(()) };
     }
@@ -145,7 +148,10 @@ fn inherited(
         .and_then(|process| restore_inherited(&process, &set, &known, MAX_DESCRIPTORS));
     fault::point();
     match back {
-        Ok(back) => restored.changes.extend(back.iter().map(What::back)),
+        Ok((back, failed)) => {
+            restored.changes.extend(back.iter().map(What::back));
+            restored.left.extend(failed.map(|error| error.to_string()));
+        }
         Err(error) if error.is_gone() => {}
         Err(error) => restored.left.push(error.to_string()),
     }

@@ -312,7 +312,10 @@ fn a_process_of_another_namespace_of_processes_is_left_to_who_is_in_that() {
         for dry_run in [true, false] {
             let options = RestoreOptions { dry_run, ..RestoreOptions::default() };
             let told = restore(&mut backend, &place.store(), &options).expect("readable");
-            let left = ["process 4194305: it is of another process namespace"];
+            let left = [
+                "process 4194305: it is of another process namespace: left alone; restore from within \
+                        that, or give it up with --forget",
+            ];
             assert_eq!(told.processes[0].left, &left[..usize::from(elsewhere)]);
             assert_eq!(file.exists(), elsewhere || dry_run);
         }

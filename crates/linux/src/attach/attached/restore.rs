@@ -54,7 +54,13 @@ impl Attached {
             }
             let own = &self.own_sockets;
             match restore_inherited(&self.process, &sockets, own, MAX_DESCRIPTORS) {
-                Ok(back) => total.done += back.len(),
+                Ok((back, failed)) => {
+                    total.done += back.len();
+                    if let Some(error) = failed {
+                        total.failed += 1;
+                        self.failed(error.to_string(), events);
+                    }
+                }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
                     total.failed += 1;
