@@ -39,7 +39,7 @@ impl Living {
 }
 
 /// Whether no process is in a PID namespace any more; `false` if not all can be seen.
-pub(super) fn pid_namespace_ended(inode: u64) -> bool {
+pub(crate) fn pid_namespace_ended(inode: u64) -> bool {
     let it = format!("pid:[{inode}]");
     let is_elsewhere = |entry: io::Result<fs::DirEntry>| {
         let Ok(entry) = entry else { return false };
@@ -131,5 +131,11 @@ mod tests {
         let mut living = Living::default();
         assert_ne!(living.has(&here), Some(false));
         assert_ne!(living.has(&Identity { cookie: None, inode: 1 }), Some(true));
+    }
+    #[test]
+    fn our_own_namespace_of_processes_has_not_ended() {
+        let ours = fs::read_link("/proc/self/ns/pid").expect("procfs");
+        let number = ours.to_str().and_then(|it| it.strip_prefix("pid:[")?.strip_suffix(']'));
+        assert!(!pid_namespace_ended(number.expect("a name").parse().expect("a number")));
     }
 }

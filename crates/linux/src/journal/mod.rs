@@ -28,6 +28,8 @@ pub use device::DeviceJournal;
 pub use error::JournalError;
 pub use holder::Holder;
 pub(crate) use living::namespaces;
+#[cfg(test)]
+pub(crate) use living::pid_namespace_ended;
 pub use lock::Lock;
 pub use log::{Header, Subject};
 pub use process::{ProcessJournal, ProcessJournals};
