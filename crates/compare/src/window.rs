@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use napkin_kernel::count::latency::{Histogram, Part, Percentiles, Probe, Reading};
 use napkin_kernel::device::Device;
-use napkin_os::procfs::{CpuTimes, Interrupts, ThreadStat, Time, gone_on};
+use napkin_os::procfs::{CpuTimes, Interrupts, ThreadStat, Time, counter_increase};
 use serde::Serialize;
 
 use crate::error::CompareError;
@@ -107,7 +107,7 @@ fn used(now: &BTreeMap<i32, u64>, then: &BTreeMap<i32, u64>) -> u64 {
 
 /// How many interrupts came: of CPUs that are on at both times.
 fn came(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -> u64 {
-    now.iter().filter_map(|(of, now)| Some(u64::from(gone_on(*now, *then.get(of)?)))).sum()
+    now.iter().filter_map(|(of, now)| Some(u64::from(counter_increase(*now, *then.get(of)?)))).sum()
 }
 
 impl Window {

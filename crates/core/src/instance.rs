@@ -150,13 +150,12 @@ impl<Q> Instance<Q> {
         self.deadline.store(at, Ordering::Release);
     }
 
-    /// The owner parks: the next deadline that it stores is this one.
+    /// Marks `at` as the end of a park; called before the owner arms the timer with it.
     pub(crate) fn parks_until(&self, at: Ns) {
         self.parked_until.store(at, Ordering::Relaxed);
     }
 
-    /// Puts the timer off for a suspension: `false` if it stays as it was, for a park ends when it
-    /// would have.
+    /// Moves the timer to `at` for a suspension. `false` if it is left: a suspension does not extend a park.
     #[inline]
     pub(crate) fn put_off(&self, at: Ns) -> bool {
         if self.feedback() {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use napkin_kernel::settings::Setting;
-use napkin_linux::apply::Snapshot;
+use napkin_linux::apply::{ApplyError, Backend, HeldDevice, Kept, Snapshot};
 use napkin_linux::guard::{Event, Guard, Options};
 use napkin_linux::journal::Store;
 use napkin_linux::place::{Place, Value};
@@ -49,9 +49,30 @@ impl Guards {
         std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Has a device as it is wanted to be, but for what its guard has ended.
+    pub(crate) fn keep<W: Backend>(
+        &self,
+        held: &HeldDevice,
+        backend: &mut W,
+        at: &Snapshot,
+        wanted: &mut BTreeMap<Place, Value>,
+    ) -> Result<Kept, ApplyError> {
+        self.excuse(at, wanted);
+        let mut kept = held.keep(backend, wanted)?;
+        // The guard may have ended one meanwhile, which was then set again.
+        let before = wanted.clone();
+        self.excuse(at, wanted);
+        if *wanted != before {
+            let again = held.keep(backend, wanted)?;
+            kept.changes.extend(again.changes);
+            kept.foreign.extend(again.foreign);
+        }
+        Ok(kept)
+    }
+
     /// Wants no suspension of an instance whose suspension this device's guard has ended. With the
     /// guard's end that is given back, and wanted again.
-    pub(crate) fn excuse(&self, at: &Snapshot, wanted: &mut BTreeMap<Place, Value>) {
+    fn excuse(&self, at: &Snapshot, wanted: &mut BTreeMap<Place, Value>) {
         let Some(Some(guard)) = self.by_device.get(&at.device.ifindex) else { return };
         for (place, value) in wanted {
             if let Place::Napi(instance, Setting::IrqSuspendTimeout) = place

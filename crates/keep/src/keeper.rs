@@ -306,7 +306,6 @@ impl Keeper {
         }
         let wishes: Vec<&Wish> = wishes.iter().collect();
         let Assignment { mut wanted, shares } = assign(&wishes, &at, self.backend.kernel());
-        self.guards.excuse(&at, &mut wanted);
         for (wish, share) in wishes.iter().zip(&shares) {
             for why in &share.refused {
                 problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
@@ -321,7 +320,7 @@ impl Keeper {
             }
         };
         self.files_of(&at, wanted.keys(), files);
-        let kept = self.held[held].keep(&mut self.backend, &wanted)?;
+        let kept = self.guards.keep(&self.held[held], &mut self.backend, &at, &mut wanted)?;
         for foreign in kept.foreign {
             tell(&Event::Again(foreign));
         }

@@ -16,8 +16,8 @@ use napkin_policy::Policy;
 use crate::unit::{Unit, processes};
 use crate::wish::Wish;
 
-/// When a group is looked at again whose processes ended before they were set.
-const AGAIN: Duration = Duration::from_secs(1);
+/// How soon a control group is read again if all its listed processes ended before they could be set.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The programs of one wish's unit.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Programs {
             // group was never empty, so nothing tells of it.
             let there = processes(&self.group);
             let new = there.iter().any(|pid| !self.failing.contains_key(pid));
-            self.next = new.then(|| Instant::now() + AGAIN);
+            self.next = new.then(|| Instant::now() + RETRY);
         } else {
             self.next = Some(Instant::now() + look.wait);
         }

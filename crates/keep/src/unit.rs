@@ -55,7 +55,7 @@ pub(crate) fn processes(group: &Path) -> Vec<i32> {
     let mut looked = 0;
     while let Some(group) = groups.pop() {
         let text = read_text(group.join("cgroup.procs"), LONGEST).unwrap_or_default();
-        // 0 is one of another process namespace.
+        // 0 is one of another PID namespace.
         processes.extend(
             text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0),
         );

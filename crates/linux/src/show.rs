@@ -219,7 +219,8 @@ pub fn report(devices: Vec<Device>, programs: &Programs) -> Report {
     }
     if programs.cut > 0 {
         notes.push(format!(
-            "not all sockets are counted of {}: more than {DESCRIPTORS} descriptors, or they cannot be taken",
+            "not all sockets of {} are counted: more than {DESCRIPTORS} descriptors, or some cannot be duplicated \
+             (pidfd_getfd)",
             processes(programs.cut)
         ));
     }
@@ -227,9 +228,7 @@ pub fn report(devices: Vec<Device>, programs: &Programs) -> Report {
         devices.into_iter().map(|device| of_device(device, programs)).collect();
     let napis = || devices.iter().flat_map(|device| &device.napis).map(|napi| &napi.napi);
     if napis().any(|napi| napi.pid.is_some() && napi.thread_cpus.is_none()) {
-        notes.push(
-            "where threads run is not shown: their ids are of another process namespace".into(),
-        );
+        notes.push("where threads run is not shown: their ids are of another PID namespace".into());
     }
     if napis().any(|napi| napi.rx_queues.is_empty() && napi.tx_queues.is_empty()) {
         notes.push("where no queue is shown, the driver does not say which it polls".into());

@@ -56,7 +56,7 @@ impl fmt::Display for LoadFigures {
     /// `sent 1.00 M/s, answered 1.00 M/s, p50 12.1 us, p99 30.4 us, p99.9 >41.0 us`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.seconds == 0.0 {
-            return f.write_str("nothing was measured: it was ended before");
+            return f.write_str("nothing was measured: stopped before the measured time began");
         }
         write!(f, "sent {}, answered {}", rate(self.sent_per_s()), rate(self.answered_per_s()))?;
         if let Some(latency) = self.latency_ns {
@@ -131,6 +131,6 @@ mod tests {
     #[test]
     fn what_was_ended_before_it_was_measured_says_so() {
         let nothing = LoadFigures::default().to_string();
-        assert_eq!(nothing, "nothing was measured: it was ended before");
+        assert_eq!(nothing, "nothing was measured: stopped before the measured time began");
     }
 }

@@ -292,12 +292,13 @@ impl Policy {
     }
 
     /// How long a packet may wait for the timer after an application's busy poll has found nothing,
-    /// and its epoll context has dropped its NAPI id; `None` where that is at most 500 us, or cannot be.
+    /// and its epoll context has dropped its NAPI id, or it sleeps; `None` where that is at most 500 us, or cannot be.
     pub const fn waits_after_vain_poll(&self) -> Option<Ns> {
         const SHORT: Ns = 500 * crate::MICROSECOND;
         let period = self.instance.gro_flush_timeout;
         let drops = self.epoll.busy_poll_usecs != 0
-            && !self.epoll.keep_napi_id
+            // One that sleeps afterwards waits for the timer all the same.
+            && !(self.epoll.keep_napi_id && self.application.spin)
             && self.instance.defers()
             && !matches!(self.instance.threaded, Threaded::BusyPoll);
         if drops && period > SHORT { Some(period) } else { None }
@@ -354,6 +355,9 @@ mod tests {
     fn only_a_long_timer_behind_a_busy_poll_is_waited_for() {
         let waits = |text: &str| policy(text).waits_after_vain_poll();
         assert_eq!(waits("fullbusy"), Some(5 * MILLISECOND));
+        // Who sleeps waits for it all the same.
+        let sleeps = "napibusy,gro-flush-timeout=5ms,epoll-keep-napi-id=on";
+        assert_eq!(waits(sleeps), Some(5 * MILLISECOND));
         for text in ["napibusy", "suspend200", "defer5000", "fullbusy,epoll-keep-napi-id=on"] {
             assert_eq!(waits(text), None, "{text}");
         }

@@ -42,10 +42,19 @@ impl NamedPolicy {
     /// What a reader of this policy's latencies must know of it, if anything.
     pub fn note(&self) -> Option<String> {
         let waits = Time(self.policy.waits_after_vain_poll()?);
+        let (why, ends) = match self.policy.application.spin {
+            true => (
+                "a busy poll that finds nothing drops the epoll's NAPI id",
+                "; epoll-keep-napi-id=on, in no Linux, ends it",
+            ),
+            false => (
+                "after a busy poll that finds nothing the program sleeps, and the interrupt stays masked",
+                "",
+            ),
+        };
         Some(format!(
-            "{}: at low load a packet waits up to {waits} for the timer, as in Linux: a busy poll that \
-             finds nothing drops the epoll's NAPI id (gro-flush-timeout=200us bounds it; \
-             epoll-keep-napi-id=on, in no Linux, ends it)",
+            "{}: at low load a packet waits up to {waits} for the timer, as in Linux: {why} \
+             (gro-flush-timeout=200us bounds it{ends})",
             self.name
         ))
     }

@@ -84,8 +84,11 @@ impl Policy {
 
         // While a thread polls without end nothing below is reached: only its own warning helps.
         if instance.threaded == Threaded::BusyPoll {
-            let overruled =
-                instance.defers() || suspension != 0 || hold != 0 || instance.hold_tick != 0;
+            let overruled = instance.feedback
+                || instance.defers()
+                || suspension != 0
+                || hold != 0
+                || instance.hold_tick != 0;
             let polled = epoll.enabled() || application.socket_busy_poll_usecs != 0;
             warn(overruled || polled, Warning::OverruledByThreadedBusyPoll);
         } else {
@@ -119,7 +122,9 @@ impl Policy {
             || application.socket_poller == SocketPoller::Separate;
         warn(socket && application.socket_busy_poll_usecs == 0, Warning::SocketSettingsUnused);
         warn(
-            instance.feedback && suspension > PARK_TIMEOUT,
+            instance.feedback
+                && suspension > PARK_TIMEOUT
+                && instance.threaded != Threaded::BusyPoll,
             Warning::ParkTimeoutCapped { asked: suspension },
         );
         warnings
@@ -174,8 +179,8 @@ impl fmt::Display for Warning {
                  hold",
             ),
             Warning::OverruledByThreadedBusyPoll => f.write_str(
-                "threaded=busy-poll never releases its instance: hold, deferral, suspension and \
-                 the application's busy polling have no effect until the mode is left",
+                "threaded=busy-poll never releases its instance: hold, deferral, suspension, feedback \
+                 and the application's busy polling have no effect until the mode is left",
             ),
             Warning::SoftirqUnused => f.write_str(
                 "net-softirq does not concern these instances: they are polled by threads, not in \
@@ -312,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_never_lets_go_makes_the_rest_ineffective() {
-        for rest in ["defer20", "suspend20", "hold", "napibusy", "busypoll"] {
+        for rest in ["defer20", "suspend20", "hold", "napibusy", "busypoll", "feedback"] {
             let text = std::format!("{rest},threaded=busy-poll");
             assert_eq!(warnings(&text), [Warning::OverruledByThreadedBusyPoll], "{text}");
         }

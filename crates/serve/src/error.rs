@@ -187,7 +187,7 @@ impl ServeError {
 /// system goes on sending to the interface that had the network first, without a carrier as well.
 fn take_away(other: &str, theirs: IpAddr, bits: u8) -> String {
     format!(
-        "; or, as nobody has {other} open, take that address away: ip addr del {theirs}/{bits} dev \
+        "; or remove that address, as no process has {other} open: ip addr del {theirs}/{bits} dev \
          {other}"
     )
 }
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(says(None), refused);
         let mended = says(Some(24));
         let how = mended.strip_prefix(refused).expect("the same, and more");
-        assert!(how.starts_with("; or, as nobody has nk0 open"), "{how}");
+        assert!(how.starts_with("; or remove that address, as no process has nk0 open"), "{how}");
         assert!(how.ends_with(": ip addr del 10.99.0.2/24 dev nk0"), "{how}");
     }
 }

@@ -28,9 +28,8 @@ const ACCEPTED: usize = 64;
 const BACKLOG: i32 = 4_096;
 /// Bytes of one receive.
 const SCRATCH: usize = 64 * 1_024;
-/// How long a peer may take to end his side after we ended ours. What the kernel has yet to send is lost then,
-/// so this is for him who does nothing at all: longer than the 60 s after which a service's pump, told of what
-/// he does, ends it itself.
+/// How long a peer may take to close its side after we closed ours. What the kernel has not sent by then is lost.
+/// Longer than the 60 s after which a service ends an idle connection itself.
 const LINGER: Ns = 70_000 * MILLISECOND;
 /// How long a peer may say nothing before it is asked whether it is there, and then leave that or sent
 /// bytes unanswered: as the stack's own TCP.

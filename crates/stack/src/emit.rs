@@ -1,8 +1,8 @@
 //! How a frame is written, and how a received one is turned round.
 //!
 //! Pure functions into the caller's bytes, on smoltcp's wire types. Every packet that leaves here has
-//! its lengths and checksums right, no options, and is never to be fragmented, unless [`let_cut`] was called
-//! for it.
+//! its lengths and checksums right, no options, and is never to be fragmented, unless [`allow_fragmentation`]
+//! was called for it.
 //!
 //! Not here: where the bytes go, and whether the receiver is known.
 
@@ -158,11 +158,12 @@ fn write_ip(
     Ok(())
 }
 
-/// Lets the routers on its way cut an IPv4 packet whose header is written. The number is one that
-/// those shortly before it do not have: by it the pieces are put together (RFC 6864).
-pub(crate) fn let_cut(packet: &mut [u8], number: u16) {
+/// Clears DF in an IPv4 header that is already written, so that routers may fragment the packet.
+/// `identification` must differ from that of packets sent shortly before: fragments are reassembled by it
+/// (RFC 6864).
+pub(crate) fn allow_fragmentation(packet: &mut [u8], identification: u16) {
     let mut packet = Ipv4Packet::new_unchecked(packet);
-    packet.set_ident(number);
+    packet.set_ident(identification);
     packet.set_dont_frag(false);
     packet.fill_checksum();
 }

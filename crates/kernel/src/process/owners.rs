@@ -60,8 +60,8 @@ pub struct Owners {
     pub by_napi_id: BTreeMap<u32, Vec<Owner>>,
     /// The processes that could not be looked at for lack of a right.
     pub denied: Unseen,
-    /// Processes of which not all descriptors were looked at, as they have more than the limit, or this one has no
-    /// room for them.
+    /// Processes of which not all sockets were looked at: they have more descriptors than the limit, some
+    /// cannot be duplicated, or napkin has reached its own limit of open files.
     pub cut: Vec<i32>,
 }
 
@@ -95,7 +95,7 @@ pub fn owners(limit: usize) -> Owners {
             }
             Err(ProcessError::Denied { pid, comm, .. }) => owners.denied.0.push((pid, comm)),
             Err(error) if error.is_gone() => {}
-            // For lack of a descriptor of our own, say: not all were looked at.
+            // Napkin's limit of open files, for one.
             Err(_) => owners.cut.push(pid),
         }
     }
@@ -125,12 +125,13 @@ fn sockets_of(
                 let taken = match process.take(&descriptor) {
                     Ok(Some(taken)) => taken,
                     Ok(None) => continue,
-                    // In a table of a thread's own: before Linux 6.9.
-                    Err(ProcessError::Unsupported { .. }) => {
+                    Err(error @ ProcessError::Denied { .. }) => return Err(error),
+                    Err(error) if error.is_gone() => return Err(error),
+                    // In a table of a thread's own (before Linux 6.9), or napkin has no descriptor left.
+                    Err(_) => {
                         unseen = true;
                         continue;
                     }
-                    Err(error) => return Err(error),
                 };
                 let napi_id = socket::napi_id(&taken).ok().flatten();
                 let here =

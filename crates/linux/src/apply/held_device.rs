@@ -68,10 +68,11 @@ impl HeldDevice {
         self.ifindex
     }
 
-    /// Whether this is that device, and not another one of the same number. Where sysfs does not say
-    /// which one it is, its number does.
+    /// Whether this is that device, and not another one of the same number. Where sysfs did not say which
+    /// one it is, now or when it was taken, its number does.
     pub fn is(&self, at: &Snapshot) -> bool {
-        self.ifindex == at.device.ifindex && at.identity.is_none_or(|it| self.identity == Some(it))
+        let same = self.identity.zip(at.identity).is_none_or(|(held, there)| held == there);
+        self.ifindex == at.device.ifindex && same
     }
 
     /// Whether it is still there, as far as anybody knows: no answer does not say that it is gone.

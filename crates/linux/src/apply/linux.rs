@@ -73,15 +73,7 @@ impl Linux {
     }
 
     fn sysfs(&mut self) -> Result<Sysfs, BackendError> {
-        const READINGS: usize = 4;
-        for _ in 1..READINGS {
-            match Sysfs::open(&self.route.links()?) {
-                // Links that came or went between the two lists look like another namespace's.
-                Err(SysfsError::Elsewhere { .. }) => {}
-                sysfs => return Ok(sysfs?),
-            }
-        }
-        Ok(Sysfs::open(&self.route.links()?)?)
+        Ok(links_and_sysfs(&mut self.route)?.1)
     }
 
     fn setting(&mut self, id: u32, setting: Setting) -> Result<Option<Value>, BackendError> {
@@ -337,10 +329,25 @@ fn place_thread(
     done.map_err(|source| BackendError::Thread { instance: place.subject(), source })
 }
 
-/// The link of this identity in the namespace of a socket.
-fn of_identity(route: &mut Route, identity: u64) -> Result<Option<LinkRecord>, BackendError> {
+/// The links of the namespace of a socket, and its sysfs.
+fn links_and_sysfs(route: &mut Route) -> Result<(Vec<LinkRecord>, Sysfs), BackendError> {
+    const READINGS: usize = 4;
+    for _ in 1..READINGS {
+        let links = route.links()?;
+        match Sysfs::open(&links) {
+            // Links that came or went between the two lists look like another namespace's.
+            Err(SysfsError::Elsewhere { .. }) => {}
+            sysfs => return Ok((links, sysfs?)),
+        }
+    }
     let links = route.links()?;
     let sysfs = Sysfs::open(&links)?;
+    Ok((links, sysfs))
+}
+
+/// The link of this identity in the namespace of a socket.
+fn of_identity(route: &mut Route, identity: u64) -> Result<Option<LinkRecord>, BackendError> {
+    let (links, sysfs) = links_and_sysfs(route)?;
     Ok(links.into_iter().find(|link| sysfs.identity(&link.name) == Some(identity)))
 }
 

@@ -1,5 +1,5 @@
-//! Sockets that have what was set from a listener that was set: the kernel hands it on to each
-//! connection.
+//! Sockets that inherited busy-poll options from a listener on which napkin set them: the kernel copies them
+//! to each accepted connection.
 //!
 //! Nobody writes these down, as a server accepts them without end, and after the last look too. They are
 //! known by what they have, as epoll contexts that moved are.
@@ -63,7 +63,7 @@ fn restore(
     Ok(Some(What::Socket { tid, fd, inode, old, new }))
 }
 
-/// No busy polling, in place of these.
+/// The same options with busy polling off.
 pub(crate) fn off(new: SocketOptions) -> SocketOptions {
     SocketOptions { busy_poll_budget: new.busy_poll_budget.map(|_| 0), ..SocketOptions::default() }
 }

@@ -86,7 +86,7 @@ fn in_process(process: &Process, comm: &str, napi_id: u32) -> Result<Vec<Cause>,
     let mut receiving = BTreeSet::new();
     for socket in found.sockets() {
         let Kind::Socket(inode) = socket.kind else { continue };
-        let Some(taken) = process.take(&socket)? else { continue };
+        let Ok(Some(taken)) = process.take(&socket) else { continue };
         if let Ok(Some(socket)) = Socket::of(&taken)
             && socket.napi_id == Some(napi_id)
         {
@@ -95,9 +95,11 @@ fn in_process(process: &Process, comm: &str, napi_id: u32) -> Result<Vec<Cause>,
     }
     let mut contexts = Vec::new();
     for epoll in found.epolls() {
-        let members = process.members(&epoll, DESCRIPTORS)?.list;
+        // What cannot be taken leaves the others.
+        let Ok(members) = process.members(&epoll, DESCRIPTORS) else { continue };
+        let members = members.list;
         let receives = members.iter().any(|it| it.inode.is_some_and(|it| receiving.contains(&it)));
-        if receives && prefers(process, &epoll)? {
+        if receives && prefers(process, &epoll).unwrap_or(false) {
             contexts.push(epoll);
         }
     }
@@ -108,7 +110,7 @@ fn in_process(process: &Process, comm: &str, napi_id: u32) -> Result<Vec<Cause>,
             comm: comm.to_owned(),
             threads: waiting(process, &epoll),
             epoll: epoll.fd,
-            always_ready: process.always_ready(&epoll)?,
+            always_ready: process.always_ready(&epoll).unwrap_or_default(),
         });
     }
     Ok(causes)

@@ -168,8 +168,8 @@ impl Guard {
         self.starved.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ended the suspension of the instance of this NAPI id and not given it back. So it
-    /// is from when that is done; the [`Event`] comes when the program behind it was looked for.
+    /// Whether this instance's suspension is ended and not yet given back. True as soon as its timeout is 0; the
+    /// [`Event`] follows once the program behind it has been looked for.
     pub fn has_ended(&self, napi_id: u32) -> bool {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).contains(&napi_id)
     }

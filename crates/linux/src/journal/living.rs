@@ -1,4 +1,4 @@
-//! Whether a network namespace is still there.
+//! Whether a network or PID namespace is still there.
 //!
 //! The kernel has no list of them that every version shows; what holds one is a thread in it, a
 //! descriptor of it, or a mount of it. All three can be seen by who may look at every process of
@@ -132,8 +132,9 @@ mod tests {
         assert_ne!(living.has(&here), Some(false));
         assert_ne!(living.has(&Identity { cookie: None, inode: 1 }), Some(true));
     }
+
     #[test]
-    fn our_own_namespace_of_processes_has_not_ended() {
+    fn our_own_pid_namespace_has_not_ended() {
         let ours = fs::read_link("/proc/self/ns/pid").expect("procfs");
         let number = ours.to_str().and_then(|it| it.strip_prefix("pid:[")?.strip_suffix(']'));
         assert!(!pid_namespace_ended(number.expect("a name").parse().expect("a number")));

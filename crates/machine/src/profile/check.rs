@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn cores_of_two_threads_are_whole() {
         let odd = says(&["processor.cpus=55"]).expect("refused");
-        assert!(odd.contains("processor.cpus: 55 CPUs are no whole cores"), "{odd}");
+        assert!(odd.contains("processor.cpus: 55 CPUs cannot be cores"), "{odd}");
         assert_eq!(says(&["processor.cpus=54"]), None);
         assert_eq!(says(&["processor.cpus=55", "processor.smt=1"]), None);
         let four = says(&["processor.smt=4"]).expect("the machine knows pairs only");

@@ -126,7 +126,7 @@ fn rounded(takes: Takes, value: f64) -> f64 {
     }
 }
 
-/// As a file has it: a time in the unit that reads best.
+/// As a file has it.
 fn amount(takes: Takes, value: f64) -> String {
     match takes {
         Takes::Choice(_) => text(&takes.show(value)),

@@ -380,8 +380,8 @@ impl fmt::Display for Problem {
             ),
             Problem::OddCpus { cpus } => write!(
                 f,
-                "{cpus} CPUs are no whole cores of two threads (processor.smt=2); write an even \
-                 number, or one thread a core"
+                "{cpus} CPUs cannot be cores of two threads each (processor.smt=2): give an even number, or \
+                 processor.smt=1"
             ),
             Problem::NoEquals => {
                 f.write_str("a setting is written as section.key=value, as in cost.poll=400ns")

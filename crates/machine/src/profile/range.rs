@@ -106,8 +106,8 @@ impl Profile {
     }
 
     /// This profile with all [uncertain](Profile::uncertain) constants drawn from their ranges,
-    /// independently and evenly (evenly in ratios where a range spans a factor of ten). The same seed
-    /// draws the same.
+    /// independently and evenly (evenly in ratios where a range spans a factor of ten; the ends of a count's
+    /// range have half the weight of the others). The same seed draws the same.
     ///
     /// # Errors
     ///

@@ -66,9 +66,9 @@ impl Interrupts {
     }
 }
 
-/// What an interrupt's count of 32 bits has gone on by. One that went on by more than half of all numbers has
-/// fallen: it was made anew.
-pub fn gone_on(now: u32, then: u32) -> u32 {
+/// Increase of a 32-bit interrupt counter, across a wrap. More than half the range means that the counter was
+/// reset: then it is `now`.
+pub fn counter_increase(now: u32, then: u32) -> u32 {
     let step = now.wrapping_sub(then);
     if step > u32::MAX / 2 { now } else { step }
 }

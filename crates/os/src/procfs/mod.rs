@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use cpuset::cpuset;
-pub use interrupts::{Interrupt, Interrupts, gone_on};
+pub use interrupts::{Interrupt, Interrupts, counter_increase};
 pub use irq::IrqError;
 pub use softnet::Softnet;
 pub use stat::CpuTimes;

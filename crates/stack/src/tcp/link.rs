@@ -26,11 +26,11 @@ pub(super) struct Link {
     out: Box<[u8; FRAME_CAPACITY]>,
     /// Where it goes.
     pub(super) mac: [u8; 6],
-    /// That is an IPv4 peer beyond our own networks: a hop may carry less than ours, and nobody here reads
-    /// the ICMP that would say so. Its segments may be cut on the way.
+    /// Whether the peer is an IPv4 host behind a router: a hop may have a smaller MTU, and ICMP
+    /// "fragmentation needed" is not read here, so its segments are sent without DF.
     pub(super) beyond: bool,
-    /// The number of the last of them.
-    number: u16,
+    /// IPv4 identification of the last segment sent without DF.
+    identification: u16,
     /// On which queue.
     pub(super) napi_id: u32,
     /// The queue of what was sent and not flushed.
@@ -49,7 +49,7 @@ impl Link {
             mac: [0; 6],
             beyond: false,
             // Other workers count, too, perhaps to the same peer.
-            number: RandomState::new().hash_one(0) as u16,
+            identification: RandomState::new().hash_one(0) as u16,
             napi_id: 0,
             posted: None,
             now: 0,
@@ -101,8 +101,8 @@ impl TxToken for Out<'_> {
         let end = (start + len).min(FRAME_CAPACITY);
         let written = f(&mut link.out[start..end]);
         if link.beyond {
-            link.number = link.number.wrapping_add(1);
-            emit::let_cut(&mut link.out[start..end], link.number);
+            link.identification = link.identification.wrapping_add(1);
+            emit::allow_fragmentation(&mut link.out[start..end], link.identification);
         }
         let protocol = match link.out[start] >> 4 {
             6 => EthernetProtocol::Ipv6,

@@ -12,9 +12,9 @@
 //! connections as with ten thousand, but for the caches.
 //!
 //! What a peer can make it hold is bounded ([`TcpLimits`]): connections, half-open ones (of which the
-//! oldest gives way), and buffers. Packets are as long as the link's, 1500 bytes, and are not to be cut on the
-//! way, but for peers beyond our own networks, as there is no path MTU discovery: those of IPv6 get the 1280
-//! bytes that every path carries (RFC 8200, 5), those of IPv4 packets that a router may cut. Not here: urgent
+//! oldest gives way), and buffers. Packets are as long as the link's, 1500 bytes, and are sent with DF,
+//! but for peers beyond our own networks, as there is no path MTU discovery: those of IPv6 get the 1280
+//! bytes that every path carries (RFC 8200, 5), those of IPv4 packets without DF. Not here: urgent
 //! data, SYN cookies.
 
 mod application;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use napkin_os::procfs::gone_on;
+use napkin_os::procfs::counter_increase;
 
-/// Of each count the last value, and what it has gone on by since it was first seen.
+/// The last value of each counter, and its increase since it was first read.
 #[derive(Debug)]
 pub(super) struct Sums<K>(BTreeMap<K, (u32, u64)>);
 
@@ -15,19 +15,19 @@ impl<K> Default for Sums<K> {
 }
 
 impl<K: Ord> Sums<K> {
-    /// Takes over a count's value.
+    /// Adds a reading.
     pub(super) fn step(&mut self, key: K, now: u32) {
         let (last, sum) = self.0.entry(key).or_insert((now, 0));
-        *sum = sum.saturating_add(gone_on(now, *last).into());
+        *sum = sum.saturating_add(counter_increase(now, *last).into());
         *last = now;
     }
 
-    /// What a count has gone on by; `None` of one that was never seen.
+    /// Increase of one counter; `None` if it was never read.
     pub(super) fn get(&self, key: &K) -> Option<u64> {
         self.0.get(key).map(|(_, sum)| *sum)
     }
 
-    /// What all of these have gone on by together; `None` if none of them was seen.
+    /// Increase of a range of counters; `None` if none was read.
     pub(super) fn total(&self, keys: std::ops::RangeInclusive<K>) -> Option<u64> {
         self.0.range(keys).map(|(_, (_, sum))| *sum).reduce(u64::saturating_add)
     }

@@ -232,11 +232,12 @@ impl Whole {
     fn why(&self) -> String {
         let mut without = Vec::new();
         for (count, there) in &self.shards {
-            let missing: Vec<u64> = (1..=*count).filter(|it| !there.contains(it)).collect();
+            // There may be more shards than memory has room for.
+            let mut missing = (1..=*count).filter(|it| !there.contains(it));
             let some: Vec<String> =
-                missing.iter().take(8).map(|it| format!("{it}/{count}")).collect();
+                missing.by_ref().take(8).map(|it| format!("{it}/{count}")).collect();
             if !some.is_empty() {
-                let more = if missing.len() > some.len() { ", ..." } else { "" };
+                let more = if missing.next().is_some() { ", ..." } else { "" };
                 without.push(format!("{}{more}", some.join(", ")));
             }
         }

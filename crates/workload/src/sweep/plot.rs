@@ -297,7 +297,9 @@ impl Columns {
         let named = spots().filter(|spot| quantity(parameter, &spot.x).is_none());
         let named: Vec<String> =
             names(named.map(|spot| spot.x.as_str())).into_iter().map(str::to_owned).collect();
-        let unit = spots().find_map(|spot| Some(quantity(parameter, &spot.x)?.1)).unwrap_or("");
+        // A time of 0 has none.
+        let mut units = spots().filter_map(|spot| Some(quantity(parameter, &spot.x)?.1));
+        let unit = units.find(|unit| !unit.is_empty()).unwrap_or("");
         let comma = if unit.is_empty() { "" } else { ", " };
         let series = lines.iter().enumerate().map(|(style, line)| {
             let point = |spot: &Spot| Point {
@@ -323,10 +325,24 @@ impl Columns {
         let caption = match most {
             0 | 1 => String::new(),
             most => format!(
-                "Median of up to {most} seeds; the thin line goes from the least to the most."
+                "Median of up to {most} {}; the thin line goes from the least to the most.",
+                self.repetitions()
             ),
         };
         Figure { title: format!("{title}, over {parameter}"), caption, plot, gaps: self.gaps(y) }
+    }
+
+    /// What tells the points of one spot apart.
+    fn repetitions(&self) -> &'static str {
+        let differs = |name: &str| {
+            let column = self.header.iter().position(|it| it == name);
+            column.is_some_and(|at| self.rows.iter().any(|row| row[at] != self.rows[0][at]))
+        };
+        match (differs("seed"), differs("draw")) {
+            (true, true) => "seeds and draws",
+            (false, true) => "draws",
+            _ => "seeds",
+        }
     }
 
     /// The points without this figure, and why.

@@ -395,8 +395,9 @@ impl Sweep<'_> {
         let mut totals = Totals { points, resumed: points - left, failed: sheet.failed, left };
         let naming = identity.header();
         // A point with figures says which columns there are.
-        let first_columns = |points: &mut dyn Iterator<Item = u64>| {
-            let mut found = points.take(64).find_map(|point| self.alone(point, interrupt)?.ok());
+        let first_columns = |mut points: &mut dyn Iterator<Item = u64>| {
+            let with_figures = |point| self.alone(point, interrupt)?.ok();
+            let mut found = Iterator::find_map(&mut points, with_figures);
             found.take().map_or_else(Vec::new, |figures| columns::header(&figures))
         };
         let header = |figures: Vec<String>| {
@@ -420,8 +421,12 @@ impl Sweep<'_> {
         let figures = match &found {
             Ok(figures) => columns::header(figures),
             Err(_) if !sheet.header.is_empty() => Vec::new(),
-            Err(_) => first_columns(&mut rest.iter().copied().take(64).chain(0..all)),
+            Err(_) => first_columns(&mut rest.iter().copied().chain(0..all)),
         };
+        if interrupt.check().is_err() {
+            // Which columns there are may not be known yet.
+            return Ok(totals);
+        }
         if sheet.header.is_empty() || !figures.is_empty() {
             sheet.head(header(figures), &identity)?;
         }

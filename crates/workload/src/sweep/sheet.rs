@@ -171,13 +171,10 @@ impl Sheet {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let ours = identity.header();
         if whole < bytes.len() {
-            // Only what looks like ours is cut: a file without a single line could be anything.
+            // A file without a single line could be anything.
             let ours = ours.join(",");
             if whole == 0 && !ours.as_bytes().starts_with(&bytes[..bytes.len().min(ours.len())]) {
                 return Err(form(&self.path, 1, NO_HEADER.into()));
-            }
-            if let Out::File(file) = &self.out {
-                file.set_len(whole as u64).map_err(io)?;
             }
         }
         let (mut text, mut moved) = (Vec::new(), false);
@@ -224,6 +221,11 @@ impl Sheet {
             let file = OpenOptions::new().read(true).append(true).open(&self.path).map_err(io)?;
             lock(&self.path, &file)?;
             self.out = Out::File(file);
+        } else if whole < bytes.len()
+            && let Out::File(file) = &self.out
+        {
+            // Only now: every line before it is ours.
+            file.set_len(whole as u64).map_err(io)?;
         }
         Ok(())
     }
@@ -386,6 +388,10 @@ mod tests {
         fs::write(&path, "swe").unwrap();
         assert!(open(&path, "id", true).unwrap().header.is_empty());
         assert_eq!(fs::read(&path).unwrap(), b"");
+        // Somebody's notes, which end without a newline.
+        fs::write(&path, "first\nlast words").unwrap();
+        assert!(open(&path, "id", true).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"first\nlast words");
     }
 
     #[test]

@@ -54,10 +54,11 @@ fn process(
             restored.gone = journal.records().len();
             return if options.dry_run { Ok(()) } else { journal.finish() };
         }
-        restored.left.push(format!(
-            "process {pid}: it is of another process namespace: left alone; restore from within that, or \
-             give it up with --forget"
-        ));
+        let advice = match options.forget {
+            true => "",
+            false => ": left alone; run napkin restore in that one, or give it up with --forget",
+        };
+        restored.left.push(format!("process {pid}: it is of another PID namespace{advice}"));
         restored.forgotten = options.forget;
         return if options.forget && !options.dry_run { journal.finish() } else { Ok(()) };
     }
@@ -88,7 +89,7 @@ fn process(
         }
     }
     if !options.dry_run {
-        // Behind the listeners, which hand nothing on any more.
+        // After the listeners, so that new connections inherit nothing.
         inherited(pid, start_time, &records, restored);
     }
     restored.gone = restored.gone.saturating_sub(moved);
@@ -124,8 +125,8 @@ fn moved(
     }
 }
 
-/// Puts back sockets that have from a listener what was set. Those that are written down are not among
-/// them: they were put back, or the program itself had set them.
+/// Puts back sockets that inherited their options from a listener. Recorded sockets are skipped: they were put
+/// back, or the program set them itself.
 fn inherited(
     pid: i32,
     start_time: u64,

@@ -294,7 +294,7 @@ fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
 }
 
 #[test]
-fn a_process_of_another_namespace_of_processes_is_left_to_who_is_in_that() {
+fn a_process_of_another_pid_namespace_is_left_alone_unless_that_has_ended() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let what = What::Epoll { tid: 7, fd: 5, old: Params::default(), new: Params::default() };
     let change = ProcessChange { pid: 4_194_305, start_time: 5, what };
@@ -313,8 +313,8 @@ fn a_process_of_another_namespace_of_processes_is_left_to_who_is_in_that() {
             let options = RestoreOptions { dry_run, ..RestoreOptions::default() };
             let told = restore(&mut backend, &place.store(), &options).expect("readable");
             let left = [
-                "process 4194305: it is of another process namespace: left alone; restore from within \
-                        that, or give it up with --forget",
+                "process 4194305: it is of another PID namespace: left alone; run napkin restore in \
+                 that one, or give it up with --forget",
             ];
             assert_eq!(told.processes[0].left, &left[..usize::from(elsewhere)]);
             assert_eq!(file.exists(), elsewhere || dry_run);

@@ -230,12 +230,14 @@ impl Loads {
                 y: quantity.of(row),
                 interval: quantity.interval(row),
             });
-            Series {
-                name: (**name).to_owned(),
-                style,
-                source: Source::Run,
-                points: points.collect(),
-            }
+            let mut points: Vec<Point> = points.collect();
+            // A line goes from left to right, in whatever order the loads were given.
+            let place = |point: &Point| match point.x {
+                At::Number(number) => number,
+                At::Name(_) => f64::INFINITY,
+            };
+            points.sort_by(|a, b| place(a).total_cmp(&place(b)));
+            Series { name: (**name).to_owned(), style, source: Source::Run, points }
         };
         Plot::Lines(Lines {
             x: Axis { label: self.label(), log: false },

@@ -91,13 +91,19 @@ pub fn number(value: f64) -> String {
         _ if size >= 1000.0 || (value - value.round()).abs() <= size * 1e-12 => 0,
         _ if size >= 10.0 => 1,
         _ if size >= 0.1 => 2,
-        _ => 4,
+        // Three digits, and four places at least.
+        _ => (2 - size.log10().floor() as i32).max(4) as usize,
     };
     format!("{value:.digits$}")
 }
 
 /// A tick's text: large numbers in thousands (k) or millions (M).
 pub fn tick_text(value: f64) -> String {
+    if value != 0.0 && value.abs() < 1e-4 {
+        let text = format!("{value:.2e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{}e{exponent}", digits.trim_end_matches('0').trim_end_matches('.'));
+    }
     let (value, unit) = match value.abs() {
         size if size >= 1e6 => (value / 1e6, "M"),
         size if size >= 1e4 => (value / 1e3, "k"),
