@@ -84,6 +84,14 @@ fn one(guest: &mut Guest, seed: u64) -> Outcome {
     left.map(|()| String::new()).map_err(|what| format!("{}\n{what}", told.join("\n  ")))
 }
 
+/// A command that dies: at one of its own points, or in a build without them some time after it began.
+fn dies(point: usize, command: &str) -> String {
+    match cfg!(debug_assertions) {
+        true => format!("NAPKIN_FAULT={} {command}", 1 + point),
+        false => format!("timeout -s KILL 0.{:02} env {command}", 1 + point),
+    }
+}
+
 fn channels(dev: &str, count: usize) -> Option<String> {
     match dev {
         "eth2" => None,
@@ -105,11 +113,11 @@ fn event(guest: &mut Guest, dice: &mut Dice, dev: &str, away: &mut bool) -> Stri
     let (napkin, apply) = (napkin(*away), apply_at(*away));
     match dice.below(13) {
         0..=2 => apply,
-        3 => format!("NAPKIN_FAULT={} {apply}", 1 + dice.below(60)),
+        3 => dies(dice.below(60), &apply),
         4 => format!("{apply} --for 200ms"),
         5 => format!("timeout -s KILL 0.{} env {apply} --for 5s", 1 + dice.below(4)),
         6 => format!("{napkin} restore"),
-        7 => format!("NAPKIN_FAULT={} {napkin} restore", 1 + dice.below(40)),
+        7 => dies(dice.below(40), &format!("{napkin} restore")),
         8 if !*away => channels(dev, 1 + dice.below(4)).unwrap_or(apply),
         9 => {
             let ip = if *away { "ip -n away" } else { "ip" };
