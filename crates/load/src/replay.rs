@@ -34,6 +34,8 @@ const AHEAD: usize = 4_096;
 const BATCH: usize = 32;
 /// How long a device may take no frame at all: a virtual machine's driver may yet come, or come back.
 const PATIENCE: Ns = 5_000 * MILLISECOND;
+/// How long a device may let none go of those that it has, once they were all sent.
+const LINGER: Ns = 1_000 * MILLISECOND;
 
 /// What is sent again, by which device.
 #[derive(Debug, Clone)]
@@ -101,6 +103,9 @@ pub struct ReplayFigures {
     pub sent: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Of them, those that the device had not let go of a second after the last one: nobody on its other side takes
+    /// them, and they are lost with it.
+    pub not_taken: u64,
     /// Frames longer than a device takes, which were left out.
     pub too_long: u64,
     /// Frames shorter than an Ethernet header, which were left out.
@@ -133,6 +138,7 @@ impl fmt::Display for ReplayFigures {
         }
         for (number, what) in [
             (self.received, "received"),
+            (self.not_taken, "taken by nobody behind the device"),
             (self.too_long, "left out, longer than a device takes"),
             (self.too_short, "left out, shorter than a frame"),
             (self.cut, "sent as far as the file has them"),
@@ -272,6 +278,7 @@ impl Replay {
             }
         }
         figures.seconds = (clock::now() - start) as f64 / 1e9;
+        figures.not_taken = way.linger(&mut figures)?;
         figures.late_ns = match config.pace {
             Pace::Max => None,
             _ => late.summary().map(|it| it.told(0, false)),
@@ -351,6 +358,23 @@ impl Way<'_> {
         Ok(moved)
     }
 
+    /// Waits until the device has let go of all that was sent, for with it they would be lost: how many are left that
+    /// it does not let go of.
+    fn linger(&mut self, figures: &mut ReplayFigures) -> Result<u64, LoadError> {
+        let (mut left, mut moved) = (usize::MAX, clock::now());
+        loop {
+            let (now, before) = (clock::now(), std::mem::replace(&mut left, self.wire.under_way()));
+            if left < before {
+                moved = now;
+            }
+            if left == 0 || now > moved + LINGER || self.progress.stop.load(Relaxed) {
+                return Ok(left as u64);
+            }
+            self.poll(now, figures)?;
+            std::thread::yield_now();
+        }
+    }
+
     /// Takes what comes from the other side, and lets it go.
     fn poll(&mut self, now: Ns, figures: &mut ReplayFigures) -> Result<(), LoadError> {
         for queue in &mut self.queues {
@@ -369,20 +393,31 @@ impl Way<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
-    /// A device that takes no frame above 100 bytes, and notes those that it takes.
+    /// A device that takes no frame above 100 bytes, and notes those that it takes. It lets go of one at a look, but
+    /// for those that nobody behind it takes.
     #[derive(Default)]
-    struct Narrow(Mutex<Vec<usize>>);
+    struct Narrow {
+        taken: Mutex<Vec<usize>>,
+        let_go: AtomicUsize,
+        kept: usize,
+    }
 
     impl Transmitter for Narrow {
         fn send(&self, frame: &[u8], _: Ns) -> Result<(), SendError> {
             if frame.len() > 100 {
                 return Err(SendError::TooLong);
             }
-            self.0.lock().expect("one thread").push(frame.len());
+            self.taken.lock().expect("one thread").push(frame.len());
             Ok(())
+        }
+
+        fn under_way(&self) -> usize {
+            let taken = self.taken.lock().expect("one thread").len();
+            taken.saturating_sub(self.let_go.fetch_add(1, Relaxed)).max(self.kept)
         }
     }
 
@@ -402,8 +437,25 @@ mod tests {
         let mut way = Way { wire: wire.clone(), queues, progress: &progress, frames };
         let (mut figures, mut told) = (ReplayFigures::default(), 0);
         way.carry(&mut batch, &mut figures, |_, _| told += 1).expect("it goes on");
-        assert_eq!(*wire.0.lock().expect("one thread"), [60, 64]);
+        assert_eq!(*wire.taken.lock().expect("one thread"), [60, 64]);
         assert_eq!((figures.sent, figures.bytes, figures.too_long, told), (2, 124, 2, 2));
         assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn a_device_is_not_closed_before_it_has_let_go_of_what_it_can() {
+        for kept in [0, 2] {
+            let wire = Arc::new(Narrow { kept, ..Narrow::default() });
+            (0..5).for_each(|_| wire.send(&[0; 60], 0).expect("it takes any number"));
+            let progress = Progress::default();
+            let (queues, frames) = (Vec::new(), Vec::new());
+            let mut way = Way { wire: wire.clone(), queues, progress: &progress, frames };
+            let left = way.linger(&mut ReplayFigures::default()).expect("it is still there");
+            assert_eq!(left, kept as u64);
+            assert!(wire.let_go.load(Relaxed) > 5, "it was looked at until all had gone");
+        }
+        let told =
+            ReplayFigures { sent: 5, not_taken: 2, seconds: 1.0, ..ReplayFigures::default() };
+        assert!(told.to_string().ends_with("; 2 taken by nobody behind the device"), "{told}");
     }
 }

@@ -183,6 +183,10 @@ impl Transmitter for CapturedTransmitter {
     fn flush(&self) {
         self.inner.flush();
     }
+
+    fn under_way(&self) -> usize {
+        self.inner.under_way()
+    }
 }
 
 #[cfg(test)]

@@ -109,6 +109,12 @@ pub trait Transmitter: Send + Sync {
 
     /// Sends what was [posted](Self::post), by whomever; costs nothing where nothing was.
     fn flush(&self) {}
+
+    /// Frames that were sent and that the device has not let go of yet, as far as it can tell: 0 where it cannot.
+    /// With the device they would be lost, so whoever closes it waits for them; not for the hot path.
+    fn under_way(&self) -> usize {
+        0
+    }
 }
 
 /// Why a frame was not sent.

@@ -317,6 +317,10 @@ impl Transmitter for FaultyTransmitter {
             }
         }
     }
+
+    fn under_way(&self) -> usize {
+        self.inner.under_way()
+    }
 }
 
 #[cfg(test)]

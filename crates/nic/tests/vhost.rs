@@ -168,6 +168,27 @@ fn frames_go_both_ways_over_split_and_packed_rings() {
 }
 
 #[test]
+fn a_frame_is_under_way_until_the_peer_has_taken_it() {
+    for packed in [false, true] {
+        let place = Place::new();
+        let (mut here, peers) = backend(&place.0);
+        let (there, _) = frontend(&FrontendConfig { packed, ..FrontendConfig::new(&place.0) });
+        assert_eq!(there.transmitter().under_way(), 0, "nobody there takes any");
+        connected(&peers, 2);
+        let (ours, theirs) = (here.transmitter(), there.transmitter());
+        until("a first frame went", || theirs.send(&numbered(0), 0).is_ok());
+        (1..3).for_each(|number| theirs.send(&numbered(number), 0).expect("room"));
+        assert_eq!(theirs.under_way(), 3);
+        until("two were taken", || here.poll(2, 0, &mut Vec::with_capacity(2)).rx == 2);
+        assert_eq!(theirs.under_way(), 1);
+        drain(&mut here, |frame| assert_eq!(number(frame), 2));
+        assert_eq!(theirs.under_way(), 0);
+        until("a frame to the driver went", || ours.send(&numbered(3), 0).is_ok());
+        assert_eq!(ours.under_way(), 0, "it stands in the driver's own memory");
+    }
+}
+
+#[test]
 fn an_interrupt_that_a_poll_was_faster_than_does_not_come_again_and_again() {
     let place = Place::new();
     let (mut here, peers) = backend(&place.0);

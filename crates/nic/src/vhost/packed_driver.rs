@@ -112,6 +112,14 @@ impl PackedDriver {
         good.then_some((it.first, it.len))
     }
 
+    /// Takes back all that were used.
+    #[inline]
+    fn take_all_back(&mut self) {
+        while self.used() {
+            let _ = self.take_back();
+        }
+    }
+
     /// Takes a frame that comes in any way, and reads what was used anew.
     #[cold]
     fn take_parts(&mut self, buffer: &mut [u8]) -> Taken {
@@ -195,9 +203,7 @@ impl Outgoing for PackedDriver {
     #[inline]
     fn put(&mut self, frame: &[u8]) -> Put {
         if self.slots.none_left() {
-            while self.used() {
-                let _ = self.take_back();
-            }
+            self.take_all_back();
         }
         if self.broken {
             return Put::Broken;
@@ -219,5 +225,10 @@ impl Outgoing for PackedDriver {
 
     fn ignore_room(&mut self) {
         self.mask();
+    }
+
+    fn under_way(&mut self) -> u16 {
+        self.take_all_back();
+        self.slots.out()
     }
 }

@@ -338,6 +338,14 @@ impl Transmitter for Wire {
     fn send_all(&self, frames: &[Frame], _now: Ns) -> usize {
         self.carry(frames.iter().map(|frame| &**frame)).0
     }
+
+    /// Who is at the ring meanwhile is about to send one. Without a peer nobody takes any.
+    fn under_way(&self) -> usize {
+        let port = self.port();
+        let Some(mut gate) = port.outgoing.try_enter() else { return 1 };
+        let in_ring = gate.as_mut().map_or(0, |ring| with!(ring, it => it.under_way()));
+        usize::from(in_ring) + usize::from(port.waiting.ready())
+    }
 }
 
 /// What happened to frames.

@@ -96,6 +96,10 @@ pub(super) trait Outgoing {
     fn await_room(&mut self) -> bool;
     /// No longer asks for one.
     fn ignore_room(&mut self);
+    /// Frames that the peer has not taken yet. Who serves a ring has written them into the peer's own memory.
+    fn under_way(&mut self) -> u16 {
+        0
+    }
 }
 
 /// The standard's `vring_need_event`: whether the move from `old` to `new` passed `event`.

@@ -126,6 +126,14 @@ impl SplitDriver {
         slot.map(|slot| (slot, len))
     }
 
+    /// Takes back all that were used.
+    #[inline]
+    fn take_all_back(&mut self) {
+        while self.waiting() > 0 {
+            let _ = self.take_back();
+        }
+    }
+
     /// Takes a frame that comes in any way, and reads what was used anew.
     #[cold]
     fn take_parts(&mut self, buffer: &mut [u8]) -> Taken {
@@ -223,9 +231,7 @@ impl Outgoing for SplitDriver {
     #[inline]
     fn put(&mut self, frame: &[u8]) -> Put {
         if self.slots.none_left() {
-            while self.waiting() > 0 {
-                let _ = self.take_back();
-            }
+            self.take_all_back();
         }
         if self.broken {
             return Put::Broken;
@@ -248,5 +254,10 @@ impl Outgoing for SplitDriver {
 
     fn ignore_room(&mut self) {
         self.mask();
+    }
+
+    fn under_way(&mut self) -> u16 {
+        self.take_all_back();
+        self.slots.out()
     }
 }

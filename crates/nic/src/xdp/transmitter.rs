@@ -430,6 +430,13 @@ impl Transmitter for Wire {
             self.with_ring(|ring| self.tell(ring));
         }
     }
+
+    /// Who has the ring meanwhile is about to send one.
+    fn under_way(&self) -> usize {
+        self.poll();
+        let ring = self.try_ring();
+        ring.map_or(1, |it| it.out.iter().filter(|out| **out).count()) + self.left.len()
+    }
 }
 
 #[cfg(test)]
@@ -477,6 +484,7 @@ mod tests {
         wire.flush();
         assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 3, 0));
         assert_eq!(calls_of(&wire), 2, "one for room, one for those that were left");
+        assert_eq!(wire.under_way(), 0);
         assert_eq!(wire.pool.available(), 32 - SIZE as usize, "their buffers are back");
     }
 
@@ -487,6 +495,7 @@ mod tests {
         assert_eq!(sent_and_dropped(&wire), (SIZE.into(), 3));
         assert_eq!(calls_of(&wire), 1);
         assert!(wire.stuck(), "the ring waits for the next call");
+        assert_eq!(wire.under_way(), SIZE as usize);
         assert_eq!(wire.pool.available(), 32 - SIZE as usize, "the dropped ones' buffers are back");
     }
 }
