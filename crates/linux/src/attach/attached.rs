@@ -24,6 +24,9 @@ pub(crate) const MAX_DESCRIPTORS: usize = 1 << 20;
 /// process ends.
 pub(super) const MAX_CHANGES: usize = 1 << 16;
 
+/// What is done that may be refused.
+const SET_SOCKET: &str = "to set a socket";
+
 /// So many reasons are remembered; then they are told anew.
 const MAX_TOLD: usize = 1_024;
 
@@ -308,6 +311,42 @@ impl Attached {
         old_of(fd, params, &known)
     }
 
+    /// Notes which sockets have the options before anything is set in any process of this attachment: from the program
+    /// itself. (Later they may have them from a listener that was set.) What cannot be looked at, the look tells.
+    pub(super) fn note_own(&mut self, options: SocketOptions, recorder: &mut dyn Recorder) {
+        if self.looked {
+            return;
+        }
+        let Ok(found) = self.process.descriptors(MAX_DESCRIPTORS) else { return };
+        for socket in found.sockets() {
+            let Descriptor { tid, fd, kind: Kind::Socket(inode) } = socket else { continue };
+            if let Ok(Some((_, now))) = self.options(&socket, inode)
+                && now == as_read(options)
+                && self.own_sockets.insert(inode)
+            {
+                // For a restore, as with an epoll context that was so.
+                let what = What::Socket { tid, fd, inode, old: options, new: options };
+                let _ = recorder.before(&self.change(what));
+            }
+        }
+    }
+
+    /// An internet socket with its options; `None` if it is no such, or has gone.
+    fn options(
+        &self,
+        socket: &Descriptor,
+        inode: u64,
+    ) -> Result<Option<(OwnedFd, SocketOptions)>, ProcessError> {
+        let Some(taken) = self.process.take(socket)? else { return Ok(None) };
+        let refused = |errno| refused(&self.process, SET_SOCKET, errno);
+        let other = rustix::fs::fstat(&taken).map_err(refused)?.st_ino != inode;
+        if other || !napkin_kernel::process::socket::is_internet(&taken) {
+            return Ok(None);
+        }
+        let now = SocketOptions::get(&taken).map_err(refused)?;
+        Ok(Some((taken, now)))
+    }
+
     fn set_sockets(
         &mut self,
         options: SocketOptions,
@@ -319,15 +358,12 @@ impl Attached {
         let mut there = BTreeSet::new();
         let mut failed = Vec::new();
         let mut count = 0;
-        // Before anything is set by this attachment: what has the options now has them from the program itself. (In
-        // later processes of it they may be from a listener that was set.)
-        let own = !self.looked && shared.sockets.is_empty();
         for socket in found.sockets() {
             let Kind::Socket(inode) = socket.kind else { continue };
             if !there.insert(inode) || self.sockets.contains(&inode) {
                 continue;
             }
-            match self.set_socket(&socket, inode, options, own, shared, recorder) {
+            match self.set_socket(&socket, inode, options, shared, recorder) {
                 Ok(set) => count += usize::from(set),
                 Err(error) if error.is_gone() => return Err(error),
                 Err(error) => {
@@ -358,38 +394,25 @@ impl Attached {
         socket: &Descriptor,
         inode: u64,
         options: SocketOptions,
-        own: bool,
         shared: &mut Shared,
         recorder: &mut dyn Recorder,
     ) -> Result<bool, ProcessError> {
         let Descriptor { tid, fd, .. } = *socket;
-        let what = "to set a socket";
-        let Some(taken) = self.process.take(socket)? else { return Ok(false) };
-        let refused = |errno| refused(&self.process, what, errno);
-        if rustix::fs::fstat(&taken).map_err(refused)?.st_ino != inode
-            || !napkin_kernel::process::socket::is_internet(&taken)
-        {
-            return Ok(false);
-        }
-        let now = SocketOptions::get(&taken).map_err(refused)?;
+        let Some((taken, now)) = self.options(socket, inode)? else { return Ok(false) };
         let new = options;
-        if now == (SocketOptions { busy_poll_budget: None, ..options }) {
+        if now == as_read(options) {
             // Set through another process that shares it, or by inheritance from a listener, or it
             // was so.
             if let Some(old) = shared.sockets.get(&inode) {
                 let old = *old;
                 self.record(What::Socket { tid, fd, inode, old, new }, recorder)?;
-            } else if own {
-                self.own_sockets.insert(inode);
-                // For a restore, as with an epoll context that was so.
-                let what = What::Socket { tid, fd, inode, old: new, new };
-                let _ = recorder.before(&self.change(what));
             }
             return Ok(false);
         }
         let old = SocketOptions { busy_poll_budget: options.busy_poll_budget.map(|_| 0), ..now };
         self.record(What::Socket { tid, fd, inode, old, new }, recorder)?;
-        options.set(&taken).map_err(|errno| refused_setting(&self.process, what, errno))?;
+        let refused = |errno| refused_setting(&self.process, SET_SOCKET, errno);
+        options.set(&taken).map_err(refused)?;
         if shared.sockets.len() < MAX_CHANGES {
             shared.sockets.insert(inode, old);
         }
@@ -424,6 +447,11 @@ impl Attached {
     fn change(&self, what: What) -> ProcessChange {
         ProcessChange { pid: self.process.pid(), start_time: self.process.start_time(), what }
     }
+}
+
+/// Options as they are read from a socket that has them: the kernel does not tell a budget.
+const fn as_read(options: SocketOptions) -> SocketOptions {
+    SocketOptions { busy_poll_budget: None, ..options }
 }
 
 /// What an epoll context had before, if another process has the same one and it was set there.

@@ -168,6 +168,13 @@ impl<R: Recorder> Attachment<R> {
         let mut events = Vec::new();
         self.bury(&mut events);
         self.discover(&mut events);
+        if let Some(options) = self.plan.socket
+            && self.shared.sockets.is_empty()
+        {
+            for attached in self.tree.values_mut() {
+                attached.note_own(options, &mut self.recorder);
+            }
+        }
         let pids = self.pids();
         for pid in &pids {
             // Taken out, so that it can be compared with the others.

@@ -84,11 +84,30 @@ fn a_socket_that_the_program_set_just_so_is_left_beside_a_listener_that_was_set(
     attachment.look();
     assert_eq!(program.ask("answer = options(l)"), set);
     let changes: Vec<bool> = notes.before.borrow().iter().map(|it| it.is_change()).collect();
-    assert_eq!(changes, [true, false], "a restore has to know of both");
+    assert_eq!(changes, [false, true], "a restore has to know of both");
     let (restoration, events) = attachment.restore();
     assert_eq!((restoration.done, restoration.failed), (1, 0), "{events:?}");
     assert_eq!(program.ask("answer = options(l)"), OFF);
     assert_eq!(program.ask("answer = options(o)"), set, "its own it keeps");
+}
+
+#[test]
+fn what_each_program_set_itself_is_left_whichever_is_looked_at_first() {
+    let (mut one, set) = start();
+    let (mut other, _) = start();
+    for program in [&mut one, &mut other] {
+        program.ask("l = socket.create_server(('127.0.0.1', 0))");
+        own(program, "o", &set);
+    }
+    let (mut attachment, _) = attach(&one, "busypoll");
+    attachment.add(other.pid()).expect("it lives");
+    attachment.look();
+    let (restoration, events) = attachment.restore();
+    assert_eq!((restoration.done, restoration.failed), (2, 0), "{events:?}");
+    for program in [&mut one, &mut other] {
+        assert_eq!(program.ask("answer = options(l)"), OFF);
+        assert_eq!(program.ask("answer = options(o)"), set, "its own it keeps");
+    }
 }
 
 #[test]
