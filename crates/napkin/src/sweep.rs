@@ -229,7 +229,11 @@ fn points(args: &Run) -> Result<(), Failure> {
     drop(progress);
     let totals = totals.map_err(|error| match error {
         SweepError::Interrupted(interrupted) => Failure::Exit(interrupted.exit_code()),
-        error if error.is_closed() => Failure::Closed,
+        // A reader that has gone does not hide that it was interrupted.
+        error if error.is_closed() => match interrupt.check() {
+            Err(interrupted) => Failure::Exit(interrupted.exit_code()),
+            Ok(()) => Failure::Closed,
+        },
         error if error.is_usage() => Failure::Usage(error.to_string()),
         error => Failure::of(error),
     })?;
