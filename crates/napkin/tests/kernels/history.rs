@@ -24,10 +24,10 @@ fn asked(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default)
 }
 
-/// As many as the environment asks for.
-pub(crate) fn many(guest: &mut Guest, version: &str) {
+/// As many as the environment asks for, or one of so many parts of them.
+pub(crate) fn many(guest: &mut Guest, version: &str, (part, parts): (usize, usize)) {
     let (first, count) = (asked("NAPKIN_SEED", 1), asked("NAPKIN_HISTORIES", 0));
-    for seed in first..first + count {
+    for seed in (first..first + count).skip(part).step_by(parts) {
         if let Err(what) =
             super::attempt(guest, version, || Guest::boot(version), |guest| one(guest, seed))
         {
