@@ -13,7 +13,7 @@ use napkin_kernel::netlink::Netdev;
 use napkin_os::signals::Signals;
 
 use crate::error::CompareError;
-use crate::guard::{Bound, Condition, Guard, Reference};
+use crate::guard::{Guard, Reference};
 use crate::lookout::{Lookout, ON, TICK, off};
 use crate::service::{Service, napi_ids, probe};
 
@@ -59,7 +59,9 @@ impl Canary {
         let napi_ids = napi_ids(&device);
         let reference = Reference::default();
         let mut canary = Canary { guard, probe: None, napi_ids, others: pid.is_some(), reference };
-        let Guard::Condition(condition) = canary.guard else { return Ok(canary) };
+        if matches!(canary.guard, Guard::Command(_)) {
+            return Ok(canary);
+        }
         let options = match pid {
             Some(pid) => Service::find(pid, ifname)?.timed()?,
             None => timed()?,
@@ -71,11 +73,7 @@ impl Canary {
         let answers_per_s = reading.answers().unwrap_or(0.0) / began.elapsed().as_secs_f64();
         canary.reference = Reference { whole: whole(&reading, canary.others), answers_per_s };
         canary.probe = Some(probe);
-        let relative = matches!(
-            condition,
-            Condition::Latency(_, Bound::Times(_)) | Condition::Rate(Bound::Times(_))
-        );
-        if relative && canary.reference.whole.count() == 0 {
+        if canary.guard.lacks(&canary.reference) {
             return Err(CompareError::Option(format!(
                 "{}: no request came through {ifname} and was answered in {} s before the change, so there \
                  is nothing to compare with: give a time or a rate, as in 'p99<500us', or a command",

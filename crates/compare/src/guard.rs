@@ -104,6 +104,19 @@ fn number(text: &str) -> Option<f64> {
     text.trim().parse().ok().filter(|it: &f64| it.is_finite() && *it > 0.0)
 }
 
+impl Guard {
+    /// Whether it compares with a reference that has no request: such a guard would hold whatever comes.
+    pub(crate) fn lacks(&self, reference: &Reference) -> bool {
+        let relative = matches!(
+            self,
+            Guard::Condition(
+                Condition::Latency(_, Bound::Times(_)) | Condition::Rate(Bound::Times(_))
+            )
+        );
+        relative && reference.whole.count() == 0
+    }
+}
+
 /// What the reference was like.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reference {
@@ -204,6 +217,16 @@ mod tests {
             let error = read(text).expect_err(text);
             assert!(error.contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn a_relative_guard_lacks_the_requests_that_it_compares_with() {
+        let lacks = |text: &str| {
+            let guard: Guard = text.parse().expect(text);
+            guard.lacks(&Reference::default())
+        };
+        assert!(lacks("p99<2x") && lacks("rate>0.9x"));
+        assert!(!lacks("p99<500us") && !lacks("rate>5000") && !lacks("./healthy"));
     }
 
     #[test]

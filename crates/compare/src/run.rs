@@ -180,6 +180,17 @@ impl Run<'_> {
                     )));
                 }
                 self.reference = Reference { whole, answers_per_s };
+                // A load that --measure brings is not there yet.
+                if let Some(guard) = &self.options.guard
+                    && guard.lacks(&self.reference)
+                {
+                    return Err(CompareError::Option(format!(
+                        "{guard}: {} answered nothing in {:.1} s before --measure, so there is nothing to \
+                         compare with: give a time or a rate, as in 'p99<500us', or a command; or let it have \
+                         a load before",
+                        self.service, slice.seconds
+                    )));
+                }
                 self.off = off(answers_per_s);
                 report.timed_share = ON.as_secs_f64() / (ON + self.off).as_secs_f64();
                 Ok(None)

@@ -91,7 +91,8 @@ pub struct Drawn<'a> {
     pub config: &'a str,
     /// The figure without a draw, which says what the order is.
     pub value: Option<f64>,
-    /// Of each draw; `None` where it was not modelled.
+    /// Of each draw; `None` where it was not modelled. Infinite where it is known to be beyond all others: two
+    /// such have no order.
     pub draws: Vec<Option<f64>>,
 }
 

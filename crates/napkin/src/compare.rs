@@ -36,6 +36,7 @@ A guard ends a slice at once, puts it back, and takes its policy out of the rest
   p99<2x, p99.9<500us     of the whole; times the reference, or a time; any percentile
   rate>0.9x, rate>5000    answers a second
   anything else           a command, run again and again: an exit code other than 0 breaks it
+Times the reference (2x) takes requests before the rounds: where --measure brings the load, give a time.
 A service that stops answering for half a second ends a slice also without one, and so does a starved queue
 (napkin attach --help). On a device with the default route or this terminal's own connection a policy that
 can delay packets takes a guard, or --yes.

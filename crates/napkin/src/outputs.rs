@@ -86,20 +86,30 @@ impl<'a> Outputs<'a> {
         written.and(told)
     }
 
-    /// Prints the reports of several worlds beside each other, and in what the worlds disagree.
+    /// Prints the reports of several worlds beside each other, and in what the worlds disagree; or why that
+    /// would say nothing.
     pub(crate) fn side_by_side(&self) -> Result<(), Failure> {
         if self.reports.len() < 2 {
             return Ok(());
         }
         let worlds: Vec<&str> = self.reports.iter().map(|it| it.world.as_str()).collect();
+        if let Some(why) = conclusion::apart(&self.reports) {
+            let line = format!("{} do not stand side by side: {why}", worlds.join(" and "));
+            return self.tell(&format!("{}\n", text::wrap(&line, self.width)));
+        }
         let rows = conclusion::side_by_side(&self.reports);
         let mut out = format!("{}, side by side\n", worlds.join(", "));
         out.push_str(&table::render(&rows, &conclusion::WORLDS, self.width));
-        let told = conclusion::disagreements(&self.reports);
-        let none = "of what can be told, the worlds have every two policies in the same order";
-        let told = if told.is_empty() { vec![none.to_owned()] } else { told };
-        for line in told {
-            out.push_str(&text::wrap(&format!("conclusion: {line}"), self.width));
+        let same =
+            "conclusion: of what can be told, the worlds have every two policies in the same order";
+        let none = "note: no two policies ran under the same load in two of the worlds: no order is compared";
+        let lines = match conclusion::disagreements(&self.reports) {
+            None => vec![none.to_owned()],
+            Some(told) if told.is_empty() => vec![same.to_owned()],
+            Some(told) => told.iter().map(|it| format!("conclusion: {it}")).collect(),
+        };
+        for line in lines {
+            out.push_str(&text::wrap(&line, self.width));
             out.push('\n');
         }
         self.tell(&out)

@@ -266,6 +266,23 @@ fn a_measure_of_one_s_own_takes_the_place_of_ours_and_rubbish_ends_it() {
 }
 
 #[test]
+fn a_relative_guard_is_refused_where_the_measure_brings_the_load() {
+    let mut service = Service::new("compare-measure-guard");
+    let _ = service.client.take().map(Client::stop);
+    let measured = ["--policies", "base,defer20", "--rounds", "1", "--measure", "echo 1"];
+    for guard in ["p99<2x", "rate>0.9x"] {
+        let output = service.run(&[&measured[..], &["--guard", guard]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{guard}: {said}");
+        assert!(said.contains("nothing to compare with: give a time"), "{guard}: {said}");
+        service.is_as_before();
+    }
+    let output = service.run(&[&measured[..], &["--guard", "p99<500ms"]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    service.is_as_before();
+}
+
+#[test]
 fn a_service_that_ends_and_a_device_that_goes_end_it_with_all_put_back() {
     let long = ["--policies", "base,defer20", "--rounds", "100"];
     let mut service = Service::new("compare-ends");

@@ -382,6 +382,17 @@ fn one_command_sets_the_same_experiment_in_two_worlds_side_by_side() {
 }
 
 #[test]
+fn worlds_whose_loads_have_nothing_in_common_do_not_stand_side_by_side() {
+    let args = "bench flood-ping --world engine,machine --repetitions 1 --window 50ms \
+                --warm-up 10ms --quiet";
+    let ran = napkin(args.split_whitespace());
+    let told = text(&ran.stdout).replace("\n  ", " ");
+    assert!(ran.status.success(), "{told}{}", text(&ran.stderr));
+    let why = "engine and machine do not stand side by side: their loads have nothing in common (";
+    assert!(told.contains(why) && !told.contains("in the same order"), "{told}");
+}
+
+#[test]
 fn a_profile_based_on_another_is_checked_and_shown() {
     let place = Place::new("machine-based-on");
     let file = place.0.join("mine.toml");

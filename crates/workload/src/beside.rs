@@ -77,7 +77,8 @@ pub(crate) fn measure(
     let cpus = trial.options.serving();
     let mut client = pair.client.run(|| Client::start(client)).map_err(failed)??;
     trial.warm_up(std::time::Duration::ZERO)?;
-    let interruption = Interruption::begin(&cpus, programs).ok();
+    let watched = [&cpus[..], &[trial.options.placement().other]].concat();
+    let interruption = Interruption::begin(&watched, programs).ok();
     let mut window = CpuWindow::new(server, cpus.clone()).map_err(BenchError::Proc)?;
     client.begin_window()?;
     window.begin().map_err(BenchError::Proc)?;

@@ -86,7 +86,8 @@ where
     let mut client = end.client(config)?;
     trial.warm_up(Duration::ZERO)?;
     let Some(serving) = &served.serving else { return Err(BenchError::Panicked) };
-    let window = Window::begin(serving, &trial.options.serving())?;
+    let cpus = trial.options.serving();
+    let window = Window::begin(serving, &cpus, &[trial.options.placement().other])?;
     client.begin_window()?;
     let before = received();
     trial.window()?;

@@ -108,16 +108,21 @@ pub struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// Begins one, over every thread that serves traffic and over these CPUs.
+    /// Begins one, over every thread that serves traffic and over these CPUs; for interruptions over those
+    /// of the `client` as well, where it is a thread of ours.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn begin(serving: &'a Serving, cpus: &[usize]) -> Result<Window<'a>, BenchError> {
+    pub fn begin(
+        serving: &'a Serving,
+        cpus: &[usize],
+        client: &[usize],
+    ) -> Result<Window<'a>, BenchError> {
         let engine = &serving.engine;
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable();
         cpus.dedup();
-        let interruption = Interruption::begin(&cpus, &[]).ok();
+        let interruption = Interruption::begin(&[&cpus[..], client].concat(), &[]).ok();
         let threads = EngineWindow::begin(engine, cpus.to_vec()).map_err(BenchError::Proc)?;
         engine.restart_idle_gaps();
         let before = EngineTotals::read(engine);

@@ -33,17 +33,23 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     Some([Some(sentence), more].into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
 
-/// The group of the highest load that all policies carry; else that two carry; else the first that two
-/// were measured under.
+/// The group of the highest load that all policies carry with a p99; else that two carry with one; else the
+/// same with a median; else the first that two were measured under.
 fn highest<'a, 'b>(groups: &'b [Group<'a>]) -> Option<&'b Group<'a>> {
     let rate = |group: &&Group<'_>| group.offered().unwrap_or(0.0);
-    let highest = |least: &dyn Fn(&Group<'_>) -> usize| {
+    let highest = |figure: Figure, least: &dyn Fn(&Group<'_>) -> usize| {
         let open = groups.iter().filter(|group| group.offered().is_some());
-        let carried = open.filter(|group| carrying(group).len() >= least(group).max(2));
+        let known = |group: &Group<'_>| {
+            carrying(group).iter().filter(|row| row.median(figure).is_some()).count()
+        };
+        let carried = open.filter(|group| known(group) >= least(group).max(2));
         carried.max_by(|a, b| rate(a).total_cmp(&rate(b)))
     };
+    let of = |figure: Figure| {
+        highest(figure, &|group| group.rows.len()).or_else(|| highest(figure, &|_| 2))
+    };
     let closed = || groups.iter().find(|group| group.rows.len() > 1);
-    highest(&|group| group.rows.len()).or_else(|| highest(&|_| 2)).or_else(closed)
+    of(P99).or_else(|| of(P50)).or_else(closed)
 }
 
 /// The rows that serve what they are asked for, as far as they are asked for something.
@@ -52,7 +58,7 @@ fn carrying<'a>(group: &Group<'a>) -> Vec<Witness<'a>> {
         (Some(served), Some(asked)) => served >= CARRIED * asked,
         _ => true,
     };
-    group.rows.iter().copied().filter(carries).filter(|row| row.median(P99).is_some()).collect()
+    group.rows.iter().copied().filter(carries).collect()
 }
 
 /// Who answers as soon as the soonest for less CPU, or sooner than the reference.
@@ -63,27 +69,17 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Doubt>> {
         return unsure(doubt);
     }
     let first = least(&rows, figure)?;
-    let beside = match &doubt {
+    let mut beside = match &doubt {
         Some(doubt) => format!(" (of {} nothing can be told: {doubt})", left_out.join(", ")),
         None => String::new(),
     };
-    let cheaper = |row: &&Witness<'_>| {
-        row.name() != first.name()
-            && matches!(row.compare(figure, &first), Some(Ok((Order::Alike, _))))
-            && matches!(row.compare(CPU, &first), Some(Ok((Order::Less, _))))
-    };
-    let cheaper: Vec<_> = rows.iter().filter(cheaper).copied().collect();
-    if let Some(cheapest) = least(&cheaper, CPU) {
-        let (_, latency) = cheapest.compare(figure, &first)?.ok()?;
-        let (_, cpu) = cheapest.compare(CPU, &first)?.ok()?;
-        return Some(Ok(format!(
-            "{} answers as fast as {} ({} {}) for {}{beside}",
-            cheapest.name(),
-            first.name(),
-            figure.name,
-            factor(latency),
-            of_its_cpu(cpu)
-        )));
+    let without = group.rows.iter().filter(|row| row.median(figure).is_none());
+    let without: Vec<&str> = without.map(Witness::name).collect();
+    if !without.is_empty() {
+        beside.push_str(&format!(" (of {} no {} is known)", without.join(", "), figure.name));
+    }
+    if let Some(told) = cheaper(&rows, &first, figure) {
+        return Some(Ok(told + &beside));
     }
     let sound = Group { load: None, rows: rows.clone() };
     let reference = sound.reference()?;
@@ -112,13 +108,52 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Doubt>> {
             )))
         }
         // The least cannot be more.
-        Ok(_) => Some(Ok(format!(
-            "no policy answers faster than {} ({} {}), or as fast for less CPU{beside}",
-            reference.name(),
-            figure.name,
-            reference.shown(figure)
-        ))),
+        Ok(_) => Some(Ok(none_faster(&rows, &reference, figure) + &beside)),
     }
+}
+
+/// The rows that answer as fast as another.
+fn as_fast<'a>(
+    rows: &[Witness<'a>],
+    other: &Witness<'_>,
+    figure: Figure,
+) -> impl Iterator<Item = Witness<'a>> {
+    rows.iter().copied().filter(move |row| {
+        row.name() != other.name()
+            && matches!(row.compare(figure, other), Some(Ok((Order::Alike, _))))
+    })
+}
+
+/// Who answers as fast as another for the least CPU, if it is less.
+fn cheaper(rows: &[Witness<'_>], other: &Witness<'_>, figure: Figure) -> Option<String> {
+    let less = |row: &Witness<'_>| matches!(row.compare(CPU, other), Some(Ok((Order::Less, _))));
+    let all: Vec<_> = as_fast(rows, other, figure).filter(less).collect();
+    let cheapest = least(&all, CPU)?;
+    let (_, latency) = cheapest.compare(figure, other)?.ok()?;
+    let (_, cpu) = cheapest.compare(CPU, other)?.ok()?;
+    Some(format!(
+        "{} answers as fast as {} ({} {}) for {}",
+        cheapest.name(),
+        other.name(),
+        figure.name,
+        factor(latency),
+        of_its_cpu(cpu)
+    ))
+}
+
+/// Where nobody answers faster than the reference: whether somebody does as fast for less CPU, if that can be
+/// told of all who do.
+fn none_faster(rows: &[Witness<'_>], reference: &Witness<'_>, figure: Figure) -> String {
+    if let Some(told) = cheaper(rows, reference, figure) {
+        return told;
+    }
+    let known = |row: Witness<'_>| matches!(row.compare(CPU, reference), Some(Ok(_)));
+    let (unknown, cpu) = match as_fast(rows, reference, figure).all(known) {
+        true => ("", ", or as fast for less CPU"),
+        false => ("; who takes less CPU cannot be told", ""),
+    };
+    let (name, shown) = (reference.name(), reference.shown(figure));
+    format!("no policy answers faster than {name} ({} {shown}{unknown}){cpu}", figure.name)
 }
 
 /// A factor between things that are alike, which is no share.
@@ -189,6 +224,51 @@ mod tests {
         let rows = [row("base", [40.0, 44.0, 42.0], 0.5), row("hold", [41.0, 43.0, 41.5], 0.5)];
         let want = "no policy answers faster than base (p99 42.0 us), or as fast for less CPU";
         assert_eq!(told("engine", rows), want);
+    }
+
+    #[test]
+    fn of_those_who_are_as_fast_the_cheaper_one_is_named_and_an_unknown_cpu_is_said() {
+        let hold = || row("hold", [41.0, 43.0, 41.5], 0.25);
+        let with = |hold: Fixed| [row("base", [40.0, 44.0, 42.0], 0.5), hold];
+        let want = "hold answers as fast as base (p99 1.0x) for 50 % of its CPU";
+        assert_eq!(told("engine", with(hold())), want, "also where it is the first itself");
+        let want =
+            "no policy answers faster than base (p99 42.0 us; who takes less CPU cannot be told)";
+        assert_eq!(told("engine", with(hold().cpu(&[0.1, 0.9, 0.5]))), want);
+        assert_eq!(told("linux", with(hold())), want, "a veth has base's work on the sender's CPU");
+    }
+
+    #[test]
+    fn over_a_veth_base_s_cpu_is_compared_with_nobody_s() {
+        let fullbusy = || row("fullbusy", [10.0, 10.4, 10.2], 1.0);
+        let beside = |name: &str| [row(name, [40.0, 44.0, 42.0], 0.5), fullbusy()];
+        let want = "fullbusy answers faster than base (p99 10.2 us against 42.0 us)";
+        assert_eq!(told("linux", beside("base")), want);
+        let want =
+            "fullbusy answers faster than defer20 (p99 10.2 us against 42.0 us) for 2.0x its CPU";
+        assert_eq!(told("linux", beside("defer20")), want);
+    }
+
+    /// With too few answers for a p99.
+    fn few(row: Fixed) -> Row {
+        let mut row = row.row();
+        let all = row.repetitions.iter_mut().map(|it| &mut it.figures).chain([&mut row.figures]);
+        all.filter_map(|it| it.latency_ns.as_mut()).for_each(|it| it.at.p99 = None);
+        row
+    }
+
+    #[test]
+    fn without_a_p99_the_median_is_told_and_who_alone_has_none_is_named() {
+        let told = |rows: Vec<Row>| conclude(&report("xsk-rr", "engine", rows), Rule::Answers);
+        let base = || row("base", [40.0, 44.0, 42.0], 0.5);
+        let fullbusy = || few(row("fullbusy", [10.0, 10.4, 10.2], 1.0));
+        let want =
+            "fullbusy answers faster than base (p50 2.55 us against 10.5 us) for 2.0x its CPU";
+        assert_eq!(told(vec![few(base()), fullbusy()]).as_deref(), Some(want));
+        let want = "suspend20 answers faster than base (p99 20.2 us against 42.0 us) for as much CPU (of \
+                    fullbusy no p99 is known)";
+        let suspend20 = row("suspend20", [20.0, 20.4, 20.2], 0.5).row();
+        assert_eq!(told(vec![base().row(), fullbusy(), suspend20]).as_deref(), Some(want));
     }
 
     #[test]

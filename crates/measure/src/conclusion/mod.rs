@@ -16,7 +16,7 @@ pub(crate) use evidence::fixed;
 
 use crate::report::Report;
 use crate::report::text::{percent, rate, time};
-pub use worlds::{COLUMNS as WORLDS, disagreements, side_by_side};
+pub use worlds::{COLUMNS as WORLDS, apart, disagreements, side_by_side};
 
 use evidence::{CPU, Figure, Group, P50, P99, RATE, interrupted};
 

@@ -38,8 +38,41 @@ pub const COLUMNS: [&Column; 17] = [
     column::CPU_OF_REFERENCE,
 ];
 
+/// Why rows of these reports cannot stand beside each other: what their loads have in common does not tell
+/// the loads of one of them apart, so that it would say of different ones that they are the same. `None`
+/// where it does.
+pub fn apart(reports: &[Report]) -> Option<String> {
+    let shared = shared_keys(reports);
+    let told = |report: &Report| {
+        let (mut loads, mut parts) = (Vec::new(), Vec::new());
+        for load in report.rows.iter().map(|row| &row.load).filter(|it| !it.is_empty()) {
+            if !loads.contains(&load) {
+                loads.push(load);
+                parts.push(common(load, &shared));
+            }
+        }
+        let mut each = parts.iter().enumerate();
+        !each.any(|(place, part)| part.is_empty() || parts[..place].contains(part))
+    };
+    if reports.iter().all(told) {
+        return None;
+    }
+    let keys = |report: &Report| {
+        let load = report.rows.first().map(|row| &row.load);
+        let keys: Vec<&str> = load.into_iter().flat_map(Map::keys).map(String::as_str).collect();
+        format!("{}: {}", report.world, keys.join(", "))
+    };
+    let keys = reports.iter().map(keys).collect::<Vec<_>>().join("; ");
+    Some(if shared.is_empty() {
+        format!("their loads have nothing in common ({keys})")
+    } else {
+        let shared = shared.join(", ");
+        format!("their loads have only {shared} in common, which does not tell them apart ({keys})")
+    })
+}
+
 /// The rows of several reports, those of one policy under one load together, with the quotients to the
-/// reference of their own world. A load is what the reports' loads have in common.
+/// reference of their own world. A load is what the reports' loads have in common: see [`apart`].
 pub fn side_by_side(reports: &[Report]) -> Vec<Row> {
     let shared = shared_keys(reports);
     let mut rows: Vec<Row> = Vec::new();
@@ -64,11 +97,11 @@ pub fn side_by_side(reports: &[Report]) -> Vec<Row> {
 }
 
 /// In which pairs of policies two worlds have a figure in opposite order, each in a sentence. Pairs of
-/// which one world cannot tell are no disagreement.
-pub fn disagreements(reports: &[Report]) -> Vec<String> {
+/// which one world cannot tell are no disagreement. `None` where no two worlds have a pair under one load.
+pub fn disagreements(reports: &[Report]) -> Option<Vec<String>> {
     let shared = shared_keys(reports);
     let load = |it: &Witness<'_>| common(it.load(), &shared);
-    let mut told = Vec::new();
+    let (mut told, mut pairs) = (Vec::new(), false);
     for (number, one) in reports.iter().enumerate() {
         for other in &reports[number + 1..] {
             let (ours, theirs) = (Group::all(one), Group::all(other));
@@ -76,9 +109,11 @@ pub fn disagreements(reports: &[Report]) -> Vec<String> {
                 let same =
                     |it: &&Group<'_>| it.rows.first().map(load) == group.rows.first().map(load);
                 let Some(twin) = theirs.iter().find(same) else { continue };
+                let both = |it: &&Witness<'_>| twin.rows.iter().any(|row| row.name() == it.name());
+                pairs |= group.rows.iter().filter(both).count() > 1;
                 for (figure, _) in FIGURES {
-                    let pairs = opposites(group, twin, figure);
-                    told.extend(pairs.into_iter().map(|(a, b)| {
+                    let opposites = opposites(group, twin, figure);
+                    told.extend(opposites.into_iter().map(|(a, b)| {
                         format!(
                             "{} and {} disagree about {}{}: {a} in {} is {}, in {} it is {}",
                             one.world,
@@ -95,7 +130,7 @@ pub fn disagreements(reports: &[Report]) -> Vec<String> {
             }
         }
     }
-    told
+    pairs.then_some(told)
 }
 
 /// `80 % of base's`.
@@ -161,6 +196,8 @@ fn shared_keys(reports: &[Report]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::evidence::fixed::{Fixed, report};
     use super::*;
 
@@ -206,12 +243,62 @@ mod tests {
     fn an_opposite_order_is_said_and_a_doubtful_one_is_not() {
         let engine = |fullbusy: Fixed| of("engine", [row("base", 1e4, 0.5), fullbusy]);
         let machine = of("machine", [row("base", 1e4, 0.5), row("fullbusy", 2e4, 1.0)]);
-        let told = |fullbusy: Fixed| disagreements(&[engine(fullbusy), machine.clone()]);
+        let told = |fullbusy: Fixed| {
+            disagreements(&[engine(fullbusy), machine.clone()]).expect("both have both")
+        };
         let want = "engine and machine disagree about p99: base in engine is 2.0x of fullbusy's, in \
                     machine it is 50 % of fullbusy's";
         assert_eq!(told(row("fullbusy", 5e3, 1.0)), [want]);
         assert_eq!(told(row("fullbusy", 3e4, 1.0)), [] as [&str; 0]);
         assert_eq!(told(row("fullbusy", 1e4, 1.0)), [] as [&str; 0], "alike is no order");
         assert_eq!(told(row("fullbusy", 5e3, 1.0).interrupted(0.3)), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn where_no_two_policies_ran_under_one_load_in_both_there_is_no_order_to_agree_in() {
+        let engine = of("engine", [row("napkin/base", 1e4, 0.5), row("base", 5e3, 1.0)]);
+        let machine = of("machine", [row("base", 1e4, 0.5), row("fullbusy", 2e4, 1.0)]);
+        assert_eq!(disagreements(&[engine, machine]), None, "one of them");
+        let at = |load: u64, name: &str| row(name, 1e4, 0.5).load("requests_per_s", load.into());
+        let other = |load| of("engine", ["base", "fullbusy"].map(|name| at(load, name)));
+        assert_eq!(disagreements(&[other(6), other(7)]), None, "under other loads");
+        assert_eq!(disagreements(&[other(6), other(6)]), Some(Vec::new()));
+    }
+
+    /// A report whose rows have these loads.
+    fn under(world: &str, loads: &[Value]) -> Report {
+        let rows = loads.iter().map(|load| {
+            let load = load.as_object().cloned().unwrap_or_default();
+            Row { load, ..row("base", 1e4, 0.5).row() }
+        });
+        report("xsk-rr", world, rows.collect())
+    }
+
+    #[test]
+    fn loads_that_what_they_share_does_not_tell_apart_do_not_stand_beside_each_other() {
+        let engine = under("engine", &[json!({ "times_peak": 1.0 }), json!({ "times_peak": 2.0 })]);
+        let machine = under("machine", &[json!({ "packets_per_s": 13_000 })]);
+        assert_eq!(
+            apart(&[engine, machine]).as_deref(),
+            Some("their loads have nothing in common (engine: times_peak; machine: packets_per_s)")
+        );
+        let engine = |delays: [u64; 2]| {
+            let [one, two] = delays;
+            let one = json!({ "rate": 12_000, "delay_ns": one });
+            under("engine", &[one, json!({ "rate": 32_000, "delay_ns": two })])
+        };
+        let machine = under("machine", &[json!({ "frames_per_s": 12_000, "delay_ns": 0 })]);
+        let want = "their loads have only delay_ns in common, which does not tell them apart (engine: \
+                    delay_ns, rate; machine: delay_ns, frames_per_s)";
+        assert_eq!(apart(&[engine([0, 0]), machine.clone()]).as_deref(), Some(want));
+        assert_eq!(apart(&[engine([0, 30_000]), machine]), None);
+    }
+
+    #[test]
+    fn what_only_one_world_s_loads_have_is_no_hindrance() {
+        let loads = ["20000", "max"].map(|rate| json!({ "rate": rate, "connections": 32 }));
+        let linux = under("linux", &loads);
+        let loads = ["20000", "max"].map(|rate| json!({ "requests_per_s": rate }));
+        assert_eq!(apart(&[linux, under("machine", &loads)]), None);
     }
 }

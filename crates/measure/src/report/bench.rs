@@ -239,6 +239,16 @@ mod tests {
     }
 
     #[test]
+    fn a_server_whose_cpu_has_no_parts_is_drawn_with_the_others() {
+        let mut rows = vec![row("napkin/base", 1.into(), 1e4), row("kernel/base", 1.into(), 2e4)];
+        rows[1].figures.cpu = None;
+        rows[1].figures.extra.insert("server_busy".to_owned(), 0.3.into());
+        let figures = figures(&report("memcached", "engine", rows));
+        assert_eq!(titles(&figures)[..2], ["Latency", CPU.title]);
+        assert_eq!(figures[1].gaps, [] as [&str; 0]);
+    }
+
+    #[test]
     fn loads_that_are_times_have_their_unit() {
         let load = |ns: u64| Map::from_iter([("delay_ns".to_owned(), ns.into())]);
         let rows = [0, 78_000].map(|ns| Row { load: load(ns), ..row("base", 0.into(), 1e4) });

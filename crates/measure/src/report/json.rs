@@ -8,7 +8,8 @@
 //!
 //! Among the further figures of every workload are `interrupts_won` and `interrupts_missed`: interrupts
 //! of either kind, receive and transmit, that found the instance free, or owned by a poll that then
-//! looked once more. `interrupts` and `interrupts_tx` count the won ones, each its kind.
+//! looked once more. `interrupts` and `interrupts_tx` count the won ones, each its kind; the machine does not
+//! tell them apart, and `interrupts` are all.
 //! `serving_cpus` are the operating system's numbers of the CPUs that `cpu` is of.
 
 use std::collections::BTreeMap;

@@ -89,15 +89,15 @@ impl Options {
     /// # Errors
     /// If the profile or the table cannot be read.
     pub fn identity(&self, experiments: &[&str]) -> Result<Value, ReproduceError> {
-        let profile = match &self.profile {
-            None => None,
-            Some(path) => {
-                let profile = Profile::load(napkin_workload::schema(), &path.to_string_lossy())
-                    .map_err(|error| ReproduceError::Setup(error.to_string()))?;
-                let constants = profile.constants().map(|it| (it.key.path(), it.value.into()));
-                Some(constants.collect::<Map<String, Value>>())
-            }
+        let load = |path: &PathBuf| {
+            Profile::load(napkin_workload::schema(), &path.to_string_lossy())
+                .map_err(|error| ReproduceError::Setup(error.to_string()))
         };
+        let profile = self.profile.as_ref().map(load).transpose()?;
+        let constants = profile.as_ref().map(|profile| {
+            let constants = profile.constants().map(|it| (it.key.path(), it.value.into()));
+            constants.collect::<Map<String, Value>>()
+        });
         let table = match &self.table {
             None => None,
             Some(path) => {
@@ -105,7 +105,7 @@ impl Options {
                 Some(std::fs::read_to_string(path).map_err(file)?)
             }
         };
-        Ok(json!({
+        let mut identity = json!({
             "experiments": experiments,
             "repetitions": self.repetitions,
             "seed": self.seed,
@@ -113,8 +113,14 @@ impl Options {
             "quick": self.quick,
             "uncertainty": self.uncertainty,
             "causes": self.causes,
-            "profile": profile,
+            "profile": constants,
             "table": table,
-        }))
+        });
+        // A draw depends on all of them. Those of a built-in profile the version says.
+        if let Some(profile) = profile.filter(|_| self.uncertainty > 0 || self.causes > 0) {
+            let ranges = profile.uncertain().map(|it| (it.key.path(), json!([it.low, it.high])));
+            identity["ranges"] = ranges.collect::<Map<String, Value>>().into();
+        }
+        Ok(identity)
     }
 }

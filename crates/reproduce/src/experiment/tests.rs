@@ -55,6 +55,27 @@ fn quick_runs_each_cell_once_and_no_repetition_is_one() {
 }
 
 #[test]
+fn a_profile_s_ranges_are_a_part_of_what_draws_depend_on_and_of_nothing_else() {
+    let file = std::env::temp_dir().join(format!("napkin-ranges-{}.toml", std::process::id()));
+    let identity = |draws: [u64; 2], most: &str| {
+        let head = "name = \"mine\"\nabout = \"a test\"\nbased-on = \"epyc-7662\"\n[memcached]\n";
+        let range = format!("fitted = true, range = [\"500 ns\", \"{most}\"]");
+        let work = format!("work = {{ value = \"1400 ns\", {range} }}\n");
+        std::fs::write(&file, format!("{head}{work}")).unwrap();
+        let ([uncertainty, causes], profile) = (draws, Some(file.clone()));
+        let options = Options { uncertainty, causes, profile, ..Options::default() };
+        options.identity(&["2024"]).unwrap()
+    };
+    for draws in [[20, 0], [0, 20]] {
+        assert_ne!(identity(draws, "4 us"), identity(draws, "5 us"));
+        assert_eq!(identity(draws, "5 us")["ranges"]["memcached.work"][1], 5_000.0);
+    }
+    assert_eq!(identity([0, 0], "4 us"), identity([0, 0], "5 us"));
+    assert!(identity([0, 0], "4 us").get("ranges").is_none());
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn draws_give_intervals_and_orders_and_take_their_runs() {
     let options = Options { uncertainty: 3, ..Options::default() };
     assert_eq!(Fake::default().size(&options).unwrap(), 12 + 3 * 4);

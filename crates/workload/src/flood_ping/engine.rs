@@ -164,7 +164,7 @@ impl Live for FloodPing {
         trial.warm_up(Duration::ZERO)?;
         let offered = || offers.as_ref().map(|queue| queue.offered());
         let (answered, due) = (serving.stack.counters().answered(), offered());
-        let window = Window::begin(&serving, &[placement.queue])?;
+        let window = Window::begin(&serving, &[placement.queue], &[])?;
         trial.window()?;
         let mut figures = window.end(0)?;
         let answered = serving.stack.counters().answered() - answered;

@@ -3,7 +3,8 @@
 //! `cpu` divides the time of the serving CPUs as in the other worlds: *work* is what they used less
 //! the polls that found nothing, *poll* those polls, *waiting* the time for which runnable threads
 //! waited for a CPU (at most what was left of it), *asleep* the rest. `interrupts` are those that
-//! won their instance; `packets` what the workload counts as served.
+//! won their instance, of either kind: a card that raises one for what was sent has one line for both, and
+//! nothing here tells them apart. `packets` are what the workload counts as served.
 //!
 //! Of each queue (`per_queue`): the CPU of its interrupt's softirqs is its own; `interrupts_per_s`
 //! are all that reached it, won or missed; `packets_per_poll` is of polls that found something. Of

@@ -346,7 +346,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Which orders of two policies, by their p99, the draws keep.
+    /// Which orders of two policies, by their p99, the draws keep. One that a draw does not tell, as requests
+    /// had no answer, is beyond all that are told.
     fn uncertainty(&self, rows: &[Row]) -> Uncertainty {
         let p99 = |figures: &Figures| figures.latency_ns.as_ref()?.at.p99.map(|ns| ns as f64);
         let load = |row: &Row| {
@@ -369,7 +370,8 @@ impl Plan<'_> {
                 draws: (0..self.repetitions)
                     .map(|draw| {
                         let of_draw = |it: &&Repetition| it.step / self.rows() as u64 == draw;
-                        p99(&row.repetitions.iter().find(of_draw)?.figures)
+                        let ran = row.repetitions.iter().find(of_draw)?;
+                        Some(p99(&ran.figures).unwrap_or(f64::INFINITY))
                     })
                     .collect(),
             })

@@ -1,7 +1,8 @@
 //! A sweep's figures as a page: one quantity over one parameter, a line for each value of another.
 //!
 //! Points that differ in nothing but seed and draw are repetitions: their median is drawn, with the range from
-//! the least to the most. Points that differ in anything else are never put together.
+//! the least to the most. A percentile of a latency that one of them does not tell is not drawn: that one is
+//! mostly the longest. Points that differ in anything else are never put together.
 
 use std::path::{Path, PathBuf};
 
@@ -108,11 +109,15 @@ struct Line {
 }
 
 /// A place on a line.
+#[derive(Default)]
 struct Spot {
     /// As the file has it.
     x: String,
-    /// Of each repetition that has one.
+    /// Of each repetition that has one; none where all must have one.
     values: Vec<f64>,
+    repetitions: usize,
+    /// Those that ran, and do not tell the figure.
+    untold: usize,
 }
 
 impl Spot {
@@ -266,11 +271,20 @@ impl Columns {
             });
             let spots = &mut lines[place].spots;
             let place = spots.iter().position(|spot| spot.x == row[x]).unwrap_or_else(|| {
-                spots.push(Spot { x: row[x].to_owned(), values: Vec::new() });
+                spots.push(Spot { x: row[x].to_owned(), ..Spot::default() });
                 spots.len() - 1
             });
-            let value = row[y].parse::<f64>().ok().filter(|it| it.is_finite());
-            spots[place].values.extend(value.map(|value| value / scale));
+            let (spot, value) = (&mut spots[place], row[y].parse::<f64>());
+            let value = value.ok().filter(|it| it.is_finite());
+            spot.repetitions += 1;
+            spot.untold += usize::from(value.is_none() && self.failed(row).is_none());
+            spot.values.extend(value.map(|value| value / scale));
+        }
+        if self.is_percentile(y) {
+            let spots = lines.iter_mut().flat_map(|line| &mut line.spots);
+            spots
+                .filter(|spot| spot.values.len() < spot.repetitions)
+                .for_each(|spot| spot.values.clear());
         }
         let key = |spot: &Spot| quantity(&self.header[x], &spot.x).map_or(f64::INFINITY, |it| it.0);
         for line in &mut lines {
@@ -278,6 +292,11 @@ impl Columns {
             line.spots.sort_by(|one, other| key(one).total_cmp(&key(other)));
         }
         lines
+    }
+
+    /// Whether a repetition that lacks it would mostly have the longest.
+    fn is_percentile(&self, y: usize) -> bool {
+        self.header[y].starts_with("latency_p")
     }
 
     /// A figure's name, and what its values are divided by.
@@ -329,7 +348,8 @@ impl Columns {
                 self.repetitions()
             ),
         };
-        Figure { title: format!("{title}, over {parameter}"), caption, plot, gaps: self.gaps(y) }
+        let gaps = self.gaps(x, y, lines);
+        Figure { title: format!("{title}, over {parameter}"), caption, plot, gaps }
     }
 
     /// What tells the points of one spot apart.
@@ -345,21 +365,39 @@ impl Columns {
         }
     }
 
+    /// Why a point has no figures at all, if it failed.
+    fn failed<'a>(&self, row: &'a StringRecord) -> Option<&'a str> {
+        let error = self.header.iter().position(|name| name == "error")?;
+        Some(&row[error]).filter(|why| !why.is_empty())
+    }
+
     /// The points without this figure, and why.
-    fn gaps(&self, y: usize) -> Vec<String> {
-        let error = self.header.iter().position(|name| name == "error");
+    fn gaps(&self, x: usize, y: usize, lines: &[Line]) -> Vec<String> {
+        let whole = self.is_percentile(y);
         let without = self.rows.iter().filter(|row| row[y].parse::<f64>().is_err());
-        without
-            .map(|row| {
-                let point = self.naming.clone().skip(2).map(|column| &row[column]);
-                let point = point.collect::<Vec<_>>().join(", ");
-                match error.map(|column| &row[column]).filter(|why| !why.is_empty()) {
-                    Some(why) => format!("{point}: {why}"),
-                    None if row[y].is_empty() => point,
-                    None => format!("{point}: {}", &row[y]),
-                }
-            })
-            .collect()
+        let gap = |row: &StringRecord| {
+            let point = self.naming.clone().skip(2).map(|column| &row[column]);
+            let point = point.collect::<Vec<_>>().join(", ");
+            match self.failed(row) {
+                Some(why) => Some(format!("{point}: {why}")),
+                // With the others of its spot.
+                None if whole => None,
+                None if row[y].is_empty() => Some(point),
+                None => Some(format!("{point}: {}", &row[y])),
+            }
+        };
+        let mut gaps: Vec<String> = without.filter_map(gap).collect();
+        for line in lines.iter().filter(|_| whole) {
+            let comma = if line.name.is_empty() { "" } else { ", " };
+            gaps.extend(line.spots.iter().filter(|spot| spot.untold > 0).map(|spot| {
+                format!(
+                    "{}{comma}{} {}: {} of {} repetitions do not tell it: too few answers, requests without \
+                     one, or a queue that grows",
+                    line.name, self.header[x], spot.x, spot.untold, spot.repetitions
+                )
+            }));
+        }
+        gaps
     }
 
     /// The same figures in words.

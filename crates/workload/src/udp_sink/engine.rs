@@ -161,7 +161,7 @@ impl Live for UdpSink {
                 })
                 .map_err(BenchError::Proc)?;
             let warm = trial.warm_up(Duration::from_millis(20));
-            let window = Window::begin(&serving, &[cpu]);
+            let window = Window::begin(&serving, &[cpu], &[]);
             let (first, offered) = (received.load(Ordering::Relaxed), control.offered());
             let measured = warm.and_then(|()| trial.window());
             let (last, offered_end) = (received.load(Ordering::Relaxed), control.offered());

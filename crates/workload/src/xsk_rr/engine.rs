@@ -142,9 +142,11 @@ impl Live for XskRr {
                 .name("xsk-rr".into())
                 .spawn_scoped(scope, || application.run(scope, &socket))
                 .map_err(BenchError::Proc)?;
+            let mut client = None;
             let (offers, sender) = match far {
                 Far::Itself(control) => (Some(control), None),
                 Far::Sends(sender) => {
+                    client = sender.cpu;
                     let named = std::thread::Builder::new().name("xsk-rr-client".into());
                     let sender = named.spawn_scoped(scope, || sender.run(&shared));
                     (None, Some(sender.map_err(BenchError::Proc)?))
@@ -155,7 +157,8 @@ impl Live for XskRr {
                 None => shared.offered.load(Ordering::Relaxed),
             };
             let warm = trial.warm_up(Duration::from_millis(50));
-            let window = Window::begin(&serving, &serving_cpus(trial.policy, placement));
+            let cpus = serving_cpus(trial.policy, placement);
+            let window = Window::begin(&serving, &cpus, client.as_slice());
             shared.measure.store(true, Ordering::Relaxed);
             let before = offered();
             let measured = warm.and_then(|()| trial.window());

@@ -112,7 +112,9 @@ pub(super) fn figures(report: &Report) -> Vec<Figure> {
         figures.extend(known.map(|quantity| loads.draw(report, quantity)));
     }
     if known(&CPU) {
-        let split = report.rows.iter().any(|row| row.figures.cpu.is_some());
+        // Of a server outside of the engine it is only known how busy its CPU was: that has no parts.
+        let split =
+            report.rows.iter().all(|row| row.figures.cpu.is_some() || CPU.of(row).is_none());
         figures.push(match loads.values.len() > 1 || !split {
             true => loads.draw(report, &CPU),
             false => shares(report),

@@ -119,6 +119,29 @@ fn a_timeline_that_would_be_too_large_is_refused_with_the_window_that_fits() {
 }
 
 #[test]
+fn a_p99_that_a_draw_does_not_tell_is_the_larger_and_two_of_them_keep_no_order() {
+    let plan = Plan { drawn: true, repetitions: 6, loads: vec!["5000".into()], ..plan() };
+    // Of 1000 requests after so many microseconds, or after which 2 % had no answer.
+    let run = |step: u64, us: Option<u64>| {
+        let mut latency = napkin_measure::Latency::new();
+        (0..1_000).for_each(|_| latency.record(1_000 * us.unwrap_or(10)));
+        let mut figures = Figures { latency_ns: latency.summary(), ..Figures::default() };
+        figures.set_due(1_000, if us.is_some() { 1_000 } else { 980 });
+        Repetition { step, figures }
+    };
+    let row = |place: u64, draws: &[Option<u64>]| {
+        let runs = (0..).zip(draws).map(|(draw, us)| run(2 * draw + place, *us));
+        Row::of(&plan.policies[place as usize], Map::new(), runs.collect(), Vec::new())
+    };
+    let base = row(0, &[Some(10), Some(10), Some(10), None, None, Some(10)]);
+    // The last of the draws failed.
+    let threaded = row(1, &[Some(20), Some(20), None, Some(20), None]);
+    let told = plan.uncertainty(&[base, threaded]);
+    let [orders] = &told.orders[..] else { panic!("{told:?}") };
+    assert_eq!((told.draws, orders.pairs, orders.kept), (6, 1, 3.0 / 5.0));
+}
+
+#[test]
 fn a_draw_is_the_same_for_all_policies_and_says_which_orders_are_left() {
     let drawn = Plan { drawn: true, repetitions: 4, ..plan() };
     let report = drawn.run(Progress::hidden).unwrap();

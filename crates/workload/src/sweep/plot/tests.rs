@@ -106,6 +106,32 @@ fn a_point_without_a_figure_is_a_gap_that_says_why() {
 }
 
 #[test]
+fn a_percentile_that_one_repetition_does_not_tell_is_a_gap_that_says_how_many_do_not() {
+    let folder = swept("plot-untold", &["load=5000,20000", "seed=1..3"]);
+    let mut table = Table::read(&folder.file()).unwrap();
+    let column = |table: &Table, name: &str| table.column(name).unwrap();
+    let (load, seed) = (column(&table, "load"), column(&table, "seed"));
+    let lost = ["latency_p50_ns", "latency_mean_ns"].map(|name| column(&table, name));
+    for row in table.rows.iter_mut().filter(|row| &row[load] == "20000" && &row[seed] == "2") {
+        let fields = row.iter().enumerate();
+        *row = fields.map(|(at, field)| if lost.contains(&at) { "" } else { field }).collect();
+    }
+    let columns = Columns::of(table).unwrap();
+    let [p50, mean] = lost;
+    let medians = |y: usize| -> Vec<Option<f64>> {
+        columns.lines(load, y, &[])[0].spots.iter().map(Spot::median).collect()
+    };
+    assert!(matches!(medians(p50)[..], [Some(_), None]), "not the median of the other two");
+    assert!(matches!(medians(mean)[..], [Some(_), Some(_)]));
+    let figure = columns.draw(load, p50, &columns.lines(load, p50, &[]));
+    let why = "load 20000: 1 of 3 repetitions do not tell it: too few answers, requests without one, or a \
+               queue that grows";
+    assert_eq!(figure.gaps, [why]);
+    let figure = columns.draw(load, mean, &columns.lines(load, mean, &[]));
+    assert_eq!(figure.gaps, ["base, 20000, 2"]);
+}
+
+#[test]
 fn values_of_a_parameter_are_numbers_where_they_can_be() {
     assert_eq!(quantity("load", "200k"), Some((200e3, "")));
     assert_eq!(quantity("load", "max"), None);
