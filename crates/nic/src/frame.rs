@@ -15,13 +15,13 @@
 //! What this is not: a reference-counted, sliceable buffer. A frame has one owner from the ring to
 //! the socket, as a claim has.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use napkin_policy::Ns;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::free::FreeList;
 
@@ -34,12 +34,13 @@ pub const FRAME_CAPACITY: usize = 2048;
 /// Buffers that are taken or returned at a time.
 const BATCH: usize = 32;
 
-/// What the memory of a pool is aligned to: a page, so that all of it can be shared with the kernel.
-const PAGE: usize = 4096;
-
 /// The buffers of a pool, one after the other in one piece of memory, and the list of those that are
 /// free. Each buffer belongs to exactly one holder at a time: the list, a [`Frame`], or a device that
 /// has [lent](Pool::lend) it to the kernel.
+///
+/// The memory is mapped, and so begins with a page, as AF_XDP wants it. It is not the heap's: a card that writes into
+/// it by itself may do so for a while after the socket was closed. Unmapped pages stay the kernel's until then; the
+/// heap would give them to somebody else.
 struct Memory {
     base: NonNull<u8>,
     buffers: usize,
@@ -52,19 +53,24 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn layout(buffers: usize) -> Layout {
-        // More buffers than there are addresses cannot have been listed. An empty allocation is none.
-        Layout::from_size_align(buffers.max(1).saturating_mul(FRAME_CAPACITY), PAGE)
-            .expect("a pool is smaller than the address space")
+    /// Bytes to be mapped. No mapping is of none, nor of as many as there are addresses.
+    fn bytes(buffers: usize) -> usize {
+        buffers.max(1).saturating_mul(FRAME_CAPACITY)
     }
 
     fn new(buffers: usize) -> Memory {
         // Their numbers fit 32 bits: 2^32 of them are 8 TiB.
-        let (layout, free) = (Memory::layout(buffers), FreeList::new(buffers));
-        // SAFETY: the size is not 0.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        Memory { base, buffers, free }
+        let (bytes, free) = (Memory::bytes(buffers), FreeList::new(buffers));
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // All pages now, so that no frame is the first in one, and waits for it.
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
+        match base.map(|base| NonNull::new(base.cast())) {
+            Ok(Some(base)) => Memory { base, buffers, free },
+            Ok(None) => panic!("a pool of {buffers} frames: its memory is at address 0"),
+            Err(errno) => panic!("no memory for a pool of {buffers} frames: {errno}"),
+        }
     }
 
     /// Where a buffer begins; it is there whatever the number.
@@ -78,8 +84,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with the same layout, and nobody holds a buffer any more.
-        unsafe { dealloc(self.base.as_ptr(), Memory::layout(self.buffers)) }
+        // SAFETY: mapped with these bytes, and nobody holds a buffer any more.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), Memory::bytes(self.buffers)) };
     }
 }
 

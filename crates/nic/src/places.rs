@@ -1,4 +1,4 @@
-//! A ring of frames in memory that many fill and one empties, and nobody waits for another.
+//! A ring in memory that many fill and one empties, with frames or anything else, and nobody waits for another.
 //!
 //! A real-time thread that empties it may have preempted one that fills it on its own CPU, in the middle. So
 //! who fills takes a place by its number and marks it when the frame is there, and who empties ends at the
@@ -10,37 +10,38 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::Frame;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex};
 
-/// A place for one frame. The lock is never waited for: the mark says whose turn it is.
-#[derive(Debug, Default)]
-struct Place {
+/// A place for one. The lock is never waited for: the mark says whose turn it is.
+#[derive(Debug)]
+struct Place<T> {
     marked: AtomicBool,
-    frame: Mutex<Option<Frame>>,
+    held: Mutex<Option<T>>,
 }
 
-/// A ring of frames; a power of two of places.
+/// A ring, of frames if nothing else is said; a power of two of places.
 #[derive(Debug)]
-pub(crate) struct Places {
-    places: Box<[Place]>,
+pub(crate) struct Places<T = Frame> {
+    places: Box<[Place<T>]>,
     /// Numbers of the next place to be filled and to be emptied, without an end: they wrap with the integer,
     /// of which the number of places is a power-of-two part.
     tail: AtomicUsize,
     head: AtomicUsize,
-    /// Frames that it holds at most.
+    /// How many it holds at most.
     size: usize,
 }
 
-impl Places {
+impl<T> Places<T> {
     /// For `size` frames.
-    pub(crate) fn new(size: usize) -> Places {
+    pub(crate) fn new(size: usize) -> Places<T> {
+        let place = |_| Place { marked: AtomicBool::new(false), held: Mutex::new(None) };
         Places {
-            places: (0..size.next_power_of_two()).map(|_| Place::default()).collect(),
+            places: (0..size.next_power_of_two()).map(place).collect(),
             tail: AtomicUsize::new(0),
             head: AtomicUsize::new(0),
             size,
         }
     }
 
-    fn place(&self, number: usize) -> &Place {
+    fn place(&self, number: usize) -> &Place<T> {
         &self.places[number & (self.places.len() - 1)]
     }
 
@@ -59,7 +60,7 @@ impl Places {
     }
 
     /// Puts a frame in, for any thread; `false` if there is no room. The mark is sequentially consistent.
-    pub(crate) fn push(&self, frame: Frame) -> bool {
+    pub(crate) fn push(&self, frame: T) -> bool {
         let tail = loop {
             let Some(tail) = self.room() else { return false };
             let next = tail.wrapping_add(1);
@@ -68,25 +69,25 @@ impl Places {
             }
         };
         let place = self.place(tail);
-        *place.frame.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
+        *place.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
         place.marked.store(true, SeqCst);
         true
     }
 
     /// Takes the oldest frame out, for the one who empties it.
-    pub(crate) fn pop(&self) -> Option<Frame> {
+    pub(crate) fn pop(&self) -> Option<T> {
         self.pop_if(|_| true)
     }
 
     /// As [`pop`](Places::pop), of a frame that is wanted; one that is not stays the oldest.
-    pub(crate) fn pop_if(&self, wanted: impl FnOnce(&Frame) -> bool) -> Option<Frame> {
+    pub(crate) fn pop_if(&self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let head = self.head.load(Relaxed);
         let place = self.place(head);
         if !place.marked.load(Acquire) {
             return None;
         }
         let frame = {
-            let mut held = place.frame.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = place.held.lock().unwrap_or_else(PoisonError::into_inner);
             if !held.as_ref().is_none_or(wanted) {
                 return None;
             }
@@ -105,5 +106,24 @@ impl Places {
     /// Frames in it, those that are being put in included.
     pub(crate) fn len(&self) -> usize {
         self.tail.load(Acquire).wrapping_sub(self.head.load(Acquire))
+    }
+
+    /// How many it holds at most.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Takes a place as one does who is preempted before anything is in it.
+    #[cfg(test)]
+    pub(crate) fn hold_place(&self) -> usize {
+        self.tail.fetch_add(1, AcqRel)
+    }
+
+    /// Goes on where [`hold_place`](Places::hold_place) was preempted.
+    #[cfg(test)]
+    pub(crate) fn fill_place(&self, number: usize, frame: T) {
+        let place = self.place(number);
+        *place.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
+        place.marked.store(true, SeqCst);
     }
 }

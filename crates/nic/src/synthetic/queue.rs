@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crossbeam_queue::ArrayQueue;
 use napkin_core::Work;
 use napkin_policy::{MICROSECOND, NEVER, Ns};
 
@@ -23,6 +22,7 @@ use super::ring::{Pending, RxRing};
 use super::template::Template;
 use super::wire::{Observer, Replies, Wire};
 use crate::counters::add;
+use crate::places::Places;
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, Transmitter,
 };
@@ -68,7 +68,7 @@ impl SyntheticQueue {
                 let by_number = (1..=u32::from(outstanding)).contains(&frames);
                 let wait = if by_number { 0 } else { Ns::from(usecs) * MICROSECOND };
                 Some(Replies {
-                    ended: ArrayQueue::new(outstanding.into()),
+                    ended: Places::new(outstanding.into()),
                     to_interrupt: turnaround.saturating_add(wait),
                 })
             }
@@ -109,7 +109,7 @@ impl SyntheticQueue {
 
     /// Takes over what senders have queued.
     fn collect(&mut self) {
-        while self.transmissions.len() < self.wire.completions.capacity()
+        while self.transmissions.len() < self.wire.completions.size()
             && let Some(due) = self.wire.completions.pop()
         {
             let due = self.transmissions.back().map_or(due, |&before| due.max(before));
@@ -117,7 +117,7 @@ impl SyntheticQueue {
         }
         if let Some(replies) = &self.wire.replies {
             // No more at a time than there is room for, should a sender be as fast as this loop.
-            for _ in 0..replies.ended.capacity() {
+            for _ in 0..replies.ended.size() {
                 let Some(ended) = replies.ended.pop() else { break };
                 self.ring.schedule.reply(ended);
             }

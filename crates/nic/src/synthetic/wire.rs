@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::atomic::{Ordering::AcqRel, Ordering::Release};
 
-use crossbeam_queue::ArrayQueue;
 use napkin_policy::Ns;
 
 use super::alarm::Alarm;
 use crate::counters::add;
+use crate::places::Places;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, QueueCounters, SendError, Transmitter};
 
 /// Sees what is transmitted: how a benchmark times replies.
@@ -27,7 +27,7 @@ pub trait Observer: Send + Sync {
 #[derive(Debug)]
 pub(super) struct Replies {
     /// When transmissions ended. As long as the flood has requests: more replies would not count.
-    pub(super) ended: ArrayQueue<Ns>,
+    pub(super) ended: Places<Ns>,
     /// From the end of a transmission to the interrupt for the request that follows it, at least.
     pub(super) to_interrupt: Ns,
 }
@@ -37,8 +37,9 @@ pub(super) struct Wire {
     pub(super) alarm: Alarm,
     pub(super) counters: Arc<QueueCounters>,
     /// When transmissions complete. The owner moves them on to a list of its own, in which it can
-    /// look without taking.
-    pub(super) completions: ArrayQueue<Ns>,
+    /// look without taking. One of a sender that the owner has preempted is found later, and those behind
+    /// it with it: the sender brings the timer forward only then.
+    pub(super) completions: Places<Ns>,
     /// Transmissions that were not yet reaped, in `completions` or the owner's list; at most
     /// `size`, but for senders that have just been turned away.
     in_flight: AtomicU32,
@@ -60,7 +61,7 @@ impl Wire {
         Wire {
             alarm,
             counters: Arc::default(),
-            completions: ArrayQueue::new(config.tx_ring as usize),
+            completions: Places::new(config.tx_ring as usize),
             in_flight: AtomicU32::new(0),
             size: config.tx_ring,
             tx_ns: config.tx_ns,
@@ -99,7 +100,7 @@ impl Wire {
         }
         let due = now.saturating_add(self.tx_ns);
         // At most `size` places are given away, so the push behind it finds room.
-        if self.in_flight.fetch_add(1, AcqRel) >= self.size || self.completions.push(due).is_err() {
+        if self.in_flight.fetch_add(1, AcqRel) >= self.size || !self.completions.push(due) {
             self.in_flight.fetch_sub(1, AcqRel);
             return Err(SendError::RingFull);
         }
@@ -200,6 +201,18 @@ mod tests {
         let counts = bench.counts();
         assert_eq!((counts.tx_packets, counts.tx_dropped, counts.tx_completions), (3, 1, 1));
         assert_eq!((counts.interrupts_tx, counts.interrupts_rx), (1, 0));
+    }
+
+    #[test]
+    fn a_sender_that_was_preempted_holds_up_those_behind_it_and_not_the_owner() {
+        let mut bench = Bench::new(SyntheticConfig::default());
+        let wire = Arc::clone(&bench.queue.wire);
+        wire.in_flight.fetch_add(1, Relaxed);
+        let place = wire.completions.hold_place();
+        bench.send(0).expect("room");
+        assert_eq!(bench.poll(0, 5_000).tx, 0, "the first is not there yet");
+        wire.completions.fill_place(place, 1_000);
+        assert_eq!(bench.poll(0, 5_000).tx, 2);
     }
 
     #[test]

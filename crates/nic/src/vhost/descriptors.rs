@@ -244,6 +244,29 @@ fn an_index_that_leaps_and_a_head_that_is_none_break_the_ring() {
 }
 
 #[test]
+fn a_frame_whose_header_has_no_place_breaks_the_ring_and_nothing_is_given_back() {
+    let (memory, mut split) = device(RingFeatures::default());
+    let other = self::memory(8);
+    let packed = PackedDevice::new(&other, addresses(), 8, 1 << 15, RingFeatures::default());
+    let mut packed = packed.expect("it fits");
+    // Its bytes have a place behind the header.
+    for (at, what) in [(START - 4, "the first"), (BUFFERS, "one that would be good")] {
+        chain(&memory, &[(at, 100, 2, 0)]);
+        table(&other, START, &[(at, 100, 0, 2 | 1 << 7)]);
+        assert_eq!(
+            (split.put(&[1; 60]), Outgoing::publish(&mut split)),
+            (Put::Broken, false),
+            "{what}"
+        );
+        assert_eq!(
+            (packed.put(&[1; 60]), Outgoing::publish(&mut packed)),
+            (Put::Broken, false),
+            "{what}"
+        );
+    }
+}
+
+#[test]
 fn a_ring_that_was_found_broken_is_told_of_once() {
     let (memory, device) = device(RingFeatures::default());
     chain(&memory, &[(BUFFERS, 100, 0, 0)]);

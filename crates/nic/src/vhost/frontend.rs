@@ -15,7 +15,7 @@ use super::control::{Peers, pause};
 use super::features;
 use super::inflight::InflightAt;
 use super::memory::Memory;
-use super::message::{Connection, Ended, Message, inflight, request, two};
+use super::message::{Connection, Ended, Message, base_word, inflight, request, two};
 use super::notifier::Notifier;
 use super::packed_driver::PackedDriver;
 use super::port::{Kind, Port, Ring};
@@ -182,7 +182,7 @@ impl Shared {
 /// Rings in use, taken out of it at the end.
 struct Rings<'a> {
     ports: Arc<[Arc<Port>]>,
-    peers: &'a Peers,
+    peers: &'a Arc<Peers>,
     /// Where the backend notifies, and of which pair.
     calls: Vec<(usize, OwnedFd)>,
     run: u64,
@@ -309,19 +309,20 @@ fn agree(
         let Some(kind) = shared.kinds[index as usize].take() else {
             return lacks("has no place for rings");
         };
-        let (base, theirs) = (kind.base(), kick.try_clone()?);
-        let ready = Ring::new(kind, Some(Arc::new(Notifier::new(kick))));
+        let (base, theirs) = (base_word(config.packed, kind.base()), kick.try_clone()?);
+        let (notify, pair) = (Some(Arc::new(Notifier::new(kick))), index as usize / 2);
+        let ready = Ring::new(kind, notify).telling(rings.peers, pair);
         if goes_on {
             // Whatever the last backend was told of, it may not have seen.
             ready.ring();
         }
-        let (port, receive) = (&rings.ports[index as usize / 2], index % 2 == 0);
+        let (port, receive) = (&rings.ports[pair], index % 2 == 0);
         let gate = if receive { &port.incoming } else { &port.outgoing };
         gate.enter(|place| *place = Some(ready));
         rings.run += 1;
         rings.peers.rings.fetch_add(1, Relaxed);
         send(request::SET_VRING_NUM, two(ring, config.ring.into()), vec![])?;
-        send(request::SET_VRING_BASE, two(ring, base.into()), vec![])?;
+        send(request::SET_VRING_BASE, two(ring, base), vec![])?;
         let addresses = [at.table, at.device, at.driver, 0].map(u64::to_ne_bytes).concat();
         send(request::SET_VRING_ADDR, [two(ring, 0), addresses].concat(), vec![])?;
         send(request::SET_VRING_KICK, value(index), vec![theirs])?;

@@ -155,6 +155,13 @@ pub(super) fn inflight(at: InflightAt) -> Vec<u8> {
     [[len, offset].map(u64::to_ne_bytes).concat(), counts].concat()
 }
 
+/// Where a ring goes on, as messages have it: of a packed one where descriptors are taken, and in the upper half
+/// where they are given back. With us that is one place.
+pub(super) fn base_word(packed: bool, base: u16) -> u32 {
+    let base = u32::from(base);
+    if packed { base | base << 16 } else { base }
+}
+
 /// Two words of 32 bits; `None` of any other length.
 fn words(bytes: &[u8]) -> Option<[u32; 2]> {
     let number = u64::from_ne_bytes(bytes.try_into().ok()?);
@@ -327,7 +334,10 @@ impl<'a> Connection<'a> {
                 }
             }
             if received.flags.contains(ReturnFlags::CTRUNC) || files.len() > MAX_REGIONS {
-                return Err(Ended::Malformed("comes with more than eight descriptors"));
+                // The kernel says the same of both.
+                return Err(Ended::Malformed(
+                    "comes with more descriptors than can be had here: eight, or the limit of open files",
+                ));
             }
             if received.bytes == 0 {
                 return Err(Ended::Closed);

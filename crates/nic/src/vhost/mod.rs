@@ -27,14 +27,15 @@
 //!
 //! # A peer that means no good
 //!
-//! It can stop its own traffic, and nothing else: what it says is checked before it is done ([`Peers`] counts
-//! what is refused), descriptors are read once and checked against the memory that it shares with each access,
+//! It can stop its own traffic, and at worst hold up the end of this process (below), and nothing else: what it says is
+//! checked before it is done ([`Peers`] counts what is refused), descriptors are read once and checked against the memory that it shares with each access,
 //! chains are followed for at most 1024 steps in all of a frame, and a frame that makes no sense is
 //! counted in [`rx_malformed`](crate::QueueCounters::rx_malformed). A ring that makes none (an index that leaps) is not looked at
 //! again until the peer sets it up anew. Nor is one that cuts the file of its memory short: a SIGBUS in it is caught (from the first
 //! peer on, for the whole process; of any other comes what would have come of it before), and the memory is empty from then on.
 //! Its memory has to be in a memfd, /dev/shm or hugetlbfs, and what it notifies by an eventfd: a file of any other kind may be one of a
-//! file system of its own (FUSE), and whoever touches that waits for it.
+//! file system of its own (FUSE), and whoever touches that waits for it. Such a file is refused and closed;
+//! where its file system has even the closing wait, the control thread waits, and with it whoever ends the device, or the process.
 //! Whoever notifies a peer does not wait, whatever that does to its eventfd, where the kernel has asynchronous reads (`CONFIG_AIO`);
 //! elsewhere a peer that has an eventfd count to its end, and then makes it waiting again, stops the one who notifies it.
 

@@ -361,7 +361,13 @@ impl Outgoing for PackedDevice {
             (self.held, self.span) = (held, span);
             return back;
         }
-        if scatter.end(&self.memory, buffers) { Put::Sent } else { Put::Broken }
+        if scatter.end(&self.memory, buffers) {
+            return Put::Sent;
+        }
+        self.next = start;
+        (self.held, self.span) = (held, span);
+        self.fail();
+        Put::Broken
     }
 
     #[inline]

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+use super::control::Peers;
 use super::gate::Gate;
 use super::notifier::Notifier;
 use super::packed_device::PackedDevice;
@@ -69,13 +70,40 @@ impl Kind {
 pub(super) struct Ring {
     pub(super) kind: Kind,
     pub(super) notify: Option<Arc<Notifier>>,
+    pub(super) sending: Sending,
+}
+
+/// What its senders note of a ring.
+#[derive(Debug, Default)]
+pub(super) struct Sending {
     /// Frames wait for room, and the peer is to notify us of it.
     pub(super) awaits_room: bool,
+    /// Who is told if the ring makes no sense, and of which pair it is: taken, for it is told once.
+    tell: Option<(Arc<Peers>, usize)>,
+}
+
+impl Sending {
+    /// A frame found that the ring makes no sense.
+    #[cold]
+    pub(super) fn broken(&mut self) {
+        if let Some((peers, pair)) = self.tell.take() {
+            peers.refuse(format!(
+                "queue {pair}: the peer's ring to send to holds what cannot be in one; nothing is sent there \
+                 until the peer sets it up anew"
+            ));
+        }
+    }
 }
 
 impl Ring {
     pub(super) fn new(kind: Kind, notify: Option<Arc<Notifier>>) -> Ring {
-        Ring { kind, notify, awaits_room: false }
+        Ring { kind, notify, sending: Sending::default() }
+    }
+
+    /// Who is told if a sender finds that it makes no sense, and of which pair it is.
+    pub(super) fn telling(mut self, peers: &Arc<Peers>, pair: usize) -> Ring {
+        self.sending.tell = Some((Arc::clone(peers), pair));
+        self
     }
 
     /// Notifies the peer.

@@ -7,7 +7,7 @@ use napkin_core::Work;
 use napkin_policy::Ns;
 
 use super::control::{Control, Peers};
-use super::port::{Kind, Port, Ring};
+use super::port::{Kind, Port, Ring, Sending};
 use super::ring::{Incoming, Outgoing, Put, Taken};
 use super::segments::Segments;
 use crate::counters::add;
@@ -359,7 +359,12 @@ struct Sent {
 
 impl Sent {
     #[inline]
-    fn put(&mut self, ring: &mut impl Outgoing, frame: &[u8]) -> Result<(), SendError> {
+    fn put(
+        &mut self,
+        ring: &mut impl Outgoing,
+        sending: &mut Sending,
+        frame: &[u8],
+    ) -> Result<(), SendError> {
         match ring.put(frame) {
             Put::Sent => {
                 self.frames += 1;
@@ -368,7 +373,10 @@ impl Sent {
             }
             Put::Full => Err(SendError::RingFull),
             Put::TooLong => Err(SendError::TooLong),
-            Put::Broken => Err(SendError::Down),
+            Put::Broken => {
+                sending.broken();
+                Err(SendError::Down)
+            }
         }
     }
 }
@@ -411,8 +419,8 @@ fn send<'a>(
     frames: impl Iterator<Item = &'a [u8]>,
     sent: &mut Sent,
 ) -> Result<(), SendError> {
-    let awaits = &mut ring.awaits_room;
-    let (result, notify) = with!(ring, it => put_all(it, awaits, port, frames, sent));
+    let sending = &mut ring.sending;
+    let (result, notify) = with!(ring, it => put_all(it, sending, port, frames, sent));
     if notify {
         ring.ring();
     }
@@ -422,7 +430,7 @@ fn send<'a>(
 #[inline]
 fn put_all<'a>(
     ring: &mut impl Outgoing,
-    awaits_room: &mut bool,
+    sending: &mut Sending,
     port: &Port,
     mut frames: impl Iterator<Item = &'a [u8]>,
     sent: &mut Sent,
@@ -430,10 +438,10 @@ fn put_all<'a>(
     let mut notify = false;
     if port.waiting.ready() {
         loop {
-            let full = put_waiting(ring, port, sent);
+            let full = put_waiting(ring, sending, port, sent);
             notify |= ring.publish();
             if full && !ring.await_room() {
-                *awaits_room = true;
+                sending.awaits_room = true;
                 let refused = frames.next().map_or(Ok(()), |_| Err(SendError::RingFull));
                 return (refused, notify);
             }
@@ -442,26 +450,32 @@ fn put_all<'a>(
             }
         }
     }
-    if std::mem::take(awaits_room) {
+    if std::mem::take(&mut sending.awaits_room) {
         ring.ignore_room();
     }
     // Somebody is about to leave a frame, and one of ours may be behind it: what comes after that one does
     // not overtake it.
     let result = match port.waiting.len() {
-        0 => frames.try_for_each(|frame| checked(frame).and_then(|()| sent.put(ring, frame))),
+        0 => frames
+            .try_for_each(|frame| checked(frame).and_then(|()| sent.put(ring, sending, frame))),
         _ => frames.try_for_each(|frame| leave(port, frame)),
     };
     (result, notify | ring.publish())
 }
 
 /// Puts into a ring what others left; `true` if it is full before the last of them.
-fn put_waiting(ring: &mut impl Outgoing, port: &Port, sent: &mut Sent) -> bool {
+fn put_waiting(
+    ring: &mut impl Outgoing,
+    sending: &mut Sending,
+    port: &Port,
+    sent: &mut Sent,
+) -> bool {
     let mut full = false;
     loop {
         let mut dropped = 0;
         let gone = port.waiting.pop_if(|frame| {
             let put = match frame.arrived() == port.stops() {
-                true => sent.put(ring, frame),
+                true => sent.put(ring, sending, frame),
                 false => Err(SendError::Down),
             };
             full = put == Err(SendError::RingFull);

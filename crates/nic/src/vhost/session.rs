@@ -14,7 +14,7 @@ use super::features;
 use super::gate::Gate;
 use super::inflight::Inflight;
 use super::memory::{Memory, MemoryError, RegionAt};
-use super::message::{Message, NO_DESCRIPTOR, inflight, request, two};
+use super::message::{Message, NO_DESCRIPTOR, base_word, inflight, request, two};
 use super::notifier::{Notifier, is_eventfd};
 use super::packed_device::PackedDevice;
 use super::port::{Kind, Port, Ring};
@@ -46,6 +46,11 @@ pub(super) enum Refused {
     /// Its parts are not within the memory that is shared.
     #[error("ring {0} is not within the memory that is shared, or not aligned, or begins nowhere")]
     Outside(u32),
+    /// The protocol then has the ring polled, which nobody does here who waits for interrupts.
+    #[error(
+        "ring {0} comes without a descriptor to notify by: it would have to be polled, which is not done here"
+    )]
+    NoKick(u32),
     /// What is to be notified cannot be.
     #[error("a descriptor to notify by is no eventfd")]
     NoEvent,
@@ -60,6 +65,11 @@ pub(super) enum Refused {
         "the memory for what is in flight has no region for ring {0}, or one that makes no sense"
     )]
     Inflight(u32),
+    /// The peer keeps what it was given before: each would be more memory.
+    #[error(
+        "the memory for what is in flight is made once in a connection, and was asked for again"
+    )]
+    InflightAgain,
     /// The memory cannot be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -92,6 +102,8 @@ pub(super) struct Session {
     protocol: u64,
     memory: Option<Arc<Memory>>,
     inflight: Option<Inflight>,
+    /// Memory for what is in flight was made for this peer.
+    made_inflight: bool,
     rings: Vec<Known>,
     /// Whether any ring has run, so that it is counted once.
     served: bool,
@@ -106,6 +118,7 @@ impl Session {
             protocol: 0,
             memory: None,
             inflight: None,
+            made_inflight: false,
             rings: ports.iter().flat_map(|_| [Known::default(), Known::default()]).collect(),
             served: false,
         }
@@ -193,7 +206,8 @@ impl Session {
                 ring.started = false;
                 let base = ring.base;
                 self.set_kick(index, None)?;
-                return Ok(Some(Message::reply(request, two(index, base.into()))));
+                let base = base_word(self.packed(), base);
+                return Ok(Some(Message::reply(request, two(index, base))));
             }
             request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
                 let (index, file) =
@@ -202,7 +216,8 @@ impl Session {
                 self.stop(index);
                 match request {
                     request::SET_VRING_KICK => {
-                        self.set_kick(index, file)?;
+                        let kick = file.ok_or(Refused::NoKick(index))?;
+                        self.set_kick(index, Some(kick))?;
                         self.known(index)?.started = true;
                     }
                     request::SET_VRING_CALL => {
@@ -229,7 +244,11 @@ impl Session {
                 if usize::from(rings) > self.rings.len() {
                     return Err(form());
                 }
+                if self.made_inflight {
+                    return Err(Refused::InflightAgain);
+                }
                 let (made, file) = Inflight::make(packed, rings, asked.size).ok_or_else(form)??;
+                self.made_inflight = true;
                 let mut answer = Message::reply(request, inflight(made.at()));
                 answer.files.push(file);
                 self.set_inflight(made, false)?;
@@ -386,7 +405,7 @@ impl Session {
             Kind::PackedDevice(ring) => ring.mask(),
             Kind::SplitDriver(_) | Kind::PackedDriver(_) => {}
         }
-        let ring = Ring::new(kind, known.call.clone());
+        let ring = Ring::new(kind, known.call.clone()).telling(&self.peers, index as usize / 2);
         // The last backend may have died between giving back and telling.
         ring.ring();
         self.gate(index).enter(|place| *place = Some(ring));

@@ -173,6 +173,14 @@ impl SplitDevice {
         self.seen = self.next;
     }
 
+    /// A frame that was begun at `start` found that the ring makes no sense: nothing of it is published.
+    #[cold]
+    fn fail_at(&mut self, start: u16) -> Put {
+        self.next = start;
+        self.fail();
+        Put::Broken
+    }
+
     #[inline]
     fn give_back(&mut self, head: u16, len: u32) {
         let at = 4 + 8 * self.place();
@@ -337,7 +345,7 @@ impl Outgoing for SplitDevice {
             } else if buffers > 0 && !self.features.mergeable {
                 Put::TooLong
             } else if self.waiting() > 0 {
-                let Some(head) = self.head() else { return Put::Broken };
+                let Some(head) = self.head() else { return self.fail_at(start) };
                 let mut written = 0;
                 let whole = self.walk(head, |memory, it| {
                     if it.first & (WRITE | INDIRECT) != WRITE {
@@ -347,9 +355,7 @@ impl Outgoing for SplitDevice {
                     Some(scatter.done())
                 });
                 if !whole {
-                    self.next = start;
-                    self.fail();
-                    return Put::Broken;
+                    return self.fail_at(start);
                 }
                 self.give_back(head, written);
                 buffers += 1;
@@ -362,7 +368,7 @@ impl Outgoing for SplitDevice {
             self.next = start;
             return back;
         }
-        if scatter.end(&self.memory, buffers) { Put::Sent } else { Put::Broken }
+        if scatter.end(&self.memory, buffers) { Put::Sent } else { self.fail_at(start) }
     }
 
     #[inline]

@@ -70,10 +70,23 @@ pub(super) struct Kernel {
     pub(super) calls: std::sync::atomic::AtomicU32,
     /// Calls to receive.
     pub(super) received: std::sync::atomic::AtomicU32,
+    /// What it has dropped for want of room.
+    pub(super) dropped: std::sync::atomic::AtomicU32,
 }
 
 #[cfg(test)]
 impl Kernel {
+    pub(super) fn new(transmit: OwnRing, complete: OwnRing, frames_a_call: u32) -> Kernel {
+        Kernel {
+            transmit,
+            complete,
+            frames_a_call,
+            calls: Default::default(),
+            received: Default::default(),
+            dropped: Default::default(),
+        }
+    }
+
     pub(super) fn send(&self) -> super::socket::Called {
         self.calls.fetch_add(1, Relaxed);
         for _ in 0..self.frames_a_call {

@@ -11,7 +11,8 @@
 //! watches for each batch that arrives, masked or not; that costs it some percent of a frame.
 //!
 //! With [busy polling](super::BusyPoll) a poll that finds the ring empty has the kernel's own NAPI
-//! polled, once, and looks again; that is the one call that a poll makes, and never while there is work.
+//! polled, once, and looks again; that is the one call that a poll makes, and never while there is work. (Every 10 ms
+//! one also asks what was dropped and whether the interface has gone, whatever it has found.)
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, Transmitter,
 };
 
-/// How often the kernel is asked what it dropped, at most, and only while there is nothing to do.
+/// How often the kernel is asked what it dropped and whether there is news of interfaces, at most.
 const ASK: Ns = 10 * MILLISECOND;
 
 /// One queue of an AF_XDP device.
@@ -46,6 +47,8 @@ pub struct XdpQueue {
     interrupted: bool,
     asked: Ns,
     dropped: Dropped,
+    /// The card writes into the buffers itself.
+    zero_copy: bool,
     /// Behind the rings, whose memory keeps the socket open: once the wire has gone, too, the kernel writes into no buffer.
     wire: Arc<Wire>,
 }
@@ -94,6 +97,7 @@ impl XdpQueue {
         busy: bool,
     ) -> std::io::Result<XdpQueue> {
         let watch = Watch::new(wire.socket.as_fd())?;
+        let zero_copy = wire.socket.zero_copy();
         let mut queue = XdpQueue {
             receive,
             fill: Fill { ring: fill, lent: vec![false; pool.shared().1 / FRAME_CAPACITY] },
@@ -103,6 +107,7 @@ impl XdpQueue {
             interrupted: false,
             asked: 0,
             dropped: Dropped::default(),
+            zero_copy,
             wire,
         };
         for _ in 0..buffers {
@@ -196,12 +201,16 @@ impl XdpQueue {
         }
     }
 
-    /// The ring was empty, and so is whatever else there was to do.
-    fn idle(&mut self, now: Ns) {
-        if std::mem::take(&mut self.interrupted) && self.watch.news() {
+    /// Reads the news of interfaces after an interrupt that was for nothing else, and now and then: who polls
+    /// without interrupts hears of them all the same. As often the kernel is asked what it dropped; also while
+    /// every poll finds frames, for then it drops the most.
+    fn see_to_kernel(&mut self, found: bool, now: Ns) {
+        let for_nothing = std::mem::take(&mut self.interrupted) && !found;
+        let due = now.wrapping_sub(self.asked) >= ASK;
+        if (for_nothing || due) && self.watch.news() {
             self.look();
         }
-        if now.wrapping_sub(self.asked) >= ASK {
+        if due {
             self.asked = now;
             self.ask();
         }
@@ -215,7 +224,7 @@ impl XdpQueue {
 
     /// Asks the kernel what it dropped.
     fn ask(&mut self) {
-        let Some(dropped) = self.wire.socket.dropped() else { return };
+        let Some(dropped) = self.wire.socket.dropped(self.zero_copy) else { return };
         let before = std::mem::replace(&mut self.dropped, dropped);
         let counters = &self.wire.counters;
         add(&counters.rx_dropped_ring, dropped.ring.saturating_sub(before.ring));
@@ -238,12 +247,10 @@ impl PacketQueue for XdpQueue {
             _ if rx == 0 => self.kick(),
             _ => {}
         }
-        if rx == 0 {
-            self.idle(now);
-        } else {
-            self.interrupted = false;
+        if rx > 0 {
             self.watch.found(self.wire.socket.as_fd());
         }
+        self.see_to_kernel(rx > 0, now);
         Work { rx, tx }
     }
 
@@ -285,6 +292,8 @@ impl PacketQueue for XdpQueue {
 
 impl Drop for XdpQueue {
     fn drop(&mut self) {
+        // What was dropped since it was asked last.
+        self.ask();
         self.wire.keep(self.fill.buffers());
     }
 }
@@ -363,7 +372,6 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::super::hostile::Kernel;
@@ -373,47 +381,109 @@ mod tests {
 
     const SIZE: u32 = 8;
 
+    /// A queue's rings, and the kernel behind them.
+    struct Scene {
+        fill: OwnRing,
+        receive: OwnRing,
+        wire: Arc<Wire>,
+        pool: Pool,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let [fill, receive, transmit] = [(); 3].map(|()| OwnRing::new(SIZE));
+            let complete = OwnRing::new(2 * SIZE);
+            let out = (Producer::over(&transmit), Consumer::over(&complete));
+            let socket =
+                socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+            let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
+            socket.kernel = Some(Kernel::new(transmit, complete, 0));
+            let pool = Pool::new(32);
+            let wire = Arc::new(Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())));
+            Scene { fill, receive, wire, pool }
+        }
+
+        fn queue(&self) -> XdpQueue {
+            let rings = (Consumer::over(&self.receive), Producer::over(&self.fill));
+            let wire = Arc::clone(&self.wire);
+            XdpQueue::new(wire, rings.0, rings.1, &self.pool, SIZE, false).expect("it can be")
+        }
+
+        fn kernel(&self) -> &Kernel {
+            self.wire.socket.kernel.as_ref().expect("it was put there")
+        }
+
+        /// How often it was called since it was asked last.
+        fn calls(&self) -> u32 {
+            self.kernel().received.swap(0, Relaxed)
+        }
+
+        fn asks_to_be_called(&self, it: bool) {
+            self.fill.words[2].store(it.into(), Relaxed);
+        }
+
+        /// It receives so many frames.
+        fn come(&self, count: u64) {
+            let end = self.receive.words[0].load(Relaxed);
+            for place in (end..end + count).map(|place| (place % u64::from(SIZE)) as usize) {
+                // As long as a frame may be, in the buffer that was lent in this turn.
+                let at = OwnRing::ENTRIES + 2 * place;
+                let buffer = self.fill.words[OwnRing::ENTRIES + place].load(Relaxed);
+                self.receive.words[at].store(buffer, Relaxed);
+                self.receive.words[at + 1].store(60, Relaxed);
+            }
+            self.fill.words[1].store(end + count, Relaxed);
+            self.receive.words[0].store(end + count, Relaxed);
+        }
+    }
+
     #[test]
     fn a_kernel_that_asks_for_it_is_called_also_while_nothing_comes_and_no_other() {
-        let [fill, receive, transmit] = [(); 3].map(|()| OwnRing::new(SIZE));
-        let complete = OwnRing::new(2 * SIZE);
-        let out = (Producer::over(&transmit), Consumer::over(&complete));
-        let socket =
-            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-        let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
-        let (calls, received) = (AtomicU32::new(0), AtomicU32::new(0));
-        socket.kernel = Some(Kernel { transmit, complete, frames_a_call: 0, calls, received });
-        let pool = Pool::new(32);
-        let wire = Arc::new(Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())));
-        let there = Arc::clone(&wire);
-        let calls = || there.socket.kernel.as_ref().map_or(0, |it| it.received.swap(0, Relaxed));
-        let asks = |it: bool| fill.words[2].store(it.into(), Relaxed);
-        let come = |count: u64| {
-            let end = receive.words[0].load(Relaxed);
-            for place in end..end + count {
-                // As long as a frame may be, in the buffer that was lent in this turn.
-                let at = OwnRing::ENTRIES + 2 * (place % u64::from(SIZE)) as usize;
-                let buffer =
-                    fill.words[OwnRing::ENTRIES + (place % u64::from(SIZE)) as usize].load(Relaxed);
-                receive.words[at].store(buffer, Relaxed);
-                receive.words[at + 1].store(60, Relaxed);
-            }
-            fill.words[1].store(end + count, Relaxed);
-            receive.words[0].store(end + count, Relaxed);
-        };
-
-        asks(true);
-        let rings = (Consumer::over(&receive), Producer::over(&fill));
-        let mut queue =
-            XdpQueue::new(wire, rings.0, rings.1, &pool, SIZE, false).expect("it can be");
-        assert_eq!(calls(), 1, "there are buffers now");
+        let scene = Scene::new();
+        scene.asks_to_be_called(true);
+        let mut queue = scene.queue();
+        assert_eq!(scene.calls(), 1, "there are buffers now");
         let mut frames = Vec::new();
-        assert_eq!((queue.poll(8, 0, &mut frames).rx, calls()), (0, 1));
-        assert_eq!((queue.unmask(0), calls()), (false, 1));
-        asks(false);
-        assert_eq!((queue.poll(8, 0, &mut frames).rx, calls()), (0, 0));
-        assert_eq!((queue.unmask(0), calls()), (false, 0));
-        come(3);
-        assert_eq!((queue.poll(8, 0, &mut frames).rx, calls()), (3, 0), "there was work");
+        assert_eq!((queue.poll(8, 0, &mut frames).rx, scene.calls()), (0, 1));
+        assert_eq!((queue.unmask(0), scene.calls()), (false, 1));
+        scene.asks_to_be_called(false);
+        assert_eq!((queue.poll(8, 0, &mut frames).rx, scene.calls()), (0, 0));
+        assert_eq!((queue.unmask(0), scene.calls()), (false, 0));
+        scene.come(3);
+        assert_eq!((queue.poll(8, 0, &mut frames).rx, scene.calls()), (3, 0), "there was work");
+    }
+
+    #[test]
+    fn news_of_interfaces_reach_also_a_queue_that_is_never_interrupted() {
+        let scene = Scene::new();
+        let mut queue = scene.queue();
+        let flags = SocketFlags::CLOEXEC;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
+        let (ours, theirs) = pair.expect("two sockets");
+        queue.watch.links = ours;
+        rustix::io::write(&theirs, b"it has gone").expect("there is room");
+        let mut frames = Vec::new();
+        queue.poll(8, ASK - 1, &mut frames);
+        assert_eq!(scene.calls(), 0, "not yet");
+        queue.poll(8, ASK, &mut frames);
+        assert_eq!(scene.calls(), 1, "it is asked whether the queue is there");
+        queue.poll(8, 2 * ASK, &mut frames);
+        assert_eq!(scene.calls(), 0, "nothing new");
+    }
+
+    #[test]
+    fn what_the_kernel_dropped_is_counted_also_while_every_poll_finds_frames_and_at_the_end() {
+        let scene = Scene::new();
+        let mut queue = scene.queue();
+        let counted = || scene.wire.counters.read().rx_dropped_ring;
+        let mut frames = Vec::new();
+        scene.kernel().dropped.store(5, Relaxed);
+        scene.come(1);
+        assert_eq!((queue.poll(8, ASK - 1, &mut frames).rx, counted()), (1, 0));
+        scene.come(1);
+        assert_eq!((queue.poll(8, ASK, &mut frames).rx, counted()), (1, 5));
+        scene.kernel().dropped.store(7, Relaxed);
+        drop(queue);
+        assert_eq!(counted(), 7);
     }
 }

@@ -55,6 +55,22 @@ pub(super) struct Dropped {
     pub(super) other: u64,
 }
 
+impl Dropped {
+    /// From the kernel's counts: of frames that it dropped, of those that found the ring full, and of attempts to
+    /// have a buffer from an empty fill ring.
+    fn of(zero_copy: bool, dropped: u64, ring_full: u64, no_buffer: u64) -> Dropped {
+        match zero_copy {
+            // A driver that finds no buffer for its card tries again, and has lost no frame by that.
+            true => Dropped { ring: ring_full, other: dropped },
+            // It is tried once for each frame, which is then among the dropped as well.
+            false => Dropped {
+                ring: ring_full.saturating_add(no_buffer),
+                other: dropped.saturating_sub(no_buffer),
+            },
+        }
+    }
+}
+
 /// What a call to the kernel came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Called {
@@ -246,13 +262,17 @@ impl XdpSocket {
             .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// What was dropped before the ring.
-    pub(super) fn dropped(&self) -> Option<Dropped> {
+    /// What was dropped before the ring, of a socket that is [`zero_copy`](Self::zero_copy) or not.
+    pub(super) fn dropped(&self, zero_copy: bool) -> Option<Dropped> {
+        #[cfg(test)]
+        if let Some(kernel) = &self.kernel {
+            let ring = kernel.dropped.load(std::sync::atomic::Ordering::Relaxed).into();
+            return Some(Dropped { ring, other: 0 });
+        }
         let counts = sockopt::xdp_statistics(&self.socket).ok()?;
-        // A frame for which there was no buffer is among the dropped as well.
-        let no_buffer = counts.rx_fill_ring_empty_descs.unwrap_or(0);
-        let ring = counts.rx_ring_full.unwrap_or(0) + no_buffer;
-        Some(Dropped { ring, other: counts.rx_dropped.saturating_sub(no_buffer) })
+        let (full, no_buffer) = (counts.rx_ring_full, counts.rx_fill_ring_empty_descs);
+        let (full, no_buffer) = (full.unwrap_or(0), no_buffer.unwrap_or(0));
+        Some(Dropped::of(zero_copy, counts.rx_dropped, full, no_buffer))
     }
 
     /// Has the kernel receive: new buffers are there to be filled, or its NAPI is to be polled.
@@ -304,4 +324,18 @@ fn sockopt_u32(socket: &OwnedFd, option: libc::c_int, value: u32) -> io::Result<
         libc::setsockopt(fd, libc::SOL_SOCKET, option, std::ptr::from_ref(&value).cast(), length)
     };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_fill_ring_loses_a_frame_where_the_kernel_copies_and_none_where_the_card_writes() {
+        let (dropped, full, no_buffer) = (7, 2, 5);
+        let copied = Dropped::of(false, dropped, full, no_buffer);
+        assert_eq!(copied, Dropped { ring: 7, other: 2 });
+        let written = Dropped::of(true, dropped, full, no_buffer);
+        assert_eq!(written, Dropped { ring: 2, other: 7 });
+    }
 }

@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crossbeam_queue::ArrayQueue;
 use napkin_policy::Ns;
 
 use super::ring::{Consumer, Descriptor, Producer};
 use super::socket::{Called, XdpSocket};
 use crate::counters::add;
+use crate::places::Places;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, QueueCounters, SendError, Transmitter};
 
 /// Frames after which a call is due, flushed or not: as many as the kernel sends in one.
@@ -38,8 +38,8 @@ pub(super) struct Wire {
     ring: Mutex<Ring>,
     pub(super) socket: XdpSocket,
     pool: Pool,
-    /// Buffers and lengths of frames whose senders found the ring taken.
-    left: ArrayQueue<(u32, u32)>,
+    /// Frames whose senders found the ring taken.
+    left: Places,
     /// Frames in the ring of which the kernel was not told.
     untold: AtomicU32,
     /// The interface was down, or had no room: the frames in the ring wait for the next call.
@@ -76,7 +76,6 @@ impl Drop for Wire {
         let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
         let out = (0..).zip(&ring.out).filter(|(_, out)| **out).map(|(buffer, _)| buffer);
         self.kept.add(out.chain(ring.free.drain(..)));
-        self.kept.add(std::iter::from_fn(|| self.left.pop()).map(|(buffer, _)| buffer));
     }
 }
 
@@ -107,7 +106,7 @@ impl Wire {
             ring: Mutex::new(ring),
             socket,
             pool: pool.clone(),
-            left: ArrayQueue::new(LEFT),
+            left: Places::new(LEFT),
             untold: AtomicU32::new(0),
             stuck: AtomicBool::new(false),
             counters: Arc::default(),
@@ -141,12 +140,19 @@ impl Wire {
         Some(result)
     }
 
+    /// As [`with_ring`](Wire::with_ring), for who has frames: `None` also while somebody is about to leave one, for
+    /// one of the caller's own may be behind it, and is not to be overtaken.
+    fn in_turn<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
+        self.with_ring(|ring| (self.left.len() == 0).then(|| act(ring))).flatten()
+    }
+
     /// Sees to frames that were left while somebody had the ring. Whoever leaves one does so before he
-    /// looks whether the ring is taken; whoever lets go looks afterwards.
+    /// looks whether the ring is taken; whoever lets go looks afterwards. One that is only about to be there is
+    /// not waited for: its sender may have been preempted by this thread, and looks when it is.
     fn see_to_left(&self) {
         loop {
             fence(SeqCst);
-            if self.left.is_empty() {
+            if !self.left.ready() {
                 return;
             }
             let Some(mut ring) = self.try_ring() else { return };
@@ -160,17 +166,17 @@ impl Wire {
     fn take_left(&self, ring: &mut Ring) {
         let mut called = false;
         for _ in 0..LEFT {
-            let Some((buffer, length)) = self.left.pop() else { return };
+            let Some(frame) = self.left.pop() else { return };
             if ring.transmit.room(1) == 0 && !std::mem::replace(&mut called, true) {
                 self.make_room(ring);
             }
             if ring.transmit.room(1) == 0 {
-                self.pool.put_back(buffer);
                 add(&self.counters.tx_dropped, 1);
                 continue;
             }
-            ring.put(buffer, 0, length);
-            self.written(1, length.into());
+            let (buffer, start, length) = frame.into_buffer();
+            ring.put(buffer, start, length as u32);
+            self.written(1, length as u64);
         }
     }
 
@@ -280,7 +286,7 @@ impl Wire {
 
     fn write(&self, frame: &[u8], now_or_later: When) -> Result<(), SendError> {
         self.check(frame)?;
-        let written = self.with_ring(|ring| {
+        let written = self.in_turn(|ring| {
             self.put(ring, frame)?;
             self.written(1, frame.len() as u64);
             if now_or_later == When::Now || self.untold.load(Relaxed) >= BATCH {
@@ -308,7 +314,8 @@ impl Wire {
     /// Copies a frame into the ring, untold and uncounted.
     fn put(&self, ring: &mut Ring, frame: &[u8]) -> Result<(), SendError> {
         let buffer = self.buffer(ring).ok_or(SendError::RingFull)?;
-        self.copy(buffer, frame);
+        // SAFETY: the buffer was taken off a list a moment ago, and is in no ring.
+        unsafe { self.pool.write(buffer, frame) }
         ring.put(buffer, 0, frame.len() as u32);
         Ok(())
     }
@@ -324,17 +331,12 @@ impl Wire {
         ring.free.pop_front()
     }
 
-    fn copy(&self, buffer: u32, frame: &[u8]) {
-        // SAFETY: the buffer was taken off a list a moment ago, and is in no ring.
-        unsafe { self.pool.write(buffer, frame) }
-    }
-
     /// Leaves a frame to whoever has the ring.
     fn leave(&self, frame: &[u8]) -> Result<(), SendError> {
-        let buffer = self.pool.lend().ok_or(SendError::RingFull)?;
-        self.copy(buffer, frame);
-        if let Err((buffer, _)) = self.left.push((buffer, frame.len() as u32)) {
-            self.pool.put_back(buffer);
+        let mut copy = self.pool.take().ok_or(SendError::RingFull)?;
+        copy.buffer()[..frame.len()].copy_from_slice(frame);
+        copy.set_len(frame.len());
+        if !self.left.push(copy) {
             return Err(SendError::RingFull);
         }
         self.see_to_left();
@@ -367,7 +369,7 @@ impl Transmitter for Wire {
     /// The ring is taken, and the kernel called, once for all of them.
     fn send_all(&self, frames: &[Frame], _now: Ns) -> usize {
         let (mut sent, mut bytes) = (0, 0);
-        let written = self.with_ring(|ring| {
+        let written = self.in_turn(|ring| {
             let refused = frames.iter().try_for_each(|frame| {
                 self.check(frame)?;
                 self.put(ring, frame)?;
@@ -394,7 +396,7 @@ impl Transmitter for Wire {
 
     /// Frames in the memory that the kernel shares are sent from where they are.
     fn send_owned(&self, frames: &mut Vec<Frame>, now: Ns) -> usize {
-        let written = self.with_ring(|ring| {
+        let written = self.in_turn(|ring| {
             let wanted = frames.len() as u32;
             if ring.transmit.room(wanted) < wanted {
                 self.tell(ring);
@@ -440,62 +442,4 @@ impl Transmitter for Wire {
 }
 
 #[cfg(test)]
-mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-
-    use super::super::hostile::Kernel;
-    use super::super::ring::OwnRing;
-    use super::*;
-
-    const SIZE: u32 = 8;
-
-    /// A wire with a full ring, of which the kernel was not told; and three frames of senders who found it taken.
-    fn full(frames_a_call: u32) -> Wire {
-        let (transmit, complete) = (OwnRing::new(SIZE), OwnRing::new(2 * SIZE));
-        // XDP_RING_NEED_WAKEUP: it is to be called.
-        transmit.words[2].store(1, Relaxed);
-        let ends = (Producer::over(&transmit), Consumer::over(&complete));
-        let socket =
-            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-        let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
-        let (calls, received) = (AtomicU32::new(0), AtomicU32::new(0));
-        socket.kernel = Some(Kernel { transmit, complete, frames_a_call, calls, received });
-        let wire = Wire::new(socket, ends, &Pool::new(32), SIZE as usize, Arc::new(()));
-        (0..SIZE).for_each(|_| wire.post(&[1; 60], 0).expect("there is room"));
-        assert_eq!(calls_of(&wire), 0, "they wait for more");
-        let taken = wire.try_ring().expect("nobody has it");
-        (0..3).for_each(|_| wire.send(&[2; 60], 0).expect("it is left"));
-        drop(taken);
-        wire
-    }
-
-    fn calls_of(wire: &Wire) -> u32 {
-        wire.socket.kernel.as_ref().map_or(0, |it| it.calls.load(Relaxed))
-    }
-
-    fn sent_and_dropped(wire: &Wire) -> (u64, u64) {
-        let counts = wire.counters.read();
-        (counts.tx_packets, counts.tx_dropped)
-    }
-
-    #[test]
-    fn what_others_left_at_a_full_ring_goes_out_once_the_kernel_was_called() {
-        let wire = full(SIZE);
-        wire.flush();
-        assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 3, 0));
-        assert_eq!(calls_of(&wire), 2, "one for room, one for those that were left");
-        assert_eq!(wire.under_way(), 0);
-        assert_eq!(wire.pool.available(), 32 - SIZE as usize, "their buffers are back");
-    }
-
-    #[test]
-    fn a_kernel_that_makes_no_room_is_called_once_for_all_that_were_left() {
-        let wire = full(0);
-        wire.flush();
-        assert_eq!(sent_and_dropped(&wire), (SIZE.into(), 3));
-        assert_eq!(calls_of(&wire), 1);
-        assert!(wire.stuck(), "the ring waits for the next call");
-        assert_eq!(wire.under_way(), SIZE as usize);
-        assert_eq!(wire.pool.available(), 32 - SIZE as usize, "the dropped ones' buffers are back");
-    }
-}
+mod tests;

@@ -2,10 +2,11 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::super::inflight::InflightAt;
 use super::super::ports;
 use super::super::queue::VhostQueue;
 use super::*;
-use crate::{PacketQueue, Pool};
+use crate::{PacketQueue, Pool, SendError};
 
 const START: u64 = 1 << 20;
 const TABLE: u64 = START + 0x1000;
@@ -121,4 +122,70 @@ fn what_goes_by_the_first_pair_does_so_also_while_another_sender_looks() {
     let mut used = [9; 2];
     assert!(memory.read(DEVICE + 2, &mut used));
     assert_eq!(used, [1, 0], "it went by the first");
+}
+
+/// Its owner may wait for interrupts, and would never look at it.
+#[test]
+fn a_ring_that_would_have_to_be_polled_is_refused() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let mut session = Session::new(&ports, &Arc::default());
+    let none = NO_DESCRIPTOR.to_ne_bytes().to_vec();
+    let kick = Message::ask(request::SET_VRING_KICK, none, vec![]);
+    let refused = session.handle(kick).expect_err("it has no descriptor");
+    assert!(matches!(refused, Refused::NoKick(0)), "{refused}");
+}
+
+#[test]
+fn the_base_of_a_packed_ring_is_where_it_takes_and_where_it_gives_back() {
+    for (rings, answered) in [(0, 0x8003), (features::RING_PACKED, 0x8003_8003)] {
+        let ports = ports(1, &Pool::new(4)).expect("a port");
+        let mut session = Session::new(&ports, &Arc::default());
+        let agreed = (features::VERSION_1 | rings).to_ne_bytes().to_vec();
+        for (request, payload) in [
+            (request::SET_FEATURES, agreed),
+            (request::SET_VRING_BASE, two(1, base_word(rings != 0, 0x8003))),
+        ] {
+            session.handle(Message::ask(request, payload, vec![])).expect("in order");
+        }
+        let stop = Message::ask(request::GET_VRING_BASE, two(1, 0), vec![]);
+        let answer = session.handle(stop).expect("it may").expect("an answer");
+        assert_eq!(answer.ring_number(), Some((1, answered)));
+    }
+}
+
+#[test]
+fn memory_for_what_is_in_flight_is_made_once_for_a_peer() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let mut session = Session::new(&ports, &Arc::default());
+    let agreed = features::PROTOCOL_OFFERED.to_ne_bytes().to_vec();
+    let agree = Message::ask(request::SET_PROTOCOL_FEATURES, agreed, vec![]);
+    session.handle(agree).expect("it was offered");
+    let asks = || {
+        let at = InflightAt { len: 0, offset: 0, rings: 2, size: 16 };
+        Message::ask(request::GET_INFLIGHT_FD, inflight(at), vec![])
+    };
+    let answer = session.handle(asks()).expect("it may").expect("an answer");
+    assert_eq!(answer.files.len(), 1);
+    let refused = session.handle(asks()).expect_err("it has one");
+    assert!(matches!(refused, Refused::InflightAgain), "{refused}");
+}
+
+#[test]
+fn a_ring_to_send_to_that_makes_no_sense_is_told_of_once_and_nothing_more_goes_there() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let peers = Arc::<Peers>::default();
+    let wire = VhostQueue::new(&ports, 0, &peers, None).transmitter();
+    let mut session = Session::new(&ports, &peers);
+    let memory = begin(&mut session);
+    // The frame's bytes have a place there, its header has none.
+    assert!(memory.write(TABLE, &(START - 4).to_le_bytes()));
+    assert_eq!(wire.send(&[1; 60], 0), Err(SendError::Down));
+    let trouble = peers.trouble().expect("a reason");
+    assert!(trouble.contains("queue 0: the peer's ring to send to"), "{trouble}");
+    assert!(memory.write(TABLE, &(START + 0x4000).to_le_bytes()));
+    assert_eq!(wire.send(&[2; 60], 0), Err(SendError::Down), "a good buffer does not mend it");
+    assert_eq!(peers.refused.load(Relaxed), 1, "it was told");
+    let mut used = [9; 2];
+    assert!(memory.read(DEVICE + 2, &mut used));
+    assert_eq!(used, [0, 0], "nothing was given back");
 }
