@@ -19,6 +19,10 @@ use crate::vector::Vector;
 use crate::{NEVER, Ns};
 use napkin_policy::{InstancePolicy, Threaded};
 
+/// Slots of the pool's queue beyond one for each instance, so that a push never meets a slot that is being
+/// read: it would spin, and where it has preempted the reader on its own CPU, for ever.
+const SLACK: usize = 64;
+
 /// The instances and CPUs of one host. Shared by every context; allocates only when made.
 #[derive(Debug)]
 pub struct Host<Q> {
@@ -48,7 +52,7 @@ impl<Q> Host<Q> {
             .collect();
         assert!(cpus > 0 && cpus < u16::MAX, "{cpus} CPUs");
         assert!(instances.len() < usize::from(u16::MAX), "{} instances", instances.len());
-        let work = ArrayQueue::new(instances.len().max(1));
+        let work = ArrayQueue::new(instances.len() + SLACK);
         let cpus = (0..cpus).map(|id| Cpu::new(CpuId(id))).collect::<Vec<_>>().into();
         Host { instances, cpus, work, rules: Rules::new(), contract: World::default() }
     }

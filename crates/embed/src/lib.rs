@@ -56,7 +56,8 @@
 //! ```
 //!
 //! What a policy asks of a single socket (`busypoll`) takes a [`Blocking`] in the place of the epoll;
-//! an [`ApplicationWait`] is whichever of the two the policy asks for.
+//! an [`ApplicationWait`] is whichever of the two the policy asks for. A thread has one of them: one that
+//! waits in two in turn is counted twice.
 //!
 //! # The same on a synthetic queue
 //!

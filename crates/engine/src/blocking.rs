@@ -14,7 +14,8 @@ use crate::drive::Hooks;
 use crate::wait_error::{WaitError, check_socket};
 use crate::waiter::{Waiter, Waker};
 
-/// One socket's blocking receive calls, for one waiting thread at a time.
+/// One socket's blocking receive calls, for one waiting thread at a time; and one wait a thread, as for
+/// an [`Epoll`](crate::Epoll).
 ///
 /// The thread that polls separately (2025, "separate") has a [`Poller`] of the same socket's queue:
 /// see [`Blocking::poller`].

@@ -48,7 +48,7 @@ impl std::fmt::Debug for DeviceConfig {
 }
 
 /// Where and how each kind of context runs. Interrupt threads and ksoftirqd are always pinned to
-/// their CPU.
+/// their CPU; a placement without CPUs means those that the thread which starts the engine may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contexts {
     /// The class of `irq/<cpu>`.
@@ -63,7 +63,8 @@ pub struct Contexts {
 
 impl Default for Contexts {
     /// Interrupts preempt the application, as they do in a kernel (`SCHED_FIFO` 50, if this process
-    /// may); everything else is fair, and unbound where the kernel's is.
+    /// may); everything else is fair. What is unbound in the kernel runs on the CPUs that the thread which
+    /// starts the engine may use then, whoever makes it later.
     fn default() -> Self {
         Contexts {
             irq: Class::Fifo(50),

@@ -18,6 +18,9 @@ use crate::ready::{Event, ReadyList, Source, Watch};
 use crate::wait_error::{WATCHES, WaitError, check_epoll};
 use crate::waiter::{Waiter, Waker};
 
+/// So many watches may be there before closed sockets are looked for among them.
+const FEW: usize = 64;
+
 /// What the sockets' listeners share with the one who waits.
 #[derive(Debug)]
 struct Ready {
@@ -62,10 +65,15 @@ type Watched = (Arc<Watch<Receiver>>, Arc<dyn Listener>);
 
 /// An epoll context: sockets in, events out, for one waiting thread at a time.
 ///
+/// One wait a thread: for as long as it has another (an `Epoll` or a [`Blocking`](crate::Blocking)), it
+/// counts twice, and while it sleeps in the one as busy in the application for the other.
+///
 /// Dropping it ends its suspension at once.
 pub struct Epoll {
     ready: Arc<Ready>,
     watches: Vec<Watched>,
+    /// With so many watches closed sockets are looked for.
+    forget_at: usize,
     spin: bool,
 }
 
@@ -86,7 +94,7 @@ impl Epoll {
             waiter: engine.waiters().add(cpu),
             waits: AtomicU64::new(0),
         });
-        Ok(Epoll { ready, watches: Vec::new(), spin: false })
+        Ok(Epoll { ready, watches: Vec::new(), forget_at: FEW, spin: false })
     }
 
     /// Changes the parameters (`EPIOCSPARAMS`).
@@ -112,9 +120,15 @@ impl Epoll {
     /// Watches a socket. An event that waits already is reported by the next wait. A socket is
     /// watched by one epoll at a time: the last one wins.
     ///
+    /// One that is closed, and reported so, needs no [`remove`](Epoll::remove): it is forgotten here, at the
+    /// limit at the latest. Before, whenever there are twice as many as after the last time.
+    ///
     /// # Errors
     /// With [`WATCHES`] sockets already.
     pub fn add(&mut self, socket: &impl Socket, token: u64) -> Result<(), WaitError> {
+        if self.watches.len() >= self.forget_at {
+            self.forget_closed();
+        }
         if self.watches.len() >= WATCHES {
             return Err(WaitError::TooMany);
         }
@@ -132,6 +146,18 @@ impl Epoll {
             self.ready.list.announce(&watch, || {});
         }
         Ok(())
+    }
+
+    /// Stops watching the sockets that were reported as closed.
+    fn forget_closed(&mut self) {
+        self.watches.retain(|(watch, listener)| {
+            let over = watch.forget();
+            if over {
+                watch.source.clear_listener(listener);
+            }
+            !over
+        });
+        self.forget_at = (2 * self.watches.len()).clamp(FEW, WATCHES);
     }
 
     /// Stops watching a socket.

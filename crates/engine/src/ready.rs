@@ -39,6 +39,8 @@ pub(crate) struct Watch<S> {
     /// The last wait that reported it.
     reported: AtomicU64,
     removed: AtomicBool,
+    /// It was reported as closed.
+    over: AtomicBool,
 }
 
 impl<S: Source> Watch<S> {
@@ -49,7 +51,18 @@ impl<S: Source> Watch<S> {
             listed: AtomicBool::new(false),
             reported: AtomicU64::new(0),
             removed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
         })
+    }
+
+    /// Reports the source no more if it was reported as closed and is not listed again; says whether so.
+    /// Only while nobody looks.
+    pub(crate) fn forget(&self) -> bool {
+        let over = self.over.load(Ordering::Relaxed) && !self.listed.load(Ordering::Relaxed);
+        if over {
+            self.removed.store(true, Ordering::Release);
+        }
+        over
     }
 }
 
@@ -94,7 +107,9 @@ impl<S: Source> ReadyList<S> {
             }
             if watch.source.readable() {
                 self.list(&watch);
-            } else if !watch.source.is_closed() {
+            } else if watch.source.is_closed() {
+                watch.over.store(true, Ordering::Relaxed);
+            } else {
                 continue;
             }
             if watch.reported.swap(wait, Ordering::Relaxed) != wait {
@@ -212,8 +227,25 @@ mod tests {
         let (list, watches) = listed(1);
         watches[0].source.frames.set(0);
         watches[0].source.closed.set(true);
+        assert!(!watches[0].forget(), "it is to be reported");
         assert_eq!(look(&list, 1, 8), [0]);
         assert_eq!(look(&list, 2, 8), [0; 0]);
+    }
+
+    #[test]
+    fn one_that_was_reported_as_closed_is_forgotten_unless_it_is_listed_again() {
+        let (list, watches) = listed(2);
+        watches.iter().for_each(|watch| watch.source.frames.set(0));
+        watches[0].source.closed.set(true);
+        assert_eq!(look(&list, 1, 8), [0]);
+        assert!(!watches[1].forget(), "it is open");
+        list.list(&watches[0]);
+        assert!(!watches[0].forget());
+        assert_eq!(look(&list, 2, 8), [0]);
+        assert!(watches[0].forget());
+        // An announcement that was under way.
+        list.list(&watches[0]);
+        assert_eq!(look(&list, 3, 8), [0; 0]);
     }
 
     #[test]

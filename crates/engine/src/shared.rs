@@ -17,7 +17,7 @@ use crate::parker::Parker;
 use crate::port::{Port, PortShares};
 use crate::slack::Slack;
 use crate::spin::Spin;
-use napkin_os::clock;
+use napkin_os::{clock, sched};
 
 /// One instance's place in its device, and where its thread sleeps.
 #[derive(Debug)]
@@ -115,6 +115,8 @@ pub(crate) struct Shared {
     pub(crate) napis: Box<[Napi]>,
     pub(crate) devices: Box<[Device]>,
     pub(crate) workers: Workers,
+    /// The CPUs that the thread which started the engine could use: those of threads that name none.
+    pub(crate) usable: Vec<usize>,
     pub(crate) stopping: AtomicBool,
     /// Interrupt threads sleep for the last time, too.
     pub(crate) ended: AtomicBool,
@@ -153,6 +155,8 @@ impl Shared {
             napis,
             devices,
             workers,
+            // If they cannot be read, such threads stay where they are born.
+            usable: sched::affinity(None).unwrap_or_default(),
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             activities: Mutex::default(),

@@ -16,7 +16,8 @@ use napkin_os::sched::{self as sched, Class, Placement, SchedError};
 pub(crate) type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
 
 /// Starts a named thread in its place, and returns once it is there. A CPU that is not there is an
-/// error; a class that was refused is returned beside the thread.
+/// error; a class that was refused is returned beside the thread. Where and in which class the calling
+/// thread runs makes no difference: it may be any that changes a setting.
 pub(crate) fn spawn(
     shared: &Arc<Shared>,
     role: Role,
@@ -33,11 +34,18 @@ pub(crate) fn spawn(
             let (shared, activity, placement) = thread;
             activity.set_tid(current_tid());
             exact_timers();
+            if placement.cpus.is_empty() {
+                // Where none of them is left it stays where it is.
+                let _ = sched::unpin(None, &shared.usable);
+            }
             let place = sched::pin(None, &placement.cpus);
             let failed = place.is_err();
-            let refused = (placement.class != Class::Fair)
-                .then(|| sched::classify(None, placement.class).err())
-                .flatten();
+            let fair = || sched::class(None).is_ok_and(|class| class == Class::Fair);
+            let refused = match placement.class {
+                // As most are born: their nice value stays, too.
+                Class::Fair if fair() => None,
+                class => sched::classify(None, class).err(),
+            };
             // The receiver waits for exactly this.
             let _ = told.send(place.map(|()| refused));
             if !failed {

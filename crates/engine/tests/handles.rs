@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
-use napkin_engine::{ApplicationWait, Blocking, Epoll, WaitError};
+use napkin_engine::{ApplicationWait, Blocking, Epoll, WATCHES, WaitError};
 use napkin_policy::EpollPolicy;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -119,6 +119,23 @@ fn sockets_may_come_and_go_without_a_wait_between() {
     let mut events = Vec::new();
     epoll.wait(&mut events, 8, Some(Duration::from_secs(1))).expect("a wait");
     assert_eq!(events.len(), 1);
+    engine.stop();
+}
+
+#[test]
+fn sockets_that_close_without_a_word_do_not_fill_an_epoll() {
+    let _alone = alone();
+    let (engine, _source) = start(&policy("base"), &Setup::default());
+    let stack = engine.stack("syn0").expect("the device");
+    let mut epoll = Epoll::new(&engine, CpuId(0), policy("base").epoll).expect("parameters");
+    let mut events = Vec::new();
+    for token in 0..=WATCHES as u64 {
+        let socket = stack.bind_udp(PORT, 4).expect("a port");
+        epoll.add(&socket, token).expect("room");
+        drop(socket);
+        epoll.wait(&mut events, 8, Some(Duration::ZERO)).expect("a wait");
+        assert!(events.iter().any(|event| event.token == token), "{token} has closed");
+    }
     engine.stop();
 }
 

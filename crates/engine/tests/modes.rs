@@ -4,9 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{HANGS, POLICIES, PORT, Setup, alone, echo_for, eventually, policy, start};
+use common::{HANGS, POLICIES, PORT, Setup, alone, echo_for, eventually, mode, policy, start};
 use napkin_core::CpuId;
-use napkin_engine::Epoll;
+use napkin_engine::{Class, Epoll, sched};
+use napkin_policy::Threaded;
 
 #[test]
 fn every_policy_echoes_every_datagram() {
@@ -42,5 +43,25 @@ fn a_busy_poll_of_a_queue_that_its_thread_never_lets_go_of_ends_with_the_wait() 
     });
     eventually("the end of a wait", || waits.is_finished());
     waits.join().expect("no panic");
+    engine.stop();
+}
+
+#[test]
+fn a_thread_without_a_place_has_the_engine_s_whoever_changes_the_mode() {
+    let _alone = alone();
+    let usable = sched::usable_cpus();
+    let (engine, _source) = start(&policy("base"), &Setup::default());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sched::pin(None, &usable[..1]).expect("it is there");
+            // Without the right to it this thread's class is no other.
+            let _ = sched::classify(None, Class::Fifo(1));
+            engine.change(1, &mode(Threaded::Enabled).into()).expect("a thread");
+        });
+    });
+    let thread = engine.napi(1).expect("it is there").pid;
+    assert!(thread.is_some());
+    assert_eq!(sched::affinity(thread).expect("it lives"), usable);
+    assert_eq!(sched::class(thread).expect("it lives"), Class::Fair);
     engine.stop();
 }

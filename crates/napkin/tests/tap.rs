@@ -346,13 +346,13 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
     let dropped = |stats: &serde_json::Value| names.iter().map(|it| count(stats, it)).sum::<u64>();
     within("every frame is accounted for", || (dropped(&stats()) >= sent).then_some(()));
     within("the oversized ones, too", || (stats()["rx-oversized"] == 2).then_some(()));
-    let after = stats();
-    let accounted = dropped(&after)
-        + ["delivered", "answered", "learned", "socket-full", "answer-failed"]
-            .iter()
-            .map(|name| count(&after, name))
-            .sum::<u64>();
-    assert!(accounted <= count(&after, "frames"), "{after}");
+    // Once more while frames come, such as the host's own, as not all is read at once.
+    within("all that came has one fate each", || {
+        let after = stats();
+        let fates = after["stack"].as_object()?.iter().filter(|(name, _)| *name != "frames");
+        let accounted: u64 = fates.filter_map(|(_, count)| count.as_u64()).sum();
+        (accounted == count(&after, "frames")).then_some(())
+    });
     tap.echo("after");
     tap.ping();
     assert!(!tap.served.said().contains("panicked"), "{}", tap.served.said());

@@ -35,6 +35,8 @@ const LINGER: Ns = 70_000 * MILLISECOND;
 /// bytes unanswered: as the stack's own TCP.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const PEER_TIMEOUT_MS: u32 = 120_000;
+/// How long nothing is accepted where the operating system has neither descriptors nor memory for it.
+const RESPITE: Ns = 200 * MILLISECOND;
 
 /// What epoll says of the listener, in the place of a connection's number.
 const LISTENER: u64 = u64::MAX - 1;
@@ -68,6 +70,10 @@ pub struct OsTcp<T> {
     /// Those that we ended, and until when the peer may take to do so; with who they are, for their
     /// places are given to others.
     lingering: VecDeque<(Ns, usize, Flow)>,
+    /// When connections are accepted again; until then the listener is not watched.
+    respite: Option<Ns>,
+    /// The time of the last step.
+    now: Ns,
     scratch: Box<[u8]>,
     counters: OsTcpCounters,
 }
@@ -98,6 +104,8 @@ impl<T> OsTcp<T> {
             events: Vec::new(),
             again: Vec::new(),
             lingering: VecDeque::new(),
+            respite: None,
+            now: 0,
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             counters: OsTcpCounters::default(),
         })
@@ -123,7 +131,10 @@ impl<T> OsTcp<T> {
     /// No descriptor that epoll watches, or one that it watches already.
     pub fn watch(&mut self, event: Arc<OwnedFd>) -> io::Result<()> {
         self.waits.watch(&event, OTHER, EventFlags::IN)?;
-        self.other = Some(event);
+        if let Some(before) = self.other.replace(event) {
+            // Others may keep it open, and nobody would read it.
+            let _ = self.waits.unwatch(before);
+        }
         Ok(())
     }
 
@@ -143,8 +154,10 @@ impl<T> OsTcp<T> {
     /// The kernel is older than 5.11 (`ENOSYS`).
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = if self.again.is_empty() { timeout } else { Some(Duration::ZERO) };
-        let linger = (!self.lingering.is_empty()).then_some(Duration::from_secs(1));
-        let timeout = [timeout, linger].into_iter().flatten().min();
+        let lingers = self.lingering.front().map(|&(until, ..)| until);
+        let due = [lingers, self.respite].into_iter().flatten();
+        let due = due.map(|due| Duration::from_nanos(due.saturating_sub(self.now)));
+        let timeout = due.chain(timeout).min();
         self.events.clear();
         self.waits.wait(timeout, &mut self.events)
     }
@@ -187,18 +200,27 @@ impl<T> OsTcp<T> {
         }
         self.events = events;
         self.events.clear();
-        while let Some(&(until, place, flow)) = self.lingering.front()
-            && until <= now
-        {
+        while let Some(&(until, place, flow)) = self.lingering.front() {
+            let it = self.connections.get_mut(place);
+            let it = it.filter(|it| it.flow == flow && it.directions.shut);
+            if it.is_some() && until > now {
+                break;
+            }
             self.lingering.pop_front();
-            if self.connections.get(place).is_some_and(|it| it.flow == flow && it.directions.shut) {
-                self.connections[place].abort(application, now);
+            if let Some(it) = it {
+                it.abort(application, now);
                 self.remove(place);
             }
         }
+        self.now = now;
         // Last: places of connections that have ended would be given away while there are events of theirs.
         if accepts {
             self.accept(application);
+        }
+        if self.respite.is_some_and(|until| until <= now) {
+            let watched = self.waits.watch(&self.listener, LISTENER, EventFlags::IN);
+            self.respite = watched.is_err().then(|| now.saturating_add(RESPITE));
+            self.spare = self.spare.take().or_else(|| self.another());
         }
         application.submit();
         self.collect(application);
@@ -238,11 +260,16 @@ impl<T> OsTcp<T> {
                 Err(Errno::MFILE | Errno::NFILE) => {
                     // Left in the backlog it would be told of without end.
                     self.spare = None;
-                    drop(acceptfrom_with(&self.listener, flags));
-                    self.spare = self.waits.waker.as_fd().try_clone_to_owned().ok();
-                    self.counters.refused += 1;
+                    let refused = acceptfrom_with(&self.listener, flags).is_ok();
+                    self.spare = self.another();
+                    if refused {
+                        self.counters.refused += 1;
+                    } else {
+                        self.rest();
+                    }
                     return;
                 }
+                Err(Errno::NOBUFS | Errno::NOMEM) => return self.rest(),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(_) => return,
             };
@@ -272,6 +299,18 @@ impl<T> OsTcp<T> {
             self.connections.insert(Connection { socket, flow, state, directions });
         }
     }
+
+    /// A descriptor to be closed when others have run out.
+    fn another(&self) -> Option<OwnedFd> {
+        self.waits.waker.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// Accepts nothing for a while: what waits would end each wait at once.
+    fn rest(&mut self) {
+        if self.waits.unwatch(&self.listener).is_ok() {
+            self.respite = Some(self.now.saturating_add(RESPITE));
+        }
+    }
 }
 
 impl<T> fmt::Debug for OsTcp<T> {
@@ -280,5 +319,68 @@ impl<T> fmt::Debug for OsTcp<T> {
             .field("connections", &self.connections.len())
             .field("counters", &self.counters)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Instant;
+
+    use napkin_stack::ByteStream;
+
+    use super::*;
+
+    /// Closes what it hears of.
+    struct Closer;
+
+    impl TcpApplication for Closer {
+        type State = ();
+
+        fn opened(&mut self, _: Flow) {}
+
+        fn ready(&mut self, (): &mut (), stream: &mut impl ByteStream, _: Ns) {
+            stream.receive(&mut Vec::new(), 1_000);
+            stream.close();
+        }
+    }
+
+    /// One that listens, and who has connected to it.
+    fn connected() -> (OsTcp<()>, TcpStream) {
+        let tcp = OsTcp::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 4).expect("it listens");
+        let client = TcpStream::connect(tcp.address().expect("its address")).expect("it answers");
+        (tcp, client)
+    }
+
+    /// Steps, all at the same time, until it is so.
+    fn until(tcp: &mut OsTcp<()>, now: Ns, so: impl Fn(&OsTcp<()>) -> bool) {
+        let begun = Instant::now();
+        while !so(tcp) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{tcp:?}");
+            tcp.wait(Some(Duration::from_millis(1))).expect("it waits");
+            tcp.step(now, &mut Closer);
+        }
+    }
+
+    #[test]
+    fn what_both_sides_have_ended_has_no_deadline() {
+        let (mut tcp, client) = connected();
+        until(&mut tcp, 1, |tcp| !tcp.lingering.is_empty());
+        drop(client);
+        until(&mut tcp, 1, |tcp| tcp.connections() == 0);
+        tcp.step(1, &mut Closer);
+        assert!(tcp.lingering.is_empty());
+    }
+
+    #[test]
+    fn after_its_rest_it_accepts_what_has_waited() {
+        let (mut tcp, _client) = connected();
+        tcp.rest();
+        for now in [0, RESPITE - 1] {
+            tcp.wait(Some(Duration::ZERO)).expect("it waits");
+            assert!(tcp.events.is_empty());
+            tcp.step(now, &mut Closer);
+        }
+        until(&mut tcp, RESPITE, |tcp| tcp.counters.opened == 1);
     }
 }

@@ -37,6 +37,11 @@ impl Waits {
         Ok(epoll::add(&self.epoll, what, EventData::new_u64(name), flags)?)
     }
 
+    /// Watches a descriptor no more.
+    pub(crate) fn unwatch(&self, what: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, what)?)
+    }
+
     /// Waits until something has happened, somebody has woken it, or `timeout` is over; appends the
     /// names of those to which something has happened.
     ///

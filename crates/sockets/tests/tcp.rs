@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use napkin_service::{EchoStream, Pump};
 use napkin_sockets::{OsTcp, OsTcpCounters, Waker};
 use napkin_stack::{ByteStream, Flow, TcpApplication};
+use rustix::event::{EventfdFlags, eventfd};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -221,6 +222,17 @@ fn a_peer_that_still_reads_its_answer_a_minute_after_our_end_gets_all_of_it() {
     assert_eq!(back.len(), parting.0);
     // He never ends his side.
     assert_eq!(step(71, &mut parting), 0);
+}
+
+#[test]
+fn another_event_descriptor_takes_the_place_of_the_one_before() {
+    let mut tcp =
+        OsTcp::<()>::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1).expect("it listens");
+    let event = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"));
+    let (one, other) = (event(), event());
+    for event in [&one, &other, &one] {
+        tcp.watch(Arc::clone(event)).expect("it is not watched yet, or no more");
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub enum Fate {
     AnsweredNdisc,
     /// The stack answered it: an ICMP or ICMPv6 echo request for us, that is, a ping.
     AnsweredPing,
-    /// It was for the stack alone: an ARP reply, or a neighbour advertisement, whose sender is a known
+    /// It was for the stack alone: an ARP reply or announcement, or a neighbour advertisement, whose sender is a known
     /// neighbour now if we asked for him.
     Learned,
     /// It ends before its headers do, or before the length they promise.

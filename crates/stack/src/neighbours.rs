@@ -9,8 +9,9 @@
 //! told never takes the place of a host that the application has asked for
 //! ([`Stack::resolve`](crate::Stack::resolve)): a flood pushes out itself. Answers need no entry at all.
 //!
-//! Entries do not age. A host that changes its Ethernet address says so with its next ARP request,
-//! neighbour solicitation, or advertisement with the override flag.
+//! Entries do not age. A host that changes its Ethernet address says so with its next ARP request or
+//! neighbour solicitation to us, or to everybody: by an ARP announcement (gratuitous ARP), or an
+//! advertisement with the override flag. What is said to everybody changes what is known, and adds nothing.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
@@ -96,8 +97,8 @@ impl Neighbours {
         }
     }
 
-    /// What a neighbour advertisement says: it makes no entry (RFC 4861, 7.2.5), and another address than
-    /// the one that is known counts only if it `overrides` that.
+    /// What a neighbour advertisement or an ARP announcement says: it makes no entry (RFC 4861, 7.2.5),
+    /// and another address than the one that is known counts only if it `overrides` that.
     pub(crate) fn advertised(&self, ip: IpAddr, mac: [u8; 6], overrides: bool) {
         if let Some(mac) = to_word(mac) {
             self.change(ip, |known| {

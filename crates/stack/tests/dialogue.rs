@@ -75,6 +75,25 @@ fn whom_we_ask_for_becomes_known() {
 }
 
 #[test]
+fn who_takes_over_a_known_address_says_so_to_everybody_and_is_believed() {
+    let other = [2, 0, 0, 0, 0, 9];
+    // As a request for his own address, and as its answer.
+    for operation in [1, 2] {
+        let mut announcement = who_has_us();
+        announcement[6..12].copy_from_slice(&other);
+        announcement[21] = operation;
+        announcement[22..28].copy_from_slice(&other);
+        announcement[38..42].copy_from_slice(&THEIRS.octets());
+        let mut lab = Lab::new();
+        lab.receive(std::slice::from_ref(&announcement), 0);
+        assert_eq!(lab.stack.neighbour(PEER.ip), None, "it teaches nothing new");
+        lab.receive(&[who_has_us(), announcement], 0);
+        assert_eq!(lab.stack.neighbour(PEER.ip), Some(other));
+        assert_eq!((lab.wire.sent().len(), lab.counters().of(Fate::Learned)), (1, 2));
+    }
+}
+
+#[test]
 fn a_ping_comes_back_as_it_was() {
     let mut lab = Lab::new();
     for payload in [&b""[..], b"x", b"0123456789abcdef", &[0xff; 1472]] {

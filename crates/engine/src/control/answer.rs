@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use napkin_core::{Counts, CpuId, NEVER, Owner};
 use napkin_nic::QueueCounts;
 use napkin_policy::{INSTANCE_KEYS, Policy};
+use napkin_stack::Fate;
 use serde_json::{Value, json};
 
 use super::error::{Code, Refusal};
@@ -244,13 +245,15 @@ fn counters(counts: &QueueCounts, kind: Kind) -> Record {
     }
 }
 
-/// What became of the frames in the stack: delivered, answered, and each drop by its name.
+/// What became of the frames in the stack: delivered, answered, learned from, and each drop by its name.
+/// Whenever the queues rest these make up `frames`.
 fn fates(engine: &Engine, device: &str) -> Result<Value, Refusal> {
     let counters = engine.stack(device)?.counters();
     let mut fates = record([
         ("frames", counters.frames.into()),
         ("delivered", counters.delivered().into()),
         ("answered", counters.answered().into()),
+        ("learned", counters.of(Fate::Learned).into()),
     ]);
     for (name, count) in counters.drops() {
         fates.insert(name.replace('_', "-"), count.into());
@@ -360,6 +363,15 @@ mod tests {
         };
         let config = EngineConfig::new(sched::usable_cpus()[..1].to_vec(), vec![device]);
         Engine::start(config).expect("it starts")
+    }
+
+    #[test]
+    fn no_fate_of_a_frame_is_left_out() {
+        let counted = fates(&engine(), "syn0").expect("counters");
+        for fate in Fate::ALL.into_iter().filter(|fate| !fate.is_answer()) {
+            assert_eq!(counted[fate.name().replace('_', "-")], 0, "{}", fate.name());
+        }
+        assert_eq!((&counted["frames"], &counted["answered"]), (&json!(0), &json!(0)));
     }
 
     #[test]

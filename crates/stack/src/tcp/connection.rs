@@ -50,6 +50,9 @@ impl<T> Connection<T> {
         let mut socket = Socket::new(buffer(limits.receive_buffer), buffer(limits.send_buffer));
         // A service says itself what belongs together.
         socket.set_nagle_enabled(false);
+        // The peer is asked now and then whether it is there. Said once the connection is open, smoltcp
+        // would ask at once.
+        socket.set_keep_alive(Some(Duration::from_micros(limits.keep_alive / 1_000)));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
         Connection {
@@ -94,11 +97,10 @@ impl<T> Connection<T> {
         }
     }
 
-    /// The handshake has ended: from now on the peer is asked now and then whether it is there.
+    /// The handshake has ended: from now on a peer that leaves something unanswered is given up in time.
     pub(super) fn established(&mut self, limits: &TcpLimits) {
         let socket = self.socket();
         socket.set_timeout(Some(Duration::from_micros(limits.peer_timeout / 1_000)));
-        socket.set_keep_alive(Some(Duration::from_micros(limits.keep_alive / 1_000)));
         self.phase = Phase::Open;
     }
 

@@ -6,10 +6,12 @@ use napkin_policy::{MILLISECOND, Ns};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpLimits {
     /// Connections, half-open ones and those in TIME-WAIT included. Beyond it the oldest in TIME-WAIT
-    /// gives way; without one, a SYN is dropped, and the peer asks again.
+    /// gives way; without one, to a SYN, the oldest half-open one that a peer has begun. Without either a
+    /// SYN is dropped, and the peer asks again.
     pub connections: usize,
-    /// Half-open connections. Beyond it the oldest gives way: a flood of SYNs pushes out itself, and
-    /// whoever answers within a round trip gets through.
+    /// Half-open connections that peers have begun. Beyond it the oldest gives way: a flood of SYNs pushes
+    /// out itself, and whoever answers within a round trip gets through. As many may be begun here; beyond
+    /// it no other is.
     pub half_open: usize,
     /// Bytes of a connection that the application has not received yet.
     pub receive_buffer: usize,

@@ -63,8 +63,8 @@ pub enum ListenError {
     /// Nobody has told its Ethernet address; see [`Stack::resolve`].
     #[error("no Ethernet address is known for {0}")]
     NoNeighbour(IpAddr),
-    /// The limit of [`TcpLimits::connections`] is reached.
-    #[error("the limit of {0} connections is reached")]
+    /// A limit is reached: [`TcpLimits::connections`], or [`TcpLimits::half_open`] by those begun here.
+    #[error("the limit of {0} connections, open or begun, is reached")]
     TooMany(usize),
 }
 
@@ -83,10 +83,11 @@ pub struct TcpWorker<T> {
     connections: Vec<Option<Connection<T>>>,
     free: Vec<u32>,
     places: HashMap<Flow, u32, RandomState>,
-    /// Those that are half-open, and those in TIME-WAIT, the oldest first.
+    /// Those that are half-open, begun by peers and begun here, and those in TIME-WAIT, the oldest first.
     half_open: BTreeSet<(u64, u32)>,
+    begun: BTreeSet<(u64, u32)>,
     time_wait: BTreeSet<(u64, u32)>,
-    /// Numbers connections in both.
+    /// Numbers connections in all three.
     serial: u64,
     deadlines: Deadlines,
     /// Connections to be looked at before this step ends.
@@ -121,6 +122,7 @@ impl<T> TcpWorker<T> {
             free: Vec::new(),
             places: HashMap::default(),
             half_open: BTreeSet::new(),
+            begun: BTreeSet::new(),
             time_wait: BTreeSet::new(),
             serial: 0,
             deadlines: Deadlines::default(),
@@ -155,8 +157,12 @@ impl<T> TcpWorker<T> {
     /// Begins a connection to a peer whose Ethernet address is known; the application hears of it when
     /// it is open. Call [`step`](TcpWorker::step) soon: it sends the SYN.
     ///
+    /// Of one that fails (refused, or [`TcpLimits::handshake`] over) it does not hear: it is gone, and
+    /// [`connections`](TcpWorker::connections) counts it no more.
+    ///
     /// # Errors
-    /// If no address is known, no port is left, or there are connections up to the limit.
+    /// If no address is known, no port is left, or there are connections up to a limit: only one in
+    /// TIME-WAIT gives way.
     pub fn connect(&mut self, peer: SocketAddr, napi_id: u32) -> Result<Flow, ListenError> {
         let ip = peer.ip();
         let mac = self.stack.neighbour(ip).ok_or(ListenError::NoNeighbour(ip))?;
@@ -168,7 +174,11 @@ impl<T> TcpWorker<T> {
         let ports = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
         let port = { ports }.find(free).ok_or(ListenError::NoPortLeft(peer))?;
         let flow = flow(port);
+        if self.begun.len() >= self.limits.half_open {
+            return Err(ListenError::TooMany(self.limits.half_open));
+        }
         let place = self.admit(flow).ok_or(ListenError::TooMany(self.limits.connections))?;
+        self.begun.insert((self.serial, place));
         if let Some(connection) = self.connections[place as usize].as_mut() {
             (connection.mac, connection.napi_id) = (mac, napi_id);
             // Nothing that it refuses can be: the socket is new and both ends are specified.
@@ -252,9 +262,9 @@ impl<T> TcpWorker<T> {
         self.places.len()
     }
 
-    /// Connections whose handshake has not ended.
+    /// Connections whose handshake has not ended, begun by peers or here.
     pub fn half_open(&self) -> usize {
-        self.half_open.len()
+        self.half_open.len() + self.begun.len()
     }
 
     /// What it has counted.
@@ -273,20 +283,20 @@ impl<T> TcpWorker<T> {
         (self.link.mac, self.link.beyond) = (segment.mac, false);
         self.link.napi_id = self.receiver.incoming_napi_id();
         let known = self.places.get(&segment.flow).copied();
+        let listened = segment.opens && self.listens(segment.flow);
         let place = match known {
             // A new connection from the port of one that is over (RFC 1122, 4.2.2.13).
-            Some(place) if segment.opens && self.phase(place) == Some(Phase::TimeWait) => {
+            Some(place) if listened && self.phase(place) == Some(Phase::TimeWait) => {
                 self.remove(place);
                 self.accept(segment.flow)
             }
-            None if segment.opens && self.listens(segment.flow) => self.accept(segment.flow),
+            None if listened => self.accept(segment.flow),
             None => {
                 self.counters.unknown += 1;
                 None
             }
             known => known,
         };
-        let listened = known.is_none() && segment.opens && self.listens(segment.flow);
         let packet = &frame[segment.ip..];
         let at = instant(now);
         match place {
@@ -324,12 +334,21 @@ impl<T> TcpWorker<T> {
         self.connections.get(place as usize)?.as_ref().map(|connection| connection.phase)
     }
 
-    /// Makes a connection that listens for its first segment.
+    /// Makes a connection that listens for its first segment. Where there is no room the oldest that a
+    /// peer has begun and that is half-open gives way: a flood pushes out itself, and nothing of ours.
     fn accept(&mut self, flow: Flow) -> Option<u32> {
+        let full = self.places.len() >= self.limits.connections && self.time_wait.is_empty();
+        if (full || self.half_open.len() >= self.limits.half_open)
+            && let Some((_, oldest)) = self.half_open.first().copied()
+        {
+            self.counters.pushed_out += 1;
+            self.remove(oldest);
+        }
         let Some(place) = self.admit(flow) else {
             self.counters.refused += 1;
             return None;
         };
+        self.half_open.insert((self.serial, place));
         if let Some(connection) = self.connections[place as usize].as_mut() {
             // The socket is new and the port not 0.
             let _ = connection.socket().listen(flow.local);
@@ -337,14 +356,9 @@ impl<T> TcpWorker<T> {
         Some(place)
     }
 
-    /// Finds a place for a connection, half-open, making room within the limits.
+    /// Finds a place for a connection, perhaps that of the oldest in TIME-WAIT. The caller notes it among
+    /// the half-open ones.
     fn admit(&mut self, flow: Flow) -> Option<u32> {
-        if self.half_open.len() >= self.limits.half_open
-            && let Some((_, oldest)) = self.half_open.first().copied()
-        {
-            self.counters.pushed_out += 1;
-            self.remove(oldest);
-        }
         if self.places.len() >= self.limits.connections {
             let (_, oldest) = self.time_wait.first().copied()?;
             self.counters.cut_short += 1;
@@ -359,7 +373,6 @@ impl<T> TcpWorker<T> {
         connection.serial = self.serial;
         let peer = flow.peer.ip();
         connection.beyond = peer.is_ipv4() && !self.stack.addresses().on_link(peer);
-        self.half_open.insert((self.serial, place));
         self.connections[place as usize] = Some(connection);
         self.places.insert(flow, place);
         Some(place)
@@ -399,6 +412,7 @@ impl<T> TcpWorker<T> {
                 State::SynSent | State::SynReceived | State::Closed => {}
                 _ => {
                     self.half_open.remove(&(connection.serial, place));
+                    self.begun.remove(&(connection.serial, place));
                     connection.established(&self.limits);
                     connection.state = Some(application.opened(connection.flow));
                     self.counters.opened += 1;
@@ -446,6 +460,7 @@ impl<T> TcpWorker<T> {
         let Some(mut connection) = slot.take() else { return };
         self.deadlines.cancel(place, &mut connection.armed);
         self.half_open.remove(&(connection.serial, place));
+        self.begun.remove(&(connection.serial, place));
         self.time_wait.remove(&(connection.serial, place));
         self.places.remove(&connection.flow);
         self.free.push(place);

@@ -57,7 +57,8 @@ pub(crate) enum Seen {
         /// Even if we know another (the override flag of a neighbour advertisement; ARP has none and
         /// means it).
         overrides: bool,
-        /// Only if we know or have asked for one (neighbour advertisements: RFC 4861, 7.2.5).
+        /// Only if we know or have asked for one (neighbour advertisements: RFC 4861, 7.2.5; and
+        /// announcements by ARP, which tell everybody).
         asked: bool,
     },
     /// An ICMP echo request to us; the packet ends at byte `end` of the frame.

@@ -37,19 +37,24 @@ pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
         return Err(Fate::UnknownProtocol);
     };
     let (ip, target) = (IpAddr::V4(source), IpAddr::V4(target));
-    if !us.is_ours(target) {
+    // Who came, or took over from another, says so by asking for himself or answering that (RFC 5227, 3).
+    let announced = ip == target;
+    if !announced && !us.is_ours(target) {
         return Err(Fate::NotForUs);
     }
     if !is_host(mac) {
         return Err(Fate::BadHeader);
     }
     // A probe (RFC 5227) asks from 0.0.0.0 whether the address is taken, and deserves its answer.
-    let probe = source.is_unspecified() && operation == ArpOperation::Request;
+    let probe = !announced && source.is_unspecified() && operation == ArpOperation::Request;
     if !probe && !can_send(ip, us) {
         return Err(Fate::BadSource);
     }
     let mac = mac.0;
     match operation {
+        ArpOperation::Request | ArpOperation::Reply if announced => {
+            Ok(Seen::Told { mac, ip, overrides: true, asked: true })
+        }
         ArpOperation::Request => Ok(Seen::Asked { mac, ip, target, told: true }),
         ArpOperation::Reply if target_mac.0 == us.mac() => {
             Ok(Seen::Told { mac, ip, overrides: true, asked: false })

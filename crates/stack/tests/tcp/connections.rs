@@ -41,6 +41,46 @@ fn a_port_that_nobody_listens_to_is_refused_at_once() {
     assert_eq!(net.server.worker.counters().unknown, 1);
 }
 
+#[test]
+fn a_new_connection_is_left_alone_until_its_peer_has_said_nothing_for_long() {
+    let mut net = net(5);
+    net.client.application.silent = true;
+    net.connect();
+    let begun = net.now;
+    net.run(4);
+    let sent = |net: &Net<Sender, Echo>| {
+        (net.client.worker.counters().sent, net.server.worker.counters().sent)
+    };
+    assert_eq!(net.server.worker.counters().opened, 1);
+    assert_eq!(sent(&net), (2, 1), "a SYN, its answer, and that it came");
+    while net.now < begun + TcpLimits::DEFAULT.keep_alive {
+        assert_eq!(sent(&net), (2, 1));
+        net.run(1);
+    }
+    net.run(2);
+    let (client, server) = sent(&net);
+    assert!(client > 2 && server > 1, "then each asks: {client} and {server}");
+}
+
+/// A SYN from the port that it was connected to, to the one that it was connected from.
+#[test]
+fn nobody_opens_a_connection_to_a_port_that_only_began_one() {
+    let mut net = net(5);
+    net.connect();
+    net.run(1);
+    let mut syn = net.server.out.0.lock().unwrap().front().cloned().expect("its answer");
+    syn[47] = 2; // Without the ACK.
+    let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut syn[34..]);
+    segment.fill_checksum(&OURS.into(), &Ipv4Addr::new(10, 0, 0, 2).into());
+    while net.client.application.closed == 0 {
+        net.run(1);
+    }
+    assert_eq!(net.client.worker.connections(), 1, "in TIME-WAIT");
+    net.client.deliver(&[syn], net.now);
+    assert_eq!((net.client.worker.connections(), net.client.worker.half_open()), (1, 0));
+    assert_eq!(net.client.stack.counters().of(Fate::BadChecksum), 0);
+}
+
 /// Closes whatever is opened.
 #[derive(Default)]
 struct Closer {
@@ -84,11 +124,11 @@ fn beyond_the_limit_of_connections_a_syn_waits_its_turn() {
     for _ in 0..3 {
         net.connect();
     }
-    net.run(10);
+    net.run(7);
     let counters = net.server.worker.counters();
     assert_eq!((net.server.worker.connections(), counters.opened), (2, 2));
     assert!(counters.refused > 0);
-    assert_eq!(net.client.worker.connections(), 3, "the third asks again");
+    assert_eq!(net.client.worker.connections(), 3, "one of them asks again");
 }
 
 #[test]

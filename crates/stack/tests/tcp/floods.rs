@@ -28,6 +28,45 @@ fn a_flood_of_syns_pushes_out_itself_and_nobody_else() {
     assert_eq!(net.server.worker.half_open(), 0);
 }
 
+#[test]
+fn where_all_places_are_half_open_a_flood_still_pushes_out_itself() {
+    let limits = TcpLimits { connections: 4, ..TcpLimits::default() };
+    let mut net = Net::new(Sender::of(5), Echo::default(), limits);
+    for port in 1_000..1_010 {
+        let syn = syn(port);
+        net.server.deliver(&[syn], net.now);
+    }
+    assert_eq!((net.server.worker.connections(), net.server.worker.half_open()), (4, 4));
+    net.server.out.0.lock().unwrap().clear();
+    net.connect();
+    net.run(6);
+    let TcpCounters { opened, pushed_out, refused, .. } = net.server.worker.counters();
+    assert_eq!((opened, pushed_out, refused), (1, 7, 0), "whoever answers gets through");
+}
+
+#[test]
+fn a_flood_leaves_what_we_begin_and_we_leave_what_peers_begin() {
+    let limits = TcpLimits { half_open: 2, connections: 5, ..TcpLimits::default() };
+    let mut net = Net::new(Sender::of(5), Echo::default(), limits);
+    let peer = SocketAddr::new(CLIENT.ip, PORT);
+    let server = &mut net.server;
+    server.worker.connect(peer, NAPI_ID).expect("room");
+    for port in 1_000..1_010 {
+        let syn = syn(port);
+        server.deliver(&[syn], net.now);
+    }
+    assert_eq!((server.worker.half_open(), server.worker.counters().pushed_out), (1 + 2, 8));
+    server.worker.connect(peer, NAPI_ID).expect("room");
+    assert_eq!(server.worker.connect(peer, NAPI_ID), Err(ListenError::TooMany(2)));
+    assert_eq!((server.worker.half_open(), server.worker.counters().pushed_out), (2 + 2, 8));
+    // Where the places run out first, it is the same.
+    let limits = TcpLimits { connections: 1, ..TcpLimits::default() };
+    let mut net = Net::new(Sender::of(5), Echo::default(), limits);
+    net.server.deliver(&[syn(1_000)], net.now);
+    assert_eq!(net.server.worker.connect(peer, NAPI_ID), Err(ListenError::TooMany(1)));
+    assert_eq!(net.server.worker.half_open(), 1);
+}
+
 /// Asks again and again, one word at a time.
 #[derive(Default)]
 struct Asker {
