@@ -116,7 +116,9 @@ impl Asking {
         let Some(mean) = self.common.config.mean_gap() else {
             let free = |place: &usize| self.phase(*place) == Phase::Free;
             let free: Vec<usize> = (0..self.talks.len()).filter(free).collect();
-            free.into_iter().for_each(|place| self.ask(place, clock::now()));
+            for place in free {
+                self.ask(place, clock::now());
+            }
             return;
         };
         for (place, stream) in self.streams.drain(..).enumerate() {
@@ -154,10 +156,13 @@ impl Asking {
         Due::Late
     }
 
-    /// Makes up a request on a free connection: it is to be sent.
-    fn ask(&mut self, place: usize, intended: u64) {
-        self.talks[place].ask(&self.common, intended);
-        self.take_up();
+    /// Makes up a request on a free connection. Whether there is one, which is then to be sent.
+    fn ask(&mut self, place: usize, intended: u64) -> bool {
+        let asks = self.talks[place].ask(&self.common, intended);
+        if asks {
+            self.take_up();
+        }
+        asks
     }
 
     /// Whether a connection begins with a handshake.
@@ -241,10 +246,7 @@ impl Asking {
             true => Some(now),
             false => self.backlog.pop(place),
         };
-        if let Some(intended) = intended {
-            self.ask(place, intended);
-        }
-        intended.is_some()
+        intended.is_some_and(|intended| self.ask(place, intended))
     }
 
     /// A connection is of no use, and begun anew. A request outstanding is lost: it has no latency, and
@@ -293,6 +295,8 @@ impl Asking {
         let now = clock::now();
         self.catch_up(now, send);
         self.tally.begin(now);
+        let outstanding = self.talks.iter().filter(|talk| talk.is_outstanding()).count();
+        self.tally.counts.carried = outstanding as u64;
     }
 
     /// A window ends: its counts.
@@ -331,13 +335,12 @@ impl Asking {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Load;
     use crate::talk::Request;
-    use crate::{Load, Records};
 
     fn asking(config: Config) -> Asking {
-        let records = Records::new(config.records, config.seed);
         let streams = Streams::of(config.seed, config.connections);
-        Asking::new(Arc::new(Common { config, records }), streams)
+        Asking::new(Arc::new(Common::new(config)), streams)
     }
 
     fn config() -> Config {
@@ -380,6 +383,38 @@ mod tests {
         assert_eq!((asking.tally.latency.count(), asking.phase(1)), (1, Phase::Sending(0)));
         asking.sent(1, 3, 3);
         assert_eq!(asking.read(1, b"abcd"), Err(Trouble::NotAsked), "more than was asked for");
+    }
+
+    #[test]
+    fn a_fill_sets_each_record_once_whichever_connection_is_slow() {
+        let config = Config { asks: Asks::Fill, connections: 2, records: 5, ..config() };
+        let mut asking = asking(config);
+        asking.begin(0);
+        let (mut request, mut asked) = (Vec::new(), Vec::new());
+        for place in [1, 0] {
+            while asking.put(place, &mut request) {
+                assert!(request.starts_with(b"set "));
+                asked.push(asking.talks[place].request.record);
+                asking.sent(place, request.len(), request.len());
+                let more = asking.read(place, b"STORED\r\n").expect("an answer");
+                assert_eq!(more, asking.phase(place) == Phase::Sending(0));
+            }
+        }
+        assert_eq!(asked, [1, 2, 3, 4, 0]);
+        assert_eq!((asking.tally.counts.sets, asking.busy, asking.patience()), (5, 0, u64::MAX));
+    }
+
+    #[test]
+    fn what_is_on_its_way_where_a_window_begins_is_told() {
+        let mut asking = asking(Config { asks: Asks::Echo(1), ..config() });
+        asking.begin(0);
+        asking.begin_window(|_| {});
+        for place in 0..2 {
+            asking.sent(place, 1, 1);
+            assert_eq!(asking.read(place, b"."), Ok(true));
+        }
+        let counts = asking.end_window(|_| {}).counts;
+        assert_eq!((counts.carried, counts.outstanding), (3, 3));
     }
 
     #[test]

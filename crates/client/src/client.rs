@@ -15,7 +15,6 @@ use super::config::Config;
 use super::embedded::{EmbeddedWorker, Host};
 use super::error::ClientError;
 use super::figures::ClientFigures;
-use super::records::Records;
 use super::talk::Common;
 use super::worker::{Command, Worker};
 use napkin_os::clock;
@@ -89,8 +88,7 @@ impl Client {
     }
 
     fn new(config: &Config) -> Client {
-        let records = Records::new(config.records, config.seed);
-        let common = Arc::new(Common { config: config.clone(), records });
+        let common = Arc::new(Common::new(config.clone()));
         Client { common, threads: Vec::with_capacity(config.threads) }
     }
 

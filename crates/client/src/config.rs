@@ -50,6 +50,9 @@ pub enum Asks {
     /// A memcached: its records.
     #[default]
     Records,
+    /// A memcached, to be filled: each record is set once, in turn, and then nothing more is asked. Without a
+    /// schedule.
+    Fill,
     /// An echo server: each request, and its answer, has so many bytes.
     Echo(u32),
     /// A remote disk (NBD): reads, and as large a share of writes as [`Config::update`] says.
@@ -133,7 +136,7 @@ impl Config {
         within("threads", self.threads, MOST_THREADS)?;
         within("records", self.records, MOST_RECORDS)?;
         let bytes = match self.asks {
-            Asks::Records => None,
+            Asks::Records | Asks::Fill => None,
             Asks::Echo(bytes) => Some((bytes, MOST_BYTES)),
             Asks::Disk(disk) => Some((disk.bytes, disk::MOST_BYTES)),
         };
@@ -168,6 +171,9 @@ impl Config {
             return Err(ClientError::Config("an answer needs some time: not 0".to_owned()));
         }
         match self.per_second() {
+            Some(_) if self.asks == Asks::Fill => {
+                Err(ClientError::Config("a store is filled without a schedule".to_owned()))
+            }
             Some(rate) if !(rate > 0.0 && rate <= HIGHEST_RATE) => Err(ClientError::Config(
                 format!("requests a second: more than 0, at most {HIGHEST_RATE:e}, not {rate}"),
             )),
@@ -194,6 +200,7 @@ mod tests {
             (Config { asks: disk(33 << 20), ..good.clone() }, "bytes of a request"),
             (Config { asks: disk(8_192), ..good.clone() }, "no place"),
             (Config { update: f64::NAN, ..good.clone() }, "NaN"),
+            (Config { asks: Asks::Fill, load: open(1.0), ..good.clone() }, "without a schedule"),
             (Config { load: open(0.0), ..good.clone() }, "requests a second"),
             (Config { load: open(f64::INFINITY), ..good.clone() }, "inf"),
             (Config { answer_timeout: Duration::ZERO, ..good }, "not 0"),

@@ -133,7 +133,7 @@ impl EmbeddedWorker {
             Asks::Disk(_) => {
                 TcpLimits { receive_buffer: LARGE, send_buffer: LARGE, ..TcpLimits::DEFAULT }
             }
-            Asks::Records | Asks::Echo(_) => TcpLimits::DEFAULT,
+            Asks::Records | Asks::Fill | Asks::Echo(_) => TcpLimits::DEFAULT,
         };
         let limits = TcpLimits { connections: here, half_open: here, ..buffers };
         // A new stack has no other worker.

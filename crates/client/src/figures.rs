@@ -93,6 +93,8 @@ pub(super) struct Counts {
     pub(super) hits: u64,
     pub(super) misses: u64,
     pub(super) reconnects: u64,
+    /// On their way when it began.
+    pub(super) carried: u64,
     errors: [u64; Trouble::ALL.len()],
     /// At the window's end: requests in the backlog, on their way, and how long the oldest of both
     /// has waited.
@@ -195,6 +197,9 @@ pub struct ClientFigures {
     pub backlog: u64,
     /// Requests sent and not answered at the end of the window.
     pub outstanding: u64,
+    /// The same at its beginning.
+    #[serde(default)]
+    pub carried: u64,
     /// How long the oldest request without an answer had waited then, from when it was due.
     pub longest_wait_ns: u64,
     /// Gets that were answered; of a disk reads.
@@ -253,6 +258,7 @@ impl ClientFigures {
             abandoned: sum(|counts| counts.abandoned),
             backlog: sum(|counts| counts.backlog),
             outstanding: sum(|counts| counts.outstanding),
+            carried: sum(|counts| counts.carried),
             longest_wait_ns: counts().map(|counts| counts.longest_wait).max().unwrap_or(0),
             gets: sum(|counts| counts.gets),
             sets: sum(|counts| counts.sets),

@@ -1,5 +1,7 @@
 //! What is asked on one connection, and what it makes of the answers.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use napkin_os::clock;
 use napkin_traffic::Rng;
 
@@ -14,6 +16,15 @@ use super::records::Records;
 pub(super) struct Common {
     pub(super) config: Config,
     pub(super) records: Records,
+    /// The next record of a store that is filled.
+    pub(super) turn: AtomicUsize,
+}
+
+impl Common {
+    pub(super) fn new(config: Config) -> Common {
+        let records = Records::new(config.records, config.seed);
+        Common { config, records, turn: AtomicUsize::new(0) }
+    }
 }
 
 /// Bytes of a request that are made up at a time, where it need not be whole.
@@ -77,17 +88,24 @@ impl Talk {
         Talk { parser, replies, phase: Phase::Free, request: Request::default(), choice }
     }
 
-    /// Makes up a request, which is to be sent.
-    pub(super) fn ask(&mut self, common: &Common, intended: u64) {
-        let Common { config, records } = common;
-        let set = self.choice.unit() < config.update;
-        let among = match config.asks {
-            Asks::Records | Asks::Echo(_) => records.len() as u64,
-            Asks::Disk(disk) => disk.places(),
+    /// Makes up a request, which is to be sent. Whether there is one: not once a store is filled.
+    pub(super) fn ask(&mut self, common: &Common, intended: u64) -> bool {
+        let Common { config, records, turn } = common;
+        let drawn = |choice: &mut Rng, among: u64| {
+            let set = choice.unit() < config.update;
+            (choice.below(among) as usize, set)
         };
-        let record = self.choice.below(among) as usize;
+        let (record, set) = match config.asks {
+            Asks::Records | Asks::Echo(_) => drawn(&mut self.choice, records.len() as u64),
+            Asks::Disk(disk) => drawn(&mut self.choice, disk.places()),
+            Asks::Fill => (turn.fetch_add(1, Ordering::Relaxed), true),
+        };
+        if config.asks == Asks::Fill && record >= records.len() {
+            return false;
+        }
         self.request = Request { record, set, hello: false, intended, sent: clock::now() };
         self.phase = Phase::Sending(0);
+        true
     }
 
     /// The same for the connection's handshake.
@@ -101,11 +119,11 @@ impl Talk {
     pub(super) fn put(&self, common: &Common, into: &mut Vec<u8>) -> bool {
         into.clear();
         let Talk { phase: Phase::Sending(sent), request, .. } = *self else { return false };
-        let Common { config, records } = common;
+        let Common { config, records, .. } = common;
         match config.asks {
             Asks::Disk(disk) => disk.put(request.question(), sent, PIECE, into),
             Asks::Echo(bytes) => into.resize((bytes as usize - sent).min(PIECE), b'.'),
-            Asks::Records => {
+            Asks::Records | Asks::Fill => {
                 match request.set {
                     true => records.put_set(request.record, true, into),
                     false => records.put_get(request.record, into),
@@ -133,7 +151,7 @@ impl Talk {
     /// Bytes of the request; `None` of records, whose requests are put whole.
     fn length(&self, asks: Asks) -> Option<usize> {
         match asks {
-            Asks::Records => None,
+            Asks::Records | Asks::Fill => None,
             Asks::Echo(bytes) => Some(bytes as usize),
             Asks::Disk(disk) => Some(disk.length(self.request.question())),
         }
@@ -151,12 +169,14 @@ impl Talk {
         if !self.is_outstanding() {
             return Err(Trouble::NotAsked);
         }
-        let Common { config, records } = common;
+        let Common { config, records, .. } = common;
         let (parser, request) = (&mut self.parser, self.request);
         let fed = match config.asks {
             Asks::Disk(disk) => self.replies.feed(&disk, request.question(), bytes),
             Asks::Echo(length) => parser.feed(Asked::Bytes(length), bytes),
-            Asks::Records => parser.feed(records.asked(request.record, request.set), bytes),
+            Asks::Records | Asks::Fill => {
+                parser.feed(records.asked(request.record, request.set), bytes)
+            }
         };
         match fed {
             Ok((_, None)) => Ok(None),

@@ -29,10 +29,20 @@ impl Http {
     }
 }
 
-fn answer(output: &mut Vec<u8>, status: &str, body: &[u8]) {
+/// Appends an answer, after which the connection is closed or not.
+fn answer(output: &mut Vec<u8>, status: &str, body: &[u8], close: bool) {
+    let (length, next) = (body.len(), if close { "close" } else { "keep-alive" });
     // A vector takes whatever is written to it.
-    let _ = write!(output, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len());
+    let _ = write!(output, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n");
+    let _ = write!(output, "Connection: {next}\r\n\r\n");
     output.extend_from_slice(body);
+}
+
+/// The bytes of a body, as digits and nothing else. More than can be counted is more than is taken.
+fn length(value: &[u8]) -> Option<usize> {
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let text = std::str::from_utf8(value).ok().filter(|_| digits)?;
+    Some(text.parse().unwrap_or(usize::MAX))
 }
 
 impl StreamService for Http {
@@ -47,27 +57,38 @@ impl StreamService for Http {
             Ok(httparse::Status::Complete(head)) => head,
             Ok(httparse::Status::Partial) => return Served::More,
             Err(_) => {
-                answer(output, "400 Bad Request", b"");
+                answer(output, "400 Bad Request", b"", true);
                 return Served::Close;
             }
         };
-        let value = |name: &str| {
-            let found = request.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name));
-            found.and_then(|header| std::str::from_utf8(header.value).ok())
+        let values = |name: &'static str| {
+            let headers = request.headers.iter();
+            let named = headers.filter(move |it| it.name.eq_ignore_ascii_case(name));
+            named.map(|header| header.value.trim_ascii())
         };
-        let length: usize = value("content-length").and_then(|it| it.parse().ok()).unwrap_or(0);
-        if length > LONGEST - head || value("transfer-encoding").is_some() {
-            answer(output, "413 Content Too Large", b"");
+        // Where two lengths differ, where the next request begins is anybody's guess.
+        let lengths: Vec<_> = values("content-length").map(length).collect();
+        let first = lengths.first().copied().unwrap_or(Some(0));
+        let Some(length) = first.filter(|_| lengths.iter().all(|it| *it == first)) else {
+            answer(output, "400 Bad Request", b"", true);
+            return Served::Close;
+        };
+        if length > LONGEST - head || values("transfer-encoding").next().is_some() {
+            answer(output, "413 Content Too Large", b"", true);
             return Served::Close;
         }
         let Some(body) = input.get(head..head + length) else { return Served::More };
+        let asks = |what: &str| {
+            let mut lists = values("connection").flat_map(|list| list.split(|it| *it == b','));
+            lists.any(|it| it.trim_ascii().eq_ignore_ascii_case(what.as_bytes()))
+        };
+        let close = asks("close") || (request.version == Some(0) && !asks("keep-alive"));
         match (request.method, self.file(request.path.unwrap_or("/"))) {
-            (Some("POST"), _) => answer(output, "200 OK", body),
-            (Some("GET"), Some(file)) => answer(output, "200 OK", &file),
-            (Some("GET"), None) => answer(output, "404 Not Found", b""),
-            _ => answer(output, "405 Method Not Allowed", b""),
+            (Some("POST"), _) => answer(output, "200 OK", body, close),
+            (Some("GET"), Some(file)) => answer(output, "200 OK", &file, close),
+            (Some("GET"), None) => answer(output, "404 Not Found", b"", close),
+            _ => answer(output, "405 Method Not Allowed", b"", close),
         }
-        let close = value("connection").is_some_and(|it| it.eq_ignore_ascii_case("close"));
         if close { Served::Close } else { Served::Took(head + length) }
     }
 

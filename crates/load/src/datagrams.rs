@@ -3,6 +3,7 @@
 //! Each holds when it was due, which an echo brings back: a request that could not be sent in time is
 //! charged for that. Without a schedule it holds when it was sent.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -118,6 +119,7 @@ pub(crate) fn run(
         answered,
         behind,
         misses: 0,
+        errors: BTreeMap::new(),
         // Of what was sent and not answered it is not known whether it waits or is lost.
         latency_ns: told_of(latency.summary(), due, due.saturating_sub(answered), behind),
     })

@@ -1,5 +1,6 @@
 //! What a load has shown.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use napkin_measure::LatencyNs;
@@ -8,7 +9,7 @@ use napkin_measure::report::text::{rate, time};
 use serde::Serialize;
 
 /// Counts of the time that was measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LoadFigures {
     /// The time that was measured, in seconds.
     pub seconds: f64,
@@ -22,6 +23,9 @@ pub struct LoadFigures {
     pub behind: u64,
     /// Gets of a memcached that found nothing.
     pub misses: u64,
+    /// Answers over connections that were refusals, or other than was asked for, by name; what never came is
+    /// left out.
+    pub errors: BTreeMap<String, u64>,
     /// From when a request was due until its answer; without a schedule from its sending. `None` without
     /// an answer. Of a percentile that requests without an answer may exceed only a bound is known.
     pub latency_ns: Option<LatencyNs>,
@@ -78,6 +82,9 @@ impl fmt::Display for LoadFigures {
         if self.misses > 0 {
             write!(f, "; {} gets found nothing", self.misses)?;
         }
+        for (place, (name, times)) in self.errors.iter().enumerate() {
+            write!(f, "{}{name} {times}", if place == 0 { "; errors: " } else { ", " })?;
+        }
         Ok(())
     }
 }
@@ -100,6 +107,7 @@ mod tests {
             answered,
             behind,
             misses: 0,
+            errors: BTreeMap::new(),
             latency_ns: told_of(latency.summary(), due, due - answered, behind),
         }
     }
@@ -126,6 +134,14 @@ mod tests {
         // A little is chance, and no queue that grows.
         let little = second(20_000, 19_900, 19_900).latency_ns.expect("answers");
         assert!(little.at.p99.is_some() && little.at.p999.is_none(), "{little:?}");
+    }
+
+    #[test]
+    fn refusals_are_told_where_there_are_any() {
+        let errors = [("error", 1), ("server-error", 2)].map(|(name, it)| (name.to_owned(), it));
+        let refused = LoadFigures { errors: BTreeMap::from(errors), ..second(100, 100, 100) };
+        let want = "sent 100/s, answered 100/s, p50 5.00 us; errors: error 1, server-error 2";
+        assert_eq!(refused.to_string(), want);
     }
 
     #[test]

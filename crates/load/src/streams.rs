@@ -13,9 +13,6 @@ use crate::figures::{LoadFigures, told_of};
 const WARM_UP: Duration = Duration::from_millis(300);
 /// How often it is looked whether the client still runs.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often the records of a memcached are set before it is asked for them, on average: one in some
-/// thousands is then not there.
-const TIMES: u64 = 8;
 
 fn config(config: &LoadConfig) -> Config {
     let load =
@@ -44,11 +41,10 @@ pub(crate) fn run(
 ) -> Result<LoadFigures, LoadError> {
     let config = config(load);
     if load.ask == Ask::Memcached {
-        let sets = Config { load: Load::Closed, update: 1.0, ..config.clone() };
+        let sets = Config { load: Load::Closed, asks: Asks::Fill, ..config.clone() };
         let mut client = Client::embedded(&sets, host()?)?;
-        client.begin_window()?;
-        let wanted = TIMES * sets.records as u64;
-        while client.end_window()?.sets < wanted {
+        // From its beginning on: no record is set twice.
+        while client.end_window()?.sets < sets.records as u64 {
             if wait(|| client.is_running(), LOOK, sleep) {
                 // What is half filled is not to be measured.
                 client.stop()?;
@@ -92,10 +88,12 @@ fn figures(told: &ClientFigures) -> LoadFigures {
     LoadFigures {
         seconds: told.wall_ns as f64 / 1e9,
         asked_per_s: told.asked_per_s,
-        sent: told.requests + told.outstanding,
+        // Without what was under way when the time began, whose answers are among these.
+        sent: (told.requests + told.outstanding).saturating_sub(told.carried),
         answered: told.requests,
         behind: told.abandoned + told.backlog,
         misses: told.misses,
+        errors: told.errors.clone(),
         latency_ns: told_of(told.latency_ns, told.due, unanswered, unanswered),
     }
 }

@@ -206,7 +206,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub(crate) memory: usize,
     /// Serve memcached over UDP as well, as its clients for UDP expect; for networks that let no forged
-    /// address in, for answers may be a hundred times as long as what asked for them.
+    /// address in, for answers may be thousands of times as long as what asked for them.
     #[arg(long)]
     pub(crate) udp: bool,
     /// Bytes of memcached's largest item.

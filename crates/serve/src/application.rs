@@ -29,8 +29,10 @@ pub(super) struct Progress {
     pub(super) received: AtomicU64,
     pub(super) replied: AtomicU64,
     pub(super) failed: AtomicU64,
-    /// Not answered: from the port of a service, or no request.
+    /// Not answered: from the port of a service.
     pub(super) refused: AtomicU64,
+    /// Not answered, for it was none.
+    pub(super) no_request: AtomicU64,
     /// Segments of no connection, to a TCP port that is not served.
     pub(super) no_listener: AtomicU64,
     /// TCP connections that were not begun, or pushed out half-open, for want of room.
@@ -88,10 +90,12 @@ impl<S: UdpExchange> Serving<S> {
             Kind::Memcached(memcached) => {
                 memcached.serve_ready(now, BATCH);
                 let (served, failed) = (memcached.served(), memcached.failed());
+                let replied = served.saturating_sub(failed + memcached.silent());
                 progress.received.store(served, Ordering::Relaxed);
-                progress.replied.store(served - failed, Ordering::Relaxed);
+                progress.replied.store(replied, Ordering::Relaxed);
                 progress.failed.store(failed, Ordering::Relaxed);
                 progress.refused.store(memcached.refused(), Ordering::Relaxed);
+                progress.no_request.store(memcached.no_request(), Ordering::Relaxed);
             }
         }
     }

@@ -145,7 +145,7 @@ impl Serves for Place<'_> {
         let thread = spawn(self.name(), self.cpus.to_vec(), move || {
             let goes_on = |tcp: &OsTcp<_>, pump: &Pump<S>| {
                 counted.received.store(pump.served, Ordering::Relaxed);
-                counted.replied.store(pump.served, Ordering::Relaxed);
+                counted.replied.store(pump.replied(), Ordering::Relaxed);
                 counted.no_place.store(tcp.counters().refused, Ordering::Relaxed);
                 !ends.load(Ordering::Acquire)
             };

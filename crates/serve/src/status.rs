@@ -23,7 +23,7 @@ pub struct Totals {
     pub devices: Option<DeviceTotals>,
     /// Datagrams, or requests over TCP, that the application took.
     pub received: u64,
-    /// Those that it answered.
+    /// Those that it answered: of a memcached not what wants no answer.
     pub replies: u64,
     /// Every drop by the name of its counter, of devices, stacks and applications; no zeros.
     pub drops: BTreeMap<&'static str, u64>,
@@ -57,6 +57,7 @@ impl Totals {
             for (name, count) in [
                 ("reply_failed", &progress.failed),
                 ("from_service", &progress.refused),
+                ("no_request", &progress.no_request),
                 ("no_listener", &progress.no_listener),
                 ("no_place", &progress.no_place),
             ] {

@@ -53,7 +53,8 @@ impl Streams {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, seconds);
         let epoch = unix - seconds(Duration::from_nanos(napkin_engine::now()));
-        Ok(Streams::Memcached(Memcached::new(limits, epoch)?))
+        let service = Memcached::new(limits, epoch)?.started_at(napkin_engine::now());
+        Ok(Streams::Memcached(service))
     }
 
     /// A remote disk.
@@ -183,7 +184,7 @@ impl Serves for Place<'_> {
             let _ = waits.serve(&mut worker, &mut pump, |worker, pump| {
                 let counters = worker.counters();
                 counted.received.store(pump.served, Ordering::Relaxed);
-                counted.replied.store(pump.served, Ordering::Relaxed);
+                counted.replied.store(pump.replied(), Ordering::Relaxed);
                 counted.failed.store(counters.send_failures, Ordering::Relaxed);
                 counted.no_listener.store(counters.unknown, Ordering::Relaxed);
                 counted.no_place.store(counters.refused + counters.pushed_out, Ordering::Relaxed);

@@ -75,7 +75,7 @@ impl<S: Exchange> Service for Echo<S> {
 }
 
 /// Whether a message between these ports (source and destination) came from a service.
-fn from_service((from, to): (u16, u16)) -> bool {
+pub(crate) fn from_service((from, to): (u16, u16)) -> bool {
     from < FIRST_CLIENT_PORT || from == to
 }
 

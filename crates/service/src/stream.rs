@@ -61,6 +61,11 @@ pub trait StreamService {
     /// Hands over what was begun since the last call; called after they were served.
     fn submit(&mut self) {}
 
+    /// Requests that were served and have no answer, as whoever sent them wanted.
+    fn silent(&self) -> u64 {
+        0
+    }
+
     /// Bytes of the longest request: a connection that has sent as many, and still wants to send more,
     /// is closed.
     fn longest_request(&self) -> usize;
@@ -91,6 +96,13 @@ impl<S> Pump<S> {
     /// A pump for a service.
     pub fn new(service: S) -> Pump<S> {
         Pump { service, opened: 0, served: 0 }
+    }
+}
+
+impl<S: StreamService> Pump<S> {
+    /// Requests that were answered, or are to be.
+    pub fn replied(&self) -> u64 {
+        self.served.saturating_sub(self.service.silent())
     }
 }
 

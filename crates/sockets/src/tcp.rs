@@ -182,19 +182,21 @@ impl<T> OsTcp<T> {
 
     /// Tells the application what the last wait has found. `now` is any clock that does not go back.
     pub fn step<A: TcpApplication<State = T>>(&mut self, now: Ns, application: &mut A) {
-        self.collect(application);
         let (mut accepts, events) = (false, std::mem::take(&mut self.events));
+        if events.contains(&OTHER) {
+            // It is readable: nothing is waited for. Before what has ended is collected: what ends later
+            // signals it anew, and there is another step, which hands over what is begun again for it.
+            let read = |event| rustix::io::read(event, &mut [0; 8]);
+            let _ = self.other.as_ref().map(read);
+        }
+        self.collect(application);
         for place in std::mem::take(&mut self.again) {
             self.look(place, now, application);
         }
         for event in &events {
             match *event {
                 LISTENER => accepts = true,
-                OTHER => {
-                    // It is readable: nothing is waited for.
-                    let read = |event| rustix::io::read(event, &mut [0; 8]);
-                    let _ = self.other.as_ref().map(read);
-                }
+                OTHER => {}
                 place => self.look(place as usize, now, application),
             }
         }

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
@@ -181,6 +182,92 @@ fn an_answer_that_is_ready_later_is_sent_then() {
         tcp.step(begun.elapsed().as_nanos() as u64, &mut later);
     }
     assert_eq!(&back, b"later");
+}
+
+/// A disk that has done the first half of an operation just after it was looked whether anything has ended, so
+/// that the last look of that step finds it, and the other half is to be handed over.
+struct Halves {
+    event: Arc<OwnedFd>,
+    flow: Option<Flow>,
+    at: Half,
+}
+
+/// How far the operation is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Half {
+    Nothing,
+    /// It is with the kernel, which signals the end of something else.
+    Begun,
+    /// The next look is too early.
+    First,
+    /// The first half is done, and nobody has looked.
+    Done,
+    /// The second half waits to be handed over.
+    Waiting,
+    Ended,
+}
+
+impl Halves {
+    fn signal(&self) {
+        rustix::io::write(&self.event, &1u64.to_ne_bytes()).expect("it is signalled");
+    }
+}
+
+impl TcpApplication for Halves {
+    type State = ();
+
+    fn opened(&mut self, _: Flow) {}
+
+    fn ready(&mut self, (): &mut (), stream: &mut impl ByteStream, _: u64) {
+        if stream.receive(&mut Vec::new(), 1_000) > 0 {
+            self.flow = Some(stream.flow());
+        }
+        if self.at == Half::Ended {
+            stream.send(b"whole");
+        }
+    }
+
+    fn collect(&mut self, look_at: &mut dyn FnMut(Flow)) {
+        match (self.at, self.flow) {
+            (Half::Begun, _) => self.at = Half::First,
+            (Half::First, _) => {
+                self.at = Half::Done;
+                self.signal();
+            }
+            (Half::Done, _) => self.at = Half::Waiting,
+            (Half::Ended, Some(flow)) => look_at(flow),
+            _ => {}
+        }
+    }
+
+    fn submit(&mut self) {
+        match self.at {
+            Half::Nothing if self.flow.is_some() => {
+                self.at = Half::Begun;
+                self.signal();
+            }
+            Half::Waiting => self.at = Half::Ended,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_is_begun_again_after_the_last_look_is_handed_over_without_anybody_else() {
+    let mut tcp = OsTcp::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 4).expect("it listens");
+    let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"));
+    tcp.watch(Arc::clone(&event)).expect("it watches");
+    let mut client = TcpStream::connect(tcp.address().expect("its address")).expect("it answers");
+    client.set_nonblocking(true).expect("an option");
+    client.write_all(b"both").expect("it takes them");
+    let mut halves = Halves { event, flow: None, at: Half::Nothing };
+    let (mut back, begun) = ([0; 5], Instant::now());
+    while client.read_exact(&mut back).is_err() {
+        tcp.wait(Some(MINUTE)).expect("it waits");
+        assert!(begun.elapsed() < MINUTE, "{:?}", halves.at);
+        tcp.step(begun.elapsed().as_nanos() as u64, &mut halves);
+    }
+    assert_eq!(&back, b"whole");
 }
 
 /// Answers the first request with as many bytes as the kernel takes, and closes.

@@ -9,6 +9,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 pub struct Disk {
     file: Arc<File>,
     size: u64,
+    /// A flush of any of its handles has failed.
+    lost: Arc<AtomicBool>,
     warning: Option<String>,
 }
 
@@ -104,7 +107,10 @@ impl Disk {
         let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
         match size {
             0 => Err(DiskError::Empty(path.to_owned())),
-            _ => Ok(Disk { file: Arc::new(file), size, warning: warning(path, read_only) }),
+            _ => {
+                let warning = warning(path, read_only);
+                Ok(Disk { file: Arc::new(file), size, lost: Arc::default(), warning })
+            }
         }
     }
 
@@ -114,12 +120,14 @@ impl Disk {
     }
 
     /// A handle for one thread. All see one file: the operating system's cache is theirs together, and
-    /// a flush of one covers what any has written.
+    /// a flush of one covers what any has written. Where one has failed all later ones do, for the operating
+    /// system tells of what it could not write once, and drops it.
     ///
     /// # Errors
     /// If this kernel, or whoever confines this process, does not permit io_uring.
     pub fn handle(&self) -> Result<FileStore, DiskError> {
-        FileStore::new(Arc::clone(&self.file), self.size).map_err(DiskError::Ring)
+        let lost = Arc::clone(&self.lost);
+        FileStore::new(Arc::clone(&self.file), self.size, lost).map_err(DiskError::Ring)
     }
 }
 

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
@@ -23,6 +24,8 @@ pub struct FileStore {
     ring: IoUring,
     file: Arc<File>,
     size: u64,
+    /// A flush of any handle has failed, so that none may succeed any more.
+    lost: Arc<AtomicBool>,
     /// Signalled when operations have ended.
     event: Arc<OwnedFd>,
     /// By number, which is what the kernel tells of them.
@@ -45,7 +48,7 @@ struct Job {
 }
 
 impl FileStore {
-    pub(super) fn new(file: Arc<File>, size: u64) -> io::Result<FileStore> {
+    pub(super) fn new(file: Arc<File>, size: u64, lost: Arc<AtomicBool>) -> io::Result<FileStore> {
         let ring = IoUring::new(ENTRIES)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
@@ -53,6 +56,7 @@ impl FileStore {
             ring,
             file,
             size,
+            lost,
             event: Arc::new(event),
             jobs: Vec::new(),
             free: Vec::new(),
@@ -128,6 +132,17 @@ impl FileStore {
                 (job.done >= length).then_some(Ok(()))
             }
             (None, None) => Some(Ok(())),
+        };
+        let ended = match ended {
+            Some(result) if matches!(job.operation.action, Action::Flush) => {
+                if result.is_err() {
+                    self.lost.store(true, Ordering::Relaxed);
+                }
+                // The kernel has told of what was lost by then, and does so once.
+                let lost = self.lost.load(Ordering::Relaxed);
+                Some(if lost { result.and(Err(StoreError::Io)) } else { result })
+            }
+            ended => ended,
         };
         match ended {
             Some(result) => {
@@ -229,5 +244,36 @@ impl std::fmt::Debug for FileStore {
             .field("handed", &self.handed)
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a flush ends with.
+    fn flush(store: &mut FileStore) -> Result<(), StoreError> {
+        store.begin(Operation { tag: 1, offset: 0, action: Action::Flush });
+        loop {
+            store.submit();
+            match store.ended() {
+                Some((_, result)) => return result,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    #[test]
+    fn once_a_flush_has_failed_none_of_any_handle_succeeds() {
+        let lost = Arc::<AtomicBool>::default();
+        let handle = |file| FileStore::new(Arc::new(file), 1, Arc::clone(&lost));
+        let ours = File::open(std::env::current_exe().expect("a path")).expect("a file");
+        // Where io_uring is not permitted there is none.
+        let Ok(mut sound) = handle(ours) else { return };
+        let (pipe, _end) = io::pipe().expect("a pipe");
+        let mut broken = handle(File::from(OwnedFd::from(pipe))).expect("another");
+        assert_eq!(flush(&mut sound), Ok(()));
+        assert_eq!(flush(&mut broken), Err(StoreError::Io), "a pipe has nothing to flush to");
+        assert_eq!(flush(&mut sound), Err(StoreError::Io));
     }
 }

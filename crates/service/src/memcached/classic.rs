@@ -1,16 +1,15 @@
 //! The classic commands.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use napkin_policy::Ns;
+use napkin_policy::{NEVER, Ns};
 
 use super::line::{Line, number};
 use super::stats::count;
-use super::store::{Change, Value};
-use super::{
-    Answered, Data, KEY_LIMIT, Memcached, PIECE, Retrieval, SECOND, VALUE_LIMIT, VERSION, data,
-};
+use super::store::{Change, Entry, Value};
+use super::{Answered, Data, KEY_LIMIT, Memcached, PIECE, Retrieval, VALUE_LIMIT, VERSION, data};
 
 const ERROR: &str = "ERROR\r\n";
 pub(super) const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -34,6 +33,13 @@ pub(super) enum Outcome {
     Exists,
     NotFound,
     TooLarge,
+}
+
+/// The same, and the item as it was then: what was stored, or what kept that from being stored.
+pub(super) type Stored = (Outcome, Option<Arc<Value>>);
+
+pub(super) fn told(outcome: Outcome, item: Option<(&Entry, &Arc<Value>)>) -> Stored {
+    (outcome, item.map(|(_, value)| Arc::clone(value)))
 }
 
 impl Outcome {
@@ -89,7 +95,10 @@ impl Memcached {
             b"stats" => {
                 match line.word() {
                     None => self.print_stats(output, now),
-                    Some(b"reset") => return say(output, "RESET\r\n"),
+                    Some(b"reset") => {
+                        self.reset_stats();
+                        return say(output, "RESET\r\n");
+                    }
                     // Of slabs and settings there is nothing to tell.
                     Some(b"items" | b"slabs" | b"sizes" | b"settings" | b"conns") => {
                         return say(output, "END\r\n");
@@ -176,7 +185,7 @@ impl Memcached {
     /// Gives an item another time to expire; whether there is one.
     pub(super) fn prolong(&self, key: &[u8], expires: Ns, now: Ns) -> bool {
         let hit = self.store.change(key, now, |item| match item {
-            Some((_, value)) => Change::Store(Value { expires, ..value.clone() }, true),
+            Some((_, value)) => Change::Alter(Value { expires, ..value.clone() }, true),
             None => Change::Leave(false),
         });
         count(if hit { &self.stats.touch_hits } else { &self.stats.touch_misses });
@@ -225,7 +234,7 @@ impl Memcached {
         };
         count(&self.stats.cmd_set);
         let value = Value { flags, expires: self.expires(exptime, now), ..Value::new(value, now) };
-        let stored = self.store_value(set, None, key, &value, now);
+        let (stored, _) = self.store_value(set, None, key, &value, now);
         if !quiet {
             output.extend_from_slice(stored.line().as_bytes());
         }
@@ -241,18 +250,19 @@ impl Memcached {
         key: &[u8],
         value: &Value,
         now: Ns,
-    ) -> Outcome {
+    ) -> Stored {
         let joined = |first: &[u8], second: &[u8], old: &Value| {
             if first.len() + second.len() > self.limits.item {
                 return Change::Leave(Outcome::TooLarge);
             }
             let data = [first, second].concat().into();
+            let (stale, stub) = (false, false);
             Change::Store(
-                Value { data, cas: value.cas, stale: false, ..old.clone() },
+                Value { data, cas: value.cas, stale, stub, ..old.clone() },
                 Outcome::Stored,
             )
         };
-        let stored = self.store.change(key, now, |item| match (set, item) {
+        let decide = |item: Option<(&Entry, &Value)>| match (set, item) {
             (Storage::Add, Some(_))
             | (Storage::Replace | Storage::Append | Storage::Prepend, None) => {
                 Change::Leave(Outcome::NotStored)
@@ -267,9 +277,10 @@ impl Memcached {
             (Storage::Append, Some((_, old))) => joined(&old.data, &value.data, old),
             (Storage::Prepend, Some((_, old))) => joined(&value.data, &old.data, old),
             _ => Change::Store(value.clone(), Outcome::Stored),
-        });
+        };
+        let stored = self.store.change_and_tell(key, now, decide, told);
         if let Storage::Cas(_) = set {
-            count(match stored {
+            count(match stored.0 {
                 Outcome::Exists => &self.stats.cas_badval,
                 Outcome::NotFound => &self.stats.cas_misses,
                 _ => &self.stats.cas_hits,
@@ -311,7 +322,7 @@ impl Memcached {
             let Some((_, old)) = item else { return Change::Leave(Ok(None)) };
             let Some(next) = sum(&old.data, delta, down) else { return Change::Leave(Err(())) };
             let value = Value { data: digits(next, &old.data, down), cas: 0, ..old.clone() };
-            Change::Store(value, Ok(Some(next)))
+            Change::Alter(value, Ok(Some(next)))
         });
         let counts = match (down, &next) {
             (false, Ok(None)) => &self.stats.incr_misses,
@@ -359,8 +370,12 @@ impl Memcached {
         }
         count(&self.stats.cmd_flush);
         match delay {
-            ..=0 => self.store.clear(),
-            _ => self.store.flush_at(now.saturating_add((delay as Ns).saturating_mul(SECOND))),
+            ..=0 => {
+                // A later one that was asked for before does not come any more.
+                self.store.flush_at(NEVER, now);
+                self.store.clear();
+            }
+            _ => self.store.flush_at(self.expires(delay, now), now),
         }
         answer(output, quiet, "OK\r\n")
     }

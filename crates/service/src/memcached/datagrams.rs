@@ -1,14 +1,16 @@
 //! memcached over UDP, as protocol.txt has it: a header of eight bytes before each datagram, and answers
 //! in as many datagrams as they take.
 //!
-//! Whoever forges his address has answers sent to somebody else, and a `get` of a large value is a
-//! thousand times as long as its request: this is for networks that let no foreign address in, and no
-//! answer is longer than [`ANSWER_LIMIT`].
+//! Whoever forges his address has answers sent to somebody else, and that of a `get` of large values is
+//! thousands of times as long as its request: this is for networks that let no foreign address in, and no
+//! answer is longer than [`ANSWER_LIMIT`]. What comes from the port of a service is not answered, as by an
+//! [echo](crate::echo): a memcached there would answer our answer, and we his, for ever.
 
 use napkin_policy::Ns;
 use napkin_stack::{Message, UdpExchange};
 
 use super::{Client, Memcached};
+use crate::echo::from_service;
 use crate::{Served, Service, StreamService};
 
 /// Bytes before each datagram's own: request id, number of the datagram, how many there are, 0.
@@ -25,14 +27,25 @@ pub struct MemcachedUdp<S> {
     memcached: Memcached,
     output: Vec<u8>,
     served: u64,
+    silent: u64,
     failed: u64,
     refused: u64,
+    no_request: u64,
 }
 
 impl<S: UdpExchange> MemcachedUdp<S> {
     /// Serves this socket from now on.
     pub fn new(socket: S, memcached: Memcached) -> MemcachedUdp<S> {
-        MemcachedUdp { socket, memcached, output: Vec::new(), served: 0, failed: 0, refused: 0 }
+        MemcachedUdp {
+            socket,
+            memcached,
+            output: Vec::new(),
+            served: 0,
+            silent: 0,
+            failed: 0,
+            refused: 0,
+            no_request: 0,
+        }
     }
 
     /// Requests that were served, those that want no answer included.
@@ -40,14 +53,24 @@ impl<S: UdpExchange> MemcachedUdp<S> {
         self.served
     }
 
+    /// Those of them that want no answer.
+    pub fn silent(&self) -> u64 {
+        self.silent
+    }
+
     /// Answers that could not be sent, or not in whole; the stack's own sockets count the reasons.
     pub fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Datagrams without a header, or of a request in several: they are dropped, as memcached does.
+    /// Datagrams that were dropped because they came from the port of a service.
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// Datagrams without a header, or of a request in several: they are dropped, as memcached does.
+    pub fn no_request(&self) -> u64 {
+        self.no_request
     }
 
     /// Serves the request of one datagram into `output`.
@@ -87,16 +110,21 @@ impl<S: UdpExchange> Service for MemcachedUdp<S> {
             && let Some(datagram) = self.socket.try_recv()
         {
             served += 1;
-            let Some((header, request)) = datagram.payload().split_first_chunk::<HEADER>() else {
+            if datagram.ports().is_some_and(from_service) {
                 self.refused += 1;
+                continue;
+            }
+            let Some((header, request)) = datagram.payload().split_first_chunk::<HEADER>() else {
+                self.no_request += 1;
                 continue;
             };
             if header[4..6] != [0, 1] {
-                self.refused += 1;
+                self.no_request += 1;
                 continue;
             }
             self.answer(request, now);
             self.served += 1;
+            self.silent += u64::from(self.output.is_empty());
             let id = [header[0], header[1]];
             let parts = self.output.chunks(DATAGRAM - HEADER);
             let count = (parts.len() as u16).to_be_bytes();
@@ -155,9 +183,13 @@ mod tests {
 
         /// Sends a datagram; what came back, each with its header.
         fn send(&mut self, payload: &[u8]) -> Vec<Vec<u8>> {
+            self.send_from(4_000, payload)
+        }
+
+        fn send_from(&mut self, port: u16, payload: &[u8]) -> Vec<Vec<u8>> {
             let mut frame = self.pool.take().unwrap();
             let build = FrameBuilder::new(PEER, US);
-            let length = build.udp(frame.buffer(), 4_000, 11_211, payload).unwrap();
+            let length = build.udp(frame.buffer(), port, 11_211, payload).unwrap();
             frame.set_len(length);
             self.input.deliver(&mut vec![frame], 0);
             assert_eq!(self.service.serve_ready(1, 8), 1);
@@ -189,7 +221,7 @@ mod tests {
         assert_eq!(server.say(9, "mg k v\r\nmn\r\n"), "VA 2\r\nhi\r\nMN\r\n");
         assert_eq!(server.say(1, "set q 0 0 1 noreply\r\nx\r\n"), "");
         assert_eq!(server.say(2, "get q"), "CLIENT_ERROR bad data chunk\r\n");
-        assert_eq!(server.service.served(), 5);
+        assert_eq!((server.service.served(), server.service.silent()), (5, 1));
     }
 
     #[test]
@@ -215,6 +247,16 @@ mod tests {
         {
             assert!(server.send(payload).is_empty());
         }
-        assert_eq!((server.service.served(), server.service.refused()), (0, 3));
+        assert_eq!((server.service.served(), server.service.no_request()), (0, 3));
+    }
+
+    #[test]
+    fn a_service_is_not_answered() {
+        let mut server = Server::new();
+        // Of another memcached, whose answers have our own form, and of a reserved port.
+        for port in [11_211, 53] {
+            assert!(server.send_from(port, b"\0\x07\0\0\0\x01\0\0ERROR\r\n").is_empty());
+        }
+        assert_eq!((server.service.served(), server.service.refused()), (0, 2));
     }
 }

@@ -3,106 +3,17 @@
 //! Their flags are single letters, some with a value behind them; what was asked for is answered in the
 //! order of asking.
 
-use std::borrow::Cow;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
 use napkin_policy::{NEVER, Ns};
 
-use super::classic::{FORMAT, Outcome, Storage, digits, is_key, sum};
-use super::line::{Line, number};
+use super::classic::{FORMAT, Outcome, Storage, Stored, digits, sum, told};
+use super::flags::{Flags, key};
+use super::line::Line;
 use super::stats::count;
 use super::store::{Change, Entry, Value};
 use super::{Answered, Data, Memcached, SECOND, VALUE_LIMIT, data};
-
-/// The most flags of a command.
-const FLAGS: usize = 32;
-/// Those that there are; `P` and `L` are for proxies, which may leave them in.
-const KNOWN: &[u8] = b"bcfhklqstvxCDEFIJLMNOPRST";
-/// Bytes of the longest opaque.
-const OPAQUE: usize = 32;
-
-/// The flags of a command, each with what stands behind its letter.
-struct Flags<'a>(Vec<(u8, &'a [u8])>);
-
-impl<'a> Flags<'a> {
-    fn read(line: &mut Line<'a>) -> Result<Flags<'a>, &'static str> {
-        let mut flags = Vec::new();
-        while let Some((letter, value)) = line.word().and_then(|word| word.split_first()) {
-            if flags.len() == FLAGS {
-                return Err("CLIENT_ERROR options flags are too long\r\n");
-            }
-            if flags.iter().any(|(other, _)| other == letter) {
-                return Err("CLIENT_ERROR duplicate flag\r\n");
-            }
-            if !KNOWN.contains(letter) {
-                return Err("CLIENT_ERROR invalid flag\r\n");
-            }
-            if *letter == b'O' && value.len() > OPAQUE {
-                return Err("CLIENT_ERROR opaque token too long\r\n");
-            }
-            flags.push((*letter, value));
-        }
-        Ok(Flags(flags))
-    }
-
-    fn has(&self, letter: u8) -> bool {
-        self.0.iter().any(|(other, _)| *other == letter)
-    }
-
-    fn value(&self, letter: u8) -> Option<&'a [u8]> {
-        self.0.iter().find(|(other, _)| *other == letter).map(|(_, value)| *value)
-    }
-
-    /// A flag's number; `Err` if it has none.
-    fn number<N: std::str::FromStr>(&self, letter: u8) -> Result<Option<N>, &'static str> {
-        let Some(value) = self.value(letter) else { return Ok(None) };
-        number(value).map(Some).ok_or("CLIENT_ERROR bad token in command line format\r\n")
-    }
-
-    /// What is answered whatever became of the command: the key and the opaque.
-    fn echo(&self, word: &[u8], output: &mut Vec<u8>) {
-        for (letter, value) in &self.0 {
-            match letter {
-                b'O' => output.extend_from_slice(&[b" O", *value].concat()),
-                b'k' => output.extend_from_slice(&[b" k", word].concat()),
-                b'b' => output.extend_from_slice(b" b"),
-                _ => {}
-            }
-        }
-    }
-}
-
-/// A command's key, as it is stored: given in base64 with flag `b`.
-fn key<'a>(word: &'a [u8], flags: &Flags<'_>) -> Option<Cow<'a, [u8]>> {
-    let key = if flags.has(b'b') { Cow::Owned(base64(word)?) } else { Cow::Borrowed(word) };
-    (is_key(&key) && word.len() <= super::KEY_LIMIT).then_some(key)
-}
-
-fn base64(word: &[u8]) -> Option<Vec<u8>> {
-    let digits = word.strip_suffix(b"==").or(word.strip_suffix(b"=")).unwrap_or(word);
-    if !word.len().is_multiple_of(4) {
-        return None;
-    }
-    let (mut bits, mut held, mut bytes) = (0u32, 0, Vec::with_capacity(word.len() / 4 * 3));
-    for digit in digits {
-        let value = match digit {
-            b'A'..=b'Z' => digit - b'A',
-            b'a'..=b'z' => digit - b'a' + 26,
-            b'0'..=b'9' => digit - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            bytes.push((bits >> held) as u8);
-        }
-    }
-    Some(bytes)
-}
 
 /// A result of two letters, with the flags that are always answered; nothing where `q` asks for silence.
 fn result(
@@ -114,7 +25,7 @@ fn result(
 ) -> Answered {
     if !quiet {
         output.extend_from_slice(code.as_bytes());
-        flags.echo(word, output);
+        flags.echo(word, None, output);
         output.extend_from_slice(b"\r\n");
     }
     Answered::Line
@@ -145,7 +56,7 @@ fn describe(
             b'l' => write!(output, " l{}", now.saturating_sub(read) / SECOND),
             b'O' => output.write_all(&[b" O", *given].concat()),
             b'k' => output.write_all(&[b" k", word].concat()),
-            b'b' => output.write_all(b" b"),
+            b'b' if flags.has(b'k') => output.write_all(b" b"),
             _ => Ok(()),
         };
     }
@@ -220,15 +131,7 @@ impl Memcached {
             self.prolong(key, self.expires(exptime, now), now);
         }
         let vivify = flags.number::<i64>(b'N')?;
-        let mut vivified = false;
-        if let Some(exptime) = vivify {
-            let expires = self.expires(exptime, now);
-            vivified = self.store.change(key, now, |item| match item {
-                Some(_) => Change::Leave(false),
-                None => Change::Store(Value { expires, cas, ..Value::new(b"", now) }, true),
-            });
-        }
-        let hit = self.store.get(key, now, |entry, value| {
+        let mut answer = |entry: &Entry, value: &Value, vivified: bool| {
             if flags.has(b'v') {
                 let _ = write!(output, "VA {}", value.data.len());
             } else {
@@ -238,8 +141,10 @@ impl Memcached {
             // Whoever is told W stores it anew; others are told Z meanwhile.
             let old = recache
                 .is_some_and(|least| value.expires != NEVER && ttl(value.expires, now) < least);
-            if vivified || value.stale || old || entry.won.load(Ordering::Relaxed) {
-                let won = entry.won.swap(true, Ordering::Relaxed);
+            if vivified {
+                output.extend_from_slice(b" W");
+            } else if value.stub || value.stale || old || entry.won.load(Ordering::Relaxed) {
+                let won = value.stub || entry.won.swap(true, Ordering::Relaxed);
                 output.extend_from_slice(if won { b" Z" } else { b" W" });
             }
             if value.stale {
@@ -250,16 +155,33 @@ impl Memcached {
                 output.extend_from_slice(&value.data);
                 output.extend_from_slice(b"\r\n");
             }
-            entry.read.store(now, Ordering::Relaxed);
-            entry.fetched.store(true, Ordering::Relaxed);
-        });
+            if !flags.has(b'u') {
+                entry.was_read(now);
+            }
+        };
+        let (hit, vivified) = match vivify {
+            None => {
+                let hit = self.store.peek(key, now, |entry, value| answer(entry, value, false));
+                (hit.is_some(), false)
+            }
+            Some(exptime) => {
+                let expires = self.expires(exptime, now);
+                let stub = || Value { expires, cas, stub: true, ..Value::new(b"", now) };
+                let decide = |item: Option<(&Entry, &Value)>| match item {
+                    Some(_) => Change::Leave(false),
+                    None => Change::Store(stub(), true),
+                };
+                self.store.change_and_tell(key, now, decide, |vivified, item| {
+                    if let Some((entry, value)) = item {
+                        answer(entry, value, vivified);
+                    }
+                    (item.is_some(), vivified)
+                })
+            }
+        };
         let counts = &self.stats;
-        count(if hit.is_some() && !vivified { &counts.get_hits } else { &counts.get_misses });
-        if hit.is_none() && !quiet {
-            // A miss has no flags, so that many of them cost little.
-            output.extend_from_slice(b"EN\r\n");
-        }
-        Ok(Answered::Line)
+        count(if hit && !vivified { &counts.get_hits } else { &counts.get_misses });
+        Ok(if hit { Answered::Line } else { result("EN", quiet, word, flags, output) })
     }
 
     fn meta_set(
@@ -307,7 +229,7 @@ impl Memcached {
             }
         };
         count(&self.stats.cmd_set);
-        let stored = match (compare, mode) {
+        let (stored, item) = match (compare, mode) {
             (Some(cas), Storage::Set | Storage::Replace) if flags.has(b'I') => {
                 self.invalidate_or_store(key, cas, &value, now)
             }
@@ -316,7 +238,7 @@ impl Memcached {
             }
             (compare, Storage::Append | Storage::Prepend) => {
                 let stored = self.store_value(mode, compare, key, &value, now);
-                match (stored, vivify) {
+                match (stored.0, vivify) {
                     (Outcome::NotStored, Some(exptime)) => {
                         let expires = self.expires(exptime, now);
                         let value = Value { expires, ..value };
@@ -340,14 +262,7 @@ impl Memcached {
         };
         if !(flags.has(b'q') && stored == Outcome::Stored) {
             output.extend_from_slice(code.as_bytes());
-            let told = self.store.get(key, now, |entry, value| {
-                let asked = |letter: &u8| b"cskbO".contains(letter);
-                let kept = flags.0.iter().filter(|(letter, _)| asked(letter)).copied().collect();
-                describe((entry, value), word, &Flags(kept), now, output);
-            });
-            if told.is_none() {
-                flags.echo(word, output);
-            }
+            flags.echo(word, item.as_deref(), output);
             output.extend_from_slice(b"\r\n");
         }
         Answered::Value(bytes + 2)
@@ -355,15 +270,16 @@ impl Memcached {
 
     /// A compare-and-store that also takes a value whose CAS is larger than the one compared with: it is
     /// stored, and marked stale.
-    fn invalidate_or_store(&self, key: &[u8], cas: u64, value: &Value, now: Ns) -> Outcome {
-        self.store.change(key, now, |item| match item {
+    fn invalidate_or_store(&self, key: &[u8], cas: u64, value: &Value, now: Ns) -> Stored {
+        let decide = |item: Option<(&Entry, &Value)>| match item {
             None => Change::Leave(Outcome::NotFound),
             Some((_, old)) if cas == old.cas => Change::Store(value.clone(), Outcome::Stored),
             Some((_, old)) if cas < old.cas => {
                 Change::Store(Value { stale: true, ..value.clone() }, Outcome::Stored)
             }
             Some(_) => Change::Leave(Outcome::Exists),
-        })
+        };
+        self.store.change_and_tell(key, now, decide, told)
     }
 
     fn meta_delete(
@@ -392,7 +308,7 @@ impl Memcached {
                 true => Value { data: Box::default(), flags: 0, ..kept },
                 false => kept,
             };
-            Change::Store(Value { stale: flags.has(b'I'), ..kept }, "HD")
+            Change::Alter(Value { stale: flags.has(b'I'), stub: false, ..kept }, "HD")
         });
         count(if code == "NF" { &self.stats.delete_misses } else { &self.stats.delete_hits });
         let quiet = flags.has(b'q') && code != "EX";
@@ -417,13 +333,12 @@ impl Memcached {
         let compare = flags.number::<u64>(b'C')?;
         let cas = flags.number::<u64>(b'E')?.unwrap_or(0);
         let (create, exptime) = (flags.number::<i64>(b'N')?, flags.number::<i64>(b'T')?);
-        // What was stored: another may have deleted it again before it is told, or it expires at once.
-        let mut told: Box<[u8]> = Box::default();
-        let code = self.store.change(key, now, |item| {
+        let wanted = flags.has(b'v');
+        let silent = flags.has(b'q') && !wanted;
+        let decide = |item: Option<(&Entry, &Value)>| {
             let Some((_, old)) = item else {
                 let Some(exptime) = create else { return Change::Leave(Ok("NF")) };
                 let value = Value::new(first.to_string().as_bytes(), now);
-                told.clone_from(&value.data);
                 let expires = self.expires(exptime, now);
                 return Change::Store(Value { expires, cas, ..value }, Ok("HD"));
             };
@@ -433,8 +348,28 @@ impl Memcached {
             let Some(next) = sum(&old.data, delta, down) else { return Change::Leave(Err(())) };
             let expires = exptime.map_or(old.expires, |exptime| self.expires(exptime, now));
             let data = digits(next, &old.data, down);
-            told.clone_from(&data);
-            Change::Store(Value { data, cas, expires, ..old.clone() }, Ok("HD"))
+            Change::Alter(Value { data, cas, expires, ..old.clone() }, Ok("HD"))
+        };
+        let code = self.store.change_and_tell(key, now, decide, |code, item| {
+            if code == Ok("HD")
+                && !silent
+                && let Some((entry, value)) = item
+            {
+                let number = value.data.trim_ascii_end();
+                match wanted {
+                    true => {
+                        let _ = write!(output, "VA {}", number.len());
+                    }
+                    false => output.extend_from_slice(b"HD"),
+                }
+                describe((entry, value), word, flags, now, output);
+                output.extend_from_slice(b"\r\n");
+                if wanted {
+                    output.extend_from_slice(number);
+                    output.extend_from_slice(b"\r\n");
+                }
+            }
+            code
         });
         let Ok(code) = code else {
             return Err("CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
@@ -446,37 +381,10 @@ impl Memcached {
             (true, true) => &self.stats.decr_hits,
             (true, false) => &self.stats.decr_misses,
         });
-        if code != "HD" {
-            return Ok(result(code, flags.has(b'q') && code == "NF", word, flags, output));
-        }
-        if flags.has(b'q') && !flags.has(b'v') {
+        if code == "HD" {
             return Ok(Answered::Line);
         }
-        let number = told.trim_ascii_end();
-        let there = self.store.get(key, now, |entry, value| {
-            match flags.has(b'v') {
-                true => {
-                    let _ = write!(output, "VA {}", number.len());
-                }
-                false => output.extend_from_slice(b"HD"),
-            }
-            describe((entry, value), word, flags, now, output);
-            output.extend_from_slice(b"\r\n");
-            if flags.has(b'v') {
-                output.extend_from_slice(number);
-                output.extend_from_slice(b"\r\n");
-            }
-        });
-        if there.is_none() {
-            // What is asked of it has gone with it.
-            let (value, code) = (flags.has(b'v'), format!("VA {}", number.len()));
-            result(if value { &code } else { "HD" }, false, word, flags, output);
-            if value {
-                output.extend_from_slice(number);
-                output.extend_from_slice(b"\r\n");
-            }
-        }
-        Ok(Answered::Line)
+        Ok(result(code, flags.has(b'q') && code == "NF", word, flags, output))
     }
 
     fn meta_debug(&self, word: &[u8], key: &[u8], output: &mut Vec<u8>, now: Ns) -> Answered {

@@ -6,6 +6,7 @@
 
 mod classic;
 pub mod datagrams;
+mod flags;
 mod line;
 mod meta;
 mod stats;
@@ -25,8 +26,11 @@ use line::Line;
 
 /// Bytes of the longest key.
 pub const KEY_LIMIT: usize = 250;
-/// Bytes of the longest command line: a `get` of many keys.
+/// Bytes of the longest command line, but for those of `get` and `gets`.
 const LINE_LIMIT: usize = 64 * 1_024;
+/// Bytes of the longest line of a `get` or `gets`, whose keys may be many. A connection holds as much of one that
+/// has not ended, which is less than of a value of the usual largest size.
+const GET_LIMIT: usize = 1_024 * 1_024;
 /// Bytes of values after which the keys of a `get` wait until those were sent. (As many keys as a line
 /// holds, each of the largest item, are thousands of times as much as all items together.)
 const PIECE: usize = 64 * 1_024;
@@ -99,6 +103,10 @@ pub struct Memcached {
     limits: Limits,
     /// The Unix time, in seconds, at time 0 of the clock that requests are served by.
     epoch: i64,
+    /// When it was started, by that clock.
+    started: Ns,
+    /// Requests that were served without an answer, by this thread.
+    silent: u64,
 }
 
 /// What is kept of a connection.
@@ -106,6 +114,8 @@ pub struct Memcached {
 pub struct Client {
     /// Bytes of a refused value that are still to come.
     swallow: usize,
+    /// Bytes at the beginning of what waits in which no line ends.
+    seen: usize,
     /// A `get` of whose keys some are still to be answered.
     retrieval: Option<Retrieval>,
 }
@@ -128,7 +138,13 @@ impl Memcached {
     pub fn new(limits: Limits, epoch: i64) -> Result<Memcached, LimitError> {
         let limits = limits.check()?;
         let store = Arc::new(Store::new(limits.memory));
-        Ok(Memcached { store, stats: Arc::default(), limits, epoch })
+        let stats = Arc::default();
+        Ok(Memcached { store, stats, limits, epoch, started: 0, silent: 0 })
+    }
+
+    /// The same, started at this time of the clock, from which its uptime counts; else at time 0.
+    pub fn started_at(self, now: Ns) -> Memcached {
+        Memcached { started: now, ..self }
     }
 
     /// The items, which all threads share.
@@ -169,6 +185,31 @@ impl StreamService for Memcached {
         output: &mut Vec<u8>,
         now: Ns,
     ) -> Served {
+        let before = output.len();
+        let served = self.answer(client, input, output, now);
+        let silent = matches!(served, Served::Took(_)) && output.len() == before;
+        self.silent += u64::from(silent);
+        served
+    }
+
+    fn silent(&self) -> u64 {
+        self.silent
+    }
+
+    fn longest_request(&self) -> usize {
+        GET_LIMIT.max(LINE_LIMIT + self.limits.item + 2)
+    }
+}
+
+impl Memcached {
+    /// Serves the request at the beginning of `input`.
+    fn answer(
+        &mut self,
+        client: &mut Client,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        now: Ns,
+    ) -> Served {
         if client.swallow > 0 {
             let bytes = client.swallow.min(input.len());
             client.swallow -= bytes;
@@ -179,21 +220,30 @@ impl StreamService for Memcached {
             output.extend_from_slice(b"CLIENT_ERROR the binary protocol is not spoken here\r\n");
             return Served::Close;
         }
-        let Some(end) = input.iter().take(LINE_LIMIT).position(|byte| *byte == b'\n') else {
-            if input.len() >= LINE_LIMIT {
+        let gets =
+            client.retrieval.is_some() || input.starts_with(b"get ") || input.starts_with(b"gets ");
+        let limit = if gets { GET_LIMIT } else { LINE_LIMIT };
+        let part = &input[..input.len().min(limit)];
+        // Not from the beginning each time that a piece of a long line comes.
+        let unseen = part.get(client.seen..).unwrap_or_default();
+        let Some(end) = unseen.iter().position(|byte| *byte == b'\n') else {
+            if input.len() >= limit {
                 output.extend_from_slice(b"CLIENT_ERROR line too long\r\n");
                 return Served::Close;
             }
+            client.seen = input.len();
             return Served::More;
         };
+        let end = end + std::mem::take(&mut client.seen);
         let line = &input[..end];
         let mut line = Line::new(line.strip_suffix(b"\r").unwrap_or(line));
         let rest = &input[end + 1..];
         if let Some(retrieval) = client.retrieval.take() {
             return match self.retrieve(&mut line, retrieval, output, now) {
                 Answered::Keys(retrieval) => {
-                    client.retrieval = Some(retrieval);
-                    Served::Part(line.start(input))
+                    let taken = line.start(input);
+                    (client.retrieval, client.seen) = (Some(retrieval), end - taken);
+                    Served::Part(taken)
                 }
                 _ => Served::Part(end + 1),
             };
@@ -211,16 +261,16 @@ impl StreamService for Memcached {
                 Served::Took(end + 1)
             }
             Answered::Keys(retrieval) => {
-                client.retrieval = Some(retrieval);
-                Served::Took(line.start(input))
+                let taken = line.start(input);
+                (client.retrieval, client.seen) = (Some(retrieval), end - taken);
+                Served::Took(taken)
             }
-            Answered::More => Served::More,
+            Answered::More => {
+                client.seen = end;
+                Served::More
+            }
             Answered::Quit => Served::Close,
         }
-    }
-
-    fn longest_request(&self) -> usize {
-        LINE_LIMIT + self.limits.item + 2
     }
 }
 

@@ -68,6 +68,14 @@ impl Stats {
 }
 
 impl Memcached {
+    /// Counts from 0 again (`stats reset`).
+    pub(super) fn reset_stats(&self) {
+        for (_, counter) in self.stats.all() {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.store.reset_counts();
+    }
+
     /// The answer to `stats`.
     pub(super) fn print_stats(&self, output: &mut Vec<u8>, now: Ns) {
         let seconds = now / SECOND;
@@ -76,7 +84,7 @@ impl Memcached {
             let _ = write!(output, "STAT {name} {value}\r\n");
         };
         line("pid", &std::process::id());
-        line("uptime", &seconds);
+        line("uptime", &(now.saturating_sub(self.started) / SECOND));
         line("time", &(self.epoch + seconds as i64));
         line("version", &VERSION);
         line("pointer_size", &usize::BITS);

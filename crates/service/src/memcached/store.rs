@@ -31,6 +31,8 @@ pub struct Value {
     pub stored: Ns,
     /// It was invalidated by a meta command, and waits to be stored anew.
     pub stale: bool,
+    /// It is nobody's value yet: whoever found nothing was told to store one.
+    pub stub: bool,
 }
 
 /// An item with its key's bookkeeping.
@@ -49,11 +51,29 @@ pub struct Entry {
     pub(super) won: AtomicBool,
 }
 
+impl Entry {
+    /// Somebody has read it: it is kept for another round of the hand.
+    pub(super) fn was_read(&self, now: Ns) {
+        self.refer();
+        self.read.store(now, Ordering::Relaxed);
+        self.fetched.store(true, Ordering::Relaxed);
+    }
+
+    fn refer(&self) {
+        if !self.referenced.load(Ordering::Relaxed) {
+            self.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// What is to become of an item.
 #[derive(Debug)]
 pub enum Change<R> {
-    /// It has this value from now on, but for `cas`, which the store gives where it is 0.
+    /// It has this value from now on, but for `cas`, which the store gives where it is 0. Nobody has read it
+    /// yet.
     Store(Value, R),
+    /// The same of a value that is the old one changed, as by another time to expire: who has read it has.
+    Alter(Value, R),
     /// It is deleted.
     Delete(R),
     /// It stays as it is.
@@ -69,8 +89,10 @@ pub struct Store {
     bytes: AtomicUsize,
     limit: usize,
     cas: AtomicU64,
-    /// Whatever was stored before it has gone once it has come.
+    /// Whatever was stored before it has gone.
     flushed: AtomicU64,
+    /// The same, once it has come; [`NEVER`] without one.
+    flush: AtomicU64,
     evictions: AtomicU64,
     total: AtomicU64,
 }
@@ -85,26 +107,39 @@ impl Store {
             bytes: AtomicUsize::new(0),
             limit,
             cas: AtomicU64::new(0),
-            flushed: AtomicU64::new(NEVER),
+            flushed: AtomicU64::new(0),
+            flush: AtomicU64::new(NEVER),
             evictions: AtomicU64::new(0),
             total: AtomicU64::new(0),
         }
     }
 
     fn is_live(&self, value: &Value, now: Ns) -> bool {
-        let flushed = self.flushed.load(Ordering::Relaxed);
-        value.expires > now && !(flushed <= now && value.stored < flushed)
+        // Before the other: what it was before it was set again is in there.
+        let flush = self.flush.load(Ordering::Acquire);
+        let come = if flush <= now { flush } else { 0 };
+        value.expires > now && value.stored >= come.max(self.flushed.load(Ordering::Relaxed))
     }
 
-    /// Reads an item; `None` if there is none.
+    /// Reads an item, which is kept for that when memory is short; `None` if there is none.
     pub fn get<R>(&self, key: &[u8], now: Ns, read: impl FnOnce(&Entry, &Value) -> R) -> Option<R> {
+        self.peek(key, now, |entry, value| {
+            entry.refer();
+            read(entry, value)
+        })
+    }
+
+    /// The same of an item that is not kept for that.
+    pub fn peek<R>(
+        &self,
+        key: &[u8],
+        now: Ns,
+        read: impl FnOnce(&Entry, &Value) -> R,
+    ) -> Option<R> {
         let map = self.map.pin();
         let entry = map.get(key)?;
         let value = entry.value.load();
         let value = value.as_ref().filter(|value| self.is_live(value, now))?;
-        if !entry.referenced.load(Ordering::Relaxed) {
-            entry.referenced.store(true, Ordering::Relaxed);
-        }
         Some(read(entry, value))
     }
 
@@ -114,20 +149,32 @@ impl Store {
         &self,
         key: &[u8],
         now: Ns,
-        mut decide: impl FnMut(Option<(&Entry, &Value)>) -> Change<R>,
+        decide: impl FnMut(Option<(&Entry, &Value)>) -> Change<R>,
     ) -> R {
+        self.change_and_tell(key, now, decide, |result, _| result)
+    }
+
+    /// The same; `tell` is given what came of it: the item as this change has left it, if there is one.
+    /// Another look at the store might find what somebody else has stored since.
+    pub fn change_and_tell<R, T>(
+        &self,
+        key: &[u8],
+        now: Ns,
+        mut decide: impl FnMut(Option<(&Entry, &Value)>) -> Change<R>,
+        tell: impl FnOnce(R, Option<(&Entry, &Arc<Value>)>) -> T,
+    ) -> T {
         let map = self.map.pin();
         loop {
             let Some(entry) = map.get(key) else {
                 let (value, result) = match decide(None) {
-                    Change::Store(value, result) => (value, result),
-                    Change::Delete(result) | Change::Leave(result) => return result,
+                    Change::Store(value, result) | Change::Alter(value, result) => (value, result),
+                    Change::Delete(result) | Change::Leave(result) => return tell(result, None),
                 };
-                let key: Arc<[u8]> = key.into();
+                let (key, value) = (Arc::<[u8]>::from(key), Arc::new(self.numbered(value)));
                 let size = size(&key, &value);
                 let entry = Arc::new(Entry {
                     key: Arc::clone(&key),
-                    value: ArcSwapOption::from_pointee(self.numbered(value)),
+                    value: ArcSwapOption::new(Some(Arc::clone(&value))),
                     referenced: AtomicBool::new(false),
                     read: AtomicU64::new(now),
                     fetched: AtomicBool::new(false),
@@ -140,9 +187,9 @@ impl Store {
                     continue;
                 }
                 self.total.fetch_add(1, Ordering::Relaxed);
-                self.enqueue(entry);
+                self.enqueue(Arc::clone(&entry));
                 self.make_room(now);
-                return result;
+                return tell(result, Some((&*entry, &value)));
             };
             let current = entry.value.load_full();
             let Some(value) = &current else {
@@ -152,34 +199,39 @@ impl Store {
             };
             let live = self.is_live(value, now).then_some((&**entry, &**value));
             let was_live = live.is_some();
-            let (next, result) = match decide(live) {
-                Change::Store(next, result) => (Some(Arc::new(self.numbered(next))), result),
-                Change::Delete(result) => (None, result),
-                Change::Leave(result) if was_live => return result,
-                Change::Leave(result) => (None, result),
+            let (next, stores, result) = match decide(live) {
+                Change::Store(next, result) => (Some(next), true, result),
+                Change::Alter(next, result) => (Some(next), false, result),
+                Change::Delete(result) => (None, false, result),
+                Change::Leave(result) if was_live => {
+                    return tell(result, Some((&**entry, value)));
+                }
+                Change::Leave(result) => (None, false, result),
             };
-            // Another time to expire is no other value: who was told to make that anew still is.
-            let anew = next
-                .as_ref()
-                .is_some_and(|next| (next.cas, next.stored) != (value.cas, value.stored));
-            let (stores, added) = (next.is_some(), next.as_ref().map_or(0, |next| size(key, next)));
+            let next = next.map(|next| Arc::new(self.numbered(next)));
+            let added = next.as_ref().map_or(0, |next| size(key, next));
             self.bytes.fetch_add(added, Ordering::Relaxed);
-            let before = entry.value.compare_and_swap(&current, next);
+            let before = entry.value.compare_and_swap(&current, next.clone());
             if !before.as_ref().is_some_and(|before| Arc::ptr_eq(before, value)) {
                 self.bytes.fetch_sub(added, Ordering::Relaxed);
                 continue;
             }
             self.bytes.fetch_sub(size(key, value), Ordering::Relaxed);
-            if stores {
-                if anew {
-                    entry.won.store(false, Ordering::Relaxed);
-                }
-                self.total.fetch_add(1, Ordering::Relaxed);
-                self.make_room(now);
-            } else {
+            let Some(next) = &next else {
                 map.remove_if(key, |_, other| Arc::ptr_eq(other, entry)).ok();
+                return tell(result, None);
+            };
+            if stores {
+                entry.read.store(now, Ordering::Relaxed);
+                entry.fetched.store(false, Ordering::Relaxed);
+                self.total.fetch_add(1, Ordering::Relaxed);
             }
-            return result;
+            // Another time to expire is no other value: who was told to make that anew still is.
+            if stores || next.cas != value.cas {
+                entry.won.store(false, Ordering::Relaxed);
+            }
+            self.make_room(now);
+            return tell(result, Some((&**entry, next)));
         }
     }
 
@@ -194,9 +246,14 @@ impl Store {
         }
     }
 
-    /// Forgets, from `at` on, whatever was stored before it.
-    pub fn flush_at(&self, at: Ns) {
-        self.flushed.store(at, Ordering::Relaxed);
+    /// Forgets, from `at` on, whatever was stored before it. That takes the place of what was to be forgotten
+    /// at a time that has not come; [`NEVER`] does nothing else.
+    pub fn flush_at(&self, at: Ns, now: Ns) {
+        let last = self.flush.load(Ordering::Relaxed);
+        if last <= now {
+            self.flushed.fetch_max(last, Ordering::Relaxed);
+        }
+        self.flush.store(at, Ordering::Release);
     }
 
     /// Items, those included that have expired and were not asked for since.
@@ -219,12 +276,18 @@ impl Store {
         self.limit
     }
 
+    /// Counts evictions and stored values from 0 again.
+    pub fn reset_counts(&self) {
+        self.evictions.store(0, Ordering::Relaxed);
+        self.total.store(0, Ordering::Relaxed);
+    }
+
     /// Items that gave way to others before they expired.
     pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// Values stored since it was made.
+    /// Values stored; what was altered is no other one.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
@@ -286,7 +349,8 @@ fn size(key: &[u8], value: &Value) -> usize {
 impl Value {
     /// A value that does not expire, without flags.
     pub fn new(data: &[u8], now: Ns) -> Value {
-        Value { data: data.into(), flags: 0, cas: 0, expires: NEVER, stored: now, stale: false }
+        let (expires, stale, stub) = (NEVER, false, false);
+        Value { data: data.into(), flags: 0, cas: 0, expires, stored: now, stale, stub }
     }
 }
 
@@ -334,10 +398,47 @@ mod tests {
         store.change(b"k", 1, |_| Change::Store(value.clone(), ()));
         assert!(has(&store, b"k", 9) && !has(&store, b"k", 10));
         put(&store, b"k", 1, 11);
-        store.flush_at(20);
+        store.flush_at(20, 11);
         assert!(has(&store, b"k", 19) && !has(&store, b"k", 20));
-        put(&store, b"k", 1, 20);
-        assert!(has(&store, b"k", 21), "stored after it");
+        store.flush_at(40, 21);
+        assert!(!has(&store, b"k", 21), "what has gone does not come back");
+        put(&store, b"k", 1, 22);
+        store.flush_at(NEVER, 23);
+        assert!(has(&store, b"k", 41), "nothing is to be flushed any more");
+        store.flush_at(41, 41);
+        assert!(!has(&store, b"k", 41));
+        put(&store, b"k", 1, 41);
+        assert!(has(&store, b"k", 41), "stored after it");
+    }
+
+    #[test]
+    fn what_is_read_without_being_kept_gives_way() {
+        let store = Store::new(2 * (ITEM_OVERHEAD + 101));
+        (0..2u8).for_each(|key| put(&store, &[key], 100, 1));
+        assert!(store.peek(&[0], 2, |_, _| ()).is_some());
+        put(&store, &[2], 100, 3);
+        assert!(!has(&store, &[0], 4) && has(&store, &[1], 4));
+    }
+
+    #[test]
+    fn an_item_that_is_altered_has_been_read_and_one_that_is_stored_has_not() {
+        let store = Store::new(1 << 20);
+        put(&store, b"k", 1, 1);
+        store.get(b"k", 2, |entry, _| entry.was_read(2));
+        let seen = |now| {
+            let seen = |entry: &Entry, _: &Value| {
+                (entry.read.load(Ordering::Relaxed), entry.fetched.load(Ordering::Relaxed))
+            };
+            store.peek(b"k", now, seen)
+        };
+        let later = |item: Option<(&Entry, &Value)>| {
+            let (_, value) = item.expect("nobody deletes it");
+            Change::Alter(Value { expires: 9, ..value.clone() }, ())
+        };
+        store.change(b"k", 3, later);
+        assert_eq!((seen(3), store.total()), (Some((2, true)), 1));
+        put(&store, b"k", 1, 4);
+        assert_eq!((seen(4), store.total()), (Some((4, false)), 2));
     }
 
     #[test]
