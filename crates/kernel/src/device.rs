@@ -56,7 +56,7 @@ pub struct Napi {
     pub pid: Option<i32>,
     /// The CPUs on which that thread may run.
     pub thread_cpus: Option<Vec<usize>>,
-    /// That thread's class: `fair`, or `fifo` with its priority.
+    /// That thread's class: `fair`, `fifo` with its priority, or another.
     #[serde(serialize_with = "class_name")]
     pub thread_class: Option<Class>,
     /// How it is set. What netlink does not tell of it is its device's, from sysfs.
@@ -328,10 +328,8 @@ fn napi(record: &NapiRecord, polled: &Polled) -> Napi {
     let (rx_queues, tx_queues) =
         polled.get(&(record.ifindex, record.id)).cloned().unwrap_or_default();
     // In a container with process ids of its own the kernel's are other processes', or none.
-    let seen = record.pid.filter(|pid| {
-        thread::ThreadStat::read(*pid, *pid)
-            .is_some_and(|it| it.kernel && it.comm.starts_with("napi/"))
-    });
+    let real = |pid: &i32| thread::ThreadStat::read(*pid, *pid).is_some_and(|it| it.is_napi());
+    let seen = record.pid.filter(real);
     Napi {
         id: record.id,
         rx_queues,
@@ -365,12 +363,9 @@ fn absent(ifname: &str, nearest: Option<&str>, there: &[String]) -> String {
     text
 }
 
-/// `fair`, or `fifo` with its priority, as in `fifo 50`.
+/// `fair`, or another class with its priority, as in `fifo 50`.
 pub fn show_class(class: Class) -> String {
-    match class {
-        Class::Fair => "fair".into(),
-        Class::Fifo(priority) => format!("fifo {priority}"),
-    }
+    class.to_string()
 }
 
 fn class_name<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -256,8 +256,7 @@ impl fmt::Display for Value {
         match self {
             Value::Number(number) => f.pad(&number.to_string()),
             Value::Cpus(cpus) => CpuList(cpus.clone()).fmt(f),
-            Value::Class(Class::Fair) => f.pad("fair"),
-            Value::Class(Class::Fifo(priority)) => f.pad(&format!("fifo {priority}")),
+            Value::Class(class) => class.fmt(f),
         }
     }
 }
@@ -287,13 +286,7 @@ impl<'de> Deserialize<'de> for Value {
         match Written::deserialize(deserializer)? {
             Written::Number(number) => Ok(Value::Number(number)),
             Written::Cpus(cpus) => Ok(Value::cpus(&cpus)),
-            Written::Class(class) if class == "fair" => Ok(Value::Class(Class::Fair)),
-            Written::Class(class) => class
-                .strip_prefix("fifo ")
-                .and_then(|priority| priority.parse().ok())
-                .filter(|priority| (1..=99).contains(priority))
-                .map(|priority| Value::Class(Class::Fifo(priority)))
-                .ok_or_else(|| D::Error::custom(format!("no scheduling class: {class:?}"))),
+            Written::Class(class) => class.parse().map(Value::Class).map_err(D::Error::custom),
         }
     }
 }
@@ -360,6 +353,7 @@ mod tests {
             (Place::Device(Setting::Threaded), Value::Number(1), "enabled"),
             (Place::ThreadCpus(queue.clone()), Value::cpus(&[3, 1, 2]), "1-3"),
             (Place::ThreadClass(queue.clone()), Value::Class(Class::Fifo(10)), "fifo 10"),
+            (Place::ThreadClass(queue.clone()), Value::Class(Class::Rr(9)), "rr 9"),
             (Place::ThreadClass(queue.clone()), Value::Class(Class::Fair), "fair"),
             (Place::IrqCpus(queue), Value::Cpus(Vec::new()), ""),
         ] {

@@ -51,6 +51,10 @@ pub enum What {
         old: Vec<usize>,
         /// As they were set.
         new: Vec<usize>,
+        /// When they were set, in ticks since the boot: what the thread has begun since has them, too.
+        /// Not in an older napkin's journal.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<u64>,
     },
 }
 
@@ -139,7 +143,7 @@ impl ProcessChange {
                 Ok(Some(taken)) => restore_socket(process, &taken, *inode, *old, *new),
                 Err(error) => Err(error),
             },
-            What::Affinity { tid, thread_start_time, old, new } => {
+            What::Affinity { tid, thread_start_time, old, new, .. } => {
                 match process.thread_start_time(*tid) {
                     Ok(Some(started)) if started == *thread_start_time => {
                         restore_affinity(process, *tid, old, new)
@@ -296,9 +300,11 @@ mod tests {
         let options = SocketOptions { busy_poll_usecs: 5, ..SocketOptions::default() };
         let socket =
             What::Socket { tid: 7, fd: 3, inode: 99, old: SocketOptions::default(), new: options };
-        let affinity =
-            What::Affinity { tid: 7, thread_start_time: 1, old: vec![0, 1], new: vec![1] };
-        for change in [epoll(5, 64), change(socket), change(affinity)] {
+        let affinity = |since| {
+            let (old, new) = (vec![0, 1], vec![1]);
+            change(What::Affinity { tid: 7, thread_start_time: 1, old, new, since })
+        };
+        for change in [epoll(5, 64), change(socket), affinity(Some(9)), affinity(None)] {
             let text = serde_json::to_string(&change).unwrap();
             assert_eq!(serde_json::from_str::<ProcessChange>(&text).unwrap(), change, "{text}");
         }

@@ -12,7 +12,7 @@ use napkin_kernel::netlink::{
     Ethtool, GRO, LinkRecord, Netdev, NetlinkError, Operation, QueueKind, Route, TSO, VethConfig,
 };
 use napkin_kernel::{Setting, Settings, device};
-use napkin_linux::apply::{Backend, Linux, Target};
+use napkin_linux::apply::{Backend, Linux, Target, lifelines};
 use napkin_testing::{needs, test};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
@@ -474,6 +474,8 @@ fn a_device_is_found_by_each_of_its_names() {
             let links = route.links().expect("links");
             let va = links.iter().find(|link| link.is_called(&long)).expect("by its other name");
             assert_eq!((va.name.as_str(), &va.alternatives), ("va", &vec![long.clone()]));
+            assert_eq!(route.link(&long).as_ref(), Ok(va));
+            assert_eq!(lifelines(&long).expect("it is found"), []);
             let mut netdev = Netdev::open().expect("netdev");
             assert_eq!(device::find(&mut netdev, &long).expect("found").ifname, "va");
             let at = Linux::open().expect("netlink").look(Target::Name(&long)).expect("found");

@@ -37,7 +37,9 @@ What was set is written down before it is set: after a crash napkin restore puts
 Under a policy that suspends interrupts a program starves its queue for as long as each of its waits
 finds something else that is ready, as a socket registered for EPOLLOUT without EPOLLET: nobody polls
 the queue any more. --guard watches for that (CAP_BPF and CAP_PERFMON), and within 0.1 s sets the
-queue's irq-suspend-timeout to 0 and names the program, its thread, and what is always ready.
+queue's irq-suspend-timeout to 0 and names the program, its thread, and what is always ready. On a device
+that another napkin holds it cannot, which is said at the start: there the keeper watches, for the
+programs of a wish's unit (napkin keep ... --unit).
 
 Examples:
   napkin attach $(pidof memcached) --policy suspend20 --dev eth0

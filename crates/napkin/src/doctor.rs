@@ -20,7 +20,8 @@ explains them.
 
 The program is looked at for a moment (--for), best under load: only what happens can be seen.
 Without PID: the programs that own sockets on the device. Without --dev: the devices by which the
-program's sockets receive. Nothing is changed. Root sees most.
+program's sockets receive. Nothing is changed. Root sees most. Where another napkin has the device or the
+program for itself, what is to be done first stands behind the command.
 
 Exit code: 0 without a fault, 1 with one, 2 for a command that makes no sense.
 

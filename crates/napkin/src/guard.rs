@@ -44,7 +44,15 @@ impl Guard {
             started.map_err(|error| error.to_string())
         });
         match started {
-            Ok(guard) => Some(guard),
+            Ok(guard) => {
+                for (ifname, holder) in guard.held_by_others().iter().filter(|_| !quiet) {
+                    say(&format!(
+                        "note: {ifname} is held by {holder}, and nobody else can end a suspension there: \
+                         the keeper does for the programs of a wish's unit (napkin keep ... --unit)"
+                    ));
+                }
+                Some(guard)
+            }
             Err(why) => {
                 if !quiet {
                     say(&format!("note: nobody watches for starved queues: {why}"));
@@ -60,6 +68,15 @@ pub(crate) fn unwatched() {
     say(
         "note: nobody watches for starved queues once napkin has ended: a program that always finds \
          something else ready leaves its queue unpolled; napkin run, attach and apply --for watch",
+    );
+}
+
+/// Says the same of a wish that names no unit.
+pub(crate) fn unwatched_wish() {
+    say(
+        "note: nobody watches for starved queues: a program that always finds something else ready leaves \
+         its queue unpolled; the keeper watches where the wish names the program's unit (--unit), and \
+         napkin run and attach can end no suspension on a device that it holds",
     );
 }
 

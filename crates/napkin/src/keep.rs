@@ -212,7 +212,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     let replaced = if before { " (in place of what it said)" } else { "" };
     print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()))?;
     if policy.suspends() && wish.unit.is_none() {
-        guard::unwatched();
+        guard::unwatched_wish();
     }
     match keeper() {
         Some(holder) => {

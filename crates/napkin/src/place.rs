@@ -74,7 +74,9 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
     let facts =
         facts.first().ok_or_else(|| Failure::Failed(format!("there is no {}", args.dev)))?;
     let links = Route::open().and_then(|mut route| route.links()).map_err(Failure::of)?;
-    let node = Sysfs::open(&links).ok().and_then(|sysfs| sysfs.numa_node(&args.dev));
+    // sysfs knows a device by its first name alone.
+    let ifname = &facts.device.ifname;
+    let node = Sysfs::open(&links).ok().and_then(|sysfs| sysfs.numa_node(ifname));
     let within = args.cpus.as_ref().map(|list| list.0.as_slice());
     let placement = Placement::of(facts, &Topology::read(), node, within);
     if args.json {

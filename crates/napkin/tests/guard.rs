@@ -236,6 +236,26 @@ fn apply_for_a_time_watches_its_device_unless_told_not_to() {
 }
 
 #[test]
+fn a_device_that_another_napkin_holds_is_said_to_be_beyond_help() {
+    let bed = Bed::new("guard-held");
+    let mut holder = bed.start(bed.command(&format!("apply {POLICY} --dev va --for 1h")));
+    holder.line("held for");
+    let run = |args: &str| {
+        let mut command = bed.command(args);
+        let output = bed.here.run(|| command.output().expect("it runs")).expect("entered");
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let said = run(&format!("run --policy {POLICY} -- true"));
+    let whom = format!("note: va is held by process {} (", holder.child.id());
+    assert!(said.contains(&whom) && said.contains("napkin keep ... --unit"), "{said}");
+    assert!(!run(&format!("run -q --policy {POLICY} -- true")).contains("is held by"));
+    holder.end();
+    assert!(!run(&format!("run --policy {POLICY} --dev va -- true")).contains("is held by"));
+}
+
+#[test]
 fn a_guard_of_ones_own_breaks_where_a_queue_starves_though_it_was_helped() {
     let bed = Bed::new("guard-canary");
     let program = bed.program(bed.command(&format!("run --guard off --policy {POLICY} --")));

@@ -5,10 +5,12 @@ use napkin_testing::{needs, test};
 
 #[test]
 fn a_real_time_priority_is_read_back() {
-    let fifo = Class::Fifo(7);
-    needs(may(fifo), "the right to real-time priority (CAP_SYS_NICE, or a limit)");
-    let told = std::thread::spawn(move || classify(None, fifo).and_then(|()| class(None)));
-    assert_eq!(told.join().expect("no panic").expect("it lives"), fifo);
+    for class_of in [Class::Fifo, Class::Rr] {
+        let wanted = class_of(7);
+        needs(may(wanted), "the right to real-time priority (CAP_SYS_NICE, or a limit)");
+        let told = std::thread::spawn(move || classify(None, wanted).and_then(|()| class(None)));
+        assert_eq!(told.join().expect("no panic").expect("it lives"), wanted);
+    }
 }
 
 napkin_testing::main!();

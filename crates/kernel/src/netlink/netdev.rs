@@ -73,7 +73,7 @@ impl Operation {
         match self {
             Operation::DevGet => "Linux 6.3",
             Operation::QueueGet | Operation::NapiGet => "Linux 6.8",
-            Operation::QstatsGet => "Linux 6.10",
+            Operation::QstatsGet => "Linux 6.9",
             Operation::NapiSet => "Linux 6.13",
         }
     }

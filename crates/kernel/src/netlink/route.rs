@@ -39,6 +39,8 @@ const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFF_UP: u32 = 1;
 /// The address is used at once, and nobody is asked whether he has it (duplicate address detection).
 const IFA_F_NODAD: u8 = 2;
+/// The longest name in `IFLA_IFNAME`; longer ones are in `IFLA_ALT_IFNAME`.
+const IFNAME: usize = 15;
 /// Bytes of a `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
 /// Bytes of a `struct ifaddrmsg`.
@@ -128,13 +130,15 @@ impl Route {
         self.connection.dump(format_args!("listing the addresses"), RTM_GETADDR, body, address)
     }
 
-    /// One link by its name.
+    /// One link by one of its names.
     ///
     /// # Errors
     /// [`NetlinkError::NoDevice`] if there is none; the same for all that follow.
     pub fn link(&mut self, name: &str) -> Result<LinkRecord, NetlinkError> {
         let body = Body::new().header(&ifinfomsg(0, 0, 0));
-        let body = body.text(IFLA_IFNAME, name).u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        // A short one is looked for among the others as well.
+        let kind = if name.len() > IFNAME { IFLA_ALT_IFNAME } else { IFLA_IFNAME };
+        let body = body.text(kind, name).u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         let what = format_args!("looking for the link {name}");
         let found = self.connection.ask(what, RTM_GETLINK, 0, body, link);
         let found = found.map_err(|error| error.of_device(&name))?;

@@ -11,6 +11,7 @@ use napkin_kernel::settings::Setting;
 use napkin_kernel::sysfs::SysfsError;
 use napkin_os::procfs::irq::IrqError;
 use napkin_os::rights::Right;
+use napkin_os::sched::Class;
 
 /// Why the kernel could not be read or written.
 #[derive(Debug, Error)]
@@ -129,6 +130,20 @@ pub enum PlanError {
     NoThread {
         /// The policy as text.
         policy: String,
+    },
+    /// A class that could not be given back.
+    #[error(
+        "--rt would take its scheduling class ({class}) from the thread of {ifname} {instance}, and that \
+         could not be given back; leave --rt out, or give the thread another class first (chrt -o -p 0 \
+         TID)"
+    )]
+    OtherClass {
+        /// The interface's name, as `ip link` prints it.
+        ifname: String,
+        /// The instance that the thread polls.
+        instance: String,
+        /// What it has.
+        class: Class,
     },
     /// A real-time priority outside of 1 to 99.
     #[error("--rt takes a priority of 1 to 99, not {priority}")]

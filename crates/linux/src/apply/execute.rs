@@ -99,7 +99,8 @@ pub(super) fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     changed.collect()
 }
 
-/// Makes changes in their order, and adds to `done` what was made.
+/// Makes changes in their order, and adds to `done` what was written down: all that was made, and one
+/// that was refused.
 pub(super) fn execute<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -120,14 +121,20 @@ pub(super) fn execute<W: Backend>(
         if old == change.new {
             continue;
         }
-        set(backend, journal, at, &change.place, &old, &change.new)?;
+        let Change { place, new, .. } = change;
+        write_down(backend, journal, at, place, &old, new)?;
+        // Also if it is refused: who takes back what was made finds the place as it was, and has the
+        // journal forget it.
         done.push(Change { old: Some(old), ..change.clone() });
+        fault::point();
+        backend.write(at, place, new)?;
+        fault::point();
     }
     Ok(())
 }
 
-/// Writes a change down, then makes it.
-fn set<W: Backend>(
+/// Writes a change down that is about to be made.
+fn write_down<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,
@@ -139,11 +146,7 @@ fn set<W: Backend>(
         Some(instance) if place.of_thread() => backend.thread(at, instance)?,
         _ => None,
     };
-    journal.before_of(&at.spot(place), thread, old, new)?;
-    fault::point();
-    backend.write(at, place, new)?;
-    fault::point();
-    Ok(())
+    Ok(journal.before_of(&at.spot(place), thread, old, new)?)
 }
 
 /// A thread ends with its mode, and its CPUs and class with it. What somebody had given it is
@@ -168,8 +171,10 @@ fn remember_threads<W: Backend>(
             (Place::ThreadClass(instance), Value::Class(Class::Fair)),
         ];
         for (place, new) in fresh {
+            // What can never be set cannot be given back either.
             if let Some(old) = backend.read(at, &place)?
                 && old != new
+                && !matches!(old, Value::Class(Class::Other(_)))
             {
                 journal.before(&at.spot(&place), &old, &new)?;
                 done.push(Change { place, old: Some(old), new });

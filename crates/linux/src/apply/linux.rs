@@ -16,7 +16,7 @@ use napkin_kernel::sysfs::{DeviceFile, Sysfs, SysfsError, online_cpus};
 use napkin_os::procfs::irq;
 use napkin_os::procfs::thread::{self, ThreadStat};
 use napkin_os::rights::Right;
-use napkin_os::sched::{SchedError, pin, unpin};
+use napkin_os::sched::{SchedError, allowed, pin, unpin};
 
 /// The kernel's thread that makes all others, and hands its CPUs down to them.
 const KTHREADD: i32 = 2;
@@ -96,8 +96,7 @@ impl Linux {
             Err(error) => return Err(error.into()),
         };
         // The thread may be another namespace's number, or have ended since.
-        let real =
-            |pid: &i32| thread::comm(*pid).is_some_and(|comm| thread::napi_name(&comm).is_some());
+        let real = |pid: &i32| ThreadStat::read(*pid, *pid).is_some_and(|it| it.is_napi());
         Ok(pid.filter(real))
     }
 }
@@ -115,15 +114,17 @@ impl Backend for Linux {
         let device = self.find(target)?;
         let mut values = BTreeMap::new();
         for (instance, napi) in Instance::all(&device) {
-            let Napi { settings, thread_cpus, thread_class, irq_cpus, .. } = napi;
+            let Napi { settings, pid, thread_cpus, thread_class, irq_cpus, .. } = napi;
             for setting in Setting::ALL {
                 if let (true, Some(value)) = (self.kernel.per_napi(setting), settings.get(setting))
                 {
                     values.insert(Place::Napi(instance.clone(), setting), Value::Number(value));
                 }
             }
-            if let Some(cpus) = thread_cpus {
-                values.insert(Place::ThreadCpus(instance.clone()), Value::cpus(cpus));
+            // Also those that are off, which are given back as well.
+            let seen = pid.filter(|_| thread_cpus.is_some());
+            if let Some(cpus) = seen.and_then(|pid| allowed(Some(pid)).ok()) {
+                values.insert(Place::ThreadCpus(instance.clone()), Value::cpus(&cpus));
             }
             if let Some(class) = thread_class {
                 values.insert(Place::ThreadClass(instance.clone()), Value::Class(*class));
@@ -198,10 +199,7 @@ impl Backend for Linux {
             Place::ThreadCpus(instance) => {
                 let pid = self.pid(at, instance)?;
                 // It has ended since: it has no CPUs.
-                Ok(pid
-                    .and_then(|pid| napkin_os::sched::affinity(Some(pid)).ok())
-                    .as_deref()
-                    .map(Value::cpus))
+                Ok(pid.and_then(|pid| allowed(Some(pid)).ok()).as_deref().map(Value::cpus))
             }
             Place::ThreadClass(instance) => {
                 let pid = self.pid(at, instance)?;
@@ -276,14 +274,11 @@ impl Backend for Linux {
     fn read_thread(&mut self, thread: ThreadId, place: &Place) -> Option<Value> {
         let ThreadId { tid, start_ticks } = thread;
         let stat = ThreadStat::read(tid, tid)?;
-        let same = stat.kernel && stat.start_ticks == start_ticks;
-        if !same || thread::napi_name(&stat.comm).is_none() {
+        if !stat.is_napi() || stat.start_ticks != start_ticks {
             return None;
         }
         match place {
-            Place::ThreadCpus(_) => {
-                napkin_os::sched::affinity(Some(tid)).ok().as_deref().map(Value::cpus)
-            }
+            Place::ThreadCpus(_) => allowed(Some(tid)).ok().as_deref().map(Value::cpus),
             Place::ThreadClass(_) => napkin_os::sched::class(Some(tid)).ok().map(Value::Class),
             _ => None,
         }
@@ -301,7 +296,7 @@ impl Backend for Linux {
     fn new_thread_cpus(&self) -> Vec<usize> {
         // In a container with process ids of its own 2 is somebody else.
         let kthreadd = thread::comm(KTHREADD).filter(|comm| comm == "kthreadd");
-        let cpus = kthreadd.and_then(|_| napkin_os::sched::affinity(Some(KTHREADD)).ok());
+        let cpus = kthreadd.and_then(|_| allowed(Some(KTHREADD)).ok());
         cpus.unwrap_or_else(online_cpus)
     }
 }

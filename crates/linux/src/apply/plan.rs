@@ -168,6 +168,17 @@ pub fn wanted(
         };
         let place = Place::ThreadClass(instance.clone());
         let there = at.values.get(&place);
+        if let Some(Value::Class(other @ Class::Other(_))) = there {
+            if options.rt.is_some() {
+                return Err(PlanError::OtherClass {
+                    ifname: at.device.ifname.clone(),
+                    instance: instance.to_string(),
+                    class: *other,
+                });
+            }
+            // It could not be given back.
+            continue;
+        }
         match class {
             // A thread that is still to be made is fair.
             Some(Class::Fair) if there.is_none() => {}

@@ -7,11 +7,13 @@
 //!
 //! Not when to do so: that is [`guard`](crate::guard)'s.
 
+use std::collections::BTreeSet;
+
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target};
 use super::error::ApplyError;
 use super::located::located;
-use crate::journal::{DeviceJournal, Lock, Store, fault, sole_writer};
+use crate::journal::{DeviceJournal, Holder, Lock, Store, fault, sole_writer};
 use crate::place::{Place, Spot, Value};
 use napkin_kernel::device::Device;
 use napkin_kernel::settings::Setting;
@@ -102,6 +104,21 @@ pub fn give_back<W: Backend>(
     fault::point();
     journal.retract(&[(spot.clone(), &timeout)])?;
     Ok(true)
+}
+
+/// Those of these devices that another napkin holds, by name, and who that is: it alone can end a
+/// suspension there.
+pub(crate) fn held_by_others<W: Backend>(
+    backend: &mut W,
+    store: &Store,
+    devices: &BTreeSet<u32>,
+    held: Option<u32>,
+) -> Vec<(String, Holder)> {
+    let holder = |ifindex: &u32| {
+        let at = backend.look(Target::Index(*ifindex)).ok()?;
+        Some((at.device.ifname, store.holder(*ifindex, at.identity)?))
+    };
+    devices.iter().filter(|ifindex| held != Some(**ifindex)).filter_map(holder).collect()
 }
 
 fn lock(store: &Store, at: &Snapshot, held: Option<u32>) -> Result<Option<Lock>, ApplyError> {

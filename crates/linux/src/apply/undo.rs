@@ -11,10 +11,15 @@ use crate::journal::{DeviceJournal, fault};
 use crate::place::{Change, Place, Spot, Value};
 
 impl DeviceRestored {
-    /// What could not be put back, in words.
+    /// What could not be put back, or is still written down, in words.
     pub(super) fn words(&self) -> Vec<String> {
         let foreign = self.foreign.iter().map(Foreign::to_string);
-        foreign.chain(self.failed.iter().map(|failed| failed.why.clone())).collect()
+        let failed = self.failed.iter().map(|failed| failed.why.clone());
+        let missing = self.missing.iter().map(|place| {
+            let (what, ifname, subject) = (place.what(), &self.ifname, place.subject());
+            format!("{what} of {ifname} {subject} is not there now")
+        });
+        foreign.chain(failed).chain(missing).chain(self.journal.clone()).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 use super::event::{Event, EventKind};
+use super::inherited_cpus::Pins;
 use super::moved::{Known, old_of};
 use super::plan::Plan;
 use crate::process_change::{ProcessChange, Recorder, What};
@@ -67,6 +68,8 @@ pub(super) struct Attached {
 pub(super) struct Shared {
     /// Sockets that were set, by inode, with what they had before.
     pub(super) sockets: BTreeMap<u64, SocketOptions>,
+    /// The CPUs that threads were given.
+    pub(super) pins: Pins,
 }
 
 impl Attached {

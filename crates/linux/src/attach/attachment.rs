@@ -211,7 +211,7 @@ impl<R: Recorder> Attachment<R> {
         let mut total = Restoration::default();
         let mut events = Vec::new();
         for (pid, mut attached) in std::mem::take(&mut self.tree) {
-            let restoration = attached.restore(&self.plan, &mut events);
+            let restoration = attached.restore(&self.plan, &self.shared.pins, &mut events);
             total.add(restoration);
             if restoration.failed == 0 {
                 let finished = self.recorder.finished(pid, attached.process.start_time());
@@ -321,7 +321,7 @@ impl<R: Recorder> Attachment<R> {
         }
         cpu_of.next_round();
         for attached in self.tree.values_mut() {
-            attached.pin(cpu_of.as_mut(), &mut self.recorder, events);
+            attached.pin(cpu_of.as_mut(), &mut self.shared.pins, &mut self.recorder, events);
         }
         self.pinned = Some(Instant::now());
     }

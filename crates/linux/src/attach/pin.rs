@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use super::attached::{Attached, MAX_CHANGES, MAX_DESCRIPTORS};
 use super::event::{Event, EventKind};
+use super::inherited_cpus::Pins;
 use crate::process_change::{Recorder, What};
 use napkin_kernel::process::{Descriptor, Kind, ProcessError, socket, socket::is_internet};
+use napkin_os::procfs::thread::ticks_now;
 
 /// Who knows on which CPU a NAPI instance is polled.
 pub trait Resolver {
@@ -39,10 +41,11 @@ impl Attached {
     pub(super) fn pin(
         &mut self,
         cpu_of: &mut dyn Resolver,
+        pins: &mut Pins,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) {
-        self.unpinned = match self.pin_waiting(cpu_of, recorder, events) {
+        self.unpinned = match self.pin_waiting(cpu_of, pins, recorder, events) {
             // One that has ended is removed by the next look.
             Err(error) if !error.is_gone() => {
                 self.failed_once(error.to_string(), events);
@@ -55,6 +58,7 @@ impl Attached {
     fn pin_waiting(
         &mut self,
         cpu_of: &mut dyn Resolver,
+        pins: &mut Pins,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
@@ -93,12 +97,13 @@ impl Attached {
             }
             let Some(ids) = &ids_of[&wait.epfd] else { continue };
             let from = format!("the sockets of its epoll {}", wait.epfd);
-            self.move_to(wait.tid, ids, &from, cpu_of, recorder, events)?;
+            self.move_to((wait.tid, ids, &from), cpu_of, pins, recorder, events)?;
         }
         for receive in &waits.receives {
             let socket = found.sockets().filter(|socket| socket.fd == receive.fd);
             let Some(ids) = self.napi_ids(socket)? else { continue };
-            self.move_to(receive.tid, &ids, "its socket", cpu_of, recorder, events)?;
+            let of = (receive.tid, &ids, "its socket");
+            self.move_to(of, cpu_of, pins, recorder, events)?;
         }
         Ok(())
     }
@@ -137,10 +142,9 @@ impl Attached {
     /// Moves a thread that waits for what these instances deliver to `from`.
     fn move_to(
         &mut self,
-        tid: i32,
-        ids: &BTreeSet<u32>,
-        from: &str,
+        (tid, ids, from): (i32, &BTreeSet<u32>, &str),
         cpu_of: &mut dyn Resolver,
+        pins: &mut Pins,
         recorder: &mut dyn Recorder,
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
@@ -168,18 +172,28 @@ impl Attached {
         if now == new {
             return Ok(());
         }
-        let place = What::Affinity { tid, thread_start_time, old: vec![], new: vec![] }.place();
+        let with = |old, since| {
+            let new = new.clone();
+            What::Affinity { tid, thread_start_time, old, new, since }
+        };
+        let place = with(vec![], None).place();
         let old = match self.changes.get(&place).map(|change| &change.what) {
             Some(What::Affinity { new, .. }) if *new != now => {
                 self.not_pinned(tid, "it was moved by somebody else".into(), events);
                 return Ok(());
             }
             Some(What::Affinity { old, .. }) => old.clone(),
-            _ => now,
+            _ => match pins.before(thread_start_time, &now) {
+                // It has them from one that was moved.
+                Some(before) => before.to_vec(),
+                None => napkin_os::sched::allowed(Some(tid)).unwrap_or(now),
+            },
         };
-        self.record(What::Affinity { tid, thread_start_time, old, new: new.clone() }, recorder)?;
+        let what = with(old, Some(ticks_now()));
+        self.record(what.clone(), recorder)?;
         match napkin_os::sched::pin(Some(tid), &new) {
             Ok(()) => {
+                pins.add(&what);
                 let cpus = new;
                 events.push(self.event(EventKind::Pinned { tid, napi_id, cpus }));
             }

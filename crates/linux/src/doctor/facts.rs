@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use napkin_policy::{EpollPolicy, Policy, Threaded};
 
 use super::mend::Mend;
+use crate::journal::Holder;
 use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::process::{Ready, Unseen};
 
@@ -41,6 +42,8 @@ pub struct Facts {
     pub unseen: Unseen,
     /// What is wished of the device.
     pub wishes: Vec<Wish>,
+    /// What napkin's own commands would be refused for.
+    pub held: Held,
     /// What went on while it was looked at.
     pub measured: Measured,
 }
@@ -61,6 +64,20 @@ impl Wish {
     pub(super) fn is_of(&self, ifname: &str) -> bool {
         self.ifname.as_deref().is_none_or(|it| it == ifname)
     }
+}
+
+/// Who has the device and its programs, so that no other napkin can change them now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Who holds the device.
+    pub device: Option<Holder>,
+    /// Who holds a program, by its id.
+    pub programs: BTreeMap<i32, Holder>,
+    /// The process that holds the wishes of this network namespace.
+    pub keeper: Option<u32>,
+    /// Whether the default route, or this terminal's own connection, hangs on the device: there a policy
+    /// that can delay packets takes `--yes`.
+    pub lifeline: bool,
 }
 
 /// Whether this kernel can do a policy.
@@ -84,7 +101,7 @@ pub struct PollThread {
     pub tid: i32,
     /// Where it may run.
     pub cpus: Vec<usize>,
-    /// Its real-time priority, if it is `SCHED_FIFO`.
+    /// Its real-time priority, if it is `SCHED_FIFO` or `SCHED_RR`.
     pub fifo: Option<u8>,
 }
 
@@ -99,6 +116,9 @@ pub struct Receive {
     pub ring: Known<Option<Ring>>,
     /// Whether interrupts are coalesced adaptively, where the device can.
     pub adaptive: Known<Option<bool>>,
+    /// Whether its queues are set for each direction alone (`ethtool -l` has no combined ones); `None`
+    /// where its driver does not say.
+    pub per_direction: Option<bool>,
 }
 
 /// A receive ring.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 
 use super::mend::{self, Mend};
 
@@ -39,8 +40,7 @@ impl fmt::Display for Status {
 }
 
 /// What one check found about one thing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The check's name, see [`CHECKS`](super::CHECKS).
     pub check: &'static str,
@@ -51,8 +51,21 @@ pub struct Finding {
     /// How it was seen; of [`Status::Unknown`], what was missing.
     pub seen: String,
     /// The changes that mend it, where there are some. In JSON: the commands, in one line.
-    #[serde(serialize_with = "mend::serialize")]
     pub mend: Vec<Mend>,
+    /// Why these would be refused now, and what to do first: a comment behind the commands.
+    pub in_the_way: Option<String>,
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut finding = serializer.serialize_struct("Finding", 5)?;
+        finding.serialize_field("check", self.check)?;
+        finding.serialize_field("status", &self.status)?;
+        finding.serialize_field("what", &self.what)?;
+        finding.serialize_field("seen", &self.seen)?;
+        finding.serialize_field("mend", &self.command())?;
+        finding.end()
+    }
 }
 
 impl Finding {
@@ -80,7 +93,7 @@ impl Finding {
 
     /// The command that mends it, where there is one: a line for a shell.
     pub fn command(&self) -> Option<String> {
-        mend::line(&self.mend)
+        mend::line(&self.mend, self.in_the_way.as_deref())
     }
 
     /// It could not be seen, and what was missing.
@@ -94,13 +107,14 @@ impl Finding {
         seen: impl Into<String>,
         mend: impl IntoIterator<Item = Mend>,
     ) -> Finding {
-        // The check's name is filled in by whoever runs the check: it stands in one place.
+        // The check's name, and what is in the way, are filled in by whoever runs the check.
         Finding {
             check: "",
             status,
             what: what.into(),
             seen: seen.into(),
             mend: mend.into_iter().collect(),
+            in_the_way: None,
         }
     }
 }

@@ -17,7 +17,7 @@ use super::facts::{
     Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Support,
     Unpolled, Wish,
 };
-use super::{intent, observe};
+use super::{held, intent, observe};
 use crate::support::{self, Scope};
 use napkin_kernel::count::{Counter, Counts, Key, Options};
 use napkin_kernel::device::{self, Device, DeviceError};
@@ -148,6 +148,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
             host: host.clone(),
             others: others(&device, &programs, &owners),
             unseen: owners.denied.clone(),
+            held: held::of(&device, &programs),
             programs,
             wishes: request.wishes.iter().filter(|it| it.is_of(&device.ifname)).cloned().collect(),
             measured: Measured {
@@ -288,7 +289,7 @@ pub(super) fn supported(policy: &Policy, kernel: &Kernel) -> Known<Support> {
 fn poll_threads(device: &Device) -> BTreeMap<u32, PollThread> {
     let thread = |napi: &device::Napi| {
         let fifo = match napi.thread_class {
-            Some(Class::Fifo(priority)) => Some(priority),
+            Some(Class::Fifo(priority) | Class::Rr(priority)) => Some(priority),
             _ => None,
         };
         Some((napi.id, PollThread { tid: napi.pid?, cpus: napi.thread_cpus.clone()?, fifo }))
@@ -308,11 +309,11 @@ fn receive(device: &Device) -> Receive {
     let flows = |queue: &sysfs::Steering| (queue.queue, queue.rps_flow_cnt);
     let rps = steering.clone().map(|queues| queues.iter().map(each).collect());
     let rps_flows = steering.map(|queues| queues.iter().map(flows).collect());
-    let (ring, adaptive) = match Ethtool::open() {
-        Ok(mut ethtool) => (ring(&mut ethtool, name), adaptive(&mut ethtool, name)),
-        Err(error) => (Err(error.to_string()), Err(error.to_string())),
+    let (ring, adaptive, per_direction) = match Ethtool::open() {
+        Ok(mut it) => (ring(&mut it, name), adaptive(&mut it, name), per_direction(&mut it, name)),
+        Err(error) => (Err(error.to_string()), Err(error.to_string()), None),
     };
-    Receive { rps, rps_flows, ring, adaptive }
+    Receive { rps, rps_flows, ring, adaptive, per_direction }
 }
 
 fn ring(ethtool: &mut Ethtool, ifname: &str) -> Known<Option<Ring>> {
@@ -323,6 +324,11 @@ fn ring(ethtool: &mut Ethtool, ifname: &str) -> Known<Option<Ring>> {
 fn adaptive(ethtool: &mut Ethtool, ifname: &str) -> Known<Option<bool>> {
     let coalescing = ethtool.coalescing(ifname).map_err(|error| error.to_string())?;
     Ok(coalescing.and_then(|it| it.adaptive_rx))
+}
+
+fn per_direction(ethtool: &mut Ethtool, ifname: &str) -> Option<bool> {
+    let channels = ethtool.channels(ifname).ok().flatten();
+    channels.map(|it| it.combined_max.unwrap_or(0) == 0)
 }
 
 fn host() -> Host {

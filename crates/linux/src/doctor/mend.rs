@@ -8,7 +8,6 @@ use std::fmt;
 
 use napkin_os::sched::CpuList;
 use napkin_policy::{KEYS, PRESETS, Policy, Preset};
-use serde::Serializer;
 
 use napkin_kernel::shell::{dev, word as quoted};
 use napkin_os::procfs::Sysctl;
@@ -22,6 +21,8 @@ pub enum Mend {
         policy: Policy,
         /// The interface's name, as `ip link` prints it.
         ifname: String,
+        /// Whether that has to be confirmed: it can delay what must not be delayed by mistake.
+        yes: bool,
     },
     /// The instance of one receive queue is set back to `base`.
     Release {
@@ -139,8 +140,9 @@ impl fmt::Display for Mend {
     /// The command. In capitals what its reader has to put in.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Mend::Apply { policy, ifname } => {
-                write!(f, "napkin apply {} {}", short(policy), dev(ifname))
+            Mend::Apply { policy, ifname, yes } => {
+                let yes = if *yes { " --yes" } else { "" };
+                write!(f, "napkin apply {} {}{yes}", short(policy), dev(ifname))
             }
             Mend::Release { ifname, queue } => {
                 write!(f, "napkin apply base {} --queue {queue}", dev(ifname))
@@ -186,6 +188,25 @@ impl fmt::Display for Mend {
 }
 
 impl Mend {
+    /// Whether napkin does it, and has the device for itself meanwhile.
+    pub(super) const fn takes_device(&self) -> bool {
+        matches!(
+            self,
+            Mend::Apply { .. }
+                | Mend::Release { .. }
+                | Mend::Run { .. }
+                | Mend::Attach { ifname: Some(_), .. }
+        )
+    }
+
+    /// The program that napkin has for itself meanwhile.
+    pub(super) const fn takes_process(&self) -> Option<i32> {
+        match self {
+            Mend::Attach { pid, .. } => Some(*pid),
+            _ => None,
+        }
+    }
+
     /// What its reader has to know, or could do instead.
     fn note(&self) -> Option<&'static str> {
         match self {
@@ -200,13 +221,17 @@ impl Mend {
     }
 }
 
-/// Some changes in one line for a shell: the commands, then their notes as its comment.
-pub(super) fn line(mends: &[Mend]) -> Option<String> {
+/// Some changes in one line for a shell: the commands, then what is in their way and their notes as its
+/// comment.
+pub(super) fn line(mends: &[Mend], in_the_way: Option<&str>) -> Option<String> {
     if mends.is_empty() {
         return None;
     }
     let commands: Vec<String> = mends.iter().map(Mend::to_string).collect();
-    let mut notes: Vec<&str> = mends.iter().filter_map(Mend::note).collect();
+    let mut notes: Vec<&str> = in_the_way.into_iter().collect();
+    for mend in mends {
+        notes.extend(mend.note());
+    }
     notes.dedup();
     let mut line = commands.join("; ");
     if !notes.is_empty() {
@@ -214,14 +239,6 @@ pub(super) fn line(mends: &[Mend]) -> Option<String> {
         line.push_str(&notes.join("; "));
     }
     Some(line)
-}
-
-/// As in JSON: the line, or null.
-pub(super) fn serialize<S: Serializer>(mends: &[Mend], serializer: S) -> Result<S::Ok, S::Error> {
-    match line(mends) {
-        Some(line) => serializer.serialize_some(&line),
-        None => serializer.serialize_none(),
-    }
 }
 
 fn no_steering(
@@ -294,7 +311,8 @@ mod tests {
         assert_eq!(up("ä"), "ip link set 'ä' up");
         assert_eq!(up("\x1b[2J'\\"), r"ip link set $'\x1b[2J\'\\' up");
         assert_eq!(up("a\u{202e}b"), r"ip link set $'a\xe2\x80\xaeb' up");
-        let apply = |ifname: &str| Mend::Apply { policy: Policy::BASE, ifname: ifname.into() };
+        let policy = Policy::BASE;
+        let apply = |ifname: &str| Mend::Apply { policy, ifname: ifname.into(), yes: false };
         assert_eq!(apply("-rf").to_string(), "napkin apply base --dev=-rf");
         assert_eq!(apply("$(id)").to_string(), "napkin apply base --dev '$(id)'");
         let rps = Mend::NoRps { ifname: "a*".into(), queue: None };
@@ -304,10 +322,15 @@ mod tests {
     #[test]
     fn several_changes_are_one_line_with_what_is_said_of_them_behind() {
         let fair = |tid| Mend::FairThread { tid };
-        assert_eq!(line(&[]), None);
+        assert_eq!(line(&[], None), None);
+        assert_eq!(line(&[], Some("nothing to do")), None);
         assert_eq!(
-            line(&[fair(7), fair(8)]).as_deref(),
+            line(&[fair(7), fair(8)], None).as_deref(),
             Some("chrt -o -p 0 7; chrt -o -p 0 8    # or sysctl -w kernel.sched_rt_runtime_us=-1")
+        );
+        assert_eq!(
+            line(&[fair(7)], Some("7 is held")).as_deref(),
+            Some("chrt -o -p 0 7    # 7 is held; or sysctl -w kernel.sched_rt_runtime_us=-1")
         );
     }
 }

@@ -15,6 +15,7 @@ mod facts;
 mod finding;
 mod gather;
 mod go;
+mod held;
 mod home;
 mod intent;
 mod mend;
@@ -24,8 +25,8 @@ mod waits;
 
 pub use checks::{CHECKS, Check, examine};
 pub use facts::{
-    Epoll, Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Socket,
-    SocketKind, Support, Thread, Unpolled, Wait, Wish,
+    Epoll, Facts, Held, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring,
+    Socket, SocketKind, Support, Thread, Unpolled, Wait, Wish,
 };
 pub use finding::{Finding, Report, Status};
 pub use gather::{DoctorError, Request, gather};

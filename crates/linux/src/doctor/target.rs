@@ -12,6 +12,7 @@ use napkin_policy::{
 use super::checks::starvation::starves;
 use super::facts::{Facts, Program, Support};
 use super::mend::Mend;
+use crate::apply::can_delay;
 use napkin_kernel::device::Napi;
 use napkin_kernel::settings::{Setting, Settings};
 
@@ -51,7 +52,8 @@ impl Facts {
             known.into_iter().any(|(setting, have)| wanted.get(setting) != Some(have))
         };
         let ifname = self.device.ifname.clone();
-        self.instances().iter().any(differs).then_some(Mend::Apply { policy, ifname })
+        let yes = self.held.lifeline && can_delay(&policy);
+        self.instances().iter().any(differs).then_some(Mend::Apply { policy, ifname, yes })
     }
 
     /// A program is put under the target. Where that leaves the application out, what the program

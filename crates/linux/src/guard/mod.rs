@@ -39,7 +39,7 @@ pub use cause::Cause;
 pub use event::{Event, EventKind};
 
 use crate::apply::{BackendError, Linux};
-use crate::journal::Store;
+use crate::journal::{Holder, Store};
 use napkin_kernel::count::{self, CountError, Counter};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
 use napkin_kernel::netlink::{Netdev, NetlinkError};
@@ -126,6 +126,8 @@ pub struct Guard {
     starved: Arc<AtomicBool>,
     /// The instances whose suspension is ended.
     ended: Arc<Mutex<BTreeSet<u32>>>,
+    /// Devices that another napkin held when it began, and who that was.
+    others: Vec<(String, Holder)>,
 }
 
 impl Guard {
@@ -154,13 +156,21 @@ impl Guard {
         let (tell, telling) = tell::start(tell)?;
         let mut watch = Watch::new(options, counter, netns, backend, store.clone(), netdev, tell);
         watch.list();
+        let others = watch.held_by_others();
         let (starved, ended) = (watch.starved.clone(), watch.ended_ids.clone());
         let (stop, stopped) = channel();
         let watching = std::thread::Builder::new()
             .name("napkin-guard".into())
             .spawn(move || watch.run(&stopped))?;
         // In the order in which they end.
-        Ok(Guard { stop: Some(stop), threads: vec![watching, telling], starved, ended })
+        let threads = vec![watching, telling];
+        Ok(Guard { stop: Some(stop), threads, starved, ended, others })
+    }
+
+    /// The devices with suspended instances that another napkin held when this began, each with who that
+    /// is. On them this one can end no suspension: a device is changed by who holds it alone.
+    pub fn held_by_others(&self) -> &[(String, Holder)] {
+        &self.others
     }
 
     /// Whether an instance has starved since it began, helped or not.

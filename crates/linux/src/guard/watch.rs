@@ -11,10 +11,10 @@ use super::event::{Event, EventKind};
 use super::judge::{Judge, TICK, counted};
 use super::tell::{self, Message};
 use crate::apply::{
-    ApplyError, Backend as _, Linux, Suspension, Target, end_suspension, give_back,
+    ApplyError, Backend as _, Linux, Suspension, Target, end_suspension, give_back, held_by_others,
 };
 use crate::attach::cpu_time;
-use crate::journal::{JournalError, Store};
+use crate::journal::{Holder, JournalError, Store};
 use napkin_kernel::count::{Counter, Key};
 use napkin_kernel::netlink::Netdev;
 
@@ -129,6 +129,12 @@ impl Watch {
         self.times.retain(|napi_id, _| there.contains(napi_id));
         self.helpless.retain(|napi_id, _| there.contains(napi_id));
         self.watched = listed;
+    }
+
+    /// The devices of those instances that another napkin holds, and who that is.
+    pub(super) fn held_by_others(&mut self) -> Vec<(String, Holder)> {
+        let devices: BTreeSet<u32> = self.watched.values().map(|(ifindex, _)| *ifindex).collect();
+        held_by_others(&mut self.backend, &self.store, &devices, self.options.held)
     }
 
     /// The instances that starve, with how long they were not polled.

@@ -156,6 +156,11 @@ impl Store {
         Lock::take(&self.device_path(ifindex, identity).with_extension("lock"), ifname)
     }
 
+    /// Who holds the lock of a device; `None` if nobody does, or that cannot be seen.
+    pub fn holder(&self, ifindex: u32, identity: Option<u64>) -> Option<Holder> {
+        lock::holder(&self.device_path(ifindex, identity).with_extension("lock"))
+    }
+
     /// The changes of a device, in whatever namespace they were made; none if it has none. What
     /// another boot left is dropped by the first line that is written.
     ///
@@ -205,6 +210,11 @@ impl Store {
     pub fn lock_process(&self, pid: i32, start_time: u64) -> Result<Lock, JournalError> {
         let path = self.process_path(pid, start_time).with_extension("lock");
         Lock::take(&path, &format!("process {pid}"))
+    }
+
+    /// Who holds the lock of a process; `None` if nobody does, or that cannot be seen.
+    pub fn process_holder(&self, pid: i32, start_time: u64) -> Option<Holder> {
+        lock::holder(&self.process_path(pid, start_time).with_extension("lock"))
     }
 
     /// Takes the lock of who holds the wishes of this network namespace.

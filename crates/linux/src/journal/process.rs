@@ -80,6 +80,7 @@ impl ProcessJournal {
         for change in &self.log.entries {
             let known = of.get(&key(change)).and_then(|at| records.get_mut(*at));
             match known {
+                Some(record) if is_another(record, change) => *record = vec![change.clone()],
                 Some(record) => {
                     let back = since(&record[record.len() - 1], change);
                     record.retain(|other| *other != back);
@@ -158,6 +159,16 @@ impl ProcessJournal {
         self.last = last;
         Ok(())
     }
+}
+
+/// Whether a change is of another epoll context than those before it, at a descriptor that was closed
+/// meanwhile: it had neither what that one had at first, nor what it was set to.
+fn is_another(record: &[ProcessChange], change: &ProcessChange) -> bool {
+    let What::Epoll { old: had, .. } = change.what else { return false };
+    !record.iter().any(|earlier| match earlier.what {
+        What::Epoll { old, new, .. } => had == old || had == new,
+        _ => true,
+    })
 }
 
 /// What puts back `later` to what it was before `first`.

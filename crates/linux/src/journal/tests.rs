@@ -253,6 +253,24 @@ fn a_process_s_changes_are_told_from_the_last_set_to_the_first_before() {
 }
 
 #[test]
+fn two_contexts_that_had_one_descriptor_are_not_taken_for_one() {
+    let told = |changes: &[ProcessChange]| {
+        let home = Home::new();
+        let mut recorder = home.store().recorder();
+        changes.iter().for_each(|change| recorder.before(change).expect("written"));
+        drop(recorder);
+        home.store().process(4_194_305, 5).expect("readable").records()
+    };
+    // The first was closed, and the next had parameters of its own.
+    let second = [epoll(5, 0, 10), epoll(5, 7, 10)];
+    assert_eq!(told(&second), [vec![epoll(5, 7, 10)]]);
+    let set_again = [&second[..], &[epoll(5, 10, 20)]].concat();
+    assert_eq!(told(&set_again), [vec![epoll(5, 7, 20), epoll(5, 7, 10)]]);
+    // The first was as it is set by the program's own doing.
+    assert_eq!(told(&[epoll(5, 10, 10), epoll(5, 0, 10)]), [vec![epoll(5, 0, 10)]]);
+}
+
+#[test]
 fn a_process_s_sockets_and_threads_are_told_from_the_first_before_as_well() {
     let home = Home::new();
     let change = |what| ProcessChange { pid: 4_194_305, start_time: 5, what };
@@ -263,7 +281,7 @@ fn a_process_s_sockets_and_threads_are_told_from_the_first_before_as_well() {
     };
     let cpus = |old, new| {
         let (old, new) = (vec![old], vec![new]);
-        change(What::Affinity { tid: 4_194_305, thread_start_time: 5, old, new })
+        change(What::Affinity { tid: 4_194_305, thread_start_time: 5, old, new, since: Some(9) })
     };
     let mut recorder = home.store().recorder();
     for change in [socket(1, 2), cpus(1, 2), socket(2, 3), cpus(2, 3)] {

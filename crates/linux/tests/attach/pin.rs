@@ -59,6 +59,34 @@ fn a_thread_that_has_ended_is_not_remembered() {
     assert_eq!((restoration.done, restoration.gone), (0, 0), "{events:?}");
 }
 
+#[test]
+fn what_a_pinned_thread_begins_is_put_back_as_well() {
+    let begins = "if s.recv(64) == b'more': \
+                  made.append(threading.Thread(target=threading.Event().wait, daemon=True)); \
+                  made[0].start(); made.append(subprocess.Popen(['sleep', '60']))";
+    let mut bed = Bed::new("import subprocess; made = []", begins);
+    bed.send("x");
+    bed.program.ask("arrived.wait()");
+    until_pinned(&mut bed.attachment);
+    bed.program.ask("arrived.clear()");
+    bed.send("more");
+    bed.program.ask("arrived.wait()");
+    let mut both = || {
+        let of = |it: &str| format!("answer = sorted(os.sched_getaffinity({it}))");
+        ["made[0].native_id", "made[1].pid"].map(|it| bed.program.ask(&of(it)))
+    };
+    let inherited = format!("[{}]", bed.cpu);
+    assert_eq!(both(), [inherited.clone(), inherited]);
+    // The next look finds the process.
+    bed.attachment.look();
+    let (restoration, events) = bed.attachment.restore();
+    assert_eq!(restoration.failed + restoration.changed, 0, "{events:?}");
+    let now = both();
+    let all = bed.program.ask("answer = sorted(os.sched_getaffinity(0))");
+    bed.program.ask("made[1].kill(); made[1].wait()");
+    assert_eq!(now, [all.clone(), all], "as the program's first thread, which was never moved");
+}
+
 /// A server at one end of a link, and who sends to it at the other.
 struct Bed {
     program: Program,

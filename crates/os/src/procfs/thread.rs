@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
 use super::{read_text, stat};
 
 /// A name has at most 64 bytes, and a line of numbers some 400.
@@ -71,6 +73,20 @@ impl ThreadStat {
             cpu: number(39)?.try_into().ok()?,
         })
     }
+
+    /// Whether it is a thread of the kernel's that polls an instance: a program may call itself as it
+    /// likes.
+    pub fn is_napi(&self) -> bool {
+        self.kernel && napi_name(&self.comm).is_some()
+    }
+}
+
+/// The present, as [`ThreadStat::start_ticks`] counts.
+pub fn ticks_now() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
+    // The time since the boot is never negative.
+    let since_boot = tv_sec as u64 * 1_000_000_000 + tv_nsec as u64;
+    since_boot / (1_000_000_000 / stat::ticks_per_second().max(1))
 }
 
 /// What the scheduler counted of a thread: `/proc/PID/task/TID/schedstat`.
@@ -211,6 +227,18 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_is_no_older_than_the_moment_before_it_was_started() {
+        let before = ticks_now();
+        let started = std::thread::spawn(|| {
+            let pid = rustix::process::getpid().as_raw_nonzero().get();
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            ThreadStat::read(pid, tid).expect("it lives").start_ticks
+        });
+        let started = started.join().expect("no panic");
+        assert!((before..=ticks_now()).contains(&started), "{before} and then {started}");
+    }
+
+    #[test]
     fn the_scheduler_s_numbers_are_read() {
         let expected = Time { run_ns: 1_184_811, wait_ns: 57_657, slices: 1 };
         assert_eq!(Time::parse("1184811 57657 1\n"), Some(expected));
@@ -236,6 +264,12 @@ mod tests {
         assert_eq!(found.napi.iter().map(|it| it.pid).collect::<Vec<_>>(), [8]);
         assert_eq!(found.ksoftirqd, BTreeMap::from([(3, 9)]));
         assert_eq!(found.irqbalance, Some(10));
+        let is_napi = |comm: &str, kernel| {
+            let cat = ThreadStat::parse(CAT, 100).expect("a line");
+            ThreadStat { comm: comm.into(), kernel, ..cat }.is_napi()
+        };
+        assert!(is_napi("napi/eth0-1", true));
+        assert!(!is_napi("napi/eth0-1", false) && !is_napi("kthreadd", true));
     }
 
     proptest! {

@@ -4,24 +4,20 @@
 //! Thin over the system calls, with errors that name the CPU or the right that is missing. Nothing
 //! here knows what the threads are for.
 
+mod class;
 mod cpus;
 
 use rustix::io;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use thiserror::Error;
 
+use crate::procfs::{cpus::parse_list, read_text};
+
+pub use class::Class;
 pub use cpus::CpuList;
 
-/// A scheduling class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Class {
-    /// `SCHED_OTHER`, nice 0.
-    #[default]
-    Fair,
-    /// `SCHED_FIFO` with a priority from 1 to 99. Not for anything that spins: the operating system
-    /// stops a spinning real-time thread for 50 ms in every second.
-    Fifo(u8),
-}
+/// A thread's `status` and a list of CPUs have fewer bytes.
+const LIMIT: usize = 64 << 10;
 
 /// Where and how a kind of context runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -55,6 +51,12 @@ pub enum SchedError {
     Class {
         /// The operating system's answer.
         source: io::Errno,
+    },
+    /// A class that is only seen.
+    #[error("a thread cannot be put into a scheduling class of another kind ({class})")]
+    Opaque {
+        /// The class that was asked for.
+        class: Class,
     },
     /// No right to real-time priority.
     #[error(
@@ -115,7 +117,7 @@ pub fn pin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
     }
     let refused = |source| SchedError::Affinity { source };
     let pid = id(thread).map_err(refused)?;
-    let before = sched_getaffinity(pid).map_err(refused)?;
+    let before = allowed(thread)?;
     match sched_setaffinity(pid, &set) {
         Ok(()) => {}
         Err(io::Errno::INVAL) => return Err(unusable(first)),
@@ -127,20 +129,24 @@ pub fn pin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
         None => Ok(()),
         Some(missing) => {
             // It was there a moment ago.
-            let _ = sched_setaffinity(pid, &before);
+            let _ = unpin(thread, &before);
             Err(unusable(*missing))
         }
     }
 }
 
 /// Gives a thread (`None`: the calling one) back CPUs that it had: those of them that it can still have.
-/// The kernel leaves out the others, as a CPU that is off. None means that it stays as it is.
+/// The kernel leaves out the others, as a CPU that is off. Whoever had all that there can be has whatever
+/// comes later, too. None means that it stays as it is.
 ///
 /// # Errors
 /// If none of them can be used any more; the thread stays where it was then.
 pub fn unpin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
     let Some(first) = cpus.first().copied() else { return Ok(()) };
     let mut set = CpuSet::new();
+    if cpus == possible() {
+        (0..CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
+    }
     cpus.iter().filter(|cpu| may_exist(**cpu)).for_each(|cpu| set.set(*cpu));
     let refused = |source| SchedError::Affinity { source };
     match sched_setaffinity(id(thread).map_err(refused)?, &set) {
@@ -148,6 +154,12 @@ pub fn unpin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
         Err(io::Errno::INVAL) => Err(unusable(first)),
         Err(errno) => Err(refused(errno)),
     }
+}
+
+/// The CPUs that this kernel can have, on or off, in order; none where that cannot be seen.
+fn possible() -> Vec<usize> {
+    let list = read_text("/sys/devices/system/cpu/possible", LIMIT).unwrap_or_default();
+    parse_list(&list).unwrap_or_default()
 }
 
 /// What a thread has of its CPUs where only those of `on` are on.
@@ -158,22 +170,25 @@ pub fn left_of(cpus: &[usize], on: &[usize]) -> Vec<usize> {
 /// Puts a thread (`None`: the calling one) into a class.
 ///
 /// # Errors
-/// Without the right to real-time priority.
+/// Without the right to real-time priority, and for [`Class::Other`].
 pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
-    let (policy, priority) = match class {
-        Class::Fair => (libc::SCHED_OTHER, 0),
-        Class::Fifo(priority) => (libc::SCHED_FIFO, priority),
+    let Some((policy, priority)) = class.policy() else {
+        return Err(SchedError::Opaque { class });
     };
     let refused = |source| match class {
-        Class::Fifo(priority) => SchedError::RealTime { priority, source },
-        Class::Fair => SchedError::Class { source },
+        Class::Fifo(priority) | Class::Rr(priority) => SchedError::RealTime { priority, source },
+        _ => SchedError::Class { source },
     };
     let thread = number(thread).map_err(refused)?;
+    // SAFETY: the call takes a number and returns one.
+    let now = unsafe { libc::sched_getscheduler(thread) };
+    // Whether those that it makes get its class is not a matter of the class.
+    let reset = now.max(0) & libc::SCHED_RESET_ON_FORK;
     // SAFETY: `sched_param` is plain data, for which all zeros are valid on every libc.
     let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
     param.sched_priority = i32::from(priority);
     // SAFETY: the pointer is to a live `sched_param`; the call reads it and nothing else.
-    let result = unsafe { libc::sched_setscheduler(thread, policy, &raw const param) };
+    let result = unsafe { libc::sched_setscheduler(thread, policy | reset, &raw const param) };
     if result == 0 { Ok(()) } else { Err(refused(last_error())) }
 }
 
@@ -187,8 +202,30 @@ pub fn affinity(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// The class of a thread (`None`: the calling one). `SCHED_RR` counts as [`Class::Fifo`], and every
-/// other class that is not real-time as [`Class::Fair`].
+/// The CPUs that a thread (`None`: the calling one) was given, in order: those that are off, too, which
+/// [`affinity`] leaves out. It is what [`unpin`] gives back.
+///
+/// # Errors
+/// If the thread has ended.
+pub fn allowed(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
+    let path = match thread {
+        Some(id) => format!("/proc/{id}/status"),
+        None => "/proc/thread-self/status".to_owned(),
+    };
+    match read_text(path, LIMIT).ok().and_then(|text| listed(&text)) {
+        Some(cpus) => Ok(cpus),
+        // Without procfs it is what there is of them now.
+        None => affinity(thread),
+    }
+}
+
+/// The CPUs in a thread's `status`.
+fn listed(status: &str) -> Option<Vec<usize>> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    parse_list(list).filter(|cpus| !cpus.is_empty())
+}
+
+/// The class of a thread (`None`: the calling one).
 ///
 /// # Errors
 /// If the thread has ended.
@@ -200,16 +237,14 @@ pub fn class(thread: Option<i32>) -> Result<Class, SchedError> {
     if policy < 0 {
         return Err(failed());
     }
-    if !matches!(policy & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO | libc::SCHED_RR) {
-        return Ok(Class::Fair);
-    }
     // SAFETY: `sched_param` is plain data, for which all zeros are valid on every libc.
     let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live `sched_param`, which the call fills in.
     if unsafe { libc::sched_getparam(thread, &raw mut param) } != 0 {
         return Err(failed());
     }
-    Ok(Class::Fifo(u8::try_from(param.sched_priority).unwrap_or(u8::MAX)))
+    let priority = u8::try_from(param.sched_priority).unwrap_or(u8::MAX);
+    Ok(Class::of(policy & !libc::SCHED_RESET_ON_FORK, priority))
 }
 
 /// A thread as the system calls of rustix take it. An id that no thread has (0 and below, from a
@@ -249,6 +284,37 @@ mod tests {
             (affinity(None).expect("it lives"), class(None).expect("it lives"))
         });
         assert_eq!(told.join().expect("no panic"), (vec![here], Class::Fair));
+    }
+
+    #[test]
+    fn a_class_that_takes_no_right_is_read_back_and_one_of_another_kind_is_never_set() {
+        for class in [Class::Batch, Class::Idle] {
+            let told = std::thread::spawn(move || {
+                classify(None, class).expect("it takes no right");
+                let opaque = classify(None, Class::Other(6)).expect_err("it is only seen");
+                assert!(opaque.to_string().contains("other 6"), "{opaque}");
+                super::class(None).expect("it lives")
+            });
+            assert_eq!(told.join().expect("no panic"), class);
+        }
+    }
+
+    #[test]
+    fn what_its_children_get_stays_as_it_was() {
+        let told = std::thread::spawn(|| {
+            // SAFETY: `sched_param` is plain data, for which all zeros are valid on every libc.
+            let param: libc::sched_param = unsafe { std::mem::zeroed() };
+            let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+            // SAFETY: the pointer is to a live `sched_param`; the call reads it and nothing else.
+            let set = unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
+            assert_eq!(set, 0);
+            classify(None, Class::Batch).expect("it takes no right");
+            assert_eq!(class(None).expect("it lives"), Class::Batch);
+            // SAFETY: the call takes a number and returns one.
+            unsafe { libc::sched_getscheduler(0) }
+        });
+        let flag = told.join().expect("no panic") & libc::SCHED_RESET_ON_FORK;
+        assert_eq!(flag, libc::SCHED_RESET_ON_FORK);
     }
 
     #[test]
@@ -292,6 +358,24 @@ mod tests {
             (left_of(&had, &usable_cpus()), usable_cpus())
         });
         assert_eq!(told.join().expect("no panic"), (all.clone(), all));
+    }
+
+    #[test]
+    fn a_thread_gets_back_those_that_are_off_as_well() {
+        let status = "Cpus_allowed:\t87\nCpus_allowed_list:\t0-2,7\n";
+        assert_eq!(listed(status), Some(vec![0, 1, 2, 7]));
+        assert_eq!(listed("Cpus_allowed:\t87\n"), None);
+        let told = std::thread::spawn(|| {
+            let (had, usable) = (allowed(None).expect("it lives"), usable_cpus());
+            assert_eq!(left_of(&had, &usable), usable);
+            pin(None, &usable[..1]).expect("it is there");
+            assert_eq!(allowed(None).expect("it lives"), usable[..1]);
+            unpin(None, &had).expect("they were its own");
+            (had, usable, allowed(None).expect("it lives"))
+        });
+        let (had, usable, has) = told.join().expect("no panic");
+        // Before Linux 6.2 the kernel gives nobody a CPU that is off.
+        assert!(has == had || has == usable, "{has:?} of {had:?}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub struct RestoreOptions {
     pub force: bool,
     /// Forget what could not be put back.
     pub forget: bool,
-    /// Only say what would be done; epoll contexts that moved, and sockets that inherited busy polling, are not
-    /// looked for.
+    /// Only say what would be done; epoll contexts that moved, sockets that inherited busy polling, and threads
+    /// that inherited their CPUs, are not looked for.
     pub dry_run: bool,
 }

@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 
 use super::options::RestoreOptions;
 use crate::apply::restored::ProcessRestored;
-use crate::attach::{MAX_DESCRIPTORS, restore_inherited, restore_moved};
+use crate::attach::{MAX_DESCRIPTORS, Pins, known_threads, restore_inherited, restore_moved};
 use crate::journal::{JournalError, ProcessJournal, Store, fault};
 use crate::process_change::{ProcessChange, Restored, What};
-use napkin_kernel::process::Process;
+use napkin_kernel::process::{Process, ProcessError};
+
+/// More processes than this of one that is put back are not looked at.
+const MAX_PROCESSES: usize = 1 << 16;
 
 /// Puts back what was changed in a process, thing by thing.
 pub(super) fn restore_process(
@@ -89,7 +92,8 @@ fn process(
         }
     }
     if !options.dry_run {
-        // After the listeners, so that new connections inherit nothing.
+        // After the threads and the listeners, so that what is new inherits nothing.
+        inherited_cpus(store, pid, start_time, &records, restored);
         inherited(pid, start_time, &records, restored);
     }
     restored.gone = restored.gone.saturating_sub(moved);
@@ -122,6 +126,43 @@ fn moved(
             restored.left.push(error.to_string());
             0
         }
+    }
+}
+
+/// Puts back threads, of the process and of those that it has started, that have their CPUs from one that
+/// was moved. Those of which something is written down are put back by that.
+fn inherited_cpus(
+    store: &Store,
+    pid: i32,
+    start_time: u64,
+    records: &[Vec<ProcessChange>],
+    restored: &mut ProcessRestored,
+) {
+    let mut pins = Pins::default();
+    records.iter().flatten().for_each(|change| pins.add(&change.what));
+    if pins.is_empty() {
+        return;
+    }
+    let all = || -> Result<Vec<What>, ProcessError> {
+        let process = Process::reopen(pid, start_time)?;
+        let mut back = pins.restore(&process, &known_threads(records.iter().flatten()))?;
+        for child in process.descendants(MAX_PROCESSES)? {
+            // One that has ended, or may not be looked at, leaves the others.
+            let Ok(child) = Process::open(child) else { continue };
+            let journal = store.process(child.pid(), child.start_time());
+            let records = journal.map(|journal| journal.records()).unwrap_or_default();
+            let known = known_threads(records.iter().flatten());
+            back.extend(pins.restore(&child, &known).unwrap_or_default());
+        }
+        Ok(back)
+    };
+    fault::point();
+    let back = all();
+    fault::point();
+    match back {
+        Ok(back) => restored.changes.extend(back.iter().map(What::back)),
+        Err(error) if error.is_gone() => {}
+        Err(error) => restored.left.push(error.to_string()),
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::apply::fake::Happens;
-use crate::journal::pid_namespace_ended;
+use crate::journal::{fault, pid_namespace_ended};
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
-use napkin_kernel::process::Params;
+use napkin_kernel::process::{Params, Process};
+use napkin_os::procfs::thread::ticks_now;
+use napkin_os::sched::{affinity, pin, usable_cpus};
 use napkin_os::signals::Signals;
 
 fn planned(backend: &mut Fake, text: &str, options: &Options) -> Result<Plan, PlanError> {
@@ -190,6 +192,63 @@ fn a_change_that_is_refused_says_whether_those_before_it_are_back() {
 }
 
 #[test]
+fn a_change_that_is_refused_is_not_written_down_as_made() {
+    for after in 0..6 {
+        let (mut backend, place) = (Fake::new(2), Home::new());
+        backend.refuses_after = Some(after);
+        applied(&mut backend, &place.store(), "suspend20", &plain()).expect_err("refused");
+        assert_eq!(place.files(), [""; 0], "{after}");
+        // What was set before is still known, and nothing else.
+        applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+        let known = || {
+            let journal = place.store().device(7, "va", Some(700)).expect("readable");
+            let all = journal.records().iter();
+            all.map(|it| (it.spot.clone(), it.before.clone(), it.set.clone())).collect::<Vec<_>>()
+        };
+        let before = known();
+        // It takes two changes of each instance.
+        backend.refuses_after = Some(backend.writes + after % 4);
+        applied(&mut backend, &place.store(), "suspend200", &plain()).expect_err("refused");
+        assert_eq!(known(), before, "{after}");
+    }
+}
+
+#[test]
+fn what_is_not_there_or_still_written_down_is_not_said_to_be_back() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    backend.behind = Some((1, |backend| backend.devices[0].napis.clear()));
+    let error = applied(&mut backend, &place.store(), "defer20", &plain()).expect_err("gone");
+    let told = "is not back, `napkin restore` tries again: gro-flush-timeout of va queue 0 is not";
+    assert!(error.to_string().contains(told), "{error}");
+
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.behind = Some((backend.writes + 1, |_| fault::disk::fill(true)));
+    let error = applied(&mut backend, &place.store(), "suspend200", &plain());
+    fault::disk::fill(false);
+    let error = error.expect_err("no room for the next line").to_string();
+    assert!(error.contains("is not back") && error.contains("cannot write"), "{error}");
+}
+
+#[test]
+fn a_class_that_could_not_be_given_back_is_left_alone() {
+    let mut backend = Fake::of(linux(6, 19), 1);
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    // SCHED_DEADLINE.
+    backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Other(6)));
+    let rt = Options { rt: Some(5), ..plain() };
+    let error = planned(&mut backend, "threaded", &rt).expect_err("refused").to_string();
+    assert!(error.contains("(other 6)") && error.contains("leave --rt out"), "{error}");
+    for text in ["threaded", "threaded-busy-poll"] {
+        let plan = planned(&mut backend, text, &plain()).expect("it can be done");
+        assert!(plan.changes.iter().all(|it| !it.place.of_thread()), "{text}: {:?}", plan.changes);
+    }
+    let place = Home::new();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    assert!(all_back(&mut backend, &place.store()).is_complete(), "it went with its thread");
+}
+
+#[test]
 fn a_place_that_refuses_to_be_put_back_is_kept_and_no_other() {
     let (mut backend, place) = (Fake::new(2), Home::new());
     let original = backend.everything();
@@ -291,6 +350,29 @@ fn what_was_changed_in_a_process_that_has_ended_went_with_it() {
     assert_eq!((process.pid, process.gone, process.changes.len()), (pid, 2, 0));
     assert!(restored.is_complete());
     assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_thread_that_has_its_cpus_from_one_that_was_moved_is_put_back_with_it() {
+    let usable = usable_cpus();
+    let [_, .., last] = usable[..] else { return };
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let since = Some(ticks_now());
+    let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
+    let pid = sleeper.id().cast_signed();
+    // As if from a thread that has ended since.
+    pin(Some(pid), &[last]).expect("it is there");
+    let (old, new) = (usable.clone(), vec![last]);
+    let what = What::Affinity { tid: 1, thread_start_time: 5, old, new, since };
+    let start_time = Process::open(pid).expect("it lives").start_time();
+    place.store().recorder().before(&ProcessChange { pid, start_time, what }).expect("written");
+    let restored = all_back(&mut backend, &place.store());
+    let cpus = affinity(Some(pid));
+    sleeper.kill().and_then(|()| sleeper.wait()).expect("it ends");
+    let process = &restored.processes[0];
+    assert_eq!((process.gone, process.changes.len()), (1, 1), "{process:?}");
+    assert_eq!(cpus.expect("it lived"), usable);
+    assert!(restored.is_complete());
 }
 
 #[test]

@@ -184,6 +184,20 @@ fn nothing_is_changed_that_cannot_be_written_down_or_is_another_napkin_s() {
     assert_eq!(absent, None);
 }
 
+#[test]
+fn whose_suspensions_cannot_be_ended_is_known_before_they_have_to_be() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let store = place.store();
+    let asked = |backend: &mut Fake, held| {
+        let all = held_by_others(backend, &store, &[DEVICE, 8, 9].into(), held);
+        all.into_iter().map(|(ifname, holder)| (ifname, holder.pid)).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mut backend, None), []);
+    let _lock = store.lock(DEVICE, "va", Some(700)).expect("free");
+    assert_eq!(asked(&mut backend, None), [("va".to_owned(), std::process::id())]);
+    assert_eq!(asked(&mut backend, Some(DEVICE)), [], "it is its own");
+}
+
 /// Where a guard's thread writes, and what it found.
 static GUARD: Mutex<Option<Store>> = Mutex::new(None);
 static ENDED: Mutex<Option<JoinHandle<Option<Suspension>>>> = Mutex::new(None);

@@ -2,6 +2,7 @@
 
 use super::super::event::Event;
 use super::super::inherited::{off, restore_inherited};
+use super::super::inherited_cpus::{Pins, known};
 use super::super::moved::restore_moved;
 use super::super::plan::Plan;
 use super::super::restoration::Restoration;
@@ -14,6 +15,7 @@ impl Attached {
     pub(in super::super) fn restore(
         &mut self,
         plan: &Plan,
+        pins: &Pins,
         events: &mut Vec<Event>,
     ) -> Restoration {
         let mut total = Restoration::default();
@@ -24,6 +26,7 @@ impl Attached {
             _ => None,
         });
         let mut sockets: Vec<_> = sockets.collect();
+        let threads = known(self.changes.values());
         for (place, change) in std::mem::take(&mut self.changes).into_iter().rev() {
             match change.restore_in(&self.process) {
                 Ok(Restored::Done) => total.done += 1,
@@ -46,6 +49,15 @@ impl Attached {
                 total.gone = total.gone.saturating_sub(back);
             }
             None => total.failed += 1,
+        }
+        // After those from which they have it.
+        match pins.restore(&self.process, &threads) {
+            Ok(back) => total.done += back.len(),
+            Err(error) if error.is_gone() => {}
+            Err(error) => {
+                total.failed += 1;
+                self.failed(error.to_string(), events);
+            }
         }
         if let Some(options) = plan.socket {
             if sockets.is_empty() {

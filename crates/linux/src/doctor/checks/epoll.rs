@@ -310,8 +310,9 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
             };
             let mend = if several.iter().any(|(_, ids)| here(ids) > 1) {
                 let ifname = facts.device.ifname.clone();
-                // A veth has no queues for both directions.
-                let per_direction = facts.device.driver.as_deref() == Some("veth");
+                // Where that cannot be seen: a veth has no queues for both directions.
+                let veth = facts.device.driver.as_deref() == Some("veth");
+                let per_direction = facts.receive.per_direction.unwrap_or(veth);
                 let one = Mend::OneChannel { ifname, per_direction };
                 program.restart(facts).or(Some(one))
             } else {

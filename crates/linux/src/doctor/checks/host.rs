@@ -104,8 +104,14 @@ pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
             if !work.iter().any(|cpu| polling.contains(cpu)) {
                 Finding::ok("kernel work keeps off the CPUs that poll", seen)
             } else {
-                let rest: Vec<usize> =
-                    facts.host.cpus.iter().copied().filter(|cpu| !polling.contains(cpu)).collect();
+                let without = |cpus: &[usize]| -> Vec<usize> {
+                    cpus.iter().copied().filter(|cpu| !polling.contains(cpu)).collect()
+                };
+                let mut rest = without(work);
+                if rest.is_empty() {
+                    // It was kept to those that poll now.
+                    rest = without(&facts.host.cpus);
+                }
                 Finding::advice(
                     format!("kernel work may run on CPU {}, which poll", cpus(&polled)),
                     seen,

@@ -99,8 +99,12 @@ pub const CHECKS: &[Check] = checks! {
 /// Runs every check.
 pub fn examine(facts: &Facts) -> Report {
     let named = |check: &Check| {
-        let findings = (check.run)(facts).into_iter();
-        findings.map(|finding| Finding { check: check.name, ..finding }).collect::<Vec<_>>()
+        let mut findings = (check.run)(facts);
+        for finding in &mut findings {
+            finding.check = check.name;
+            finding.in_the_way = facts.in_the_way(&finding.mend);
+        }
+        findings
     };
     let mut findings: Vec<Finding> = CHECKS.iter().flat_map(named).collect();
     // Stable: within a status the checks' own order stays.

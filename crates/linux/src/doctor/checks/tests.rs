@@ -100,6 +100,7 @@ fn sound(name: &str) -> Facts {
             rps_flows: Ok(vec![(0, 0), (1, 0)]),
             ring: Ok(Some(Ring { entries: 1_024, most: 8_192 })),
             adaptive: Ok(Some(false)),
+            per_direction: Some(false),
         },
         host: Host {
             cpus: vec![0, 1, 2, 3],
@@ -119,6 +120,7 @@ fn sound(name: &str) -> Facts {
         others: Ok(vec![]),
         unseen: Unseen::default(),
         wishes: vec![],
+        held: Held::default(),
         measured: Measured {
             window: 500_000_000,
             squeezes: Ok(0),

@@ -25,6 +25,24 @@ fn a_lock_says_who_has_it_and_ends_with_its_holder() {
 }
 
 #[test]
+fn who_holds_a_lock_is_known_without_taking_it() {
+    let home = Home::new();
+    let store = home.store();
+    let holders = || [store.holder(7, None), store.process_holder(9, 5)];
+    let nobody = || holders().iter().all(Option::is_none);
+    assert!(nobody());
+    let device = store.lock(7, "va", None).expect("nobody has it");
+    let process = store.lock_process(9, 5).expect("nobody has it");
+    for holder in holders() {
+        assert_eq!(holder.expect("it is held").pid, std::process::id());
+    }
+    drop((device, process));
+    assert!(nobody());
+    fs::write(home.0.join("device-c1-7.lock"), "{}").expect("left by one that has died");
+    assert!(nobody());
+}
+
+#[test]
 fn a_lock_has_one_holder_however_many_come_and_go() {
     let home = Home::new();
     let holders = AtomicU32::new(0);

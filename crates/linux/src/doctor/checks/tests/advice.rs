@@ -2,6 +2,7 @@
 
 use super::super::super::mend::Mend;
 use super::*;
+use crate::journal::Holder;
 use napkin_os::procfs::Sysctl;
 
 /// What a check advises, as it is printed; `None` if it says that something is wrong, and no more.
@@ -186,10 +187,46 @@ fn what_is_done_already_is_not_advised() {
         let one = advice(&facts, "epoll-instance").expect("fewer queues");
         assert!(one.starts_with("ethtool -L eth0 combined 1 "), "{text}: {one}");
     }
+    // mlx4 counts the queues of each direction alone; a veth's are known.
+    facts.receive.per_direction = Some(true);
+    let one = advice(&facts, "epoll-instance").expect("fewer queues");
+    assert!(one.starts_with("ethtool -L eth0 rx 1 "), "{one}");
+    for (driver, words) in [("veth", "rx 1"), ("igb", "combined 1")] {
+        (facts.receive.per_direction, facts.device.driver) = (None, Some(driver.into()));
+        let one = advice(&facts, "epoll-instance").expect("fewer queues");
+        assert!(one.starts_with(&format!("ethtool -L eth0 {words} ")), "{one}");
+    }
     // Another device's sockets: this one has no queue too many.
     let mut facts = sound("suspend20");
     sockets(&mut facts)[0].napi_id = 9_999;
     assert_eq!(advice(&facts, "epoll-instance"), None);
+}
+
+#[test]
+fn what_another_napkin_holds_is_said_with_each_command_that_it_would_refuse() {
+    let mut facts = sound("suspend20");
+    set_all(&mut facts, |it| it.gro_flush_timeout = Some(30_000));
+    params(&mut facts, |it| it.prefer_busy_poll = false);
+    facts.receive.adaptive = Ok(Some(true));
+    let apply = "napkin apply suspend20 --dev eth0";
+    let attach = "napkin attach 812 --policy suspend20";
+    assert_eq!(advice(&facts, "settings").as_deref(), Some(apply));
+    facts.held.lifeline = true;
+    assert_eq!(advice(&facts, "settings"), Some(format!("{apply} --yes")));
+    // One that has not written down yet who it is.
+    facts.held.device = Some(Holder::default());
+    let end = "is held by another napkin: end that first, or start it again with this policy";
+    assert_eq!(advice(&facts, "settings"), Some(format!("{apply} --yes    # eth0 {end}")));
+    assert_eq!(advice(&facts, "prefer").as_deref(), Some(attach), "it takes the program alone");
+    let other = advice(&facts, "coalescing");
+    assert_eq!(other.as_deref(), Some("ethtool -C eth0 adaptive-rx off"), "not napkin's");
+    facts.held.programs = [(812, Holder::default())].into();
+    assert_eq!(advice(&facts, "prefer"), Some(format!("{attach}    # process 812 {end}")));
+    facts.held.keeper = Some(0);
+    let kept = advice(&facts, "settings").expect("a command");
+    assert!(kept.contains("change its wish instead (napkin keep --list)"), "{kept}");
+    let json = serde_json::to_value(examine(&facts)).expect("plain data").to_string();
+    assert!(json.contains(&kept) && !json.contains("in-the-way"), "{json}");
 }
 
 #[test]

@@ -138,6 +138,15 @@ fn kernel_work_keeps_off_the_polling_cpus() {
     // The threads are on CPU 2 and 3.
     let mend = findings[0].command();
     assert_eq!(mend.as_deref(), Some("echo 3 > /sys/devices/virtual/workqueue/cpumask"));
+    let mut kept_to = |cpus: &[usize]| {
+        facts.host.workqueue_cpus = Ok(cpus.to_vec());
+        examine(&facts).findings[0].command()
+    };
+    // Whoever has kept it off CPU 1 as well has done so on purpose.
+    let narrow = kept_to(&[0, 2]);
+    assert_eq!(narrow.as_deref(), Some("echo 1 > /sys/devices/virtual/workqueue/cpumask"));
+    let elsewhere = kept_to(&[2, 3]);
+    assert_eq!(elsewhere.as_deref(), Some("echo 3 > /sys/devices/virtual/workqueue/cpumask"));
     unknown("threaded-busy-poll", "workqueue-cpumask", |it| it.host.workqueue_cpus = missing());
 }
 

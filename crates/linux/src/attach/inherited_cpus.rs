@@ -1,0 +1,148 @@
+//! Threads that have their CPUs from one that napkin has moved: the kernel gives those of a thread to each
+//! thread and each process that it begins.
+//!
+//! Nobody writes these down, as a server begins them without end. They are known by what they have, just
+//! the CPUs that were given, and by when they were started: not before.
+
+use std::collections::BTreeSet;
+
+use crate::process_change::{ProcessChange, Restored, What};
+use napkin_kernel::process::{Process, ProcessError};
+
+/// The CPUs that threads were given.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(Vec<Pin>);
+
+#[derive(Debug)]
+struct Pin {
+    /// When the first thread got them, in ticks since the boot.
+    since: u64,
+    old: Vec<usize>,
+    new: Vec<usize>,
+}
+
+impl Pins {
+    /// Whether no thread was given any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes up what was done to a thread.
+    pub(crate) fn add(&mut self, what: &What) {
+        let What::Affinity { old, new, since: Some(since), .. } = what else { return };
+        match self.0.iter_mut().find(|pin| pin.old == *old && pin.new == *new) {
+            Some(pin) => pin.since = pin.since.min(*since),
+            None => self.0.push(Pin { since: *since, old: old.clone(), new: new.clone() }),
+        }
+    }
+
+    /// What a thread would have that was started then and has these CPUs now; `None` if it does not have
+    /// them from one that was moved.
+    pub(crate) fn before(&self, started: u64, now: &[usize]) -> Option<&[usize]> {
+        let from = self.0.iter().find(|pin| pin.since <= started && pin.new == now)?;
+        Some(&from.old)
+    }
+
+    /// Puts back the threads of a process that have their CPUs from one that was moved, but for those of
+    /// which something is written down, each `known` by its id and its start.
+    ///
+    /// # Errors
+    /// If the process has ended, or its threads may not be moved.
+    pub(crate) fn restore(
+        &self,
+        process: &Process,
+        known: &BTreeSet<(i32, u64)>,
+    ) -> Result<Vec<What>, ProcessError> {
+        let mut back = Vec::new();
+        if self.is_empty() {
+            return Ok(back);
+        }
+        for tid in process.threads()? {
+            let Ok(new) = napkin_os::sched::affinity(Some(tid)) else { continue };
+            let Some(thread_start_time) = process.thread_start_time(tid)? else { continue };
+            let old = self.before(thread_start_time, &new);
+            let Some(old) = old.filter(|_| !known.contains(&(tid, thread_start_time))) else {
+                continue;
+            };
+            let (old, since) = (old.to_vec(), None);
+            let what = What::Affinity { tid, thread_start_time, old, new, since };
+            let (pid, start_time) = (process.pid(), process.start_time());
+            let change = ProcessChange { pid, start_time, what };
+            if change.restore_in(process)? == Restored::Done {
+                back.push(change.what);
+            }
+        }
+        Ok(back)
+    }
+}
+
+/// The threads of which something is written down.
+pub(crate) fn known<'a>(
+    changes: impl IntoIterator<Item = &'a ProcessChange>,
+) -> BTreeSet<(i32, u64)> {
+    let of = |change: &ProcessChange| match change.what {
+        What::Affinity { tid, thread_start_time, .. } => Some((tid, thread_start_time)),
+        _ => None,
+    };
+    changes.into_iter().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_os::procfs::thread::ticks_now;
+    use napkin_os::sched::{affinity, pin, usable_cpus};
+    use std::sync::mpsc::channel;
+
+    fn moved(tid: i32, since: Option<u64>, old: &[usize], new: &[usize]) -> What {
+        let (old, new) = (old.to_vec(), new.to_vec());
+        What::Affinity { tid, thread_start_time: 7, old, new, since }
+    }
+
+    #[test]
+    fn a_thread_has_its_cpus_from_one_that_was_moved_before_it_was_started() {
+        let mut pins = Pins::default();
+        pins.add(&moved(1, Some(100), &[0, 1], &[2]));
+        pins.add(&moved(2, Some(50), &[0, 1], &[2]));
+        pins.add(&moved(3, Some(200), &[4], &[3]));
+        // An older napkin did not write down when.
+        pins.add(&moved(4, None, &[6], &[5]));
+        assert_eq!(pins.before(50, &[2]), Some(&[0, 1][..]));
+        assert_eq!(pins.before(49, &[2]), None, "it was there before");
+        assert_eq!(pins.before(250, &[2, 3]), None, "it has others");
+        assert_eq!(pins.before(250, &[3]), Some(&[4][..]));
+        assert_eq!(pins.before(250, &[5]), None);
+    }
+
+    #[test]
+    fn what_a_moved_thread_has_begun_is_put_back_and_what_is_written_down_is_not() {
+        let usable = usable_cpus();
+        // Threads of other tests are on the first.
+        let [_, .., last] = usable[..] else { return };
+        let moved_one = move || {
+            let own_tid = || rustix::thread::gettid().as_raw_nonzero().get();
+            let since = Some(ticks_now());
+            pin(None, &[last]).expect("it is there");
+            let ((tell, told), (end, ended)) = (channel(), channel::<()>());
+            let child = std::thread::spawn(move || {
+                tell.send(own_tid()).expect("somebody listens");
+                let _ = ended.recv();
+            });
+            let begun: i32 = told.recv().expect("it tells");
+            assert_eq!(affinity(Some(begun)).expect("it lives"), [last]);
+            let own = Process::open(std::process::id().cast_signed()).expect("it lives");
+            let started = own.thread_start_time(own_tid()).expect("it lives").expect("it lives");
+            let mut pins = Pins::default();
+            pins.add(&moved(own_tid(), since, &usable, &[last]));
+            let known = BTreeSet::from([(own_tid(), started)]);
+            let back = pins.restore(&own, &known).expect("they may be moved");
+            assert!(back.iter().any(|what| what.place().1 == begun), "{back:?}");
+            assert_eq!(affinity(Some(begun)).expect("it lives"), usable);
+            assert_eq!(affinity(None).expect("it lives"), [last], "its own line is for that");
+            drop(end);
+            child.join().expect("no panic");
+        };
+        // On a thread that ends with what it has.
+        std::thread::spawn(moved_one).join().expect("no panic");
+    }
+}

@@ -1,0 +1,111 @@
+//! Scheduling classes, and how they are written: `fair`, `fifo 10`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A scheduling class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Class {
+    /// `SCHED_OTHER`, nice 0.
+    #[default]
+    Fair,
+    /// `SCHED_BATCH`: fair, for work that nobody waits for.
+    Batch,
+    /// `SCHED_IDLE`: what is left by all others.
+    Idle,
+    /// `SCHED_FIFO` with a priority from 1 to 99. Not for anything that spins: the operating system
+    /// stops a spinning real-time thread for 50 ms in every second.
+    Fifo(u8),
+    /// `SCHED_RR` with a priority from 1 to 99: the same, in turns with others of that priority.
+    Rr(u8),
+    /// Any other, by the kernel's number, as `SCHED_DEADLINE` (6). There is more to it than that, so
+    /// that it is only seen: who overwrote it could not give it back.
+    Other(i32),
+}
+
+impl Class {
+    /// The kernel's number for it, and its priority; `None` if it is never set.
+    pub(super) const fn policy(self) -> Option<(i32, u8)> {
+        match self {
+            Class::Fair => Some((libc::SCHED_OTHER, 0)),
+            Class::Batch => Some((libc::SCHED_BATCH, 0)),
+            Class::Idle => Some((libc::SCHED_IDLE, 0)),
+            Class::Fifo(priority) => Some((libc::SCHED_FIFO, priority)),
+            Class::Rr(priority) => Some((libc::SCHED_RR, priority)),
+            Class::Other(_) => None,
+        }
+    }
+
+    /// The class of the kernel's number; `priority` counts where the class has one.
+    pub(super) const fn of(policy: i32, priority: u8) -> Class {
+        match policy {
+            libc::SCHED_OTHER => Class::Fair,
+            libc::SCHED_BATCH => Class::Batch,
+            libc::SCHED_IDLE => Class::Idle,
+            libc::SCHED_FIFO => Class::Fifo(priority),
+            libc::SCHED_RR => Class::Rr(priority),
+            other => Class::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Class::Fair => f.pad("fair"),
+            Class::Batch => f.pad("batch"),
+            Class::Idle => f.pad("idle"),
+            Class::Fifo(priority) => f.pad(&format!("fifo {priority}")),
+            Class::Rr(priority) => f.pad(&format!("rr {priority}")),
+            Class::Other(policy) => f.pad(&format!("other {policy}")),
+        }
+    }
+}
+
+impl FromStr for Class {
+    type Err = String;
+
+    /// Reads what [`Display`](fmt::Display) writes.
+    fn from_str(text: &str) -> Result<Class, String> {
+        let number = |name: &str| text.strip_prefix(name)?.strip_prefix(' ');
+        let priority = |name: &str| {
+            let priority: u8 = number(name)?.parse().ok()?;
+            (1..=99).contains(&priority).then_some(priority)
+        };
+        let class = match text {
+            "fair" => Some(Class::Fair),
+            "batch" => Some(Class::Batch),
+            "idle" => Some(Class::Idle),
+            _ => priority("fifo")
+                .map(Class::Fifo)
+                .or_else(|| priority("rr").map(Class::Rr))
+                .or_else(|| number("other")?.parse().ok().map(Class::Other)),
+        };
+        class.ok_or_else(|| format!("no scheduling class: {text:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_read_as_it_is_written_and_known_by_its_number() {
+        for (class, text) in [
+            (Class::Fair, "fair"),
+            (Class::Batch, "batch"),
+            (Class::Idle, "idle"),
+            (Class::Fifo(10), "fifo 10"),
+            (Class::Rr(99), "rr 99"),
+            (Class::Other(6), "other 6"),
+        ] {
+            assert_eq!((class.to_string().as_str(), text.parse::<Class>()), (text, Ok(class)));
+            let again = class.policy().map(|(policy, priority)| Class::of(policy, priority));
+            assert_eq!(again.unwrap_or(Class::of(6, 0)), class, "{text}");
+        }
+        for wrong in ["", "fifo", "fifo 0", "rr 100", "rr", "fair 1", "other", "other x", "fifo10"]
+        {
+            assert!(wrong.parse::<Class>().is_err(), "{wrong}");
+        }
+    }
+}
