@@ -103,6 +103,8 @@ impl BlockStore for Flash {
             return None;
         }
         self.ends.pop();
+        // Another may end at just that time, for which the timer has expired and will not again.
+        self.armed = NEVER;
         self.free.push(number);
         let operation = self.operations.get_mut(number)?.take()?;
         self.memory.begin(operation)
@@ -175,6 +177,17 @@ mod tests {
         assert_eq!(waits, [true, false], "the first of a read");
         let waits = [write(&mut flash, 2 * piece), write(&mut flash, 3 * piece)];
         assert_eq!(waits, [false, true], "the last of a write");
+    }
+
+    #[test]
+    fn two_that_end_at_one_time_are_each_told() {
+        let mut flash = flash(4_096);
+        (0..2).for_each(|tag| {
+            flash.begin(operation(tag, 0, Action::Read(vec![0; 4_096])));
+        });
+        let at = clock::now();
+        flash.ends = [0, 1].map(|number| Reverse((at, number))).into();
+        assert_eq!([wait(&mut flash).0.tag, wait(&mut flash).0.tag], [0, 1]);
     }
 
     #[test]
