@@ -23,6 +23,7 @@
 
 mod callgrind;
 
+use std::any::Any;
 use std::fmt;
 use std::panic;
 use std::process::ExitCode;
@@ -53,6 +54,11 @@ struct Ignored(String);
 /// only, or on one whose panics go on there.
 pub fn ignore(reason: impl fmt::Display) -> ! {
     panic::resume_unwind(Box::new(Ignored(reason.to_string())))
+}
+
+/// Whether what a thread unwound with was [`ignore`], and no panic: for a test that has threads of its own.
+pub fn is_ignored(why: &(dyn Any + Send)) -> bool {
+    why.is::<Ignored>()
 }
 
 /// Ignores the running test unless it has what it needs, such as a right or a program.
