@@ -103,8 +103,8 @@ pub struct ReplayFigures {
     pub sent: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of them, those that the device had not let go of a second after the last one: nobody on its other side takes
-    /// them, and they are lost with it.
+    /// Of them, those that the device had not let go of a second after the last one, or when it was to end at once:
+    /// nobody on its other side took them, and they are lost with it.
     pub not_taken: u64,
     /// Frames longer than a device takes, which were left out.
     pub too_long: u64,

@@ -173,7 +173,7 @@ fn a_frame_is_under_way_until_the_peer_has_taken_it() {
         let place = Place::new();
         let (mut here, peers) = backend(&place.0);
         let (there, _) = frontend(&FrontendConfig { packed, ..FrontendConfig::new(&place.0) });
-        assert_eq!(there.transmitter().under_way(), 0, "nobody there takes any");
+        until("nobody there has any", || there.transmitter().under_way() == 0);
         connected(&peers, 2);
         let (ours, theirs) = (here.transmitter(), there.transmitter());
         until("a first frame went", || theirs.send(&numbered(0), 0).is_ok());

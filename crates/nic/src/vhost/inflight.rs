@@ -8,6 +8,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::fs::{FallocateFlags, fallocate};
+
 use super::memory::{Memory, MemoryError, RegionAt};
 use super::ring::MAX_RING;
 use super::tracking::Region;
@@ -46,6 +48,13 @@ impl Inflight {
         let at = InflightAt { len, offset: 0, rings, size };
         let made = Memory::own(0, len);
         Some(made.map(|(memory, file)| (Inflight { at, memory: Arc::new(memory) }, file)))
+    }
+
+    /// Gives back the pages of what was made and is not used any more. A peer may have it mapped for ever, and what it
+    /// touches there after this is its own memory.
+    pub(super) fn empty(file: &OwnedFd, len: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let _ = fallocate(file, flags, 0, len);
     }
 
     /// What a frontend gives.

@@ -344,7 +344,11 @@ impl Transmitter for Wire {
         let port = self.port();
         let Some(mut gate) = port.outgoing.try_enter() else { return 1 };
         let in_ring = gate.as_mut().map_or(0, |ring| with!(ring, it => it.under_way()));
-        usize::from(in_ring) + usize::from(port.waiting.ready())
+        drop(gate);
+        let mut sent = Sent::default();
+        send_waiting(port, &mut sent);
+        self.count(&sent);
+        usize::from(in_ring) + port.waiting.len()
     }
 }
 

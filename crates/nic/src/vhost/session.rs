@@ -65,11 +65,6 @@ pub(super) enum Refused {
         "the memory for what is in flight has no region for ring {0}, or one that makes no sense"
     )]
     Inflight(u32),
-    /// The peer keeps what it was given before: each would be more memory.
-    #[error(
-        "the memory for what is in flight is made once in a connection, and was asked for again"
-    )]
-    InflightAgain,
     /// The memory cannot be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -102,8 +97,8 @@ pub(super) struct Session {
     protocol: u64,
     memory: Option<Arc<Memory>>,
     inflight: Option<Inflight>,
-    /// Memory for what is in flight was made for this peer.
-    made_inflight: bool,
+    /// The file that was made for what is in flight, and its bytes.
+    made_inflight: Option<(OwnedFd, u64)>,
     rings: Vec<Known>,
     /// Whether any ring has run, so that it is counted once.
     served: bool,
@@ -118,7 +113,7 @@ impl Session {
             protocol: 0,
             memory: None,
             inflight: None,
-            made_inflight: false,
+            made_inflight: None,
             rings: ports.iter().flat_map(|_| [Known::default(), Known::default()]).collect(),
             served: false,
         }
@@ -244,14 +239,15 @@ impl Session {
                 if usize::from(rings) > self.rings.len() {
                     return Err(form());
                 }
-                if self.made_inflight {
-                    return Err(Refused::InflightAgain);
-                }
                 let (made, file) = Inflight::make(packed, rings, asked.size).ok_or_else(form)??;
-                self.made_inflight = true;
+                let ours = (file.try_clone().map_err(MemoryError::System)?, made.at().len);
                 let mut answer = Message::reply(request, inflight(made.at()));
                 answer.files.push(file);
                 self.set_inflight(made, false)?;
+                // Asked again, as by cloud-hypervisor each time that its guest begins anew.
+                if let Some((file, len)) = self.made_inflight.replace(ours) {
+                    Inflight::empty(&file, len);
+                }
                 return Ok(Some(answer));
             }
             request::SET_INFLIGHT_FD if self.tracks() => {

@@ -143,7 +143,15 @@ impl Wire {
     /// As [`with_ring`](Wire::with_ring), for who has frames: `None` also while somebody is about to leave one, for
     /// one of the caller's own may be behind it, and is not to be overtaken.
     fn in_turn<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
-        self.with_ring(|ring| (self.left.len() == 0).then(|| act(ring))).flatten()
+        let act = |ring: &mut Ring| match self.left.len() {
+            0 => Some(act(ring)),
+            // Frames that were before it are in the ring now.
+            _ => {
+                self.tell(ring);
+                None
+            }
+        };
+        self.with_ring(act).flatten()
     }
 
     /// Sees to frames that were left while somebody had the ring. Whoever leaves one does so before he
@@ -436,8 +444,8 @@ impl Transmitter for Wire {
     /// Who has the ring meanwhile is about to send one.
     fn under_way(&self) -> usize {
         self.poll();
-        let ring = self.try_ring();
-        ring.map_or(1, |it| it.out.iter().filter(|out| **out).count()) + self.left.len()
+        let in_ring = self.with_ring(|ring| ring.out.iter().filter(|out| **out).count());
+        in_ring.unwrap_or(1) + self.left.len()
     }
 }
 
