@@ -1,6 +1,6 @@
 //! One connection: smoltcp's socket in a set of its own, and what the worker notes of it.
 
-use napkin_policy::{NEVER, Ns};
+use napkin_policy::{MILLISECOND, NEVER, Ns};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Duration;
@@ -43,6 +43,9 @@ pub(super) enum Phase {
     TimeWait,
 }
 
+/// The longest that a peer's answer takes: after as long TCP sends again what was not answered (RFC 6298, 2.1).
+const ROUND_TRIP: Ns = 1_000 * MILLISECOND;
+
 impl<T> Connection<T> {
     /// A connection that is about to receive its first segment, or to send it.
     pub(super) fn new(flow: Flow, limits: &TcpLimits) -> Connection<T> {
@@ -70,6 +73,12 @@ impl<T> Connection<T> {
             state: None,
             phase: Phase::HalfOpen,
         }
+    }
+
+    /// Whether its peer has had time for the answer that ends the handshake.
+    pub(super) fn is_late(&self, limits: &TcpLimits, now: Ns) -> bool {
+        let begun = self.handshake_ends.saturating_sub(limits.handshake);
+        begun.saturating_add(ROUND_TRIP) <= now
     }
 
     pub(super) fn socket(&mut self) -> &mut Socket<'static> {

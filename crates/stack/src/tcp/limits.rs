@@ -6,8 +6,8 @@ use napkin_policy::{MILLISECOND, Ns};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpLimits {
     /// Connections, half-open ones and those in TIME-WAIT included. Beyond it the oldest in TIME-WAIT
-    /// gives way; without one, to a SYN, the oldest half-open one that a peer has begun. Without either a
-    /// SYN is dropped, and the peer asks again.
+    /// gives way; without one, to a SYN, the oldest half-open one that a peer has begun a second ago or
+    /// earlier. Without either a SYN is dropped, and the peer asks again.
     pub connections: usize,
     /// Half-open connections that peers have begun. Beyond it the oldest gives way: a flood of SYNs pushes
     /// out itself, and whoever answers within a round trip gets through. As many may be begun here; beyond

@@ -284,13 +284,14 @@ impl<T> TcpWorker<T> {
         self.link.napi_id = self.receiver.incoming_napi_id();
         let known = self.places.get(&segment.flow).copied();
         let listened = segment.opens && self.listens(segment.flow);
+        let over = |it: &Connection<T>| it.phase == Phase::TimeWait;
         let place = match known {
             // A new connection from the port of one that is over (RFC 1122, 4.2.2.13).
-            Some(place) if listened && self.phase(place) == Some(Phase::TimeWait) => {
+            Some(place) if listened && self.at(place).is_some_and(over) => {
                 self.remove(place);
-                self.accept(segment.flow)
+                self.accept(segment.flow, now)
             }
-            None if listened => self.accept(segment.flow),
+            None if listened => self.accept(segment.flow, now),
             None => {
                 self.counters.unknown += 1;
                 None
@@ -330,16 +331,18 @@ impl<T> TcpWorker<T> {
         self.ports.contains(&flow.local.port())
     }
 
-    fn phase(&self, place: u32) -> Option<Phase> {
-        self.connections.get(place as usize)?.as_ref().map(|connection| connection.phase)
+    fn at(&self, place: u32) -> Option<&Connection<T>> {
+        self.connections.get(place as usize)?.as_ref()
     }
 
-    /// Makes a connection that listens for its first segment. Where there is no room the oldest that a
-    /// peer has begun and that is half-open gives way: a flood pushes out itself, and nothing of ours.
-    fn accept(&mut self, flow: Flow) -> Option<u32> {
+    /// Makes a connection that listens for its first segment. Where there is no room the oldest half-open
+    /// one that a peer has begun gives way: a flood pushes out itself. Of a full server only a late one
+    /// does: each SYN would push out the one before it.
+    fn accept(&mut self, flow: Flow, now: Ns) -> Option<u32> {
         let full = self.places.len() >= self.limits.connections && self.time_wait.is_empty();
-        if (full || self.half_open.len() >= self.limits.half_open)
-            && let Some((_, oldest)) = self.half_open.first().copied()
+        let late = |place| self.at(place).is_some_and(|it| it.is_late(&self.limits, now));
+        if let Some((_, oldest)) = self.half_open.first().copied()
+            && (self.half_open.len() >= self.limits.half_open || full && late(oldest))
         {
             self.counters.pushed_out += 1;
             self.remove(oldest);
@@ -356,8 +359,7 @@ impl<T> TcpWorker<T> {
         Some(place)
     }
 
-    /// Finds a place for a connection, perhaps that of the oldest in TIME-WAIT. The caller notes it among
-    /// the half-open ones.
+    /// Finds a place for a connection, perhaps of the oldest in TIME-WAIT; the caller notes it as half-open.
     fn admit(&mut self, flow: Flow) -> Option<u32> {
         if self.places.len() >= self.limits.connections {
             let (_, oldest) = self.time_wait.first().copied()?;

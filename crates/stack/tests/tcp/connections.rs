@@ -128,7 +128,7 @@ fn beyond_the_limit_of_connections_a_syn_waits_its_turn() {
     let counters = net.server.worker.counters();
     assert_eq!((net.server.worker.connections(), counters.opened), (2, 2));
     assert!(counters.refused > 0);
-    assert_eq!(net.client.worker.connections(), 3, "one of them asks again");
+    assert_eq!(net.client.worker.connections(), 3, "the third asks again");
 }
 
 #[test]
