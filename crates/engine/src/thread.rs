@@ -40,10 +40,10 @@ pub(crate) fn spawn(
             }
             let place = sched::pin(None, &placement.cpus);
             let failed = place.is_err();
-            let fair = || sched::class(None).is_ok_and(|class| class == Class::Fair);
+            let fair = |class| matches!(class, Class::Fair | Class::Batch | Class::Idle);
             let refused = match placement.class {
-                // As most are born: their nice value stays, too.
-                Class::Fair if fair() => None,
+                // As most are born: how nice they are stays, too.
+                Class::Fair if sched::class(None).is_ok_and(fair) => None,
                 class => sched::classify(None, class).err(),
             };
             // The receiver waits for exactly this.

@@ -210,6 +210,10 @@ impl<R: Recorder> Attachment<R> {
     pub fn restore(&mut self) -> (Restoration, Vec<Event>) {
         let mut total = Restoration::default();
         let mut events = Vec::new();
+        if !self.shared.pins.is_empty() {
+            // What was begun since the last look may have inherited its CPUs.
+            self.discover(&mut events);
+        }
         for (pid, mut attached) in std::mem::take(&mut self.tree) {
             let restoration = attached.restore(&self.plan, &self.shared.pins, &mut events);
             total.add(restoration);

@@ -2,12 +2,17 @@
 //! thread and each process that it begins.
 //!
 //! Nobody writes these down, as a server begins them without end. They are known by what they have, just
-//! the CPUs that were given, and by when they were started: not before.
+//! the CPUs that were given, by when they were started: not before, and by whose they are: the same process's or
+//! one that descends from it.
 
 use std::collections::BTreeSet;
 
 use crate::process_change::{ProcessChange, Restored, What};
 use napkin_kernel::process::{Process, ProcessError};
+use napkin_os::procfs::thread::ThreadStat;
+
+/// Parents above a process that are looked at.
+const MAX_LINEAGE: usize = 64;
 
 /// The CPUs that threads were given.
 #[derive(Debug, Default)]
@@ -15,6 +20,8 @@ pub(crate) struct Pins(Vec<Pin>);
 
 #[derive(Debug)]
 struct Pin {
+    /// Whose thread it was.
+    pid: i32,
     /// When the first thread got them, in ticks since the boot.
     since: u64,
     old: Vec<usize>,
@@ -27,19 +34,21 @@ impl Pins {
         self.0.is_empty()
     }
 
-    /// Takes up what was done to a thread.
-    pub(crate) fn add(&mut self, what: &What) {
+    /// Takes up what was done to a thread of a process.
+    pub(crate) fn add(&mut self, pid: i32, what: &What) {
         let What::Affinity { old, new, since: Some(since), .. } = what else { return };
-        match self.0.iter_mut().find(|pin| pin.old == *old && pin.new == *new) {
+        let same = |pin: &&mut Pin| pin.pid == pid && pin.old == *old && pin.new == *new;
+        match self.0.iter_mut().find(same) {
             Some(pin) => pin.since = pin.since.min(*since),
-            None => self.0.push(Pin { since: *since, old: old.clone(), new: new.clone() }),
+            None => self.0.push(Pin { pid, since: *since, old: old.clone(), new: new.clone() }),
         }
     }
 
-    /// What a thread would have that was started then and has these CPUs now; `None` if it does not have
-    /// them from one that was moved.
-    pub(crate) fn before(&self, started: u64, now: &[usize]) -> Option<&[usize]> {
-        let from = self.0.iter().find(|pin| pin.since <= started && pin.new == now)?;
+    /// What a thread would have that was started then and has these CPUs now, of the first of these processes, each
+    /// followed by its parent; `None` if it does not have them from one that was moved.
+    pub(crate) fn before(&self, lineage: &[i32], started: u64, now: &[usize]) -> Option<&[usize]> {
+        let handed_on = |pin: &&Pin| pin.since <= started && pin.new == now;
+        let from = self.0.iter().find(|pin| handed_on(pin) && lineage.contains(&pin.pid))?;
         Some(&from.old)
     }
 
@@ -57,10 +66,11 @@ impl Pins {
         if self.is_empty() {
             return Ok(back);
         }
+        let lineage = lineage(process);
         for tid in process.threads()? {
             let Ok(new) = napkin_os::sched::affinity(Some(tid)) else { continue };
             let Some(thread_start_time) = process.thread_start_time(tid)? else { continue };
-            let old = self.before(thread_start_time, &new);
+            let old = self.before(&lineage, thread_start_time, &new);
             let Some(old) = old.filter(|_| !known.contains(&(tid, thread_start_time))) else {
                 continue;
             };
@@ -74,6 +84,12 @@ impl Pins {
         }
         Ok(back)
     }
+}
+
+/// A process, its parent, and so on.
+pub(crate) fn lineage(process: &Process) -> Vec<i32> {
+    let parent = |pid: &i32| Some(ThreadStat::read(*pid, *pid)?.ppid).filter(|it| *it > 1);
+    std::iter::successors(Some(process.pid()), parent).take(MAX_LINEAGE).collect()
 }
 
 /// The threads of which something is written down.
@@ -102,16 +118,18 @@ mod tests {
     #[test]
     fn a_thread_has_its_cpus_from_one_that_was_moved_before_it_was_started() {
         let mut pins = Pins::default();
-        pins.add(&moved(1, Some(100), &[0, 1], &[2]));
-        pins.add(&moved(2, Some(50), &[0, 1], &[2]));
-        pins.add(&moved(3, Some(200), &[4], &[3]));
+        pins.add(1, &moved(1, Some(100), &[0, 1], &[2]));
+        pins.add(1, &moved(2, Some(50), &[0, 1], &[2]));
+        pins.add(9, &moved(9, Some(200), &[4], &[3]));
         // An older napkin did not write down when.
-        pins.add(&moved(4, None, &[6], &[5]));
-        assert_eq!(pins.before(50, &[2]), Some(&[0, 1][..]));
-        assert_eq!(pins.before(49, &[2]), None, "it was there before");
-        assert_eq!(pins.before(250, &[2, 3]), None, "it has others");
-        assert_eq!(pins.before(250, &[3]), Some(&[4][..]));
-        assert_eq!(pins.before(250, &[5]), None);
+        pins.add(1, &moved(4, None, &[6], &[5]));
+        let own = |started, now| pins.before(&[1], started, now);
+        assert_eq!(own(50, &[2]), Some(&[0, 1][..]));
+        assert_eq!(own(49, &[2]), None, "it was there before");
+        assert_eq!(own(250, &[2, 3]), None, "it has others");
+        assert_eq!(own(250, &[5]), None);
+        assert_eq!(own(250, &[3]), None, "another process's, which has begun nothing here");
+        assert_eq!(pins.before(&[12, 9, 7], 250, &[3]), Some(&[4][..]), "its child's");
     }
 
     #[test]
@@ -133,7 +151,7 @@ mod tests {
             let own = Process::open(std::process::id().cast_signed()).expect("it lives");
             let started = own.thread_start_time(own_tid()).expect("it lives").expect("it lives");
             let mut pins = Pins::default();
-            pins.add(&moved(own_tid(), since, &usable, &[last]));
+            pins.add(own.pid(), &moved(own_tid(), since, &usable, &[last]));
             let known = BTreeSet::from([(own_tid(), started)]);
             let back = pins.restore(&own, &known).expect("they may be moved");
             assert!(back.iter().any(|what| what.place().1 == begun), "{back:?}");

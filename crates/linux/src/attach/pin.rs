@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::attached::{Attached, MAX_CHANGES, MAX_DESCRIPTORS};
 use super::event::{Event, EventKind};
-use super::inherited_cpus::Pins;
+use super::inherited_cpus::{Pins, lineage};
 use crate::process_change::{Recorder, What};
 use napkin_kernel::process::{Descriptor, Kind, ProcessError, socket, socket::is_internet};
 use napkin_os::procfs::thread::ticks_now;
@@ -183,7 +183,7 @@ impl Attached {
                 return Ok(());
             }
             Some(What::Affinity { old, .. }) => old.clone(),
-            _ => match pins.before(thread_start_time, &now) {
+            _ => match pins.before(&lineage(&self.process), thread_start_time, &now) {
                 // It has them from one that was moved.
                 Some(before) => before.to_vec(),
                 None => napkin_os::sched::allowed(Some(tid)).unwrap_or(now),
@@ -193,7 +193,7 @@ impl Attached {
         self.record(what.clone(), recorder)?;
         match napkin_os::sched::pin(Some(tid), &new) {
             Ok(()) => {
-                pins.add(&what);
+                pins.add(self.process.pid(), &what);
                 let cpus = new;
                 events.push(self.event(EventKind::Pinned { tid, napi_id, cpus }));
             }

@@ -7,6 +7,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -18,6 +20,9 @@ use napkin_kernel::open_files;
 
 /// How often a lock file that was removed under us is opened again.
 const TRIES: u32 = 16;
+
+/// How often a lock that is held is tried again.
+const LOOKS: u32 = 3;
 
 /// A lock that is held; dropping it gives it up.
 #[derive(Debug)]
@@ -34,11 +39,16 @@ impl Lock {
         if let Some(directory) = path.parent() {
             log::prepare(directory)?;
         }
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
             let mut file =
                 log::options().read(true).write(true).create(true).open(path).map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                // Perhaps by somebody who only looks whether it is, for a moment.
+                Err(Errno::WOULDBLOCK) if attempt < LOOKS => {
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
                 Err(Errno::WOULDBLOCK) => {
                     let holder = Holder::read(&mut file);
                     return Err(JournalError::Locked { what: what.to_owned(), holder });

@@ -77,8 +77,7 @@ fn what_a_pinned_thread_begins_is_put_back_as_well() {
     };
     let inherited = format!("[{}]", bed.cpu);
     assert_eq!(both(), [inherited.clone(), inherited]);
-    // The next look finds the process.
-    bed.attachment.look();
+    // No look has found the process.
     let (restoration, events) = bed.attachment.restore();
     assert_eq!(restoration.failed + restoration.changed, 0, "{events:?}");
     let now = both();

@@ -139,7 +139,7 @@ fn inherited_cpus(
     restored: &mut ProcessRestored,
 ) {
     let mut pins = Pins::default();
-    records.iter().flatten().for_each(|change| pins.add(&change.what));
+    records.iter().flatten().for_each(|change| pins.add(change.pid, &change.what));
     if pins.is_empty() {
         return;
     }
