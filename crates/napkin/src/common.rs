@@ -21,7 +21,7 @@ pub(crate) struct Common {
         global = true,
         help = format!(
             "Where to run: napkin's engine on this machine, a model in virtual time, or the kernel's own NAPI. \
-             Of several, with commas, the tables come one after the other, and then side by side. \
+             Of several, with commas, the tables come one after the other, and then side by side, where their loads are the same. \
              [default: {}]",
             napkin_workload::default_worlds()
         )

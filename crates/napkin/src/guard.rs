@@ -47,8 +47,9 @@ impl Guard {
             Ok(guard) => {
                 for (ifname, holder) in guard.held_by_others().iter().filter(|_| !quiet) {
                     say(&format!(
-                        "note: {ifname} is held by {holder}, and nobody else can end a suspension there: \
-                         the keeper does for the programs of a wish's unit (napkin keep ... --unit)"
+                        "note: {ifname} is held by {holder}, and nobody else can end a suspension there; \
+                         if that is napkin's keeper, it does for the programs of a wish's unit (napkin keep \
+                         ... --unit)"
                     ));
                 }
                 Some(guard)

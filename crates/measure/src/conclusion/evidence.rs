@@ -191,6 +191,12 @@ impl<'a> Witness<'a> {
         (!self.virtual_time && all.len() < 2).then_some(Doubt::Once)
     }
 
+    /// Whether both rows have all of a figure: over a veth the reference does not of its CPU.
+    pub(super) fn has_beside(&self, figure: Figure, other: &Witness<'_>) -> bool {
+        let elsewhere = |it: &Witness<'_>| it.over_veth && it.is_reference();
+        figure.name != CPU.name || !(elsewhere(self) || elsewhere(other))
+    }
+
     /// How this row's figure stands to another's, with the quotient of the medians. `None` if one of them
     /// does not have it, or, of CPU over a veth, not all of it.
     pub(super) fn compare(
@@ -198,8 +204,7 @@ impl<'a> Witness<'a> {
         figure: Figure,
         other: &Witness<'_>,
     ) -> Option<Result<(Order, f64), Doubt>> {
-        let elsewhere = |it: &Witness<'_>| it.over_veth && it.is_reference();
-        if figure.name == CPU.name && (elsewhere(self) || elsewhere(other)) {
+        if !self.has_beside(figure, other) {
             return None;
         }
         let (one, two) = (self.spread(figure)?, other.spread(figure)?);

@@ -165,6 +165,9 @@ fn quotients(group: &Group<'_>, row: &Row) -> Map<String, Value> {
     let Some(reference) = group.reference() else { return Map::new() };
     let Some(own) = group.rows.iter().find(|it| it.name() == row.name) else { return Map::new() };
     let quotient = |(figure, name): (Figure, &str)| {
+        if !own.has_beside(figure, &reference) {
+            return None;
+        }
         let ratio = own.median(figure)? / reference.median(figure)?;
         // Of nothing there is no quotient.
         ratio.is_finite().then(|| (name.to_owned(), ((ratio * 1e4).round() / 1e4).into()))
@@ -172,9 +175,12 @@ fn quotients(group: &Group<'_>, row: &Row) -> Map<String, Value> {
     FIGURES.into_iter().filter_map(quotient).collect()
 }
 
-/// The name of a load's part in all worlds: memcached in linux has a rate where the others have requests.
+/// The name of a load's part in all worlds: what one calls a rate are requests, frames or packets in others.
 fn name(key: &str) -> &str {
-    if key == "rate" { "requests_per_s" } else { key }
+    match key {
+        "rate" | "frames_per_s" | "packets_per_s" => "requests_per_s",
+        other => other,
+    }
 }
 
 /// The part of a load that all reports have.
@@ -284,12 +290,12 @@ mod tests {
         );
         let engine = |delays: [u64; 2]| {
             let [one, two] = delays;
-            let one = json!({ "rate": 12_000, "delay_ns": one });
-            under("engine", &[one, json!({ "rate": 32_000, "delay_ns": two })])
+            let one = json!({ "pace": 12_000, "delay_ns": one });
+            under("engine", &[one, json!({ "pace": 32_000, "delay_ns": two })])
         };
         let machine = under("machine", &[json!({ "frames_per_s": 12_000, "delay_ns": 0 })]);
         let want = "their loads have only delay_ns in common, which does not tell them apart (engine: \
-                    delay_ns, rate; machine: delay_ns, frames_per_s)";
+                    delay_ns, pace; machine: delay_ns, frames_per_s)";
         assert_eq!(apart(&[engine([0, 0]), machine.clone()]).as_deref(), Some(want));
         assert_eq!(apart(&[engine([0, 30_000]), machine]), None);
     }
@@ -298,7 +304,9 @@ mod tests {
     fn what_only_one_world_s_loads_have_is_no_hindrance() {
         let loads = ["20000", "max"].map(|rate| json!({ "rate": rate, "connections": 32 }));
         let linux = under("linux", &loads);
-        let loads = ["20000", "max"].map(|rate| json!({ "requests_per_s": rate }));
-        assert_eq!(apart(&[linux, under("machine", &loads)]), None);
+        for key in ["requests_per_s", "packets_per_s", "frames_per_s"] {
+            let loads = ["20000", "max"].map(|rate| json!({ (key): rate }));
+            assert_eq!(apart(&[linux.clone(), under("machine", &loads)]), None);
+        }
     }
 }

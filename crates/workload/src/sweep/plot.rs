@@ -282,9 +282,7 @@ impl Columns {
         }
         if self.is_percentile(y) {
             let spots = lines.iter_mut().flat_map(|line| &mut line.spots);
-            spots
-                .filter(|spot| spot.values.len() < spot.repetitions)
-                .for_each(|spot| spot.values.clear());
+            spots.filter(|spot| spot.untold > 0).for_each(|spot| spot.values.clear());
         }
         let key = |spot: &Spot| quantity(&self.header[x], &spot.x).map_or(f64::INFINITY, |it| it.0);
         for line in &mut lines {

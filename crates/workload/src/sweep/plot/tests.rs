@@ -129,6 +129,22 @@ fn a_percentile_that_one_repetition_does_not_tell_is_a_gap_that_says_how_many_do
     assert_eq!(figure.gaps, [why]);
     let figure = columns.draw(load, mean, &columns.lines(load, mean, &[]));
     assert_eq!(figure.gaps, ["base, 20000, 2"]);
+
+    // One that has failed says nothing of the others.
+    let mut table = Table::read(&folder.file()).unwrap();
+    let error = column(&table, "error");
+    for row in table.rows.iter_mut().filter(|row| &row[load] == "20000" && &row[seed] == "2") {
+        let fields = row.iter().enumerate().map(|(at, field)| match at {
+            at if at == p50 => "",
+            at if at == error => "no such draw",
+            _ => field,
+        });
+        *row = fields.collect();
+    }
+    let columns = Columns::of(table).unwrap();
+    let lines = columns.lines(load, p50, &[]);
+    assert!(lines[0].spots.iter().all(|spot| spot.median().is_some()));
+    assert_eq!(columns.draw(load, p50, &lines).gaps, ["base, 20000, 2: no such draw"]);
 }
 
 #[test]
