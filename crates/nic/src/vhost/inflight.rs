@@ -14,6 +14,9 @@ use super::memory::{Memory, MemoryError, RegionAt};
 use super::ring::MAX_RING;
 use super::tracking::Region;
 
+/// Bytes of a page at most, on any kind of CPU.
+const LARGEST_PAGE: u64 = 64 * 1_024;
+
 /// Where it is in its file, and what it is for, as messages say it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InflightAt {
@@ -54,7 +57,8 @@ impl Inflight {
     /// touches there after this is its own memory.
     pub(super) fn empty(file: &OwnedFd, len: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let _ = fallocate(file, flags, 0, len);
+        // Whole pages: of a part of one the bytes are cleared, and the page stays.
+        let _ = fallocate(file, flags, 0, len.next_multiple_of(LARGEST_PAGE));
     }
 
     /// What a frontend gives.
