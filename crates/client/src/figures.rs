@@ -156,7 +156,7 @@ pub struct PublishedNs {
 impl PublishedNs {
     /// Of latencies from the sending; `None` without any.
     fn of(from_sending: &Latency) -> Option<PublishedNs> {
-        let mean = from_sending.summary()?.mean;
+        let mean = from_sending.summary(0)?.mean?;
         let mut bins = LogBins::default();
         from_sending.buckets().for_each(|(ns, times)| bins.add_many(ns, times));
         let at = |percent| bins.percentile(percent);
@@ -178,8 +178,8 @@ pub struct ClientFigures {
     /// Answers a second.
     pub achieved_per_s: f64,
     /// From the time when a request was due until its answer was read; without a schedule from its
-    /// sending. Of requests whose answers were read in the window, sets and refusals among them.
-    /// `None` without any.
+    /// sending. Of requests whose answers were read in the window, sets and refusals among them; its
+    /// percentiles are those of all that fell due. `None` without any.
     pub latency_ns: Option<LatencyNs>,
     /// What mutilate would print of them; `None` without any.
     pub published_ns: Option<PublishedNs>,
@@ -243,17 +243,18 @@ impl ClientFigures {
             let times = counts().map(|counts| counts.errors[place]).sum::<u64>();
             (times != 0).then(|| (trouble.name().to_owned(), times))
         });
-        let delay = delay.summary();
+        let delay = delay.summary(0);
+        let due = sum(|counts| counts.due);
         let mut figures = ClientFigures {
             wall_ns: counts().map(Counts::wall).max().unwrap_or(0),
             requests: latency.count(),
             asked_per_s: config.per_second(),
             offered_per_s: config.per_second().map(|_| per_s(|tally| tally.counts.due)),
             achieved_per_s: per_s(|tally| tally.latency.count()),
-            latency_ns: latency.summary(),
+            latency_ns: latency.summary(due.saturating_sub(latency.count())),
             published_ns: PublishedNs::of(&from_sending),
             saturated: latency.saturated(),
-            due: sum(|counts| counts.due),
+            due,
             late: sum(|counts| counts.late),
             abandoned: sum(|counts| counts.abandoned),
             backlog: sum(|counts| counts.backlog),

@@ -112,6 +112,7 @@ pub(crate) fn run(
     let ran = clock::now().min(end).saturating_sub(start);
     let behind = gap.map_or(0, |gap| ((ran as f64 / gap).ceil() as u64).saturating_sub(sent));
     let due = sent + behind;
+    let unanswered = due.saturating_sub(answered);
     Ok(LoadFigures {
         seconds: ran as f64 / 1e9,
         asked_per_s: config.per_second.map(|rate| rate as f64),
@@ -121,6 +122,6 @@ pub(crate) fn run(
         misses: 0,
         errors: BTreeMap::new(),
         // Of what was sent and not answered it is not known whether it waits or is lost.
-        latency_ns: told_of(latency.summary(), due, due.saturating_sub(answered), behind),
+        latency_ns: told_of(latency.summary(unanswered), due, unanswered, behind),
     })
 }

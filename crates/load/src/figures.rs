@@ -31,9 +31,9 @@ pub struct LoadFigures {
     pub latency_ns: Option<LatencyNs>,
 }
 
-/// A latency with the percentiles that are known where so many requests fell due, of which so many had no
-/// answer: as in the tables of all workloads. Those that still wait, and were not lost, are those whose queue
-/// may grow.
+/// A latency of all requests with the percentiles that are known where so many fell due, of which so many
+/// had no answer: as in the tables of all workloads. Those that still wait, and were not lost, are those
+/// whose queue may grow.
 pub(crate) fn told_of(
     latency: Option<LatencyNs>,
     due: u64,
@@ -108,7 +108,7 @@ mod tests {
             behind,
             misses: 0,
             errors: BTreeMap::new(),
-            latency_ns: told_of(latency.summary(), due, due - answered, behind),
+            latency_ns: told_of(latency.summary(due - answered), due, due - answered, behind),
         }
     }
 

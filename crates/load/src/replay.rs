@@ -281,7 +281,7 @@ impl Replay {
         figures.not_taken = way.linger(&mut figures)?;
         figures.late_ns = match config.pace {
             Pace::Max => None,
-            _ => late.summary().map(|it| it.told(0, false)),
+            _ => late.summary(0).map(|it| it.told(0, false)),
         };
         drop(self.frames);
         match self.reader.join().map_err(|_| LoadError::Panicked)? {

@@ -128,7 +128,7 @@ pub fn timer_overshoot(asked: Duration, sleeps: u32) -> Option<TimerOvershoot> {
         let late = start.elapsed().saturating_sub(asked);
         overshoot.record(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX));
     }
-    let summary = overshoot.summary()?;
+    let summary = overshoot.summary(0)?;
     Some(TimerOvershoot {
         asked_ns: u64::try_from(asked.as_nanos()).unwrap_or(u64::MAX),
         slack_ns: rustix::thread::current_timer_slack().ok(),

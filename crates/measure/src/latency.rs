@@ -82,12 +82,13 @@ impl Latency {
         })
     }
 
-    /// The figures of a table row; `None` without samples, because then there is no latency.
-    pub fn summary(&self) -> Option<LatencyNs> {
+    /// The figures of a table row, if so many requests beside these had no answer; `None` without
+    /// samples, because then there is no latency.
+    pub fn summary(&self, unanswered: u64) -> Option<LatencyNs> {
         let count = self.count();
         (count != 0).then(|| LatencyNs {
-            mean: self.sum_ns as f64 / count as f64,
-            at: Percentiles::each(|share| self.quantile(share)),
+            mean: Some(self.sum_ns as f64 / count as f64),
+            at: Percentiles::of_all(count, unanswered, |share| self.quantile(share)),
             max: self.max_ns,
             count,
             above: None,
@@ -143,13 +144,34 @@ impl Percentiles {
             _ => None,
         }
     }
+
+    /// Those of all requests, answered or not, by a function of a share of the answered ones: whoever has
+    /// no answer is later than all that have one. One that such a request may have as its latency is that
+    /// of the answered ones, which it exceeds.
+    pub fn of_all(
+        answered: u64,
+        unanswered: u64,
+        mut of_answered: impl FnMut(f64) -> Option<u64>,
+    ) -> Percentiles {
+        let all = answered as f64 + unanswered as f64;
+        Percentiles::each(|share| {
+            let known = !is_bound(share, answered, unanswered);
+            of_answered(if known { (share * all / answered as f64).min(1.0) } else { share })
+        })
+    }
+}
+
+/// Whether a request without an answer may have this percentile of all as its latency.
+fn is_bound(share: f64, answered: u64, unanswered: u64) -> bool {
+    let all = answered as f64 + unanswered as f64;
+    unanswered as f64 > (1.0 - share) * all
 }
 
 /// Latency figures of one row or repetition, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyNs {
-    /// Arithmetic mean of what was answered, exact.
-    pub mean: f64,
+    /// Arithmetic mean of what was answered, exact; `None` of repetitions of which one had no answer.
+    pub mean: Option<f64>,
     /// The percentiles that are known.
     #[serde(flatten)]
     pub at: Percentiles,
@@ -157,8 +179,8 @@ pub struct LatencyNs {
     pub max: u64,
     /// Samples behind these figures.
     pub count: u64,
-    /// Of percentiles that are not known because too many requests had no answer: what they exceed,
-    /// which is the percentile of those that had one.
+    /// Of percentiles that are not known because too many requests had no answer, or because their queue
+    /// grows: what they exceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Percentiles>,
 }
@@ -170,12 +192,13 @@ impl LatencyNs {
     /// Keeps the percentiles that the samples tell, where so many requests beside them had no answer:
     /// one with fewer than ten samples beyond it is none, and one that a request without an answer may
     /// have as its latency is but a bound ([`LatencyNs::above`]). Where the queue `grows`, all are
-    /// bounds: a longer window would show longer ones. Doing it again changes nothing.
+    /// bounds: a longer window would show longer ones. Doing it again changes nothing. It only leaves out:
+    /// the percentiles are to be those of all requests already ([`Percentiles::of_all`]).
     #[must_use]
     pub fn told(self, unanswered: u64, grows: bool) -> LatencyNs {
         let all = self.count as f64 + unanswered as f64;
         let few = |share: f64| all * share.min(1.0 - share) < Self::BEYOND - 1e-6;
-        let bounds = |share: f64| grows || unanswered as f64 > (1.0 - share) * all;
+        let bounds = |share: f64| grows || is_bound(share, self.count, unanswered);
         let known = |share: f64| {
             let above = self.above.and_then(|above| above.of(share));
             self.at.of(share).or(above).filter(|_| !few(share))
@@ -197,7 +220,7 @@ mod tests {
 
     #[test]
     fn no_sample_is_no_latency_rather_than_zero() {
-        assert_eq!(Latency::new().summary(), None);
+        assert_eq!(Latency::new().summary(0), None);
         assert_eq!(Latency::new().quantile(0.5), None);
     }
 
@@ -205,8 +228,8 @@ mod tests {
     fn a_thousand_steps_of_one_microsecond() {
         let mut latency = Latency::new();
         (1..=1000).for_each(|us| latency.record(us * 1000));
-        let s = latency.summary().unwrap();
-        assert_eq!((s.mean, s.max, s.count), (500_500.0, 1_000_000, 1000));
+        let s = latency.summary(0).unwrap();
+        assert_eq!((s.mean, s.max, s.count), (Some(500_500.0), 1_000_000, 1000));
         let at = s.at;
         for (got, want) in [
             (at.p5, 50),
@@ -221,11 +244,11 @@ mod tests {
         }
     }
 
-    /// A recorder's figures of so many samples of 1 to 1000 us.
-    fn samples(count: u64) -> LatencyNs {
+    /// A recorder's figures of so many samples of 1 to 1000 us, and so many requests without an answer.
+    fn samples(count: u64, unanswered: u64) -> LatencyNs {
         let mut latency = Latency::new();
         (0..count).for_each(|i| latency.record((1 + i % 1000) * 1000));
-        latency.summary().unwrap()
+        latency.summary(unanswered).unwrap()
     }
 
     #[test]
@@ -239,7 +262,7 @@ mod tests {
             (1_000, [true, true, true, true, true, false]),
             (10_000, [true; 6]),
         ] {
-            let told = samples(count).told(0, false);
+            let told = samples(count, 0).told(0, false);
             let Percentiles { p5, p50, p90, p95, p99, p999 } = told.at;
             assert_eq!([p5, p50, p90, p95, p99, p999].map(|it| it.is_some()), known, "{count}");
             assert_eq!((told.above, told.count), (None, count));
@@ -248,24 +271,39 @@ mod tests {
 
     #[test]
     fn a_percentile_that_unanswered_requests_may_have_is_a_bound() {
-        let raw = samples(9_500);
+        let raw = samples(9_500, 500);
         let told = raw.told(500, false);
         assert_eq!((told.at.p95, told.at.p99, told.at.p999), (raw.at.p95, None, None));
         let above = told.above.unwrap();
         assert_eq!((above.p95, above.p99, above.p999), (None, raw.at.p99, raw.at.p999));
         assert_eq!(told.told(500, false), told, "once is enough");
-        assert_eq!(raw.told(9, false).above, None, "less than one in a thousand");
+        let little = samples(9_500, 9).told(9, false);
+        assert_eq!(little.above, None, "less than one in a thousand");
         let grows = raw.told(500, true);
         assert_eq!((grows.at, grows.above), (Percentiles::default(), Some(raw.at)));
     }
 
     #[test]
+    fn a_percentile_is_that_of_all_that_fell_due_and_not_of_the_answered_ones() {
+        // Up to 500 us there are ten samples of each microsecond, beyond it nine.
+        let told = samples(9_500, 500).told(500, false).at;
+        for (got, want) in [(told.p5, 50), (told.p50, 500), (told.p90, 945), (told.p95, 1_000)] {
+            let got = got.unwrap();
+            assert!(got.abs_diff(want * 1_000) <= 2_000, "{got} for {want} us");
+        }
+        // A bound is what the answered ones say.
+        let (all, answered) = (samples(9_500, 500).at, samples(9_500, 0).at);
+        assert_eq!((all.p99, all.p999), (answered.p99, answered.p999));
+        assert!(all.p50 > answered.p50 && all.p95 > answered.p95);
+    }
+
+    #[test]
     fn in_json_a_percentile_that_is_not_known_is_null_and_its_bound_stands_beside_it() {
-        let told = samples(9_500).told(500, false);
+        let told = samples(9_500, 500).told(500, false);
         let json = serde_json::to_value(told).unwrap();
         assert!(json["p50"].is_u64() && json["p99"].is_null() && json["above"]["p99"].is_u64());
         assert_eq!(serde_json::from_value::<LatencyNs>(json).unwrap(), told);
-        let plain = serde_json::to_value(samples(10_000)).unwrap();
+        let plain = serde_json::to_value(samples(10_000, 0)).unwrap();
         assert!(plain.get("above").is_none() && plain["p999"].is_u64(), "{plain}");
     }
 
@@ -274,7 +312,7 @@ mod tests {
         let mut latency = Latency::new();
         latency.record(0);
         latency.record(u64::MAX);
-        let s = latency.summary().unwrap();
+        let s = latency.summary(0).unwrap();
         assert_eq!((s.at.p5, s.max, s.count), (Some(1), LONGEST_NS, 2));
         assert_eq!(latency.saturated(), 1);
     }
@@ -283,7 +321,7 @@ mod tests {
     fn no_percentile_exceeds_the_maximum() {
         let mut latency = Latency::new();
         latency.record(1_000_001);
-        let s = latency.summary().unwrap();
+        let s = latency.summary(0).unwrap();
         assert_eq!((s.at.p50, s.at.p999, s.max), (Some(1_000_001), Some(1_000_001), 1_000_001));
     }
 
@@ -297,9 +335,9 @@ mod tests {
             both.record(ns + 5);
         }
         left.merge(&right);
-        assert_eq!(left.summary(), both.summary());
+        assert_eq!(left.summary(0), both.summary(0));
         left.clear();
-        assert_eq!(left.summary(), None);
+        assert_eq!(left.summary(0), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::units;
 /// Draws of each change that is asked why a row is off.
 const CAUSES: u64 = 16;
 
-/// The name of the experiment that takes a table.
+/// The name of the experiment that takes a table, and no virtual time.
 const KERNEL: &str = "kernel";
 
 #[derive(Debug, clap::Args)]
@@ -114,6 +114,12 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     }
     if args.causes.is_some() && !chosen.iter().any(|known| known.name == KERNEL) {
         return Err(Failure::Usage("--causes is for the experiment 'kernel'".to_owned()));
+    }
+    if args.window.is_some() && chosen.iter().all(|known| known.name == KERNEL) {
+        return Err(Failure::Usage(
+            "the scenarios of the experiment 'kernel' have a length of their own: it takes no virtual time"
+                .to_owned(),
+        ));
     }
     if args.profile.is_some() && chosen.len() != 1 {
         return Err(Failure::Usage("--profile is for one experiment: name it".to_owned()));

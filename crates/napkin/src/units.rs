@@ -14,8 +14,11 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, TimeError> {
 
 /// The virtual time of a run in nanoseconds, as far as any run goes.
 pub(crate) fn virtual_time(text: &str) -> Result<u64, String> {
-    let time = nanoseconds(text).map_err(|error| error.to_string())?;
-    if time > LONGEST { Err("a run has at most 1h of virtual time".into()) } else { Ok(time) }
+    match nanoseconds(text).map_err(|error| error.to_string())? {
+        0 => Err("a run's virtual time is longer than 0".into()),
+        time if time > LONGEST => Err("a run has at most 1h of virtual time".into()),
+        time => Ok(time),
+    }
 }
 
 /// Events a second; `None` for as many as go.

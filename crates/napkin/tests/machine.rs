@@ -473,6 +473,8 @@ fn an_experiment_is_reproduced_with_its_files() {
     assert!(unknown.contains("there are 2007, "), "{unknown}");
     let table = refused(&["reproduce", "2007", "--table", "x.csv"]);
     assert!(table.contains("for the experiment 'kernel'"), "{table}");
+    let length = refused(&["reproduce", "kernel", "--virtual", "1s"]);
+    assert!(length.contains("a length of their own"), "{length}");
 }
 
 #[test]

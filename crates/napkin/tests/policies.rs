@@ -80,6 +80,7 @@ fn what_nobody_waits_for_is_refused_with_the_limit() {
         ("bench udp-sink --world machine --window 99999999s", "at most an hour"),
         ("sweep udp-sink --vary seed=1 --out - --window 99999999s", "at most an hour"),
         ("reproduce 2024 --virtual 99999999s", "at most 1h"),
+        ("reproduce 2024 --virtual 0s", "longer than 0"),
         ("swarm --minutes 999999999999", "at most 1000000"),
     ] {
         let output = napkin(args.split(' '));

@@ -13,7 +13,7 @@
 mod options;
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,6 +27,7 @@ use super::sheet::TableError;
 use super::verdict::Verdict;
 use napkin_measure::report::Progress;
 use napkin_measure::uncertainty::{Drawn, Interval, Uncertainty};
+use napkin_policy::text::quoted;
 use napkin_workload::interrupt::Interrupt;
 use napkin_workload::machine::pool;
 use napkin_workload::partial::Partial;
@@ -209,6 +210,7 @@ impl<E: Experiment> Reproduce for E {
         partial: &mut Partial,
     ) -> Result<Reproduction, ReproduceError> {
         let tasks = self.plan(options)?;
+        let (profile, another) = profile_of(E::ABOUT.profile, options)?;
         let name = E::ABOUT.name;
         let mut line = progress(tasks.len() as u64);
         let runs = run_all(self, name, tasks, options, &mut line, interrupt, partial);
@@ -216,7 +218,8 @@ impl<E: Experiment> Reproduce for E {
         let mut cells = self.cells(&runs);
         let not_run =
             runs.iter().filter(|run| matches!(&run.outcome, Err(why) if why == NOT_RUN)).count();
-        let (mut notes, mut verdicts) = (self.notes(), Vec::new());
+        let mut notes: Vec<String> = another.into_iter().chain(self.notes()).collect();
+        let mut verdicts = Vec::new();
         let (mut uncertainty, mut causes) = (None, None);
         if not_run == 0 {
             match trials(self, options, progress, interrupt, partial)? {
@@ -248,7 +251,7 @@ impl<E: Experiment> Reproduce for E {
             experiment: E::ABOUT.name.to_owned(),
             title: E::ABOUT.title.to_owned(),
             about: E::ABOUT.about.to_owned(),
-            profiles: vec![E::ABOUT.profile.to_owned()],
+            profiles: vec![profile],
             quick: options.quick,
             notes,
             verdicts,
@@ -259,6 +262,19 @@ impl<E: Experiment> Reproduce for E {
             cells,
         })
     }
+}
+
+/// The name of the profile that an experiment runs on, and what a reader should know if it is another than
+/// its own.
+fn profile_of(own: &str, options: &Options) -> Result<(String, Option<String>), ReproduceError> {
+    let Some(given) = options.profile.as_deref().filter(|given| *given != Path::new(own)) else {
+        return Ok((own.to_owned(), None));
+    };
+    let note = format!(
+        "run on {} in the place of {own}: what is called fitted was fitted in {own}",
+        quoted(&given.to_string_lossy())
+    );
+    Ok((options.host(own)?.name().to_owned(), Some(note)))
 }
 
 /// Gives each cell its interval, and says which orders the draws keep. Each of `draws` are the cells of one

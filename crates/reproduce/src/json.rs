@@ -46,7 +46,7 @@ pub struct Reproduction {
     pub title: String,
     /// How the figures were taken, published and modelled.
     pub about: String,
-    /// The host profiles that it ran on.
+    /// The host profiles that it ran on, by their names.
     pub profiles: Vec<String>,
     /// Whether it ran fewer and shorter runs than it should.
     pub quick: bool,

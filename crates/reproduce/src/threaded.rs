@@ -19,7 +19,7 @@ use super::published;
 use super::sheet::TableError;
 use super::verdict::{self, Verdict};
 use napkin_measure::report::Figures;
-use napkin_workload::machine::figures::figures;
+use napkin_workload::machine::figures::{figures, latency};
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "xeon-56";
@@ -116,8 +116,16 @@ fn rows() -> Result<Vec<Row>, TableError> {
 pub struct Point {
     row: Row,
     profile: Profile,
-    /// The published run's times are multiplied by this.
-    scale: f64,
+    window: Window,
+}
+
+/// How long what is measured of a run is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Window {
+    /// This part of the time that its size has.
+    Part(f64),
+    /// So long, whatever its size.
+    Time(Ns),
 }
 
 /// Runs one point.
@@ -129,7 +137,10 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     let (Some(&(_, bytes, (warm_up, window))), Some(&(_, policy))) = (size, mode) else {
         return Err(format!("no such row: {} {} {}", row.table, row.mode, row.size));
     };
-    let window = (window as f64 * point.scale) as Ns;
+    let window = match point.window {
+        Window::Part(part) => (window as f64 * part) as Ns,
+        Window::Time(time) => time,
+    };
     let run = run::Run { seed, warm_up, window, ..run::Run::new(&point.profile, policy) };
     if row.table == TCP_RR {
         tcp_rr::run(run, tcp_rr::Setup::published(bytes))
@@ -138,15 +149,20 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     }
 }
 
+/// The figures of a run, with the percentiles as the publication's tools take them: of what was answered.
+fn taken(outcome: &Outcome) -> Figures {
+    Figures { latency_ns: latency(&outcome.latency, 0), ..figures(outcome) }
+}
+
 /// How far a profile is from the rows of [`FITTED`]: the mean absolute logarithm of modelled over
 /// published, of all figures but the SSD's rate. Infinite where a run fails.
 pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = rows() else { return f64::INFINITY };
     let (mut sum, mut count) = (0.0, 0.0);
     for row in rows.into_iter().filter(Row::fitted) {
-        let point = Point { row, profile: profile.clone(), scale: 0.5 };
+        let point = Point { row, profile: profile.clone(), window: Window::Part(0.5) };
         let Ok(outcome) = outcome(&point, 1) else { return f64::INFINITY };
-        let run = figures(&outcome);
+        let run = taken(&outcome);
         for (name, _, published) in point.row.figures() {
             if point.row.table == TCP_RR || name != RATE {
                 sum += (modelled(&run, name) / published).ln().abs();
@@ -195,12 +211,14 @@ impl Experiment for ThreadedPolling {
 
     fn plan(&self, options: &Options) -> Result<Vec<Task<Point>>, ReproduceError> {
         let profile = options.host(PROFILE)?;
-        // A second of virtual time is the published run's own length of a window.
-        let scale = options.virtual_s.unwrap_or(if options.quick { 0.2 } else { 1.0 });
+        let window = match options.virtual_s {
+            Some(seconds) => Window::Time((seconds * 1e9) as Ns),
+            None => Window::Part(if options.quick { 0.2 } else { 1.0 }),
+        };
         let mut tasks = Vec::new();
         for row in rows()? {
             let label = format!("{} {} {}", row.table, row.mode, row.size);
-            let what = Point { row, profile: profile.clone(), scale };
+            let what = Point { row, profile: profile.clone(), window };
             tasks.extend(options.seeds().map(|seed| Task {
                 label: label.clone(),
                 seed,
@@ -211,7 +229,7 @@ impl Experiment for ThreadedPolling {
     }
 
     fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
-        outcome(&task.what, task.seed).map(|outcome| figures(&outcome))
+        outcome(&task.what, task.seed).map(|outcome| taken(&outcome))
     }
 
     fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
@@ -280,10 +298,10 @@ impl Experiment for ThreadedPolling {
             "Fitted by hand to four softirq rows, with the other modes' rows in sight, so that those are no \
              blind prediction: what receiving, sending, copying and a segment cost, the asking \
              host's queues, the number of tcp_rr's threads, the SSD service's work, and the device. HZ is \
-             1000, and a crowded CPU is looked at every tick: neither is in the document; with HZ 250 and \
-             4 ms the tails of the workqueue are longer. The CPUs that poll, the SSD's threads, the cost of \
-             fetching another CPU's lines (600 ns a frame) and the spread of the wire's shares are assumed, \
-             and chosen with the results in sight."
+             1000, and a crowded CPU is looked at every tick: neither is in the document, and both are \
+             fitted; with HZ 250 and 4 ms the tails of the workqueue are longer. Fitted as well, with the \
+             results in sight, are the CPUs that poll, the SSD's threads, the cost of fetching another \
+             CPU's lines (600 ns a frame) and, to the rows of 1MB, the spread of the wire's shares."
                 .to_owned(),
             "Where tcp_rr's tails come from: the asking host's queues are a little slower than the \
              softirqs, so that these drain now and then, run inline, and do not make their CPU look busy. \
@@ -321,7 +339,7 @@ mod tests {
         Point {
             row: row.unwrap(),
             profile: Profile::named(napkin_workload::schema(), PROFILE).unwrap(),
-            scale: 0.2,
+            window: Window::Part(0.2),
         }
     }
 
@@ -369,6 +387,14 @@ mod tests {
         };
         let (kthread, workqueue) = (switches("kthread"), switches("workq"));
         assert!(workqueue * 10 > kthread * 11, "{workqueue} and {kthread}");
+    }
+
+    #[test]
+    fn a_window_that_is_given_is_that_long_whatever_the_size() {
+        let options = Options { virtual_s: Some(0.02), ..Options::default() };
+        let tasks = ThreadedPolling.plan(&options).unwrap();
+        let task = tasks.iter().find(|task| task.label == "ssd kthread 1M").unwrap();
+        assert_eq!(ThreadedPolling.run(task).unwrap().window_ns, Some(20_000_000));
     }
 
     #[test]

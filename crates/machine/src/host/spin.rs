@@ -3,9 +3,10 @@
 //! A pass that has just asked for a poll may say that it goes round in a circle
 //! (`napkin_core::IdleCycle`). While nothing reaches its queue and nobody wants its CPU, each round
 //! is like the last: the CPU is then at one long piece of work. Whatever concerns it (a frame, a
-//! finished transmission, an interrupt, a thread that becomes runnable, a reader of the counts) first
-//! has it caught up: whole rounds are counted, and the CPU stands in the middle of the part of a round
-//! in which stepping would have it. A test holds the two against each other, byte for byte.
+//! finished transmission, what a disk has finished, an interrupt, a thread that becomes runnable, a
+//! reader of the counts) first has it caught up: whole rounds are counted, and the CPU stands in the
+//! middle of the part of a round in which stepping would have it. A test holds the two against each
+//! other, byte for byte.
 
 use napkin_core::{Did, Id, NEVER, Ns, Op, Work};
 
@@ -13,7 +14,7 @@ use crate::counts::Who;
 use crate::host::cpu::Spin;
 use crate::host::segment::{Segment, Use};
 use crate::machine::Machine;
-use crate::sched::id::{Role, ThreadId};
+use crate::sched::id::{Role, State, ThreadId};
 use crate::sched::thread::ThreadPass;
 
 /// Rounds below which stepping is cheaper.
@@ -118,6 +119,15 @@ impl Machine<'_> {
     pub(crate) fn catch_up_queue(&mut self, index: usize) {
         if let Some(cpu) = self.queues[index].spinner() {
             self.catch_up(usize::from(cpu));
+        }
+    }
+
+    /// The same for the CPU of a thread that runs: there is something for it to find.
+    pub(crate) fn catch_up_thread(&mut self, thread: ThreadId) {
+        let thread = &self.threads[thread.0 as usize];
+        let (state, cpu) = (thread.state, usize::from(thread.cpu));
+        if state == State::Running {
+            self.catch_up(cpu);
         }
     }
 

@@ -49,9 +49,9 @@ impl Machine<'_> {
     /// `EPOLLOUT` on a pipe that nobody fills): each wait finds an event at once. It is no socket, and
     /// [`Machine::next_ready`] does not name it.
     pub fn always_ready(&mut self, epoll: u32, until: Ns) {
-        if let Some(waiter) = self.sockets.always_ready(epoll, until)
-            && self.threads[waiter.0 as usize].pass.is_some()
-        {
+        let Some(waiter) = self.sockets.always_ready(epoll, until) else { return };
+        self.catch_up_thread(waiter);
+        if self.threads[waiter.0 as usize].pass.is_some() {
             self.wake_thread(waiter);
         }
     }
@@ -93,6 +93,7 @@ impl Machine<'_> {
     pub fn complete(&mut self, socket: u32, packet: Packet) {
         self.sockets.put(socket, packet);
         if let (Some(_), Some(thread)) = self.sockets.becomes_ready(socket) {
+            self.catch_up_thread(thread);
             self.wake_thread(thread);
         }
     }

@@ -380,7 +380,7 @@ pub(crate) mod fixed {
                 let mut latency = Latency::new();
                 // As many as a p99 takes.
                 (0..1_000).for_each(|_| latency.record(value as u64));
-                it.latency_ns = latency.summary();
+                it.latency_ns = latency.summary(0);
                 // As it was given, and not as a histogram keeps it.
                 it.latency_ns.iter_mut().for_each(|latency| latency.at.p50 = Some(value as u64));
             })

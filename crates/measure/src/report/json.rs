@@ -186,6 +186,15 @@ impl Figures {
             self.window_ns.filter(|ns| *ns != 0).map(|ns| due as f64 * 1e9 / ns as f64);
     }
 
+    /// How many requests had no answer beside so many that had one and were measured. These may be a sample
+    /// of all: the same share went without.
+    pub fn unanswered_beside(&self, measured: u64) -> u64 {
+        let unanswered = self.unanswered.unwrap_or(0);
+        let answered = self.due.map(|due| due.saturating_sub(unanswered)).filter(|it| *it != 0);
+        let sampled = answered.map_or(1.0, |answered| measured as f64 / answered as f64);
+        (unanswered as f64 * sampled.min(1.0)).round() as u64
+    }
+
     /// Whether less than 99 % of what fell due was answered, the rest was not dropped, and is more
     /// than chance and an interruption at the window's end explain. A short window has few requests,
     /// of which an interruption takes a large part.
@@ -203,13 +212,8 @@ impl Figures {
     /// context switches for each packet, and wake-ups a second. Keeps the percentiles that can be told.
     pub fn derive(&mut self) {
         self.grows |= self.queue_grows();
-        let (unanswered, grows) = (self.unanswered.unwrap_or(0), self.grows);
-        // The answered ones of a latency may be a sample of all: the same share of these went without.
-        let answered = self.due.map(|due| due.saturating_sub(unanswered)).filter(|it| *it != 0);
-        self.latency_ns = self.latency_ns.map(|it| {
-            let sampled = answered.map_or(1.0, |answered| it.count as f64 / answered as f64);
-            it.told((unanswered as f64 * sampled.min(1.0)).round() as u64, grows)
-        });
+        let told = |it: LatencyNs| it.told(self.unanswered_beside(it.count), self.grows);
+        self.latency_ns = self.latency_ns.map(told);
         let per = |count: Option<u64>, of: Option<u64>| match (count, of) {
             (Some(count), Some(of)) if of != 0 => Some(count as f64 / of as f64),
             _ => None,
@@ -298,7 +302,7 @@ mod tests {
     fn latency_and_cpu_have_the_contract_s_parts() {
         let mut latency = crate::Latency::new();
         (0..20).for_each(|_| latency.record(5));
-        let json = serde_json::to_value(latency.summary()).unwrap();
+        let json = serde_json::to_value(latency.summary(0)).unwrap();
         for name in ["mean", "p50", "p90", "p95", "p99", "p999", "max"] {
             assert!(json.get(name).is_some(), "{name}");
         }
@@ -329,7 +333,7 @@ mod tests {
         let mut figures = Figures {
             window_ns: Some(1_000_000_000),
             achieved_per_s: Some(answered as f64),
-            latency_ns: latency.summary(),
+            latency_ns: latency.summary(due.saturating_sub(answered)),
             drops: BTreeMap::from([("ring_full".into(), dropped)]),
             ..Figures::default()
         };
@@ -393,8 +397,10 @@ mod tests {
         // One client of seven measures.
         let mut latency = crate::Latency::new();
         (0..10_000).for_each(|i| latency.record(1_000 + i));
-        let mut figures = Figures { latency_ns: latency.summary(), ..Figures::default() };
+        let mut figures = Figures::default();
         figures.set_due(70_400, 70_000);
+        assert_eq!(figures.unanswered_beside(10_000), 57);
+        figures.latency_ns = latency.summary(57);
         figures.derive();
         let latency = figures.latency_ns.unwrap();
         assert!(latency.at.p99.is_some() && latency.at.p999.is_none(), "{latency:?}");

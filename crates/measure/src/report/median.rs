@@ -4,8 +4,8 @@
 //! would be untrue as that:
 //!
 //! - the maximum of a latency is the largest of all, and its count the sum; a percentile that one
-//!   repetition does not tell (one in which nothing was answered tells none) the row does not tell, and one
-//!   that is a bound in half of them is a bound;
+//!   repetition does not tell (one in which nothing was answered tells none, and no mean) the row does
+//!   not tell, and one that is a bound in half of them is a bound;
 //! - a queue that grows in half of the repetitions grows;
 //! - `cpu` is that of the repetition whose busy share is the median (of an even number, the mean
 //!   of the two in the middle), so that its parts still add up to 1;
@@ -89,7 +89,7 @@ fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
     type Get = fn(&Figures) -> Option<f64>;
     let main: [(&str, Get); 7] = [
         ("achieved_per_s", |f| f.achieved_per_s),
-        ("latency_mean_ns", |f| f.latency_ns.map(|l| l.mean)),
+        ("latency_mean_ns", |f| f.latency_ns?.mean),
         ("latency_p50_ns", |f| f.latency_ns?.at.p50.map(|ns| ns as f64)),
         ("latency_p99_ns", |f| f.latency_ns?.at.p99.map(|ns| ns as f64)),
         ("latency_p999_ns", |f| f.latency_ns?.at.p999.map(|ns| ns as f64)),
@@ -98,8 +98,8 @@ fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
     ];
     let spread = |name: &str, get: Get| {
         let known = present(all, get);
-        // Where a repetition does not tell its percentile, that one is mostly the longest.
-        let whole = known.len() == all.len() || !name.starts_with("latency_p");
+        // Where a repetition does not tell its latency, that one is mostly the longest.
+        let whole = known.len() == all.len() || !name.starts_with("latency_");
         Spread::of(known).filter(|_| whole)
     };
     main.into_iter().filter_map(|(name, get)| Some((name.to_owned(), spread(name, get)?))).collect()
@@ -130,7 +130,6 @@ fn half(some: usize, all: usize) -> bool {
 
 /// `silent`: there is a repetition beside these that has none, although it was asked.
 fn latency(all: &[LatencyNs], silent: bool) -> Option<LatencyNs> {
-    let mean = median(all.iter().map(|l| l.mean))?;
     let max = all.iter().map(|l| l.max).max()?;
     let middle = |share: f64, bounds: bool| {
         let bound = |l: &LatencyNs| l.above.and_then(|above| above.of(share));
@@ -144,7 +143,7 @@ fn latency(all: &[LatencyNs], silent: bool) -> Option<LatencyNs> {
     };
     let above = Percentiles::each(|share| middle(share, true));
     Some(LatencyNs {
-        mean,
+        mean: median(all.iter().filter_map(|l| l.mean)).filter(|_| !silent),
         at: Percentiles::each(|share| middle(share, false)),
         max,
         count: all.iter().fold(0, |sum, l| sum.saturating_add(l.count)),
@@ -159,7 +158,7 @@ fn without_an_answer(figures: &Figures) -> Option<String> {
     let grows = if figures.grows { ", and their queue grows as long as it runs" } else { "" };
     Some(format!(
         "{unanswered} of {due} requests that fell due in a window had no answer at its end{grows}: \
-         percentiles behind a > are those of the answered ones, and too low"
+         percentiles behind a > are too low"
     ))
 }
 
@@ -236,7 +235,7 @@ mod tests {
         receive.record(ns);
         let figures = Figures {
             achieved_per_s: Some(ns as f64),
-            latency_ns: latency.summary(),
+            latency_ns: latency.summary(0),
             cpu: Some(CpuSplit { work, poll: 0.1, waiting: 0.1, asleep: 0.8 - work }),
             interrupts: Some(step * 10),
             packets: Some(90),
@@ -278,7 +277,7 @@ mod tests {
         let mut latency = Latency::new();
         (0..answered).for_each(|_| latency.record(ns));
         let mut figures = Figures {
-            latency_ns: latency.summary(),
+            latency_ns: latency.summary(due - answered),
             window_ns: Some(1_000_000_000),
             ..Figures::default()
         };
@@ -324,11 +323,12 @@ mod tests {
         let row = row(all.map(|(some, ns)| answered(2_000, some, ns)).to_vec());
         let latency = row.figures.latency_ns.unwrap();
         assert_eq!((latency.at, latency.above), (Percentiles::default(), None));
-        assert_eq!((latency.max, latency.count), (7_000, 4_000));
-        assert!(!row.spread.contains_key("latency_p50_ns"), "{:?}", row.spread);
+        assert_eq!((latency.mean, latency.max, latency.count), (None, 7_000, 4_000));
+        assert!(!row.spread.keys().any(|it| it.starts_with("latency_")), "{:?}", row.spread);
         // Nobody asked in this one.
         let row = super::tests::row(vec![answered(2_000, 2_000, 5_000), Repetition::default()]);
-        assert_eq!(row.figures.latency_ns.unwrap().at.p50, Some(5_000));
+        let latency = row.figures.latency_ns.unwrap();
+        assert_eq!((latency.mean, latency.at.p50), (Some(5_000.0), Some(5_000)));
     }
 
     #[test]

@@ -201,7 +201,7 @@ mod tests {
         }
         let figures = Figures {
             achieved_per_s: Some(rate as f64),
-            latency_ns: latency.summary(),
+            latency_ns: latency.summary(0),
             cpu: Some(CpuSplit { work: 0.251, poll: 0.5, waiting: 0.0, asleep: 0.249 }),
             interrupts: Some(rate),
             packets: Some(2 * rate),

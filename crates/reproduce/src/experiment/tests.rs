@@ -76,6 +76,17 @@ fn a_profile_s_ranges_are_a_part_of_what_draws_depend_on_and_of_nothing_else() {
 }
 
 #[test]
+fn another_profile_is_named_and_what_is_fitted_is_the_own_one_s() {
+    let own = run(&Fake::default(), 1);
+    assert_eq!((&own.profiles[..], own.notes.len()), (&["nowhere".to_owned()][..], 1));
+    let options = Options { profile: Some("xsk-2025".into()), ..Options::default() };
+    let other = Fake::default().reproduce(&options, Progress::hidden).unwrap();
+    assert_eq!(other.profiles, ["xsk-2025"]);
+    assert!(other.notes[0].ends_with("was fitted in nowhere"), "{:?}", other.notes);
+    assert!(crate::text::render(&other).contains("on the host profile xsk-2025\n"));
+}
+
+#[test]
 fn draws_give_intervals_and_orders_and_take_their_runs() {
     let options = Options { uncertainty: 3, ..Options::default() };
     assert_eq!(Fake::default().size(&options).unwrap(), 12 + 3 * 4);

@@ -2,6 +2,7 @@
 
 use napkin_measure::LatencyNs;
 use napkin_measure::report::Figures;
+use napkin_workload::machine::figures::figures;
 use napkin_workload::machine::run::Outcome;
 use serde_json::Value;
 
@@ -49,17 +50,7 @@ pub(super) struct PublishedFigures {
 
 impl PublishedFigures {
     pub(super) fn of(outcome: &Outcome) -> PublishedFigures {
-        let us = |name: &str| outcome.figures.get(name).map_or(f64::NAN, |ns| ns / 1e3);
-        let latency = &outcome.latency;
-        PublishedFigures {
-            achieved_per_s: outcome.achieved_per_s,
-            mean_us: us("published_mean_ns"),
-            p95_us: us("published_p95_ns"),
-            p99_us: us("published_p99_ns"),
-            cpu_percent: outcome.cpu_percent(),
-            true_us: [latency.mean(), latency.quantile(0.95) as f64, latency.quantile(0.99) as f64]
-                .map(|ns| ns / 1e3),
-        }
+        PublishedFigures::from(&figures(outcome))
     }
 
     /// The same from a run's figures.
@@ -78,7 +69,7 @@ impl PublishedFigures {
             p99_us: us("published_p99_ns"),
             cpu_percent: figures.cpu.map_or(f64::NAN, |cpu| cpu.busy() * 100.0),
             true_us: [
-                latency(|it| Some(it.mean)),
+                latency(|it| it.mean),
                 latency(|it| it.at.p95.map(|ns| ns as f64)),
                 latency(|it| it.at.p99.map(|ns| ns as f64)),
             ],

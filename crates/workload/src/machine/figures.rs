@@ -32,12 +32,11 @@ pub fn figures(outcome: &Outcome) -> Figures {
     let of_nic = |get: fn(&QueueUse) -> u64| counts.queues.iter().map(get).sum::<u64>();
     let serving: Vec<&CpuUse> = serving(outcome).collect();
     let (ring, socket) = (of_nic(|it| it.nic.ring_drops), of_nic(|it| it.nic.socket_drops));
-    Figures {
+    let figures = Figures {
         offered_per_s: outcome.offered_per_s,
         due: outcome.due,
         unanswered: outcome.unanswered,
         achieved_per_s: Some(outcome.achieved_per_s),
-        latency_ns: latency(&outcome.latency),
         cpu: split(outcome),
         interrupts: Some(napi.interrupts.saturating_sub(napi.interrupts_missed)),
         polls: Some(napi.all_polls()),
@@ -49,7 +48,9 @@ pub fn figures(outcome: &Outcome) -> Figures {
         context_switches: Some(serving.iter().map(|cpu| cpu.switches).sum()),
         extra: extra(outcome, &napi),
         ..Figures::default()
-    }
+    };
+    let unanswered = figures.unanswered_beside(outcome.latency.count());
+    Figures { latency_ns: latency(&outcome.latency, unanswered), ..figures }
 }
 
 /// Requests that were served in the window.
@@ -65,13 +66,15 @@ fn serving(outcome: &Outcome) -> impl Iterator<Item = &CpuUse> {
     outcome.serving.iter().filter_map(|cpu| outcome.counts.cpus.get(usize::from(*cpu)))
 }
 
-/// The figures of a latency; `None` without one.
-pub fn latency(histogram: &Histogram) -> Option<LatencyNs> {
-    (histogram.count() > 0).then(|| LatencyNs {
-        mean: histogram.mean(),
-        at: Percentiles::each(|share| Some(histogram.quantile(share))),
+/// The figures of a latency, if so many requests beside these had no answer; `None` without one.
+pub fn latency(histogram: &Histogram, unanswered: u64) -> Option<LatencyNs> {
+    let count = histogram.count();
+    let quantile = |share| Some(histogram.quantile(share));
+    (count > 0).then(|| LatencyNs {
+        mean: Some(histogram.mean()),
+        at: Percentiles::of_all(count, unanswered, quantile),
         max: histogram.max(),
-        count: histogram.count(),
+        count,
         above: None,
     })
 }
@@ -229,6 +232,21 @@ mod tests {
         let used = each * served(&outcome) / 1e6;
         let busy = figures.cpu.unwrap().busy() * seconds(&outcome) * outcome.serving.len() as f64;
         assert!((used - busy).abs() < 1e-9 * busy.max(1.0), "{used} {busy}");
+    }
+
+    #[test]
+    fn a_percentile_is_that_of_all_that_fell_due_and_not_of_the_answered_ones() {
+        let mut histogram = Histogram::default();
+        (0..9_500).for_each(|i| histogram.add((1 + i % 1_000) * 1_000));
+        let [all, answered] = [500, 0].map(|lost| latency(&histogram, lost).unwrap());
+        // Up to 500 us there are ten samples of each microsecond, beyond it nine.
+        for (got, want) in [(all.at.p50, 500), (all.at.p90, 945), (all.at.p95, 1_000)] {
+            let got = got.unwrap();
+            assert!(got.abs_diff(want * 1_000) <= 5_000, "{got} for {want} us");
+        }
+        assert!(answered.at.p50.unwrap() < 480_000, "{answered:?}");
+        assert_eq!((all.at.p99, all.mean), (answered.at.p99, answered.mean), "a bound");
+        assert_eq!(latency(&Histogram::default(), 500), None);
     }
 
     #[test]

@@ -347,9 +347,13 @@ impl Plan<'_> {
     }
 
     /// Which orders of two policies, by their p99, the draws keep. One that a draw does not tell, as requests
-    /// had no answer, is beyond all that are told.
+    /// had no answer, is beyond all that are told; so is a policy's own where that is so in half of them.
     fn uncertainty(&self, rows: &[Row]) -> Uncertainty {
-        let p99 = |figures: &Figures| figures.latency_ns.as_ref()?.at.p99.map(|ns| ns as f64);
+        let p99 = |figures: &Figures| {
+            let Some(latency) = &figures.latency_ns else { return Some(f64::INFINITY) };
+            let beyond = latency.above.and_then(|above| above.p99).map(|_| f64::INFINITY);
+            latency.at.p99.map(|ns| ns as f64).or(beyond)
+        };
         let load = |row: &Row| {
             let texts = row.load.values().map(|value| match value {
                 Value::String(text) => text.clone(),
@@ -361,19 +365,16 @@ impl Plan<'_> {
         let figures: Vec<Drawn<'_>> = rows
             .iter()
             .zip(&loads)
-            .map(|(row, load)| Drawn {
-                table: "",
-                quantity: "p99",
-                load,
-                config: &row.name,
-                value: p99(&row.figures),
-                draws: (0..self.repetitions)
-                    .map(|draw| {
-                        let of_draw = |it: &&Repetition| it.step / self.rows() as u64 == draw;
-                        let ran = row.repetitions.iter().find(of_draw)?;
-                        Some(p99(&ran.figures).unwrap_or(f64::INFINITY))
-                    })
-                    .collect(),
+            .map(|(row, load)| {
+                let of_draw = |draw: u64| {
+                    let is_of = |it: &&Repetition| it.step / self.rows() as u64 == draw;
+                    p99(&row.repetitions.iter().find(is_of)?.figures)
+                };
+                let draws: Vec<Option<f64>> = (0..self.repetitions).map(of_draw).collect();
+                let beyond = draws.iter().flatten().filter(|p99| p99.is_infinite()).count();
+                let half = beyond > 0 && 2 * beyond >= row.repetitions.len();
+                let value = p99(&row.figures).or(half.then_some(f64::INFINITY));
+                Drawn { table: "", quantity: "p99", load, config: &row.name, value, draws }
             })
             .collect();
         Uncertainty::of(&figures, self.repetitions as usize)

@@ -244,9 +244,10 @@ impl Live for XskRr {
 impl XskRr {
     fn figures(&self, mut figures: Figures, mut seen: Seen) -> Figures {
         let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
-        figures.packets = Some(seen.latency.count());
-        figures.achieved_per_s = Some(seen.latency.count() as f64 / seconds);
-        figures.latency_ns = seen.latency.summary();
+        let answered = seen.latency.count();
+        figures.packets = Some(answered);
+        figures.achieved_per_s = Some(answered as f64 / seconds);
+        figures.latency_ns = seen.latency.summary(figures.unanswered_beside(answered));
         figures.published_estimator_ns = seen.published.take();
         figures.receive_time_histogram = (seen.calls.count() > 0).then_some(seen.calls);
         figures

@@ -137,7 +137,7 @@ impl Live for XskRr {
             figures.set_due(offered, latency.count());
             figures.packets = Some(latency.count());
             figures.achieved_per_s = Some(latency.count() as f64 / seconds);
-            figures.latency_ns = latency.summary();
+            figures.latency_ns = latency.summary(figures.unanswered_beside(latency.count()));
             figures.published_estimator_ns = published.take();
             Ok(figures)
         })

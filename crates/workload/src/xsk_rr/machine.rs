@@ -85,4 +85,12 @@ mod tests {
             assert!(pace(wrong).is_err(), "{wrong}");
         }
     }
+
+    #[test]
+    fn what_a_thread_repeats_in_vain_takes_time() {
+        let mut profile = Profile::named(crate::schema(), "xsk-2025").unwrap();
+        let free = profile.set_text("xsk-rr.look=0ns").unwrap_err().to_string();
+        assert!(free.contains("at least 1 ns"), "{free}");
+        assert!(profile.set_text("xsk-rr.look=1ns").is_ok());
+    }
 }

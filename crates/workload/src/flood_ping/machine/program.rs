@@ -36,20 +36,22 @@ pub(super) struct Ping {
     pub pace: Option<Ns>,
     /// When the next request is due at the latest.
     due: Ns,
+    /// When the last one was meant to be sent.
+    meant: Ns,
     at: At,
 }
 
 impl Ping {
     /// A program that has sent nothing yet.
     pub(super) fn new(flow: u32, socket: u32, work: Ns, pace: Option<Ns>) -> Self {
-        Ping { flow, socket, work, pace, due: 0, at: At::Awake }
+        Ping { flow, socket, work, pace, due: 0, meant: 0, at: At::Awake }
     }
 
     fn send(&mut self, machine: &Machine<'_>) -> Act {
         let interval = self.pace.unwrap_or(FLOOD_INTERVAL);
         // A paced sender keeps its schedule, but does not make up for what it has missed.
-        let from = if self.pace.is_some() { self.due } else { machine.now() };
-        self.due = (from + interval).max(machine.now());
+        self.meant = if self.pace.is_some() { self.due } else { machine.now() };
+        self.due = (self.meant + interval).max(machine.now());
         self.at = At::Sent;
         let cost = machine.config().cost;
         Act::Kernel(cost.send + cost.send_frame)
@@ -68,8 +70,7 @@ impl Program for Ping {
             At::Awake => self.wait(machine),
             At::Sent => {
                 let queue = machine.queue_of(self.flow);
-                let now = machine.now();
-                machine.transmit(queue, Packet::new(self.flow, Kind::Data, FRAME, 0, now));
+                machine.transmit(queue, Packet::new(self.flow, Kind::Data, FRAME, 0, self.meant));
                 self.wait(machine)
             }
             At::Waited => match machine.receive(me, self.socket) {

@@ -88,6 +88,17 @@ mod tests {
     }
 
     #[test]
+    fn latency_counts_from_before_the_send_call() {
+        let profile = Profile::named(crate::schema(), "desktop-2007").expect("built in");
+        let flood = run_with(Policy::BASE, None);
+        let between = 1e9 / flood.achieved_per_s - flood.latency.mean();
+        // From an answer to the next request there is no sending.
+        let own = ["cost.recv", "flood-ping.work"].map(|path| profile.get(path));
+        let most = own.iter().sum::<f64>() + profile.get("cost.send");
+        assert!(between < most, "{between} ns of {most}");
+    }
+
+    #[test]
     fn what_a_pace_s_schedule_says_is_due_whether_or_not_it_could_be_sent() {
         let paced = run_with(Policy::BASE, Some(1_000.0));
         assert_eq!((paced.due, paced.unanswered), (Some(300), Some(0)));

@@ -125,7 +125,7 @@ fn a_p99_that_a_draw_does_not_tell_is_the_larger_and_two_of_them_keep_no_order()
     let run = |step: u64, us: Option<u64>| {
         let mut latency = napkin_measure::Latency::new();
         (0..1_000).for_each(|_| latency.record(1_000 * us.unwrap_or(10)));
-        let mut figures = Figures { latency_ns: latency.summary(), ..Figures::default() };
+        let mut figures = Figures { latency_ns: latency.summary(0), ..Figures::default() };
         figures.set_due(1_000, if us.is_some() { 1_000 } else { 980 });
         Repetition { step, figures }
     };
@@ -139,6 +139,14 @@ fn a_p99_that_a_draw_does_not_tell_is_the_larger_and_two_of_them_keep_no_order()
     let told = plan.uncertainty(&[base, threaded]);
     let [orders] = &told.orders[..] else { panic!("{told:?}") };
     assert_eq!((told.draws, orders.pairs, orders.kept), (6, 1, 3.0 / 5.0));
+    // The surest of all: one is beyond what can be told in most of them.
+    let base = row(0, &[Some(10), Some(10), Some(10), Some(10), Some(10), Some(10)]);
+    let lost = row(1, &[None, None, None, Some(20), None, None]);
+    let told = plan.uncertainty(&[base, lost.clone()]);
+    let [orders] = &told.orders[..] else { panic!("{told:?}") };
+    assert_eq!((orders.pairs, orders.kept, orders.untold.len()), (1, 1.0, 0));
+    let same = row(0, &[None; 6]);
+    assert!(plan.uncertainty(&[same, lost]).orders.is_empty(), "which of two is longer");
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use napkin_machine::profile::{Constants, Key, Takes};
 
+/// A time that cannot be 0: whoever looks in vain would do so for ever at one moment.
+const REPEATED: Takes = Takes::Time { min: 1.0 };
+
 /// Its section of a profile: each key's name, limits and meaning.
 #[rustfmt::skip] // One key, one line.
 pub(crate) const CONSTANTS: Constants = Constants {
@@ -10,7 +13,7 @@ pub(crate) const CONSTANTS: Constants = Constants {
     keys: &[
         Key::new("work", Takes::TIME, "the program's own work on one descriptor, without system calls"),
         Key::new("kick", Takes::TIME, "one receive call that only makes the kernel poll"),
-        Key::new("look", Takes::TIME, "one look at an empty ring and at the clock"),
+        Key::new("look", REPEATED, "one look at an empty ring and at the clock"),
         Key::new("send", Takes::TIME, "from a frame's stamp to its descriptor in the ring"),
         Key::new("jitter", Takes::Ratio { min: 0.0, max: 1.0 }, "how much each of the program's steps varies, either way").or(0.0),
     ],
