@@ -16,7 +16,7 @@ use napkin_os::clock;
 use napkin_stack::{
     Addresses, ByteStream, Flow, Input, Stack, TcpApplication, TcpLimits, TcpWorker,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::asking::{Asking, Due, Streams};
 use super::config::{Asks, ClientWait};
@@ -229,13 +229,7 @@ impl EmbeddedWorker {
 
     /// Waits for the word to go, and runs until it is told to stop.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
-        let start = loop {
-            match self.commands.recv() {
-                Ok(Command::Go(start)) => break start,
-                Ok(Command::Begin(_) | Command::End(_)) => {}
-                Ok(Command::Stop) | Err(_) => return Ok(()),
-            }
-        };
+        let Some(start) = Command::go(&self.commands) else { return Ok(()) };
         self.lines.asking.begin(start);
         let asks = |place: &usize| self.lines.asking.phase(*place) == Phase::Sending(0);
         (0..self.flows.len()).filter(asks).for_each(|place| self.tcp.wake(self.flows[place]));
@@ -283,12 +277,7 @@ impl EmbeddedWorker {
         if deadline <= now || self.queue.unmask(now) {
             return;
         }
-        let timeout = deadline - now;
-        let timeout = Timespec {
-            tv_sec: (timeout / 1_000_000_000).try_into().unwrap_or(i64::MAX),
-            // Less than a second.
-            tv_nsec: (timeout % 1_000_000_000) as _,
-        };
+        let timeout = clock::timespec(deadline - now);
         let interrupt = self.queue.interrupt();
         let mut watched =
             [PollFd::new(&interrupt, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];

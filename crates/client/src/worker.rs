@@ -51,6 +51,20 @@ pub(super) enum Command {
     Stop,
 }
 
+impl Command {
+    /// Waits for the word to go: when schedules start, or `None` if it is to stop before.
+    pub(super) fn go(commands: &Receiver<Command>) -> Option<u64> {
+        loop {
+            match commands.recv() {
+                Ok(Command::Go(start)) => return Some(start),
+                Ok(Command::Begin(_) | Command::End(_)) => {}
+                // A handle that is gone has nothing more to say: that ends it as well.
+                Ok(Command::Stop) | Err(_) => return None,
+            }
+        }
+    }
+}
+
 /// A thread's state.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -116,14 +130,7 @@ impl Worker {
 
     /// Waits for the word to go, and runs until it is told to stop.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
-        // A handle that is gone has nothing more to say: that ends it as well.
-        let start = loop {
-            match self.commands.recv() {
-                Ok(Command::Go(start)) => break start,
-                Ok(Command::Begin(_) | Command::End(_)) => {}
-                Ok(Command::Stop) | Err(_) => return Ok(()),
-            }
-        };
+        let Some(start) = Command::go(&self.commands) else { return Ok(()) };
         self.begin(start)?;
         let mut events = Vec::with_capacity(EVENTS);
         loop {

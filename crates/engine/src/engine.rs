@@ -385,7 +385,7 @@ impl Drop for Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{Class, DeviceConfig, sched};
     use napkin_nic::Pool;
@@ -393,8 +393,8 @@ mod tests {
     use napkin_policy::{Policy, Threaded};
     use napkin_stack::Address;
 
-    /// An engine with one silent queue, whose threads are to have a class that there is not.
-    fn engine() -> Engine {
+    /// What an engine with one silent queue is made of.
+    pub(crate) fn silent() -> EngineConfig {
         let silent = SyntheticConfig { arrivals: Arrivals::Silent, ..SyntheticConfig::default() };
         let template = Box::new(|_: u32, _: u64, _: &mut [u8]| 0);
         let queue = SyntheticQueue::new(&silent, template, Pool::new(8), None).expect("sound");
@@ -405,11 +405,15 @@ mod tests {
             delivery_cost: 0,
             settings: Policy::BASE.instance,
         };
+        EngineConfig::new(sched::usable_cpus()[..1].to_vec(), vec![device])
+    }
+
+    /// Such an engine, whose threads are to have a class that there is not.
+    fn engine() -> Engine {
         let none = Placement { class: Class::Fifo(100), ..Placement::default() };
         let contexts =
             Contexts { irq: Class::Fair, napi: none.clone(), worker: none, ..Contexts::default() };
-        let config = EngineConfig::new(sched::usable_cpus()[..1].to_vec(), vec![device]);
-        Engine::start(EngineConfig { contexts, ..config }).expect("it starts")
+        Engine::start(EngineConfig { contexts, ..silent() }).expect("it starts")
     }
 
     fn mode(threaded: Threaded) -> NapiChange {

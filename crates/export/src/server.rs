@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use napkin_os::clock;
 use napkin_os::signals::{Came, Signals};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -69,7 +69,7 @@ impl Server {
         if room && !accepts {
             due.push(self.accepts_ns);
         }
-        let timeout = due.into_iter().min().map(|due| timespec(due.saturating_sub(now)));
+        let timeout = due.into_iter().min().map(|due| clock::timespec(due.saturating_sub(now)));
         let mut fds = vec![PollFd::from_borrowed_fd(signal, PollFlags::IN)];
         fds.extend(self.clients.iter().map(|it| PollFd::from_borrowed_fd(it.fd(), it.interest())));
         if accepts {
@@ -107,13 +107,6 @@ fn respond(exporter: &mut Exporter, request: Request, now: u64) -> Vec<u8> {
             answer("503 Service Unavailable", "text/plain; charset=utf-8", &reason, body)
         }
     }
-}
-
-fn timespec(ns: u64) -> Timespec {
-    let seconds = i64::try_from(ns / SECOND_NS).unwrap_or(i64::MAX);
-    // Below a second in nanoseconds, which every type of it holds.
-    let nanoseconds = (ns % SECOND_NS).try_into().unwrap_or(0);
-    Timespec { tv_sec: seconds, tv_nsec: nanoseconds }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use napkin_machine::profile::{Profile, Written};
+use napkin_measure::interleave::median;
 
 use super::calls::{EVENTS_BEYOND_ONE, FRAMES_BETWEEN};
 use super::estimate::Estimate;
@@ -307,14 +308,13 @@ fn idle_depth(rounds: &[Round]) -> Option<Constant> {
 pub fn distance(profile: &Profile, constants: &[Constant]) -> f64 {
     let known: BTreeMap<String, f64> =
         profile.constants().map(|it| (it.key.path(), it.value)).collect();
-    let mut ratios: Vec<f64> = constants
+    let ratios = constants
         .iter()
         .filter(|it| it.key.starts_with("cost.") && it.value > 0.0 && it.range.is_some())
         .filter_map(|it| Some((it.value, *known.get(&it.key)?)))
         .filter(|(_, other)| *other > 0.0)
-        .map(|(value, other)| (value / other).max(other / value))
-        .collect();
-    super::estimate::median(&mut ratios).unwrap_or(f64::INFINITY)
+        .map(|(value, other)| (value / other).max(other / value));
+    median(ratios).unwrap_or(f64::INFINITY)
 }
 
 #[cfg(test)]

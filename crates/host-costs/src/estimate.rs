@@ -5,13 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// The median; `None` without samples.
-pub fn median(samples: &mut [f64]) -> Option<f64> {
-    samples.sort_by(f64::total_cmp);
-    let (half, odd) = (samples.len() / 2, samples.len() % 2 == 1);
-    let upper = *samples.get(half)?;
-    if odd { Some(upper) } else { Some((samples.get(half.checked_sub(1)?)? + upper) / 2.0) }
-}
+use napkin_measure::interleave::{Spread, median};
 
 /// A line: what nothing costs, and what each one more does.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,9 +26,9 @@ pub fn line(samples: &[(u32, f64)], least: usize) -> Option<Line> {
     let points: Vec<(f64, f64, f64)> = groups
         .into_iter()
         .filter(|(_, costs)| costs.len() >= least.max(1))
-        .filter_map(|(count, mut costs)| {
+        .filter_map(|(count, costs)| {
             let weight = (costs.len() as f64).sqrt();
-            Some((f64::from(count), median(&mut costs)?, weight))
+            Some((f64::from(count), median(costs)?, weight))
         })
         .collect();
     if points.len() < 2 {
@@ -66,24 +60,15 @@ impl Estimate {
     /// Of one figure a round; below 0, where a difference of two costs has come out so, counts as 0.
     /// `None` without a round.
     pub fn of(rounds: &[f64]) -> Option<Estimate> {
-        let mut rounds: Vec<f64> =
-            rounds.iter().filter(|it| it.is_finite()).map(|it| it.max(0.0)).collect();
-        let value = median(&mut rounds)?;
-        Some(Estimate { value, low: *rounds.first()?, high: *rounds.last()?, rounds: rounds.len() })
+        let finite = || rounds.iter().filter(|it| it.is_finite());
+        let Spread { median, min, max } = Spread::of(finite().map(|it| it.max(0.0)))?;
+        Some(Estimate { value: median, low: min, high: max, rounds: finite().count() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_median_forgets_what_interrupted_fewer_than_half_of_the_samples() {
-        assert_eq!(median(&mut []), None);
-        assert_eq!(median(&mut [3.0]), Some(3.0));
-        assert_eq!(median(&mut [4.0, 1e9, 2.0]), Some(4.0));
-        assert_eq!(median(&mut [1.0, 2.0, 4.0, 1e9]), Some(3.0));
-    }
 
     #[test]
     fn the_line_finds_the_cost_of_a_poll_and_of_each_frame_in_spite_of_interruptions() {

@@ -13,10 +13,11 @@ use napkin_kernel::count::stopwatch::{Point, Record, Watchmaker};
 use napkin_kernel::netlink::{Netdev, Route};
 
 use super::ends::{ANSWER, CONNECTIONS, Ends, REQUEST, receive_soon, send};
-use super::estimate::{line, median};
+use super::estimate::line;
 use super::round::{Round, Samples};
 use super::threads::gaps;
 use super::timing::Budget;
+use napkin_measure::interleave::median;
 use napkin_workload::error::BenchError;
 use napkin_workload::interrupt::Interrupt;
 use napkin_workload::linux::failed;
@@ -162,12 +163,11 @@ pub fn analyse(recorded: &Recorded, instance: u32, clock: f64, round: &mut Round
     let of = |first: &Record, second: &Record| second.at.saturating_sub(first.at) as f64;
     let ours =
         |record: &Record| record.point == Point::NapiPoll && record.value & 0xffff_0000 == instance;
-    let mut probes: Vec<f64> = records
+    let probes = records
         .windows(2)
         .filter(|it| it[0].point == Point::NapiPoll && it[1].point == Point::NapiPollAgain)
-        .map(|it| of(&it[0], &it[1]))
-        .collect();
-    let Some(probe) = median(&mut probes) else { return };
+        .map(|it| of(&it[0], &it[1]));
+    let Some(probe) = median(probes) else { return };
     round.put("trace.record", probe);
     let mut samples = Samples::default();
     let mut polls = Vec::new();
@@ -205,8 +205,7 @@ pub fn analyse(recorded: &Recorded, instance: u32, clock: f64, round: &mut Round
             }
         }
     }
-    let mut empty: Vec<f64> = polls.iter().filter(|it| it.0 == 0).map(|it| it.1).collect();
-    if let Some(empty) = median(&mut empty) {
+    if let Some(empty) = median(polls.iter().filter(|it| it.0 == 0).map(|it| it.1)) {
         round.put("trace.poll-empty", empty);
     }
     let taking: Vec<(u32, f64)> = polls.into_iter().filter(|it| it.0 > 0).collect();

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::estimate::median;
+use napkin_measure::interleave::median;
 
 /// Fewer samples than this say nothing.
 const LEAST: usize = 5;
@@ -41,9 +41,9 @@ impl Samples {
 
     /// The medians of what has enough samples.
     pub(super) fn into_round(self, round: &mut Round) {
-        for (name, mut samples) in self.0 {
+        for (name, samples) in self.0 {
             if samples.len() >= LEAST
-                && let Some(median) = median(&mut samples)
+                && let Some(median) = median(samples)
             {
                 round.put(name, median);
             }

@@ -4,19 +4,17 @@ use std::time::{Duration, Instant};
 
 pub(super) use napkin_os::clock::now;
 
-use super::estimate::median;
+use napkin_measure::interleave::median;
 use napkin_workload::error::BenchError;
 use napkin_workload::interrupt::Interrupt;
 
 /// Nanoseconds from one reading of the clock to the next.
 pub(super) fn clock_cost() -> f64 {
-    let mut samples: Vec<f64> = (0..1_001)
-        .map(|_| {
-            let before = now();
-            now().wrapping_sub(before) as f64
-        })
-        .collect();
-    median(&mut samples).unwrap_or(0.0)
+    let samples = (0..1_001).map(|_| {
+        let before = now();
+        now().wrapping_sub(before) as f64
+    });
+    median(samples).unwrap_or(0.0)
 }
 
 /// Times one call, less the clock's own cost.

@@ -258,26 +258,10 @@ fn unsafe_by(uid: u32, mode: u32, what: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use napkin_testing::Folder;
+
     use super::*;
     use crate::device_match::Match;
-
-    struct Place(PathBuf);
-
-    impl Place {
-        fn new(name: &str) -> Place {
-            let name = format!("napkin-keep-{}-{name}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir(&path).expect("a directory");
-            Place(path)
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     fn wish(directory: &Directory, name: &str) -> Wish {
         Wish {
@@ -296,8 +280,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_found_in_the_order_of_names_and_removed_by_name() {
-        let place = Place::new("order");
-        let directory = Directory::at(place.0.join("etc"));
+        let place = Folder::new("keep-order");
+        let directory = Directory::at(place.join("etc"));
         assert_eq!(directory.read().expect("none"), Found::default(), "it is not there");
         for name in ["b", "a"] {
             assert!(!directory.write(&wish(&directory, name)).expect("written"));
@@ -317,27 +301,27 @@ mod tests {
 
     #[test]
     fn a_bad_file_is_named_and_keeps_no_other_from_being_read() {
-        let place = Place::new("bad");
-        let directory = Directory::at(&place.0);
+        let place = Folder::new("keep-bad");
+        let directory = Directory::at(place.to_path_buf());
         directory.write(&wish(&directory, "good")).expect("written");
         let text = wish(&directory, "x").to_text();
         let put = |name: &str, bytes: &[u8]| {
-            fs::write(place.0.join(name), bytes).expect("written");
+            fs::write(place.join(name), bytes).expect("written");
             let mode = fs::Permissions::from_mode(0o644);
-            fs::set_permissions(place.0.join(name), mode).expect("its mode");
+            fs::set_permissions(place.join(name), mode).expect("its mode");
         };
         put("others.toml", text.as_bytes());
         let mode = fs::Permissions::from_mode(0o666);
-        fs::set_permissions(place.0.join("others.toml"), mode).expect("its mode");
+        fs::set_permissions(place.join("others.toml"), mode).expect("its mode");
         put("latin.toml", b"policy = \"base\"\n# \xff\n");
         put("large.toml", &vec![b'#'; 70_000]);
         put("typo.toml", b"\n\npolcy = 1\n");
         put(".hidden.toml", b"x");
         put("note.txt", b"x");
-        fs::create_dir(place.0.join("a-directory.toml")).expect("a directory");
+        fs::create_dir(place.join("a-directory.toml")).expect("a directory");
         rustix::fs::mknodat(
             rustix::fs::CWD,
-            place.0.join("pipe.toml"),
+            place.join("pipe.toml"),
             rustix::fs::FileType::Fifo,
             rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
             0,
@@ -358,7 +342,7 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         let mode = fs::Permissions::from_mode(0o777);
-        fs::set_permissions(&place.0, mode).expect("its mode");
+        fs::set_permissions(&place, mode).expect("its mode");
         let found = directory.read().expect("read");
         assert!(found.wishes.is_empty() && found.bad.len() == 1, "{found:?}");
     }

@@ -156,10 +156,8 @@ pub(crate) fn wait<'a>(
 ) -> Result<(), WatchError> {
     let mut all: Vec<PollFd<'_>> =
         descriptors.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)).collect();
-    let limit = limit.map(|limit| Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    });
+    // What the kernel has no number for is for ever.
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(&mut all, limit.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),

@@ -22,32 +22,24 @@ use napkin_os::procfs::{interrupts::Interrupts, irq, thread};
 use napkin_os::rights::Right;
 use napkin_os::sched::Class;
 use napkin_policy::{PRESETS, Policy};
-use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
+use napkin_testing::{Folder, ignore, needs, needs_cpus, needs_program, test};
 
-/// A journal's directory of the test's own, in memory where there is such a place.
-struct Home(PathBuf);
+/// A journal's directory of the test's own.
+struct Home(Folder);
 
 impl Home {
     fn new(name: &str) -> Home {
-        let memory = PathBuf::from("/dev/shm");
-        let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        Home(base.join(format!("napkin-apply-{}-{name}", std::process::id())))
+        Home(Folder::absent(&format!("apply-{name}")))
     }
 
     /// Seen from the calling thread's namespace.
     fn store(&self) -> Store {
         let boot = napkin_kernel::namespace::boot_id().expect("procfs");
-        Store::at(self.0.clone(), boot, Namespace::identity().expect("procfs"))
+        Store::at(self.0.to_path_buf(), boot, Namespace::identity().expect("procfs"))
     }
 
     fn files(&self) -> usize {
         fs::read_dir(&self.0).map_or(0, Iterator::count)
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

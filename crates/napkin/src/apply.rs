@@ -124,12 +124,7 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
         Options { queue: args.queue, transmit: args.tx, cpus, rt: args.rt, ..Options::default() };
     let mut backend = Linux::open().map_err(Failure::of)?;
     if args.dry_run {
-        let at = backend.look(Target::Name(&args.dev)).map_err(Failure::of)?;
-        let plan =
-            kernel::plan(&args.policy, &at, backend.kernel(), &options).map_err(Failure::of)?;
-        let neighbours = kernel::neighbours(&args.policy, &at.device, args.queue, &[]);
-        warn(&plan, &at.device, neighbours.as_ref());
-        return print_plan(args, &plan, &plan.changes, neighbours.as_ref());
+        return dry_run(args, &mut backend, &options);
     }
     if args.limit.is_none() && guards.1.is_none() && !args.yes {
         let policy = args.policy.to_string();
@@ -146,20 +141,42 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     })?;
     let request =
         Request { policy: &args.policy, ifname: &args.dev, options: &options, force: args.force };
-    let stays = args.limit.is_none();
     let limit = args.limit.or_else(|| guards.1.as_ref().map(|_| args.watch.unwrap_or(WATCH)));
-    let Some(limit) = limit else {
-        let applied = kernel::apply(&mut backend, &store, &request).map_err(Failure::of)?;
-        if args.policy.suspends() {
-            guard::unwatched();
+    match limit {
+        Some(limit) => watched(args, backend, &store, &request, guards, limit),
+        None => {
+            let applied = kernel::apply(&mut backend, &store, &request).map_err(Failure::of)?;
+            if args.policy.suspends() {
+                guard::unwatched();
+            }
+            told_applied(args, &applied)
         }
-        return told_applied(args, &applied);
-    };
+    }
+}
+
+fn dry_run(args: &Apply, backend: &mut Linux, options: &Options) -> Result<(), Failure> {
+    let at = backend.look(Target::Name(&args.dev)).map_err(Failure::of)?;
+    let plan = kernel::plan(&args.policy, &at, backend.kernel(), options).map_err(Failure::of)?;
+    let neighbours = kernel::neighbours(&args.policy, &at.device, args.queue, &[]);
+    warn(&plan, &at.device, neighbours.as_ref());
+    print_plan(args, &plan, &plan.changes, neighbours.as_ref())
+}
+
+/// Holds the policy, with a guard's eye on it, and puts it back, unless it is to stay and the guard held.
+fn watched(
+    args: &Apply,
+    backend: Linux,
+    store: &Store,
+    request: &Request<'_>,
+    guards: (Guard, Option<napkin_compare::Guard>),
+    limit: Duration,
+) -> Result<(), Failure> {
+    let stays = args.limit.is_none();
     // Before anything is changed, so that no signal ends this in between.
     let signals = Signals::block_ends().map_err(Failure::of)?;
     let mut canary = guards.1.map(|guard| args.canary(guard)).transpose()?;
     let began = Instant::now();
-    let hold = Temporary::apply(backend, &store, &request).map_err(Failure::of)?;
+    let hold = Temporary::apply(backend, store, request).map_err(Failure::of)?;
     // A reader that has gone is no reason to end early.
     let told = told_applied(args, hold.applied());
     let suspends = args.policy.suspends();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use napkin_keep::{Directory, Survey};
 use napkin_linux::doctor::{CHECKS, Finding, Report, Request, Status, examine, gather};
+use napkin_measure::report::text::fill;
 use napkin_policy::Policy;
 use serde_json::json;
 
@@ -152,24 +153,7 @@ const WIDTH: usize = 79;
 
 /// A text in lines, its label before the first and blanks before the others.
 fn filled(label: &str, text: &str) -> String {
-    let indent = label.len();
-    let mut out = label.to_owned();
-    let mut column = indent;
-    for (place, word) in text.split(' ').enumerate() {
-        let length = word.chars().count();
-        if place > 0 {
-            if column + 1 + length > WIDTH {
-                out.push_str(&format!("\n{:indent$}", ""));
-                column = indent;
-            } else {
-                out.push(' ');
-                column += 1;
-            }
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out + "\n"
+    fill(text, WIDTH, label, &" ".repeat(label.len())) + "\n"
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use napkin_kernel::device::show_class;
 use napkin_kernel::{Setting, Settings};
 use napkin_linux::show::{self, DeviceReport, Group, Report, ranges};
+use napkin_measure::report::text::fill;
 use napkin_os::sched::CpuList;
 
 use crate::failure::{Failure, print, print_json};
@@ -256,20 +257,7 @@ fn spelled_out(settings: &Settings) -> String {
 
 /// A text in lines that are not too long, each behind a margin.
 fn wrapped(text: &str, margin: &str) -> String {
-    let mut lines = vec![String::from(margin)];
-    for word in text.split(' ') {
-        let line = lines.last_mut();
-        match line {
-            Some(line) if line.len() + word.len() < WIDTH || line.len() <= margin.len() => {
-                if line.len() > margin.len() {
-                    line.push(' ');
-                }
-                line.push_str(word);
-            }
-            _ => lines.push(format!("{margin}{word}")),
-        }
-    }
-    lines.join("\n") + "\n"
+    fill(text, WIDTH, margin, margin) + "\n"
 }
 
 fn or_dash(text: String) -> String {

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use napkin_os::clock;
 use napkin_policy::Ns;
 use napkin_traffic::SplitMix;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
 use crate::PacketQueue;
@@ -74,12 +74,8 @@ impl LateQueue {
     /// Lets the descriptor inside through, or keeps it back until `late` has passed.
     fn allow(&self, late: Option<Ns>) {
         let watched = if late.is_some() { EventFlags::empty() } else { EventFlags::IN };
-        let expiry = late.unwrap_or(0);
-        let it_value = Timespec {
-            tv_sec: (expiry / 1_000_000_000) as i64,
-            tv_nsec: (expiry % 1_000_000_000) as i64,
-        };
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+        let [it_interval, it_value] = [0, late.unwrap_or(0)].map(clock::timespec);
+        let once = Itimerspec { it_interval, it_value };
         // Both descriptors are held, valid and watched: neither call has an error to return.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
         let inner = self.inner.interrupt();

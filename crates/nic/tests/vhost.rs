@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use napkin_nic::vhost::{FrontendConfig, Peers, Vhost, VhostError, VhostQueue};
 use napkin_nic::{Frame, PacketQueue, Pool, SendError};
+use napkin_testing::until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Nothing that works takes so long.
@@ -43,15 +44,6 @@ fn frontend(config: &FrontendConfig) -> (VhostQueue, Arc<Peers>) {
     let Vhost { mut queues, peers } =
         Vhost::frontend(config, &Pool::new(2_048)).expect("it can be");
     (queues.remove(0), peers)
-}
-
-/// Waits for what another thread does; who has to wait ten seconds waits for ever.
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is() {
-        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn connected(peers: &Peers, rings: u64) {

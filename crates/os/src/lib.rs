@@ -12,3 +12,9 @@ pub mod rights;
 pub mod sched;
 pub mod signals;
 pub mod usage;
+
+/// What the last system call of this thread said.
+pub fn last_error() -> rustix::io::Errno {
+    let error = std::io::Error::last_os_error();
+    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)
+}

@@ -110,13 +110,7 @@ fn outcome(point: &Point, seed: u64) -> Result<Figures, String> {
         .iter()
         .find(|pace| f64::from(pace.name) == point.rate_per_s && pace.delay == delay)
         .ok_or_else(|| format!("no pace of the document is {}", load(point.rate_per_s, delay)))?;
-    let ns = |s: f64| (s * 1e9) as Ns;
-    let run = run::Run {
-        seed,
-        warm_up: ns(WARM_UP_S),
-        window: ns(point.window_s),
-        ..run::Run::new(&point.profile, *policy)
-    };
+    let run = run::Run::for_seconds(&point.profile, *policy, seed, WARM_UP_S, point.window_s);
     let pace = xsk_rr::Pace { period: pace.period, delay: pace.delay };
     Ok(of(&xsk_rr::run(run, pace)?))
 }
@@ -180,14 +174,8 @@ fn idle() -> String {
 
 /// What came out of the runs of a row, or why nothing did.
 fn modelled(runs: &[&Run<Point, Figures>], value: impl Fn(&Figures) -> Option<f64>) -> Modelled {
-    let values: Result<Vec<f64>, &String> = runs
-        .iter()
-        .map(|run| run.outcome.as_ref().map(|figures| value(figures).unwrap_or(f64::NAN)))
-        .collect();
-    match values {
-        Ok(values) => Modelled::of(&values, "no round trip was completed"),
-        Err(why) => Modelled::absent(why),
-    }
+    let value = |figures: &Figures| value(figures).unwrap_or(f64::NAN);
+    Modelled::of_runs(runs.iter().copied(), value, "no round trip was completed")
 }
 
 /// The cells of the histogram of receive calls: each bucket's share of all calls.

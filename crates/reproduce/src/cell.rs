@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::Run;
 pub use napkin_measure::report::plot::axis::number;
 use napkin_measure::uncertainty::Interval;
 
@@ -103,6 +104,19 @@ impl Modelled {
         match Estimate::of(runs) {
             Some(estimate) => Modelled::Value(estimate),
             None => Modelled::absent(why_not),
+        }
+    }
+
+    /// The estimate of what came out of some runs, `why_not` where that is none, or why one of them failed.
+    pub fn of_runs<'r, T: 'r, O: 'r>(
+        runs: impl IntoIterator<Item = &'r Run<T, O>>,
+        value: impl Fn(&O) -> f64,
+        why_not: &str,
+    ) -> Modelled {
+        let values = runs.into_iter().map(|run| run.outcome.as_ref().map(&value));
+        match values.collect::<Result<Vec<f64>, &String>>() {
+            Ok(values) => Modelled::of(&values, why_not),
+            Err(why) => Modelled::absent(why),
         }
     }
 

@@ -65,12 +65,7 @@ impl Experiment for Fake {
     fn cells(&self, runs: &[Run<Self::Task, Outcome>]) -> Vec<Cell> {
         let cell = |row: &Self::Task| {
             let of_row = runs.iter().filter(|run| run.task.what == *row);
-            let values: Result<Vec<f64>, &String> =
-                of_row.map(|run| run.outcome.as_ref().map(|outcome| outcome.p99_us)).collect();
-            let modelled = match values {
-                Ok(values) => Modelled::of(&values, "no run"),
-                Err(why) => Modelled::absent(why),
-            };
+            let modelled = Modelled::of_runs(of_row, |outcome| outcome.p99_us, "no run");
             Cell {
                 load_value: Some(row.1),
                 published: Some(row.2),

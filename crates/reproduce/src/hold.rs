@@ -112,15 +112,10 @@ pub struct Hold;
 /// # Errors
 /// If the profile has no ping, or refuses the HZ.
 fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
-    let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
     let mut profile = point.profile.clone();
     profile.set("kernel.hz", f64::from(point.hz)).map_err(|error| error.to_string())?;
-    let run = run::Run {
-        seed,
-        warm_up: ns(WARM_UP_S),
-        window: ns(point.window_s),
-        ..run::Run::new(&profile, point.mode.policy(point.hz))
-    };
+    let policy = point.mode.policy(point.hz);
+    let run = run::Run::for_seconds(&profile, policy, seed, WARM_UP_S, point.window_s);
     flood_ping::run(run, point.paced.then_some(PACE))
 }
 
@@ -253,18 +248,16 @@ impl Experiment for Hold {
                     let units =
                         [(PACKETS, Unit::PerS), (CPU, Unit::Percent), (INTERRUPTS, Unit::PerS)];
                     for (quantity, unit) in units {
-                        let values: Result<Vec<f64>, &String> = of_cell
-                            .iter()
-                            .map(|run| run.outcome.as_ref().map(|it| modelled(it, quantity)))
-                            .collect();
+                        let value = |it: &Figures| modelled(it, quantity);
                         cells.push(Cell {
                             table: if paced { PACED } else { FLOOD }.to_owned(),
                             load_value: Some(f64::from(hz)),
                             published: row.map(|row| figure(row, quantity)),
-                            modelled: match values {
-                                Ok(values) => Modelled::of(&values, "it was not run"),
-                                Err(why) => Modelled::absent(why),
-                            },
+                            modelled: Modelled::of_runs(
+                                of_cell.iter().copied(),
+                                value,
+                                "it was not run",
+                            ),
                             fitted: row
                                 .is_some_and(|row| FITTED.contains(&(row.mode.as_str(), quantity))),
                             ..Cell::new("2007", mode.name(), &load(hz), quantity, unit)

@@ -92,13 +92,8 @@ pub struct Ksoftirqd;
 /// # Errors
 /// If the profile has no sink, or its link cannot carry the rate.
 fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
-    let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
-    let run = run::Run {
-        seed,
-        warm_up: ns(WARM_UP_S),
-        window: ns(point.window_s),
-        ..run::Run::new(&point.profile, point.curve.policy())
-    };
+    let policy = point.curve.policy();
+    let run = run::Run::for_seconds(&point.profile, policy, seed, WARM_UP_S, point.window_s);
     udp_sink::run(run, point.offered_per_s)
 }
 
@@ -180,17 +175,12 @@ impl Experiment for Ksoftirqd {
                 let of_cell = runs.iter().filter(|run| {
                     run.task.what.curve == curve && run.task.what.offered_per_s == row.source_pps
                 });
-                let delivered: Result<Vec<f64>, &String> = of_cell
-                    .map(|run| run.outcome.as_ref().map(|it| it.achieved_per_s.unwrap_or(f64::NAN)))
-                    .collect();
+                let delivered = |it: &Figures| it.achieved_per_s.unwrap_or(f64::NAN);
                 let published = curve.published(row);
                 cells.push(Cell {
                     load_value: Some(row.source_pps),
                     published,
-                    modelled: match delivered {
-                        Ok(values) => Modelled::of(&values, "it was not run"),
-                        Err(why) => Modelled::absent(why),
-                    },
+                    modelled: Modelled::of_runs(of_cell, delivered, "it was not run"),
                     fitted: published.is_some() && FITTED.contains(&row.source_pps),
                     ..Cell::new("2018", curve.name(), &load(row.source_pps), DELIVERED, Unit::PerS)
                 });

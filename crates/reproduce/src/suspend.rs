@@ -84,19 +84,14 @@ pub struct Suspend;
 /// # Errors
 /// If the policy is unknown, or the profile does not describe memcached.
 fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
-    let ns = |s: f64| (s * 1e9) as napkin_policy::Ns;
     // The document's names are the presets'.
     let policy: Policy = point.config.parse().map_err(|error| format!("{error}"))?;
     let rate = match point.target {
         TargetQps::PerS(rate) => Rate::PerS(rate),
         TargetQps::Max => Rate::Max,
     };
-    let run = run::Run {
-        seed,
-        warm_up: ns(point.warm_up_s),
-        window: ns(point.window_s),
-        ..run::Run::new(&point.profile, policy)
-    };
+    let Point { profile, warm_up_s, window_s, .. } = point;
+    let run = run::Run::for_seconds(profile, policy, seed, *warm_up_s, *window_s);
     memcached::run(run, memcached::Setup::published(rate))
 }
 

@@ -236,19 +236,14 @@ impl Experiment for ThreadedPolling {
         let Ok(rows) = rows() else { return Vec::new() };
         let mut cells = Vec::new();
         for row in rows {
-            let own = || runs.iter().filter(|run| run.task.what.row == row);
             for (name, unit, value) in row.figures() {
-                let values: Result<Vec<f64>, &String> = own()
-                    .map(|run| run.outcome.as_ref().map(|figures| modelled(figures, name)))
-                    .collect();
+                let own = runs.iter().filter(|run| run.task.what.row == row);
+                let of_run = |figures: &Figures| modelled(figures, name);
                 let given = row.table == SSD && name == RATE;
                 cells.push(Cell {
                     table: row.table.to_owned(),
                     published: Some(value),
-                    modelled: match values {
-                        Ok(values) => Modelled::of(&values, "it was not run"),
-                        Err(why) => Modelled::absent(why),
-                    },
+                    modelled: Modelled::of_runs(own, of_run, "it was not run"),
                     fitted: row.fitted(),
                     exempt: given,
                     note: given.then(|| "the rate that was asked for".to_owned()),

@@ -48,10 +48,8 @@ impl Waits {
     /// # Errors
     /// The kernel is older than 5.11 (`ENOSYS`).
     pub(crate) fn wait(&self, timeout: Option<Duration>, into: &mut Vec<u64>) -> io::Result<()> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        // What the kernel has no number for is for ever.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut room = [MaybeUninit::uninit(); EVENTS];
         match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
             Ok((events, _)) => {

@@ -22,16 +22,19 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod callgrind;
+mod folder;
 
 use std::any::Any;
 use std::fmt;
 use std::panic;
 use std::process::ExitCode;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 pub use callgrind::{callgrind, has_valgrind};
+pub use folder::Folder;
 #[doc(hidden)]
 pub use inventory;
 pub use napkin_testing_macros::test;
@@ -80,6 +83,16 @@ pub fn needs_cpus(cpus: usize) {
         thread::available_parallelism().is_ok_and(|it| it.get() >= cpus),
         format_args!("{cpus} CPUs"),
     );
+}
+
+/// Waits for what another thread does; who has to wait ten seconds waits for ever.
+#[track_caller]
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Runs a test on a thread of its own, so that what it does to its thread ends with it.

@@ -3,6 +3,8 @@
 //! The generator is xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Its own few
 //! lines, because a library's may change its stream between versions, and a seed must replay.
 
+use crate::splitmix::{SplitMix, scale};
+
 /// A stream of random numbers that a seed fixes for ever.
 #[derive(Debug, Clone)]
 pub struct Rng {
@@ -12,15 +14,8 @@ pub struct Rng {
 impl Rng {
     /// The stream of a seed.
     pub fn new(seed: u64) -> Self {
-        let mut x = seed;
-        let state = std::array::from_fn(|_| {
-            x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = x;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        });
-        Rng { state }
+        let mut seeds = SplitMix::new(seed);
+        Rng { state: std::array::from_fn(|_| seeds.bits()) }
     }
 
     /// Another stream, of which this one's later numbers say nothing.
@@ -53,7 +48,7 @@ impl Rng {
     /// A whole number below `end`; 0 if that is 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
+        scale(self.bits(), end)
     }
 
     /// An exponentially distributed number of the given mean.
@@ -100,6 +95,8 @@ mod tests {
         let first: Vec<_> = (0..3).map(|_| rng.bits()).collect();
         // The reference implementation's, seeded with SplitMix64 from 0.
         assert_eq!(first, [0x99ec_5f36_cb75_f2b4, 0xbf6e_1f78_4956_452a, 0x1a5f_849d_4933_e6e0]);
+        // The fourth, 0x6aa5_94f1_262d_2d2c, brought below 1000.
+        assert_eq!(rng.below(1_000), 416);
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub fn at(seed: u64, index: u64) -> u64 {
 }
 
 /// Brings 64 random bits into `0..n`.
+#[inline]
 pub fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }

@@ -183,16 +183,7 @@ fn cpus(notes: &mut Vec<String>) -> Vec<CpuSample> {
         let of_it = softnet.iter().find(|line| line.cpu == Some(cpu));
         of_it.map(|line| u64::from(line.time_squeeze))
     };
-    let sample = |(cpu, times): (usize, CpuTimes)| CpuSample {
-        cpu,
-        hard_irq_ns: times.irq_ns,
-        softirq_ns: times.softirq_ns,
-        thread_ns: times.threads_ns(),
-        idle_ns: times.all_idle_ns(),
-        steal_ns: times.steal_ns,
-        time_squeezes: squeezes(cpu),
-    };
-    times.into_iter().map(sample).collect()
+    times.iter().map(|(&cpu, times)| CpuSample::of(cpu, times, squeezes(cpu))).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! never shown as 0.
 
 use napkin_kernel::count::latency::Parts;
+use napkin_os::procfs::CpuTimes;
 use napkin_policy::text::escaped;
 use serde::Serialize;
 use thiserror::Error;
@@ -134,4 +135,19 @@ pub struct CpuSample {
     pub steal_ns: u64,
     /// Softirq rounds that ended for lack of time or budget (`time_squeeze`).
     pub time_squeezes: Option<u64>,
+}
+
+impl CpuSample {
+    /// A CPU whose time went as the kernel says.
+    pub(crate) fn of(cpu: usize, times: &CpuTimes, time_squeezes: Option<u64>) -> CpuSample {
+        CpuSample {
+            cpu,
+            hard_irq_ns: times.irq_ns,
+            softirq_ns: times.softirq_ns,
+            thread_ns: times.threads_ns(),
+            idle_ns: times.all_idle_ns(),
+            steal_ns: times.steal_ns,
+            time_squeezes,
+        }
+    }
 }

@@ -311,15 +311,7 @@ impl Sampler {
         }
         times
             .iter()
-            .map(|(&cpu, times)| CpuSample {
-                cpu,
-                hard_irq_ns: times.irq_ns,
-                softirq_ns: times.softirq_ns,
-                thread_ns: times.threads_ns(),
-                idle_ns: times.all_idle_ns(),
-                steal_ns: times.steal_ns,
-                time_squeezes: self.squeezes.get(&cpu),
-            })
+            .map(|(&cpu, times)| CpuSample::of(cpu, times, self.squeezes.get(&cpu)))
             .collect()
     }
 }

@@ -110,7 +110,7 @@ impl Partial {
     pub fn resume(mut self, path: &Path) -> Result<Partial, PartialError> {
         let io = |source| PartialError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).append(true).open(path).map_err(io)?;
-        lock(&file).map_err(|_| PartialError::Busy(path.to_owned()))?;
+        file.try_lock().map_err(|_| PartialError::Busy(path.to_owned()))?;
         let bytes = fs::read(path).map_err(io)?;
         let form = |line, why| PartialError::Form { path: path.to_owned(), line, why };
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -213,7 +213,7 @@ impl Partial {
                 Err(source) => return Err(PartialError::Io { path, source }),
                 Ok(file) => {
                     // Nobody else knows of it yet.
-                    let _ = lock(&file);
+                    let _ = file.try_lock();
                     return Ok((path, file));
                 }
             }
@@ -288,10 +288,6 @@ fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<(String, Stri
     }
 }
 
-fn lock(file: &File) -> io::Result<()> {
-    Ok(rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?)
-}
-
 /// Appends a line; what has no JSON form, which would be a bug, is none.
 fn put(bytes: &mut Vec<u8>, line: &impl Serialize) {
     if let Ok(line) = serde_json::to_vec(line) {
@@ -302,33 +298,17 @@ fn put(bytes: &mut Vec<u8>, line: &impl Serialize) {
 
 #[cfg(test)]
 mod tests {
+    use napkin_testing::Folder;
     use serde_json::json;
 
     use super::*;
 
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(test: &str) -> Folder {
-            let name = format!("napkin-partial-{test}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir_all(&path).unwrap();
-            Folder(path)
-        }
-
-        fn files(&self) -> Vec<PathBuf> {
-            fs::read_dir(&self.0).unwrap().map(|it| it.unwrap().path()).collect()
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn files(folder: &Folder) -> Vec<PathBuf> {
+        fs::read_dir(folder).unwrap().map(|it| it.unwrap().path()).collect()
     }
 
     fn new(folder: &Folder, plan: &Value) -> Partial {
-        Partial::begin(&folder.0, "napkin 1.0", "bench", plan.clone())
+        Partial::begin(folder, "napkin 1.0", "bench", plan.clone())
     }
 
     fn plan() -> Value {
@@ -346,10 +326,10 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_there_again_and_nothing_is_left_at_the_end() {
-        let folder = Folder::new("again");
+        let folder = Folder::new("partial-again");
         assert_eq!(new(&folder, &plan()).kept(), Ok(None), "nothing yet");
         let path = kept(&folder);
-        assert_eq!(folder.files(), std::slice::from_ref(&path));
+        assert_eq!(files(&folder), std::slice::from_ref(&path));
         let mut partial = new(&folder, &plan()).resume(&path).unwrap();
         assert_eq!(partial.found::<f64>("udp-sink", 1), None);
         assert_eq!(partial.found::<f64>("xsk-rr", 0), None);
@@ -359,12 +339,12 @@ mod tests {
         partial.keep("udp-sink", 1, &"more");
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 4);
         partial.end();
-        assert_eq!(folder.files(), [] as [PathBuf; 0]);
+        assert_eq!(files(&folder), [] as [PathBuf; 0]);
     }
 
     #[test]
     fn of_lines_that_say_all_the_last_counts() {
-        let folder = Folder::new("last");
+        let folder = Folder::new("partial-last");
         let path = kept(&folder);
         let last = || new(&folder, &plan()).resume(&path).unwrap().last::<Value>("udp-sink");
         assert_eq!(last(), Some(json!([0.2, 0.3])));
@@ -373,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_half_line_is_dropped_and_a_file_without_a_whole_one_is_refused() {
-        let folder = Folder::new("half");
+        let folder = Folder::new("partial-half");
         let path = kept(&folder);
         let whole = fs::read(&path).unwrap();
         let lines: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] == b'\n').collect();
@@ -397,7 +377,7 @@ mod tests {
 
     #[test]
     fn another_run_s_file_is_refused_with_what_differs_and_left_as_it_is() {
-        let folder = Folder::new("other");
+        let folder = Folder::new("partial-other");
         let path = kept(&folder);
         let half = [&fs::read(&path).unwrap()[..], b"{\"part"].concat();
         fs::write(&path, &half).unwrap();
@@ -414,7 +394,7 @@ mod tests {
             let error = differs(new(&folder, &plan));
             assert!(error.contains(says), "{error}");
         }
-        let of = |version, command| Partial::begin(&folder.0, version, command, plan());
+        let of = |version, command| Partial::begin(&folder, version, command, plan());
         let error = differs(of("napkin 2.0", "bench"));
         assert!(error.contains("napkin is napkin 1.0 there and napkin 2.0 now"), "{error}");
         assert!(
@@ -429,12 +409,12 @@ mod tests {
 
     #[test]
     fn two_runs_do_not_write_one_file_and_two_new_ones_have_two() {
-        let folder = Folder::new("busy");
+        let folder = Folder::new("partial-busy");
         let mut one = new(&folder, &plan());
         let mut two = new(&folder, &plan());
         one.keep("a", 0, &1);
         two.keep("a", 0, &1);
-        assert_eq!(folder.files().len(), 2);
+        assert_eq!(files(&folder).len(), 2);
         let path = one.kept().unwrap().unwrap().to_owned();
         let busy = || new(&folder, &plan()).resume(&path);
         assert!(matches!(busy(), Err(PartialError::Busy(_))));
@@ -444,8 +424,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_kept_is_said_when_it_matters() {
-        let folder = Folder::new("lost");
-        let nowhere = folder.0.join("no/such/folder");
+        let folder = Folder::new("partial-lost");
+        let nowhere = folder.join("no/such/folder");
         let mut partial = Partial::begin(&nowhere, "napkin 1.0", "bench", plan());
         partial.keep("a", 0, &1);
         partial.keep("a", 1, &1);

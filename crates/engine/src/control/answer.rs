@@ -264,10 +264,7 @@ fn fates(engine: &Engine, device: &str) -> Result<Value, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceConfig, EngineConfig, sched};
-    use napkin_nic::Pool;
-    use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
-    use napkin_stack::Address;
+    use crate::engine::tests::silent;
     use std::collections::BTreeSet;
 
     /// What the answers have of the kernel's attributes (netdev.yaml).
@@ -351,18 +348,7 @@ mod tests {
     ];
 
     fn engine() -> Engine {
-        let silent = SyntheticConfig { arrivals: Arrivals::Silent, ..SyntheticConfig::default() };
-        let template = Box::new(|_: u32, _: u64, _: &mut [u8]| 0);
-        let queue = SyntheticQueue::new(&silent, template, Pool::new(8), None).expect("sound");
-        let device = DeviceConfig {
-            name: "syn0".into(),
-            addresses: Address::v4([2; 6], [10, 0, 0, 1], 24).into(),
-            queues: vec![(Box::new(queue), 0)],
-            delivery_cost: 0,
-            settings: Policy::BASE.instance,
-        };
-        let config = EngineConfig::new(sched::usable_cpus()[..1].to_vec(), vec![device]);
-        Engine::start(config).expect("it starts")
+        Engine::start(silent()).expect("it starts")
     }
 
     #[test]

@@ -134,11 +134,10 @@ impl Server {
         ];
         fds.extend(self.clients.iter().map(Client::interest));
         let deadlines = self.clients.iter().map(|client| client.deadline);
-        let timeout = deadlines.chain(self.respite).chain(full).min().map(|deadline| {
+        let timeout = deadlines.chain(self.respite).chain(full).min().and_then(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
             // Up to a whole millisecond more, so that it is not woken a moment too early.
-            let left = left + Duration::from_millis(1);
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+            Timespec::try_from(left + Duration::from_millis(1)).ok()
         });
         // An error (a signal, no memory) is as good as a timeout: everything is looked at again.
         let found = poll(&mut fds, timeout.as_ref()).is_ok();

@@ -205,21 +205,30 @@ impl Btf {
 
     /// The value of the first enumerator of that name.
     pub fn enumerator(&self, name: &str) -> Option<u64> {
-        self.all().find_map(|(_, head)| {
-            let size = match head.kind {
-                ENUM => 8,
-                ENUM64 => 12,
-                _ => return None,
+        self.enumerators().find_map(|(named, value)| self.is_named(named, name).then_some(value))
+    }
+
+    /// All enumerators: where the name of each is, and its value.
+    pub(crate) fn enumerators(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.all().flat_map(move |(_, head)| {
+            let (count, size) = match head.kind {
+                ENUM => (head.count, 8),
+                ENUM64 => (head.count, 12),
+                _ => (0, 0),
             };
-            (0..index(head.count)).find_map(|which| {
+            (0..index(count)).filter_map(move |which| {
                 let at = head.rest + which * size;
-                if !self.is_named(self.word(at)?, name) {
-                    return None;
-                }
                 let high = if head.kind == ENUM64 { self.word(at + 8)? } else { 0 };
-                Some(u64::from(self.word(at + 4)?) | u64::from(high) << 32)
+                Some((self.word(at)?, u64::from(self.word(at + 4)?) | u64::from(high) << 32))
             })
         })
+    }
+
+    /// The name at that place.
+    #[cfg(test)]
+    pub(crate) fn name(&self, name: u32) -> Option<&str> {
+        let names = self.bytes.get(self.names..self.names_end)?;
+        std::ffi::CStr::from_bytes_until_nul(names.get(index(name)..)?).ok()?.to_str().ok()
     }
 
     fn all(&self) -> impl Iterator<Item = (u32, Head)> {

@@ -39,10 +39,7 @@ pub(super) const ETHTOOL_A_CHANNELS_TX_COUNT: u16 = 7;
 pub(super) const ETHTOOL_A_CHANNELS_COMBINED_COUNT: u16 = 9;
 pub(super) const ETHTOOL_A_COALESCE_RX_USECS: u16 = 2;
 pub(super) const ETHTOOL_A_COALESCE_RX_MAX_FRAMES: u16 = 3;
-pub(super) const ETHTOOL_A_COALESCE_TX_USECS: u16 = 6;
-pub(super) const ETHTOOL_A_COALESCE_TX_MAX_FRAMES: u16 = 7;
 pub(super) const ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX: u16 = 11;
-pub(super) const ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX: u16 = 12;
 
 /// Generic receive offload, `ethtool -K DEV gro`: a veth has NAPI instances only with it.
 pub const GRO: &[&str] = &["rx-gro"];
@@ -59,7 +56,7 @@ pub const GSO: &[&str] = &["tx-generic-segmentation"];
 /// The most features in one set that are read; the kernel has about 70.
 const FEATURES: usize = 1024;
 
-/// When a device raises its interrupts.
+/// When a device raises its interrupts for what it received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Coalescing {
@@ -67,14 +64,8 @@ pub struct Coalescing {
     pub rx_usecs: Option<u32>,
     /// Packets before an interrupt (`rx-max-frames` in the kernel's specification).
     pub rx_frames: Option<u32>,
-    /// Microseconds from a completed transmission to the interrupt.
-    pub tx_usecs: Option<u32>,
-    /// Completed transmissions before an interrupt.
-    pub tx_frames: Option<u32>,
-    /// Whether the driver or device adapts the values for receiving to the traffic.
+    /// Whether the driver or device adapts these values to the traffic.
     pub adaptive_rx: Option<bool>,
-    /// The same for transmitting.
-    pub adaptive_tx: Option<bool>,
 }
 
 /// How many queues a device uses, and could use.
@@ -214,10 +205,7 @@ pub(super) fn coalescing(list: &[u8]) -> Result<Option<Coalescing>, Malformed> {
         match attribute.kind {
             ETHTOOL_A_COALESCE_RX_USECS => found.rx_usecs = Some(attribute.u32()?),
             ETHTOOL_A_COALESCE_RX_MAX_FRAMES => found.rx_frames = Some(attribute.u32()?),
-            ETHTOOL_A_COALESCE_TX_USECS => found.tx_usecs = Some(attribute.u32()?),
-            ETHTOOL_A_COALESCE_TX_MAX_FRAMES => found.tx_frames = Some(attribute.u32()?),
             ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX => found.adaptive_rx = Some(attribute.bool()?),
-            ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX => found.adaptive_tx = Some(attribute.bool()?),
             _ => {}
         }
     }

@@ -229,7 +229,7 @@ fn same_files(one: i32, other: i32) -> Result<bool, Errno> {
     match result {
         0 => Ok(true),
         1.. => Ok(false),
-        _ => Err(super::last_error()),
+        _ => Err(napkin_os::last_error()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use napkin_os::last_error;
 use napkin_policy::EpollPolicy;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::descriptor::Descriptor;
 use super::error::ProcessError;
 use super::handle::Process;
-use super::{last_error, procfile};
+use super::procfile;
 
 /// The longest line of a member in `fdinfo`, with room.
 const MEMBER_BYTES: u64 = 128;

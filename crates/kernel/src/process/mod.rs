@@ -38,9 +38,3 @@ pub use owners::{Owner, Owners, Unseen, owners};
 pub use ready::Ready;
 pub use socket::{Socket, SocketOptions};
 pub use wait::{Receive, Timeout, Wait, Waits};
-
-/// What the last system call of this thread said.
-fn last_error() -> rustix::io::Errno {
-    let error = std::io::Error::last_os_error();
-    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)
-}

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use napkin_os::last_error;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};

@@ -2,8 +2,6 @@
 
 use crate::place::{Change, Instance, Place, Value};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use napkin_os::sched::Class;
 use napkin_policy::{PRESETS, Policy};
@@ -17,6 +15,7 @@ use crate::support::tests::linux;
 use napkin_kernel::namespace::Identity;
 use napkin_kernel::settings::Setting;
 use napkin_os::rights::Right;
+use napkin_testing::Folder;
 
 mod answers;
 mod channels;
@@ -28,33 +27,23 @@ mod space;
 mod suspension;
 mod threads;
 
-/// A journal's directory of the test's own, in memory where there is such a place.
-struct Home(PathBuf);
+/// A journal's directory of the test's own.
+struct Home(Folder);
 
 impl Home {
     fn new() -> Home {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let memory = PathBuf::from("/dev/shm");
-        let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Home(base.join(format!("napkin-apply-{}-{number}", std::process::id())))
+        Home(Folder::absent("apply"))
     }
 
     fn store(&self) -> Store {
         let namespace = Identity { cookie: Some(1), inode: 1 };
-        Store::at(self.0.clone(), "this boot".into(), namespace)
+        Store::at(self.0.to_path_buf(), "this boot".into(), namespace)
     }
 
     /// What is in it.
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use napkin_os::procfs::thread::comm;
 use napkin_policy::text::escaped;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::time::{ClockId, clock_gettime};
@@ -343,9 +344,10 @@ fn unwritten(error: &std::io::Error) -> String {
 
 /// The name of a process that cannot be opened.
 fn comm_of(pid: i32) -> String {
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let comm = comm.trim_end();
-    if comm.is_empty() { "process".into() } else { escaped(comm) }
+    match comm(pid).as_deref().map(str::trim_end) {
+        None | Some("") => "process".into(),
+        Some(comm) => escaped(comm),
+    }
 }
 
 /// The CPU time of the calling thread.

@@ -75,20 +75,16 @@ fn has_go(mut notes: &[u8]) -> bool {
     false
 }
 
-fn bytes_at<const N: usize>(bytes: &[u8], place: usize) -> Option<[u8; N]> {
-    bytes.get(place..place.checked_add(N)?)?.try_into().ok()
-}
-
 fn u16_at(bytes: &[u8], place: usize) -> Option<u16> {
-    bytes_at(bytes, place).map(u16::from_le_bytes)
+    bytes.get(place..)?.first_chunk().copied().map(u16::from_le_bytes)
 }
 
 fn u32_at(bytes: &[u8], place: usize) -> Option<u32> {
-    bytes_at(bytes, place).map(u32::from_le_bytes)
+    bytes.get(place..)?.first_chunk().copied().map(u32::from_le_bytes)
 }
 
 fn u64_at(bytes: &[u8], place: usize) -> Option<u64> {
-    bytes_at(bytes, place).map(u64::from_le_bytes)
+    bytes.get(place..)?.first_chunk().copied().map(u64::from_le_bytes)
 }
 
 #[cfg(test)]

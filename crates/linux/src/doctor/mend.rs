@@ -11,6 +11,7 @@ use napkin_policy::{KEYS, PRESETS, Policy, Preset};
 
 use napkin_kernel::shell::{dev, word as quoted};
 use napkin_os::procfs::Sysctl;
+use napkin_os::procfs::cpus::show_mask;
 
 /// A change that would mend a finding; printed as a command, never made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -267,16 +268,12 @@ fn short(policy: &Policy) -> String {
     texts.filter(same).min_by_key(String::len).unwrap_or_else(|| policy.to_string())
 }
 
-/// CPUs as a mask, as the kernel reads it: hexadecimal, in groups of 32 bits.
+/// CPUs as a mask in the fewest letters.
 fn mask(cpus: &[usize]) -> String {
-    let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
-    let mut groups = vec![0_u32; words];
-    for cpu in cpus {
-        groups[cpu / 32] |= 1 << (cpu % 32);
+    match show_mask(cpus).trim_start_matches('0') {
+        "" => "0".to_owned(),
+        mask => mask.to_owned(),
     }
-    let first = groups.pop().map(|group| format!("{group:x}"));
-    let rest = groups.iter().rev().map(|group| format!("{group:08x}"));
-    first.into_iter().chain(rest).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

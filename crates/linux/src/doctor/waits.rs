@@ -308,20 +308,16 @@ fn call(record: &[u8]) -> Option<Call> {
     Some((tid, epoll, maxevents, timeout))
 }
 
-fn bytes_at<const N: usize>(bytes: &[u8], place: usize) -> Option<[u8; N]> {
-    bytes.get(place..place.checked_add(N)?)?.try_into().ok()
-}
-
 fn u16_at(bytes: &[u8], place: usize) -> Option<u16> {
-    bytes_at(bytes, place).map(u16::from_ne_bytes)
+    bytes.get(place..)?.first_chunk().copied().map(u16::from_ne_bytes)
 }
 
 fn u32_at(bytes: &[u8], place: usize) -> Option<u32> {
-    bytes_at(bytes, place).map(u32::from_ne_bytes)
+    bytes.get(place..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 fn u64_at(bytes: &[u8], place: usize) -> Option<u64> {
-    bytes_at(bytes, place).map(u64::from_ne_bytes)
+    bytes.get(place..)?.first_chunk().copied().map(u64::from_ne_bytes)
 }
 
 #[cfg(test)]

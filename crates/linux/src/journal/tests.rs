@@ -4,7 +4,6 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 
@@ -13,19 +12,16 @@ use crate::{place::Instance, place::Place, place::Spot, place::Value};
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 use napkin_kernel::process::{Params, SocketOptions};
 use napkin_kernel::settings::Setting;
+use napkin_testing::Folder;
 
 mod locks;
 
-/// A directory of the test's own, in memory where there is such a place.
-struct Home(PathBuf);
+/// A directory of the test's own.
+struct Home(Folder);
 
 impl Home {
     fn new() -> Home {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let memory = PathBuf::from("/dev/shm");
-        let base = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Home(base.join(format!("napkin-journal-{}-{number}", std::process::id())))
+        Home(Folder::absent("journal"))
     }
 
     fn store(&self) -> Store {
@@ -34,17 +30,11 @@ impl Home {
 
     fn elsewhere(&self, boot: &str, cookie: u64) -> Store {
         let namespace = Identity { cookie: Some(cookie), inode: cookie };
-        Store::at(self.0.clone(), boot.into(), namespace)
+        Store::at(self.0.to_path_buf(), boot.into(), namespace)
     }
 
     fn file(&self) -> PathBuf {
         self.0.join("device-c1-7.journal")
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -169,15 +169,16 @@ fn last(files: &[PathBuf], section: &str) -> Option<Affinity> {
 
 #[cfg(test)]
 mod tests {
+    use napkin_testing::Folder;
+
     use super::*;
 
     /// A root with these files.
-    struct Root(PathBuf);
+    struct Root(Folder);
 
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Root {
-            let name = format!("napkin-affinity-{name}-{}", std::process::id());
-            let root = Root(std::env::temp_dir().join(name));
+            let root = Root(Folder::new(&format!("affinity-{name}")));
             for (path, text) in files {
                 let path = root.0.join(path);
                 fs::create_dir_all(path.parent().expect("a folder")).expect("made");
@@ -190,12 +191,6 @@ mod tests {
             let it = affinity(&self.0, unit)?;
             let file = it.file.strip_prefix(&self.0).expect("below").display().to_string();
             Some((it.cpus, format!("{file}:{}", it.line)))
-        }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 

@@ -149,6 +149,8 @@ fn neighbour(path: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use napkin_testing::Folder;
+
     use super::*;
     use crate::Host;
 
@@ -164,39 +166,21 @@ mod tests {
         }
     }
 
-    /// A folder of this test's own, removed at its end.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(test: &str) -> Folder {
-            let path =
-                std::env::temp_dir().join(format!("napkin-report-{test}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Folder(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn the_second_report_replaces_the_first_and_nothing_else_is_left() {
-        let folder = Folder::new("replace");
-        let path = folder.0.join("run.json");
+        let folder = Folder::new("report-replace");
+        let path = folder.join("run.json");
         report("echo").write(&path).unwrap();
         report("sink").write(&path).unwrap();
         let read: Report = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(read, report("sink"));
-        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     }
 
     #[test]
     fn a_symbolic_link_stays_one() {
-        let folder = Folder::new("link");
-        let (file, link) = (folder.0.join("file"), folder.0.join("link"));
+        let folder = Folder::new("report-link");
+        let (file, link) = (folder.join("file"), folder.join("link"));
         report("echo").write(&file).unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         report("sink").write(&link).unwrap();
@@ -222,37 +206,37 @@ mod tests {
 
     #[test]
     fn a_check_finds_what_a_write_would_and_changes_nothing() {
-        let folder = Folder::new("check");
-        let path = folder.0.join("run.json");
+        let folder = Folder::new("report-check");
+        let path = folder.join("run.json");
         check(&path).unwrap();
-        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "nothing is left");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "nothing is left");
         fs::write(&path, "old").unwrap();
         check(&path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         check(Path::new("/dev/null")).unwrap();
-        for wrong in [folder.0.clone(), folder.0.join("no/such/run.json"), PathBuf::from("/")] {
+        for wrong in [folder.to_path_buf(), folder.join("no/such/run.json"), PathBuf::from("/")] {
             assert!(check(&wrong).is_err(), "{}", wrong.display());
         }
-        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     }
 
     #[test]
     fn the_text_of_a_page_replaces_the_old_one_whole() {
-        let folder = Folder::new("page");
-        let path = folder.0.join("run.html");
+        let folder = Folder::new("report-page");
+        let path = folder.join("run.html");
         fs::write(&path, "an old and longer page").unwrap();
         write(&path, "<p>").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "<p>");
-        assert!(write(&folder.0, "<p>").is_err(), "a folder is no file");
+        assert!(write(&folder, "<p>").is_err(), "a folder is no file");
     }
 
     #[test]
     fn the_error_names_the_path() {
-        let folder = Folder::new("error");
-        let missing = folder.0.join("no/such/folder/run.json");
+        let folder = Folder::new("report-error");
+        let missing = folder.join("no/such/folder/run.json");
         let error = report("echo").write(&missing).unwrap_err().to_string();
         assert!(error.contains("no/such/folder/run.json"), "{error}");
-        assert!(report("echo").write(&folder.0).is_err(), "a folder is no file");
-        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+        assert!(report("echo").write(&folder).is_err(), "a folder is no file");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     }
 }

@@ -3,7 +3,7 @@
 use rustix::fd::AsFd;
 use serde_json::Value;
 use textwrap::core::Word;
-use textwrap::{Options, WordSeparator};
+use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::round::number;
 
@@ -28,6 +28,18 @@ pub fn wrap(text: &str, width: usize) -> String {
     let words =
         WordSeparator::Custom(|line| Box::new(line.split_inclusive([' ', ',']).map(Word::from)));
     let options = Options::new(width.max(NARROWEST)).subsequent_indent("  ").word_separator(words);
+    textwrap::fill(text, options)
+}
+
+/// A text in lines of at most `width` characters, broken at blanks only, so that what is longer has a line
+/// of its own. The first line stands behind `first`, the others behind `rest`.
+pub fn fill(text: &str, width: usize, first: &str, rest: &str) -> String {
+    let options = Options::new(width)
+        .initial_indent(first)
+        .subsequent_indent(rest)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation);
     textwrap::fill(text, options)
 }
 
@@ -122,5 +134,12 @@ mod tests {
         let policy = "one: threaded=busy-poll,hold=50us,feedback=on";
         assert_eq!(wrap(policy, 28), "one: threaded=busy-poll,\n  hold=50us,feedback=on");
         assert_eq!(wrap(&"x".repeat(30), 20), format!("{}\n  {}", "x".repeat(18), "x".repeat(12)));
+    }
+
+    #[test]
+    fn a_filled_text_is_broken_at_blanks_only() {
+        assert_eq!(fill("one two-three four", 12, "a: ", "   "), "a: one\n   two-three\n   four");
+        let long = "x".repeat(30);
+        assert_eq!(fill(&format!("{long} y"), 20, "", "  "), format!("{long}\n  y"));
     }
 }

@@ -8,10 +8,9 @@ mod host;
 use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
 
 use common::namespace::fresh;
-use common::{LONG, Place, text};
+use common::{Place, text, within};
 use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_kernel::process::{Params, Process};
 use napkin_kernel::{Setting, device};
@@ -97,17 +96,6 @@ fn journals(home: &Place) -> usize {
     files.filter(|it| it.path().extension().is_some_and(|it| it == "journal")).count()
 }
 
-fn until<T>(what: &str, mut so: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = so() {
-            return value;
-        }
-        assert!(start.elapsed() < LONG, "never so: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-}
-
 /// A process that is ended with the test, whosever child it is by then.
 struct Ends(i32);
 
@@ -146,7 +134,7 @@ fn memcached() -> String {
 
 /// Its contexts, once it has all: the main thread's and one for each of its two others.
 fn serving(pid: i32) -> Vec<Params> {
-    until("three contexts", || Some(epolls(pid)).filter(|all| all.len() == 3))
+    within("three contexts", || Some(epolls(pid)).filter(|all| all.len() == 3))
 }
 
 fn start(program: &str) -> Child {
@@ -158,7 +146,7 @@ fn start(program: &str) -> Child {
 /// The only child of a napkin, once its contexts are as a policy says.
 fn child_under(napkin: &Child, params: Params) -> i32 {
     let napkin = Process::open(id(napkin)).expect("it runs");
-    until("the program, set", || {
+    within("the program, set", || {
         let pid = *napkin.children().ok()?.first()?;
         let all = epolls(pid);
         (all.len() == 3 && all.iter().all(|it| *it == params)).then_some(pid)
@@ -318,7 +306,7 @@ fn a_device_that_goes_or_is_down_at_the_end_does_not_hide_how_the_program_ended(
                 .spawn()
                 .expect("it runs");
             let process = Process::open(id(&child)).expect("it runs");
-            until("the program", || process.children().ok()?.first().copied());
+            within("the program", || process.children().ok()?.first().copied());
             change(&mut route);
             std::fs::write(&go, "").expect("a file");
             let output = child.wait_with_output().expect("it ends");

@@ -15,7 +15,7 @@ fn attach_holds_until_it_is_interrupted_and_puts_back() {
         let attach = [&["attach", &pid, "--policy", "suspend20"], arguments].concat();
         let napkin = Running::start(scratch.napkin(&attach));
         if let Some(signal) = end {
-            until("set", || (params(&mut child, &mut output) == SET).then_some(()));
+            within("set", || (params(&mut child, &mut output) == SET).then_some(()));
             assert_eq!(scratch.journals(), 1);
             napkin.signal(signal);
         }
@@ -37,7 +37,7 @@ fn what_a_killed_napkin_leaves_is_put_back_by_restore() {
     let pid = child.id().to_string();
     let attach = ["attach", &pid, "--policy", "suspend20"];
     let mut napkin = Running::start(scratch.napkin(&attach));
-    until("set", || (params(&mut child, &mut output) == SET).then_some(()));
+    within("set", || (params(&mut child, &mut output) == SET).then_some(()));
     // A second one has nothing to do if it wants the same, and is told who is at it if not.
     let second = scratch.napkin(&attach).arg("--once").output().expect("napkin");
     let said = String::from_utf8_lossy(&second.stderr).into_owned();

@@ -12,16 +12,14 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::within;
 use napkin_kernel::process::{Params, Process};
 use napkin_testing::needs_program;
 
 const SUSPEND20: Params =
     Params { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
-
-/// Longest wait for something that must happen: a bound against hanging, not a measurement.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory for one test, removed with it: its journal, and what its server writes.
 struct Scratch(PathBuf);
@@ -109,18 +107,6 @@ fn epolls_below(pid: i32) -> Vec<(i32, i32, Params)> {
         }
     }
     all
-}
-
-/// Waits until something is so.
-fn until<T>(what: &str, mut so: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = so() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "never so: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn run(scratch: &Scratch, program: &[&str]) -> Output {

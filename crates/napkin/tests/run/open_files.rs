@@ -120,7 +120,7 @@ fn a_look_that_finds_no_descriptor_left_is_no_end_of_the_process() {
     let pid = child.id().to_string();
     let mut napkin =
         Running::start(scratch.napkin(&["attach", &pid, "--policy", "suspend20", "-v"]));
-    until("set", || (params(&mut child, &mut output) == SET).then_some(()));
+    within("set", || (params(&mut child, &mut output) == SET).then_some(()));
     let id = napkin.pid();
     let limit = |files| {
         let limit = libc::rlimit { rlim_cur: files, rlim_max: 1_024 };

@@ -6,7 +6,7 @@ use super::*;
 
 /// Waits until a server has so many epoll contexts, all of them set.
 fn until_all_set(napkin: &Running, at_least: usize) -> usize {
-    until("all contexts set", || {
+    within("all contexts set", || {
         let epolls = epolls_below(napkin.pid());
         let set = epolls.iter().all(|(.., params)| *params == SUSPEND20);
         (epolls.len() >= at_least && set).then_some(epolls.len())
@@ -91,7 +91,7 @@ fn serves(scratch: &Scratch, program: &[&str], at_least: usize, poke: impl FnOnc
 
 /// Waits until somebody listens, and connects.
 fn connect(port: u16) -> std::net::TcpStream {
-    until("a listener", || std::net::TcpStream::connect(("127.0.0.1", port)).ok())
+    within("a listener", || std::net::TcpStream::connect(("127.0.0.1", port)).ok())
 }
 
 fn whoami_is_root() -> bool {
@@ -144,7 +144,7 @@ fn nginx_unmodified_a_master_and_two_workers() {
         workers_before = master.children().expect("it lives");
         // SAFETY: the call takes two numbers.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
-        until("new workers", || {
+        within("new workers", || {
             let now = master.children().ok()?;
             (now.len() == 2 && now.iter().all(|pid| !workers_before.contains(pid))).then_some(())
         });

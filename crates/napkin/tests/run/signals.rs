@@ -56,7 +56,7 @@ fn signals_are_passed_on_once_each_and_the_program_decides() {
         &script,
     ]));
     let lines = || std::fs::read_to_string(&log).unwrap_or_default();
-    until("ready", || lines().contains("ready").then_some(()));
+    within("ready", || lines().contains("ready").then_some(()));
     let mut expected = "ready\n".to_owned();
     for (name, signal) in [
         ("TERM", libc::SIGTERM),
@@ -69,7 +69,7 @@ fn signals_are_passed_on_once_each_and_the_program_decides() {
     ] {
         napkin.signal(signal);
         expected.push_str(&format!("{name}\n"));
-        until(name, || (lines().len() >= expected.len()).then_some(()));
+        within(name, || (lines().len() >= expected.len()).then_some(()));
         assert_eq!(lines(), expected);
     }
     napkin.signal(libc::SIGWINCH);
@@ -111,7 +111,7 @@ impl Listener {
         command.args(&words[1..]).arg(program).process_group(0);
         command.env("NAPKIN_STATE", scratch.path("state"));
         let listener = Listener { napkin: Running::start(command), log, scratch };
-        until("ready", || listener.got().starts_with("ready ").then_some(()));
+        within("ready", || listener.got().starts_with("ready ").then_some(()));
         listener
     }
 
@@ -125,7 +125,7 @@ impl Listener {
         let count = |got: &str| got.matches("SIGWINCH ").count();
         let before = count(&self.got());
         self.napkin.signal(libc::SIGWINCH);
-        until("SIGWINCH", || (count(&self.got()) > before).then(|| self.got()))
+        within("SIGWINCH", || (count(&self.got()) > before).then(|| self.got()))
     }
 
     /// Signals napkin's whole group.
@@ -187,12 +187,12 @@ fn timeout_signals_the_program_once() {
     let listener = Listener::start("timeout", &["timeout", "-s", "TERM", "1h"], false);
     // The hour is over.
     listener.napkin.signal(libc::SIGALRM);
-    until("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
+    within("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
     let process = Process::open(listener.napkin.pid()).expect("it lives");
     let napkin = process.children().expect("it lives")[0];
     // SAFETY: the call takes two numbers; its parent has not waited for it.
     assert_eq!(unsafe { libc::kill(napkin, libc::SIGWINCH) }, 0);
-    until("SIGWINCH", || listener.got().ends_with("SIGWINCH ").then_some(()));
+    within("SIGWINCH", || listener.got().ends_with("SIGWINCH ").then_some(()));
     assert_eq!(listener.got(), "ready SIGTERM SIGWINCH ");
 }
 
@@ -205,9 +205,9 @@ fn a_stop_from_the_terminal_and_its_end_reach_the_program_once() {
     };
     for _ in 0..3 {
         listener.signal_group(libc::SIGTSTP);
-        until("stopped", || state().starts_with('T').then_some(()));
+        within("stopped", || state().starts_with('T').then_some(()));
         listener.signal_group(libc::SIGCONT);
-        until("woken", || (!state().starts_with('T')).then_some(()));
+        within("woken", || (!state().starts_with('T')).then_some(()));
         // A stop that was passed on late would keep the program from this.
         assert!(listener.all().ends_with("SIGWINCH "));
         assert!(!state().starts_with('T'));
@@ -232,7 +232,7 @@ fn nothing_is_left_of_a_napkin_that_was_killed_but_the_program() {
     let others: Vec<i32> = below.into_iter().filter(|pid| !program.contains(pid)).collect();
     assert!(!others.is_empty());
     listener.napkin.signal(libc::SIGKILL);
-    until("gone", || others.iter().all(|pid| name(*pid).is_err()).then_some(()));
+    within("gone", || others.iter().all(|pid| name(*pid).is_err()).then_some(()));
     assert!(name(program[0]).is_ok());
     // SAFETY: the call takes two numbers; it was alive just now, and nobody else ends it.
     assert_eq!(unsafe { libc::kill(program[0], libc::SIGUSR2) }, 0);

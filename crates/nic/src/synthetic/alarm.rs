@@ -28,10 +28,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst, fence};
 
+use napkin_os::clock;
 use napkin_policy::{NEVER, Ns};
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
 /// A timer descriptor and the protocol around it.
@@ -152,14 +152,9 @@ impl AsFd for Alarm {
 
 /// The timer's setting for `at`. Zero switches a timer off, so the beginning of time is 1 ns late.
 fn spec(at: Ns) -> Itimerspec {
-    let off = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let it_value = if at == NEVER {
-        off
-    } else {
-        let at = at.max(1);
-        Timespec { tv_sec: (at / 1_000_000_000) as _, tv_nsec: (at % 1_000_000_000) as _ }
-    };
-    Itimerspec { it_interval: off, it_value }
+    let at = if at == NEVER { 0 } else { at.max(1) };
+    let [it_interval, it_value] = [0, at].map(clock::timespec);
+    Itimerspec { it_interval, it_value }
 }
 
 #[cfg(test)]
@@ -172,8 +167,7 @@ mod tests {
     /// Whether the descriptor is readable.
     fn fired(alarm: &Alarm) -> bool {
         let mut fds = [rustix::event::PollFd::new(alarm, rustix::event::PollFlags::IN)];
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut fds, Some(&zero)).expect("poll") == 1
+        rustix::event::poll(&mut fds, Some(&clock::timespec(0))).expect("poll") == 1
     }
 
     fn far() -> Ns {

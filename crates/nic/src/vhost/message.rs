@@ -271,10 +271,7 @@ impl<'a> Connection<'a> {
                 PollFd::from_borrowed_fd(self.stop, PollFlags::IN),
             ];
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let left = left.map(|left| Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: i64::from(left.subsec_nanos()),
-            });
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
             match poll(&mut watched, left.as_ref()) {
                 Ok(0) => return Err(Ended::Silent),
                 Err(rustix::io::Errno::INTR) => continue,

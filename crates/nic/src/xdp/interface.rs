@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::error::XdpError;
@@ -92,11 +91,7 @@ fn ethtool<const N: usize>(socket: &OwnedFd, name: &str, command: u32) -> io::Re
     // two commands of this file (below), and the kernel writes no more.
     let answer =
         unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, std::ptr::from_mut(&mut request)) };
-    if answer < 0 {
-        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO).into())
-    } else {
-        Ok(data)
-    }
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(data) }
 }
 
 /// Queues for both directions: of `struct ethtool_channels`, after the maxima, those for receiving,

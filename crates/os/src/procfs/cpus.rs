@@ -82,6 +82,12 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_mask_has_words_of_32_cpus() {
+        let masks = [&[0][..], &[5, 0], &[33, 1], &[]].map(show_mask);
+        assert_eq!(masks, ["00000001", "00000021", "00000002,00000002", "00000000"]);
+    }
+
     proptest! {
         #[test]
         fn nothing_panics(text in "[0-9a-fA-F,\\- \\n]{0,60}|\\PC{0,60}") {

@@ -20,8 +20,6 @@ pub struct Softnet {
     pub dropped: u32,
     /// Times that a softirq's round ended for lack of time or budget with work left over.
     pub time_squeeze: u32,
-    /// Packets that came from another CPU by RPS.
-    pub received_rps: Option<u32>,
 }
 
 impl Softnet {
@@ -47,7 +45,6 @@ fn line(text: &str) -> Option<Softnet> {
         processed: number(word(0))?,
         dropped: number(word(1))?,
         time_squeeze: number(word(2))?,
-        received_rps: number(word(9)),
         cpu: number(word(12)).and_then(|cpu| usize::try_from(cpu).ok()),
     })
 }
@@ -68,7 +65,7 @@ mod tests {
         let all = Softnet::parse(LINUX_6_18);
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].cpu, all[0].processed, all[0].time_squeeze), (Some(0), 0x24736, 2));
-        assert_eq!((all[1].cpu, all[1].dropped, all[1].received_rps), (Some(2), 7, Some(31)));
+        assert_eq!((all[1].cpu, all[1].dropped), (Some(2), 7));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use rustix::io;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use thiserror::Error;
 
+use crate::last_error;
 use crate::procfs::{cpus::parse_list, read_text};
 
 pub use class::Class;
@@ -260,11 +261,6 @@ fn id(thread: Option<i32>) -> Result<Option<Pid>, io::Errno> {
 /// The same for those of libc, where 0 is the calling thread.
 fn number(thread: Option<i32>) -> Result<i32, io::Errno> {
     Ok(id(thread)?.map_or(0, |id| id.as_raw_nonzero().get()))
-}
-
-fn last_error() -> io::Errno {
-    let code = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EPERM);
-    io::Errno::from_raw_os_error(code)
 }
 
 /// Whether this process may put its threads into a class: tried on a thread made for it.

@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use napkin_os::procfs::thread::comm;
+
 /// The programs that have the block device `device` open, other than this one, as `812 (fio)`: as far as
 /// this process may see.
 pub(super) fn holders(device: &Path) -> Vec<String> {
@@ -14,7 +16,7 @@ pub(super) fn holders(device: &Path) -> Vec<String> {
     let names = processes.filter_map(|entry| entry.file_name().into_string().ok());
     let others = names.filter(|name| *name != own && name.bytes().all(|it| it.is_ascii_digit()));
     let named = |process: String| {
-        let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let name = process.parse().ok().and_then(comm).unwrap_or_default();
         format!("{process} ({})", napkin_policy::text::escaped(name.trim_end()))
     };
     others.filter(|process| has_open(process, number)).map(named).collect()

@@ -44,8 +44,6 @@ pub struct TcpCounters {
     pub refused: u64,
     /// Half-open connections that gave way to others.
     pub pushed_out: u64,
-    /// Connections removed from TIME-WAIT before their time.
-    pub cut_short: u64,
 }
 
 /// Why a port is not listened to, or a connection not begun.
@@ -363,7 +361,6 @@ impl<T> TcpWorker<T> {
     fn admit(&mut self, flow: Flow) -> Option<u32> {
         if self.places.len() >= self.limits.connections {
             let (_, oldest) = self.time_wait.first().copied()?;
-            self.counters.cut_short += 1;
             self.remove(oldest);
         }
         let place = self.free.pop().unwrap_or_else(|| {

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
+use napkin_os::procfs::cpus::show_mask;
 
 use super::failed;
 use crate::error::BenchError;
@@ -87,29 +88,8 @@ pub fn receive_on(ifname: &str, cpus: &[usize]) -> Result<(), BenchError> {
     for queue in std::fs::read_dir(&folder).map_err(refused)? {
         let queue = queue.map_err(refused)?;
         if queue.file_name().to_string_lossy().starts_with("rx-") {
-            std::fs::write(queue.path().join("rps_cpus"), mask(cpus)).map_err(refused)?;
+            std::fs::write(queue.path().join("rps_cpus"), show_mask(cpus)).map_err(refused)?;
         }
     }
     Ok(())
-}
-
-/// CPUs in the kernel's form of a set: words of 32 bits in hexadecimal, the highest first.
-fn mask(cpus: &[usize]) -> String {
-    let words = cpus.iter().max().map_or(1, |most| most / 32 + 1);
-    let word = |number: usize| {
-        let of_it = cpus.iter().filter(|cpu| **cpu / 32 == number);
-        format!("{:08x}", of_it.fold(0u32, |word, cpu| word | 1 << (cpu % 32)))
-    };
-    (0..words).rev().map(word).collect::<Vec<_>>().join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mask_has_words_of_32_cpus() {
-        let masks = [&[0][..], &[5, 0], &[33, 1]].map(mask);
-        assert_eq!(masks, ["00000001", "00000021", "00000002,00000002"]);
-    }
 }

@@ -37,6 +37,19 @@ impl<'p> Run<'p> {
         let (warm_up, window) = (200 * MILLISECOND, 1000 * MILLISECOND);
         Run { profile, policy, seed: 1, warm_up, window, skip: true, trace: None }
     }
+
+    /// A run of that seed whose warm-up and window are given in seconds, and cut to nanoseconds.
+    pub fn for_seconds(
+        profile: &'p Profile,
+        policy: Policy,
+        seed: u64,
+        warm_up_s: f64,
+        window_s: f64,
+    ) -> Self {
+        let ns = |s: f64| (s * 1e9) as Ns;
+        let (warm_up, window) = (ns(warm_up_s), ns(window_s));
+        Run { seed, warm_up, window, ..Run::new(profile, policy) }
+    }
 }
 
 /// What came of a run.

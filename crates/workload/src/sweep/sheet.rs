@@ -120,8 +120,7 @@ pub(super) fn point(path: &Path, line: usize, record: &StringRecord) -> Result<u
 
 /// Keeps every other process out, until the file is closed.
 fn lock(path: &Path, file: &File) -> Result<(), SheetError> {
-    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| SheetError::Busy(path.to_owned()))
+    file.try_lock().map_err(|_| SheetError::Busy(path.to_owned()))
 }
 
 impl Sheet {
@@ -317,24 +316,9 @@ impl Sheet {
 
 #[cfg(test)]
 mod tests {
+    use napkin_testing::Folder;
+
     use super::*;
-
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(test: &str) -> Folder {
-            let name = format!("napkin-sheet-{test}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir_all(&path).unwrap();
-            Folder(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
 
     fn id(sweep: &str) -> Identity {
         Identity {
@@ -374,8 +358,8 @@ mod tests {
 
     #[test]
     fn a_half_line_is_dropped_and_the_rest_is_gone_on_with() {
-        let folder = Folder::new("half");
-        let path = folder.0.join("a.csv");
+        let folder = Folder::new("sheet-half");
+        let path = folder.join("a.csv");
         drop(begun(&path));
         let whole = fs::read_to_string(&path).unwrap();
         for cut in 1..=32 {
@@ -396,8 +380,8 @@ mod tests {
 
     #[test]
     fn at_the_end_the_points_stand_in_their_order_and_read_back() {
-        let folder = Folder::new("sort");
-        let path = folder.0.join("a.csv");
+        let folder = Folder::new("sheet-sort");
+        let path = folder.join("a.csv");
         let mut sheet = begun(&path);
         sheet.point(1, &row(1)).unwrap();
         sheet.sort().unwrap();
@@ -409,8 +393,8 @@ mod tests {
 
     #[test]
     fn a_file_of_another_sweep_or_of_nobody_is_refused_and_left_as_it_is() {
-        let folder = Folder::new("other");
-        let path = folder.0.join("a.csv");
+        let folder = Folder::new("sheet-other");
+        let path = folder.join("a.csv");
         drop(begun(&path));
         let before = fs::read(&path).unwrap();
         assert!(matches!(open(&path, "id", false), Err(SheetError::Exists(_))));
@@ -438,8 +422,8 @@ mod tests {
 
     #[test]
     fn the_points_of_a_sweep_with_fewer_values_are_taken_over_and_renumbered() {
-        let folder = Folder::new("grown");
-        let path = folder.0.join("a.csv");
+        let folder = Folder::new("sheet-grown");
+        let path = folder.join("a.csv");
         drop(begun(&path));
         let grown = Identity { points: 6, ..id("grown") };
         let place = |values: &[String]| values[0].parse::<u64>().ok().map(|load| load / 50);
@@ -464,8 +448,8 @@ mod tests {
 
     #[test]
     fn two_sweeps_do_not_write_one_file() {
-        let folder = Folder::new("busy");
-        let path = folder.0.join("a.csv");
+        let folder = Folder::new("sheet-busy");
+        let path = folder.join("a.csv");
         let sheet = begun(&path);
         assert!(matches!(open(&path, "id", true), Err(SheetError::Busy(_))));
         drop(sheet);

@@ -20,8 +20,7 @@ impl Table {
     pub(super) fn read(path: &Path) -> Result<Table, SheetError> {
         let io = |source| SheetError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared)
-            .map_err(|_| SheetError::Busy(path.to_owned()))?;
+        file.try_lock_shared().map_err(|_| SheetError::Busy(path.to_owned()))?;
         let bytes = fs::read(path).map_err(io)?;
         let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..]);
         let mut records = reader.records().enumerate();

@@ -94,7 +94,7 @@ fn restore_in_the_namespace_in_which_it_is_now_puts_it_back() {
         let device = leaves(&mut backend);
         returns(&mut backend, device, 3);
         let namespace = Identity { cookie: Some(2), inode: 2 };
-        let there = Store::at(place.0.clone(), "this boot".into(), namespace);
+        let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
         let options = RestoreOptions { ifname: named, ..RestoreOptions::default() };
         let restored = restore(&mut backend, &there, &options).expect("readable");
         assert!(restored.is_complete() && !restored.is_empty(), "{restored:?}");
@@ -110,7 +110,7 @@ fn the_end_of_its_namespace_is_not_the_end_of_a_device() {
     leaves(&mut backend);
     // Nobody is in the first one, of inode 1: who may see all of them takes it for ended.
     let namespace = Identity { cookie: Some(2), inode: 2 };
-    let there = Store::at(place.0.clone(), "this boot".into(), namespace);
+    let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
     for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
         backend.otherwise = otherwise;
         let told = all_back(&mut backend, &there);
@@ -126,7 +126,7 @@ fn a_device_that_goes_back_and_forth_has_one_file_and_each_change_of_it_is_napki
         let original = backend.everything();
         let store = |nth: u64| {
             let namespace = Identity { cookie: Some(nth % 2), inode: nth % 2 };
-            Store::at(place.0.clone(), "this boot".into(), namespace)
+            Store::at(place.0.to_path_buf(), "this boot".into(), namespace)
         };
         for nth in 0..changes {
             let policy = ["suspend20", "defer200", "base"][nth as usize % 3];

@@ -1,5 +1,7 @@
 //! Locks: one holder at a time, who is told of.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
 
 #[test]

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+
+use napkin_testing::until;
 
 use super::super::{FrontendConfig, Peers, Vhost};
 use super::*;
@@ -34,15 +35,6 @@ fn backend(place: &Place) -> Result<Vhost, VhostError> {
 
 fn frontend(place: &Place) -> Vhost {
     Vhost::frontend(&FrontendConfig::new(&place.0), &Pool::new(4)).expect("it can be")
-}
-
-/// Waits for what another thread does; who has to wait ten seconds waits for ever.
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is() {
-        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn told(peers: &Peers, what: &str) {

@@ -4,24 +4,15 @@ use std::path::PathBuf;
 use super::*;
 use crate::machine::stand_in::{self, StandIn};
 
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub(crate) struct Folder(pub(crate) napkin_testing::Folder);
 
 impl Folder {
     pub(crate) fn new(test: &str) -> Folder {
-        let name = format!("napkin-sweep-{test}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        Folder(napkin_testing::Folder::new(&format!("sweep-{test}")))
     }
 
     pub(crate) fn file(&self) -> PathBuf {
         self.0.join("sweep.csv")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
