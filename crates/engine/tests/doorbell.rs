@@ -120,12 +120,18 @@ fn a_bell_that_was_rung_for_a_frame_polled_already_is_silent_under_every_policy(
             assert!(start.elapsed() < HANGS, "{name}: frames are left: {:?}", engine.napis());
             std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(50));
         let interrupts = || engine.napi(1).expect("its instance").counts.interrupts;
-        let before = interrupts();
-        std::thread::sleep(Duration::from_millis(50));
-        let idle = interrupts() - before;
-        assert!(idle <= FEW, "{name}: {idle} interrupts of an idle queue");
+        // What was rung last may come into the first of them, and on a busy host into later ones; what does not end
+        // comes into all.
+        let (mut quiet, mut windows) = (0, Vec::new());
+        while quiet < 2 {
+            assert!(windows.len() < 20, "{name}: interrupts of an idle queue: {windows:?}");
+            let before = interrupts();
+            std::thread::sleep(Duration::from_millis(50));
+            let idle = interrupts() - before;
+            windows.push(idle);
+            quiet = if idle <= FEW { quiet + 1 } else { 0 };
+        }
         engine.stop();
     }
 }

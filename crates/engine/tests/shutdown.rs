@@ -2,7 +2,7 @@
 //! application wait: they get an error, every thread ends, and no device remains.
 //!
 //! That nothing is owned afterwards, and that every frame is accounted for, the engine checks itself
-//! in debug builds. `NAPKIN_LONG=1` kills ten times as often.
+//! in debug builds. `NAPKIN_LONG=1` stops more often, and kills ten times as often.
 
 mod common;
 
@@ -25,12 +25,14 @@ use napkin_stack::Address;
 use napkin_testing::{needs, test};
 use napkin_traffic::SplitMix as Rng;
 
-const TIMES: usize = 50;
+fn long() -> bool {
+    std::env::var_os("NAPKIN_LONG").is_some_and(|it| it == "1")
+}
 
 fn stops(name: &str, setup: &Setup, seed: u64) {
     let policy = policy(name);
     let mut rng = Rng::new(seed);
-    for _ in 0..TIMES {
+    for _ in 0..if long() { 50 } else { 20 } {
         let (engine, source) = start(&policy, setup);
         let apps = [None, Some(HANGS)].into_iter().zip(PORT..);
         let apps: Vec<App> =
@@ -207,9 +209,8 @@ fn by_kill_under_traffic_and_no_device_remains() {
     }
     drop(tap::open(&TapConfig::default()));
     let _alone = alone();
-    let long = std::env::var_os("NAPKIN_LONG").is_some_and(|it| it == "1");
     let mut rng = Rng::new(9);
-    for _ in 0..if long { 10 } else { 1 } {
+    for _ in 0..if long() { 10 } else { 1 } {
         for name in common::POLICIES {
             killed(name, Duration::from_micros(1_000 + rng.below(59_000)));
         }

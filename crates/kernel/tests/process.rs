@@ -14,7 +14,7 @@ use napkin_kernel::process::{
     Kind, Params, Process, Receive, Socket, SocketOptions, Tables, Timeout,
 };
 use napkin_os::rights::Right;
-use napkin_testing::test;
+use napkin_testing::{Killed, test};
 use rustix::io::Errno;
 
 const ALL: usize = usize::MAX;
@@ -97,14 +97,14 @@ fn the_same_id_at_another_time_is_another_process() {
 
 #[test]
 fn what_ended_and_was_not_waited_for_is_not_alive() {
-    let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-    let process = Process::open(i32::try_from(child.id()).unwrap()).unwrap();
+    let mut child = Killed(Command::new("sleep").arg("600").spawn().unwrap());
+    let process = Process::open(i32::try_from(child.0.id()).unwrap()).unwrap();
     assert!(process.alive());
-    child.kill().unwrap();
+    child.0.kill().unwrap();
     assert!(process.ends_within(Duration::from_secs(600)));
     assert!(!process.alive());
     assert!(process.descriptors(ALL).unwrap_err().is_gone());
-    child.wait().unwrap();
+    child.0.wait().unwrap();
     assert!(Process::open(process.pid()).unwrap_err().is_gone());
 }
 

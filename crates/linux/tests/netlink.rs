@@ -13,7 +13,7 @@ use napkin_kernel::netlink::{
 };
 use napkin_kernel::{Setting, Settings, device};
 use napkin_linux::apply::{Backend, Linux, Target, lifelines};
-use napkin_testing::{needs, test};
+use napkin_testing::{Killed, needs, test};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
@@ -447,13 +447,12 @@ fn a_namespace_vanishes_with_the_last_program_in_it_also_a_killed_one() {
         })
         .expect("entered");
     let sleeper = there.run(|| std::process::Command::new("sleep").arg("600").spawn());
-    let mut sleeper = sleeper.expect("entered").expect("started");
+    let sleeper = Killed(sleeper.expect("entered").expect("started"));
     drop(there);
     // Its end of the pair is here as long as the other one is there.
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert_eq!(links.links().expect("links").len(), 2, "the program keeps it");
-    sleeper.kill().expect("killed");
-    sleeper.wait().expect("ended");
+    drop(sleeper);
     // The kernel takes it down later, on a thread of its own.
     let gone = (0..1000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));

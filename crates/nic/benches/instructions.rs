@@ -7,6 +7,7 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::ScopedJoinHandle;
 
 use napkin_nic::vhost::{FrontendConfig, Vhost, VhostQueue};
 use napkin_nic::{Frame, PacketQueue, Pool, Spent, Transmitter};
@@ -82,6 +83,23 @@ fn collected(part: &str, packed: bool, bursts: u32) -> Result<f64, String> {
     Ok(callgrind(&["--fair-sched=yes", &only], &arguments)?.0)
 }
 
+/// Instructions of a burst in each part. All runs go on at once: their counts are the same, however many CPUs there
+/// are.
+fn per_burst(packed: bool) -> Result<Vec<f64>, String> {
+    const BURSTS: u32 = 2_000;
+    std::thread::scope(|scope| {
+        let run = |part, bursts| scope.spawn(move || collected(part, packed, bursts));
+        let runs = PARTS.map(|part| (run(part, BURSTS), run(part, 2 * BURSTS)));
+        let ended = |it: ScopedJoinHandle<'_, Result<f64, String>>| it.join().expect("no panic");
+        runs.into_iter()
+            .map(|(few, many)| {
+                let (few, many) = (ended(few), ended(many));
+                Ok((many? - few?) / f64::from(BURSTS))
+            })
+            .collect()
+    })
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|it| it == CHILD) {
@@ -100,22 +118,17 @@ fn main() -> ExitCode {
     }
     println!("{:<8}{:>14}{:>14}{:>14}", "ring", "send/frame", "poll/frame", "empty poll");
     for (name, packed) in [("split", false), ("packed", true)] {
-        const BURSTS: u32 = 2_000;
-        let mut each = [0.0; PARTS.len()];
-        for (part, each) in PARTS.into_iter().zip(&mut each) {
-            let counted = collected(part, packed, 2 * BURSTS)
-                .and_then(|all| Ok(all - collected(part, packed, BURSTS)?));
-            match counted {
-                Ok(count) => *each = count / f64::from(BURSTS),
-                Err(error) => {
-                    eprintln!("{error}");
-                    return ExitCode::FAILURE;
-                }
+        match per_burst(packed).as_deref() {
+            Ok([send, receive, nothing]) => {
+                let frame = f64::from(BURST);
+                println!("{name:<8}{:>14.1}{:>14.1}{nothing:>14.1}", send / frame, receive / frame);
+            }
+            Ok(_) => unreachable!("three parts"),
+            Err(error) => {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
             }
         }
-        let [send, receive, nothing] = each;
-        let frame = f64::from(BURST);
-        println!("{name:<8}{:>14.1}{:>14.1}{nothing:>14.1}", send / frame, receive / frame);
     }
     ExitCode::SUCCESS
 }

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use napkin_nic::vhost::Vhost;
 use napkin_nic::{PacketQueue, Pool};
+use napkin_testing::Killed;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -340,13 +341,22 @@ fn echo(path: &Path) -> ! {
     }
 }
 
-fn backend(path: &Path) -> Child {
-    Command::new(std::env::current_exe().expect("a path"))
+fn backend(path: &Path) -> Killed {
+    let child = Command::new(std::env::current_exe().expect("a path"))
         .args(["--exact", NAME])
         .env(CHILD, path)
         .stdout(Stdio::null())
-        .spawn()
-        .expect("it starts")
+        .spawn();
+    Killed(child.expect("it starts"))
+}
+
+/// A path for a socket, gone at the end.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// `NAPKIN_VHOST_LIVES=300` makes it as many.
@@ -359,12 +369,14 @@ fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on(
         std::env::var("NAPKIN_VHOST_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(15);
     for packed in [false, true] {
         let name = format!("napkin-guest-{}-{packed}", std::process::id());
-        let path: PathBuf = std::env::temp_dir().join(name);
+        // Before the backends, so that it goes after them.
+        let place = Place(std::env::temp_dir().join(name));
+        let path = &place.0;
         let memory = Shared::new();
         let mut guest = Guest::new(&memory, packed);
         for life in 0..lives {
-            let mut child = backend(&path);
-            let socket = guest.meets(&path);
+            let child = backend(path);
+            let socket = guest.meets(path);
             // At another place each time, and in the middle of something.
             let (until, start) = (guest.frames + 50 + 37 * (life % 20), Instant::now());
             while guest.frames < until {
@@ -373,14 +385,13 @@ fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on(
                 std::thread::yield_now();
                 assert!(start.elapsed() < HANGS, "nothing comes in life {life}, packed: {packed}");
             }
-            child.kill().expect("it runs");
-            child.wait().expect("it ends");
+            drop(child);
             drop(socket);
         }
 
         // Nothing has got stuck anywhere: all that was sent is taken, and then each place of both rings is used.
-        let mut child = backend(&path);
-        let _socket = guest.meets(&path);
+        let _child = backend(path);
+        let _socket = guest.meets(path);
         let start = Instant::now();
         while guest.send.out.contains(&true) {
             guest.sends(0);
@@ -396,9 +407,6 @@ fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on(
                 assert!(start.elapsed() < HANGS, "frame {number} is lost, packed: {packed}");
             }
         }
-        child.kill().expect("it runs");
-        child.wait().expect("it ends");
-        let _ = std::fs::remove_file(&path);
         println!(
             "packed: {packed}: {lives} lives, {} packets sent, {} frames came, {} of them parts of one; {} buffers \
              came back empty",

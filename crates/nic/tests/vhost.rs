@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use napkin_nic::vhost::{FrontendConfig, Peers, Vhost, VhostError, VhostQueue};
 use napkin_nic::{Frame, PacketQueue, Pool, SendError};
-use napkin_testing::until;
+use napkin_testing::{Killed, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Nothing that works takes so long.
@@ -338,12 +338,12 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
         let mut came = 0;
         for life in 0..lives {
             let this = std::env::current_exe().expect("a path");
-            let mut child = std::process::Command::new(this)
+            let child = std::process::Command::new(this)
                 .args(["--exact", NAME])
                 .env(CHILD, &place.0)
                 .stdout(std::process::Stdio::null())
-                .spawn()
-                .expect("it starts");
+                .spawn();
+            let child = Killed(child.expect("it starts"));
             until("it is served", || others.served.load(Relaxed) == life + 1);
             // At another place each time, and in the middle of something.
             let until = came + 100 + 37 * life;
@@ -352,8 +352,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
                 (0..16).for_each(|_| sent += u32::from(wire.send(&numbered(sent), 0).is_ok()));
                 drain(&mut there, |frame| came += u64::from(number(frame) < u32::MAX));
             }
-            child.kill().expect("it runs");
-            child.wait().expect("it ends");
+            drop(child);
             connected(&others, 0);
         }
         assert_eq!(others.refused.load(Relaxed), 0, "{:?}", others.trouble());

@@ -185,16 +185,18 @@ fn what_cannot_be_served_is_refused() {
     }
     let empty = Own::new(&here(), 0);
     assert!(matches!(Disk::open(&empty.0, true), Err(DiskError::Empty(_))));
-    let own = Own::new(&here(), 10);
-    let disk = own.disk();
-    for read_only in [false, true] {
-        let error = Disk::open(&own.0, read_only).unwrap_err();
-        assert!(matches!(error, DiskError::Locked(_)), "{error}");
-    }
-    drop(disk);
-    let readers = [true, true].map(|read_only| Disk::open(&own.0, read_only).expect("a reader"));
-    assert!(Disk::open(&own.0, false).is_err());
-    drop(readers);
+    let (own, shared) = (Own::new(&here(), 10), Own::new(&here(), 10));
+    let _writer = own.disk();
+    let _readers = [(), ()].map(|()| Disk::open(&shared.0, true).expect("a reader"));
+    // At once: each waits for a while, lest it is about to be let go.
+    std::thread::scope(|scope| {
+        for (file, read_only) in [(&own, false), (&own, true), (&shared, false)] {
+            scope.spawn(move || {
+                let error = Disk::open(&file.0, read_only).unwrap_err();
+                assert!(matches!(error, DiskError::Locked(_)), "{error}");
+            });
+        }
+    });
 }
 
 napkin_testing::main!();

@@ -17,12 +17,16 @@
 //! napkin_testing::main!();
 //! ```
 //!
+//! `NAPKIN_MAY_LACK` is for a machine that ought to have what tests need: a test that lacks anything but this, a
+//! list of parts of reasons with `;` between them, fails. Without it nothing that is missing is a failure.
+//!
 //! Not here: what a test needs of napkin's own crates; none of them is a dependency.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod callgrind;
 mod folder;
+mod killed;
 
 use std::any::Any;
 use std::fmt;
@@ -37,6 +41,7 @@ pub use callgrind::{callgrind, has_valgrind};
 pub use folder::Folder;
 #[doc(hidden)]
 pub use inventory;
+pub use killed::Killed;
 pub use napkin_testing_macros::test;
 
 /// A function with `#[test]`.
@@ -65,10 +70,22 @@ pub fn is_ignored(why: &(dyn Any + Send)) -> bool {
 }
 
 /// Ignores the running test unless it has what it needs, such as a right or a program.
+///
+/// # Panics
+/// It lacks something that `NAPKIN_MAY_LACK`, where it is set, does not name: the test has failed.
 pub fn needs(has: bool, what: impl fmt::Display) {
-    if !has {
-        ignore(format_args!("needs {what}"));
+    if has {
+        return;
     }
+    let what = what.to_string();
+    let allowed = std::env::var("NAPKIN_MAY_LACK").ok();
+    assert!(may_lack(&what, allowed.as_deref()), "not allowed to lack: {what}");
+    ignore(format_args!("needs {what}"));
+}
+
+/// Whether a machine of which this may be missing may lack `what`; one of which nothing is said may lack all.
+fn may_lack(what: &str, allowed: Option<&str>) -> bool {
+    allowed.is_none_or(|it| it.split(';').any(|part| !part.is_empty() && what.contains(part)))
 }
 
 /// Ignores the running test unless a program is installed.
@@ -150,4 +167,17 @@ macro_rules! register {
             $crate::Test { path: concat!(module_path!(), "::", stringify!($name)), run: $name }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_lack;
+
+    #[test]
+    fn a_machine_may_lack_what_is_named_and_without_a_list_anything() {
+        assert!(may_lack("fio", None));
+        assert!(may_lack("a kernel with VLANs (8021q)", Some("io_uring;8021q")));
+        assert!(!may_lack("fio", Some("io_uring;8021q")));
+        assert!(!may_lack("fio", Some("")) && !may_lack("fio", Some(";;")));
+    }
 }

@@ -49,10 +49,21 @@ mod looked_at {
 /// Runs this program again. Whoever is looked at looks at nobody: were the harness broken and
 /// ran all tests where one was asked for, there would be no end to it.
 fn run(arguments: &[&str]) -> (String, Output) {
+    run_where(None, arguments)
+}
+
+/// The same on a machine that may lack this alone.
+fn run_where(may_lack: Option<&str>, arguments: &[&str]) -> (String, Output) {
+    const MAY_LACK: &str = "NAPKIN_MAY_LACK";
     assert!(std::env::var_os(LOOKED_AT).is_none(), "it runs this very program again");
     let program = std::env::current_exe().expect("this program");
-    let output = Command::new(program).args(arguments).env(LOOKED_AT, "1").output();
-    let output = output.expect("it starts");
+    let mut command = Command::new(program);
+    // Whoever runs these may have set it.
+    command.args(arguments).env(LOOKED_AT, "1").env_remove(MAY_LACK);
+    if let Some(may_lack) = may_lack {
+        command.env(MAY_LACK, may_lack);
+    }
+    let output = command.output().expect("it starts");
     (String::from_utf8_lossy(&output.stdout).into_owned(), output)
 }
 
@@ -70,6 +81,16 @@ fn a_test_that_cannot_run_is_shown_as_ignored_with_its_reason() {
     assert!(said.contains("0 passed; 0 failed; 3 ignored"), "{said}");
     assert!(output.status.success(), "{said}");
     assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn what_a_machine_is_not_allowed_to_lack_is_a_failure() {
+    let (said, output) = run_where(Some("CAP_;;CPUs"), &["looked_at::lacks"]);
+    assert!(said.contains("0 passed; 1 failed; 2 ignored"), "{said}");
+    assert!(said.contains("not allowed to lack: no-such-program"), "{said}");
+    assert_eq!(output.status.code(), Some(101));
+    let (said, _) = run_where(Some(""), &["looked_at::lacks"]);
+    assert!(said.contains("0 passed; 3 failed; 0 ignored"), "{said}");
 }
 
 #[test]

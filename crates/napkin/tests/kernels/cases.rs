@@ -396,12 +396,17 @@ fn killed(guest: &mut Guest, dev: &str) -> Outcome {
     let deadly: Vec<String> = if cfg!(debug_assertions) {
         (1..400).step_by(7).map(|fault| format!("NAPKIN_FAULT={fault} {apply}")).collect()
     } else {
-        let began = Instant::now();
-        guest.does(&apply)?;
-        let tenth = began.elapsed().as_secs_f64() / 10.0;
-        guest.succeeds("restore")?;
+        // The shorter of two: one that something held up would make these steps too long to die within.
+        let mut shorter = f64::INFINITY;
+        for _ in 0..2 {
+            let began = Instant::now();
+            guest.does(&apply)?;
+            shorter = shorter.min(began.elapsed().as_secs_f64());
+            guest.succeeds("restore")?;
+        }
+        let tenth = shorter / 10.0;
         let after = |it: u32| format!("timeout -s KILL {:.3} env {apply}", tenth * f64::from(it));
-        (1..=20).map(after).collect()
+        (1..=100).map(after).collect()
     };
     for (deaths, command) in deadly.iter().enumerate() {
         let applied = guest.vm.sh(command);
@@ -449,8 +454,9 @@ fn lasting(guest: &mut Guest, dev: &str) -> Outcome {
         // What is not split when it is sent comes past the instances.
         guest.does("ip netns exec peer ethtool -K vb tso off gso off")?;
     }
-    guest.does(&format!("ping -q -i 0.1 -w 5 10.9.{card}.100 > /dev/null & sleep 0.5"))?;
+    guest.does(&format!("ping -q -i 0.1 10.9.{card}.100 > /dev/null & echo $! > /run/ping.pid"))?;
     let answer = guest.napkin(&format!("doctor --dev {dev} --for 3s --json"));
+    guest.does("kill $(cat /run/ping.pid)")?;
     let said: serde_json::Value = serde_json::from_str(&answer.text)
         .map_err(|error| format!("exit code {}: {error}: {}", answer.status, answer.text))?;
     let findings = said["devices"][0]["findings"].as_array().ok_or("no findings")?;

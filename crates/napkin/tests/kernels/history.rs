@@ -1,5 +1,7 @@
 //! Random histories: what people, drivers and a full disk do between an apply and the last restore.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::cases::{Outcome, again};
 use super::guest::{CARDS, Guest, STATE};
 
@@ -24,10 +26,28 @@ fn asked(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default)
 }
 
-/// As many as the environment asks for, or one of so many parts of them.
-pub(crate) fn many(guest: &mut Guest, version: &str, (part, parts): (usize, usize)) {
-    let (first, count) = (asked("NAPKIN_SEED", 1), asked("NAPKIN_HISTORIES", 0));
-    for seed in (first..first + count).skip(part).step_by(parts) {
+/// Seeds, which machines take one by one, each when it has time for it.
+pub(crate) struct Seeds {
+    next: AtomicU64,
+    end: u64,
+}
+
+impl Seeds {
+    /// As many as the environment asks for.
+    pub(crate) fn asked() -> Seeds {
+        let first = asked("NAPKIN_SEED", 1);
+        Seeds { next: first.into(), end: first + asked("NAPKIN_HISTORIES", 0) }
+    }
+
+    fn take(&self) -> Option<u64> {
+        let seed = self.next.fetch_add(1, Ordering::Relaxed);
+        (seed < self.end).then_some(seed)
+    }
+}
+
+/// Goes through histories until there are no more seeds.
+pub(crate) fn many(guest: &mut Guest, version: &str, seeds: &Seeds) {
+    while let Some(seed) = seeds.take() {
         if let Err(what) =
             super::attempt(guest, version, || Guest::boot(version), |guest| one(guest, seed))
         {

@@ -28,6 +28,7 @@ use napkin_testing::{is_ignored, needs, needs_program, test};
 
 use cases::{CASES, Outcome};
 use guest::{CARDS, Guest};
+use history::Seeds;
 
 /// A kernel that the environment names.
 fn wanted(version: &str) {
@@ -59,10 +60,10 @@ fn kernel(version: &str) {
         1 => &[&[0, 1, 2, 3][..]][..],
         _ => &HALVES,
     };
+    let seeds = &Seeds::asked();
     let ends: Vec<thread::Result<()>> = thread::scope(|scope| {
-        let machines: Vec<_> = (0..parts.len())
-            .map(|part| scope.spawn(move || machine(version, parts[part], (part, parts.len()))))
-            .collect();
+        let machines: Vec<_> =
+            parts.iter().map(|cards| scope.spawn(move || machine(version, cards, seeds))).collect();
         machines.into_iter().map(|it| it.join()).collect()
     });
     println!("{version}: {:.0?}", begun.elapsed());
@@ -73,14 +74,14 @@ fn kernel(version: &str) {
     }
 }
 
-/// One machine, which goes through its part of the histories only if nothing failed, and panics while it is there:
-/// its console is then kept.
-fn machine(version: &str, cards: &[usize], part: (usize, usize)) {
+/// One machine, which goes through histories only if nothing failed, and panics while it is there: its console is then
+/// kept.
+fn machine(version: &str, cards: &[usize], seeds: &Seeds) {
     let begun = Instant::now();
     let mut guest = Guest::boot(version);
     println!("{version}: {} is up after {:.0?}", guest.vm.release, begun.elapsed());
     let mut failures = Vec::new();
-    for (dev, driver) in cards.iter().map(|place| CARDS[*place]) {
+    'cards: for (dev, driver) in cards.iter().map(|place| CARDS[*place]) {
         for (name, case) in CASES {
             if !case_wanted(name) {
                 continue;
@@ -95,17 +96,21 @@ fn machine(version: &str, cards: &[usize], part: (usize, usize)) {
             if let Err(what) = outcome {
                 println!("  {what}");
                 failures.push(format!("{driver} {name}"));
+                if guest.vm.hung {
+                    println!("{version}: it is gone, and with it what was to come");
+                    break 'cards;
+                }
                 // So that the next is not blamed for it.
                 guest.napkin("restore --force --forget");
             }
         }
     }
     assert!(failures.is_empty(), "failed: {failures:?}");
-    history::many(&mut guest, version, part);
+    history::many(&mut guest, version, seeds);
 }
 
 /// Runs a case; in a new machine if the guest has hung, which happens to emulated ones, but not thrice
-/// at the same place.
+/// at the same place. Without a new machine it has failed: what failed before it would be forgotten if it were ignored.
 fn attempt(
     guest: &mut Guest,
     version: &str,
@@ -118,7 +123,10 @@ fn attempt(
             return outcome;
         }
         println!("{version}: once more, in a new machine: {}", outcome.unwrap_or_else(|what| what));
-        *guest = boot();
+        match catch_unwind(AssertUnwindSafe(&boot)) {
+            Ok(another) => *guest = another,
+            Err(_) => return Err(format!("{version}: no new machine after a hang")),
+        }
     }
     caught(|| case(guest))
 }

@@ -79,6 +79,15 @@ impl Drop for Card {
     }
 }
 
+/// A folder, gone at the end with all that is in it.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 /// Bytes that differ from place to place.
 fn write(file: &Path) {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -120,12 +129,13 @@ fn vhost_user_cards_outlive_their_backend_on_debian_7_2() {
     wanted("7.2");
     needs(case_wanted("vhost"), "NAPKIN_CASE with vhost, or none");
     needs_program("nbdcopy");
-    let place = std::env::temp_dir().join(format!("napkin-vm-vhost-{}", std::process::id()));
-    fs::create_dir_all(&place).expect("a place");
+    let name = format!("napkin-vm-vhost-{}", std::process::id());
+    let place = Place(std::env::temp_dir().join(name));
+    fs::create_dir_all(&place.0).expect("a place");
     let mut cards: Vec<Card> = [false, true]
         .into_iter()
         .enumerate()
-        .map(|(number, packed)| Card { number, packed, place: place.clone(), napkin: None })
+        .map(|(number, packed)| Card { number, packed, place: place.0.clone(), napkin: None })
         .collect();
     cards.iter().for_each(|card| write(&card.file()));
     let output = Command::new("sha256sum").arg(cards[0].file()).output().expect("coreutils");
@@ -136,7 +146,5 @@ fn vhost_user_cards_outlive_their_backend_on_debian_7_2() {
     let nics = Cards::VhostUser(nics);
     let boot = || Guest::of(Vm::boot_with("7.2", &nics));
     let outcome = attempt(&mut boot(), "7.2", boot, |guest| fetched_twice(guest, &mut cards, &sum));
-    drop(cards);
-    let _ = fs::remove_dir_all(&place);
     println!("7.2 | vhost-user | vhost | {}", outcome.expect("as it says"));
 }

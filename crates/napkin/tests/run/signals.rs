@@ -174,7 +174,8 @@ fn a_signal_to_the_group_or_to_every_process_reaches_the_program_once() {
 fn two_signals_to_napkin_alone_reach_the_program_both() {
     let listener = Listener::start("twice", &[], false);
     listener.napkin.signal(libc::SIGTERM);
-    std::thread::sleep(Duration::from_millis(500));
+    // Two that are pending together are one.
+    until("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
     listener.napkin.signal(libc::SIGTERM);
     assert_eq!(listener.all(), "ready SIGTERM SIGTERM SIGWINCH ");
     listener.end();

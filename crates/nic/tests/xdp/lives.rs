@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::UdpSocket;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use napkin_nic::xdp::{Mode, Traffic, Xdp, XdpConfig, XdpError};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_os::rights::{Right, keep_only};
-use napkin_testing::test;
+use napkin_testing::{Killed, test};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::lab::{Engine, Lab, OURS, checked, numbered, open, small};
@@ -37,14 +37,14 @@ pub(crate) fn child() -> bool {
 
 /// A process of its own that opens the device, and what it says of that. A child of this thread is in its
 /// namespace.
-fn another(what: &str) -> (Child, String) {
-    let mut other = Command::new(std::env::current_exe().expect("this program"))
+fn another(what: &str) -> (Killed, String) {
+    let other = Command::new(std::env::current_exe().expect("this program"))
         .env("NAPKIN_XDP_CHILD", what)
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
-    let mut said = String::new();
-    let out = other.stdout.take().expect("piped");
+    let (mut other, mut said) = (Killed(other), String::new());
+    let out = other.0.stdout.take().expect("piped");
     BufReader::new(out).read_line(&mut said).expect("it speaks");
     (other, said.trim().to_owned())
 }
@@ -65,7 +65,7 @@ fn opened_again(config: &XdpConfig) -> Xdp {
 fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
     let lab = Lab::new(1);
     for round in 0..3 {
-        let (mut other, said) = another("ready");
+        let (other, said) = another("ready");
         assert_eq!(said, "ready", "round {round}");
         match open(&small(Traffic::All), &Pool::new(512)) {
             Err(error @ XdpError::Attached { .. }) => {
@@ -73,8 +73,7 @@ fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
             }
             other => panic!("{other:?}"),
         }
-        other.kill().expect("killed");
-        other.wait().expect("ended");
+        drop(other);
         drop(opened_again(&small(Traffic::All)));
     }
     // And the kernel has the interface for itself again.
@@ -158,19 +157,18 @@ fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
             drop(ours);
             assert!(checked(&kept).is_some(), "life {life}");
         } else {
-            let mut other = loop {
+            let other = loop {
                 let (mut other, said) = another("ready");
                 if said == "ready" {
                     break other;
                 }
                 // The queue of one that has just ended may not be free yet.
-                other.wait().expect("ended");
+                other.0.wait().expect("ended");
                 assert!(said.contains("in use") || said.contains("attached"), "{said}");
             };
-            let [programs, maps] = programs_and_maps(other.id());
+            let [programs, maps] = programs_and_maps(other.0.id());
             assert!(!programs.is_empty() || !maps.is_empty(), "it has a map, at least");
-            other.kill().expect("killed");
-            other.wait().expect("ended");
+            drop(other);
             left(life, &programs, &maps);
         }
     }
@@ -199,7 +197,7 @@ fn left(life: u32, programs: &[u32], maps: &[u32]) {
 fn too_little_memory_that_may_be_locked_is_told_with_how_much_it_takes() {
     let _lab = Lab::new(1);
     let (mut other, said) = another("memlock");
-    other.wait().expect("ended");
+    other.0.wait().expect("ended");
     // 512 buffers of 2 KiB each.
     assert!(said.contains("take 1024 KiB") && said.contains("may lock 64 KiB"), "{said}");
     assert!(said.contains("ulimit -l 1024") && said.contains("CAP_IPC_LOCK"), "{said}");

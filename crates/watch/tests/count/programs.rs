@@ -1,6 +1,6 @@
 //! The programs themselves: what they cost, what is left of them, and what the kernel says to them.
 
-use napkin_testing::test;
+use napkin_testing::{Killed, test};
 
 use super::*;
 
@@ -13,15 +13,6 @@ pub(crate) fn counts_until_it_is_killed() -> bool {
     println!("counting");
     std::thread::sleep(Duration::from_secs(60));
     true
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

@@ -387,13 +387,23 @@ impl Plan<'_> {
     /// Those of [`Plan::check`], a window whose timeline would be too large, the first run that
     /// failed, or the interruption.
     pub fn timelines(&self, window: Ns, interrupt: &Interrupt) -> Result<Vec<Timeline>, PlanError> {
+        self.recorded(window, MOST_EVENTS, interrupt)
+    }
+
+    /// The same in a file of at most so many events.
+    fn recorded(
+        &self,
+        window: Ns,
+        most: usize,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<Timeline>, PlanError> {
         self.check()?;
         let window = window.min(self.window);
         if window == 0 {
             return Err(PlanError::Window(window));
         }
         let rows = self.rows();
-        let most = MOST_EVENTS / rows.max(1);
+        let most = most / rows.max(1);
         let mut found: Vec<Option<Result<Timeline, PlanError>>> = (0..rows).map(|_| None).collect();
         let record = |place: u64| {
             let row = place as usize;

@@ -116,6 +116,10 @@ fn a_timeline_that_would_be_too_large_is_refused_with_the_window_that_fits() {
     let plan = Plan { loads: vec!["20000".into()], ..plan() };
     assert_eq!(plan.timelines(20_000_000, &Interrupt::default()).unwrap().len(), 2);
     assert!(matches!(plan.timelines(0, &Interrupt::default()), Err(PlanError::Window(0))));
+    // 400 frames under each of two policies.
+    let error = plan.recorded(20_000_000, 100, &Interrupt::default()).unwrap_err();
+    assert!(error.is_usage(), "{error}");
+    assert!(error.to_string().contains("would fit: give --trace-window"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The real binary, interrupted and gone on with, or killed.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod modelled;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -124,31 +126,6 @@ fn a_bench_on_this_machine_goes_on_where_ctrl_c_ended_it() {
 }
 
 #[test]
-fn a_modelled_bench_ends_with_the_bytes_of_one_that_was_not_interrupted() {
-    let place = Place::new("resume-machine");
-    let args = ["bench", "udp-sink", "--world", "machine", "--policy", "base-6.4,ksoftirqd"];
-    let load = ["--load", "5000,13000", "--seeds", "10", "--warm-up", "5ms", "--window", "300ms"];
-    let args = [&args[..], &load, &["--json", "a.json", "--jobs", "1"]].concat();
-    let output = interrupted(&place, &args, Signal::TERM, 3);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(143), "{said}");
-    assert!(said.contains(" of 40 measurements done; go on with: "), "{said}");
-    assert!(said.contains("40 runs, the first in ") && said.contains(" on 1 CPU if all"), "{said}");
-    assert!(text(&output.stdout).contains("the run ended early, with "));
-    let there: usize = repetitions(&place).iter().sum();
-    assert!((3..40).contains(&there), "{there}");
-    let again = again(&output);
-    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
-    let bytes = fs::read(place.0.join("a.json")).expect("a report");
-    let whole = run(&place, &args);
-    assert!(whole.status.success());
-    assert_eq!(resumed.stdout, whole.stdout);
-    assert!(bytes == fs::read(place.0.join("a.json")).expect("a report"));
-    assert_eq!(left(&place), [] as [PathBuf; 0]);
-}
-
-#[test]
 fn a_ctrl_c_that_ends_the_reader_as_well_says_how_to_go_on() {
     let live = "bench flood-ping --policy base,threaded --window 50ms";
     let modelled = "bench udp-sink --world machine --load 5000,13000 --seeds 10 --jobs 1";
@@ -198,79 +175,6 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     assert!(said.contains("goes on in engine: the worlds before it are done\n"), "{said}");
     assert!(told.contains("tcp-rr in engine\n") && !told.contains("tcp-rr, modelled on"), "{told}");
     assert_eq!(left(&place), [] as [PathBuf; 0]);
-}
-
-#[test]
-fn a_reproduction_ends_with_the_bytes_of_one_that_was_not_interrupted() {
-    let place = Place::new("resume-reproduce");
-    let args = ["reproduce", "2007", "2018", "--quick", "--jobs", "1", "--json", "a.json"];
-    let output = interrupted(&place, &args, Signal::INT, 2);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    let (_, far) = said.split_once("\ninterrupted: ").expect("it says so");
-    assert!(far.contains(" measurements done; go on with: napkin reproduce 2007 2018 "), "{said}");
-    let table = text(&output.stdout);
-    assert!(table.contains("no verdict is given on a part of them"), "{table}");
-    let again = again(&output);
-    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
-    let bytes = fs::read(place.0.join("a.json")).expect("a document");
-    let whole = run(&place, &args);
-    assert!(whole.status.success());
-    assert_eq!(resumed.stdout, whole.stdout);
-    assert!(bytes == fs::read(place.0.join("a.json")).expect("a document"));
-    assert_eq!(left(&place), [] as [PathBuf; 0]);
-}
-
-#[test]
-fn a_sweep_says_how_far_it_came_and_goes_on() {
-    let place = Place::new("resume-sweep");
-    let args = ["sweep", "udp-sink", "--vary", "load=5000,13000", "--vary", "seed=1..20"];
-    let args = [&args[..], &["--window", "300ms", "--jobs", "1", "--out", "a.csv"]].concat();
-    let output = interrupted(&place, &args, Signal::INT, 2);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    let (_, far) = said.split_once("\ninterrupted: ").expect("it says so");
-    let done: usize = far.split(' ').next().unwrap().parse().expect("a number");
-    let csv = || fs::read_to_string(place.0.join("a.csv")).expect("a sheet");
-    assert_eq!(csv().lines().count(), 1 + done);
-    let again = again(&output);
-    assert_eq!(again[..], [&args[..], &["--resume"]].concat());
-    // Gone on with, interrupted at once, and gone on with.
-    let again: Vec<&str> = again.iter().map(String::as_str).collect();
-    let output = interrupted(&place, &again, Signal::TERM, done + 1);
-    assert_eq!(output.status.code(), Some(143));
-    let said = text(&output.stderr);
-    assert!(said.ends_with("--out a.csv --resume\n"), "{said}");
-    let resumed = run(&place, &again);
-    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
-    let resumed = csv();
-    fs::remove_file(place.0.join("a.csv")).expect("a sheet");
-    assert!(run(&place, &args).status.success());
-    assert_eq!(resumed, csv());
-}
-
-#[test]
-fn a_swarm_goes_on_with_its_totals() {
-    let place = Place::new("resume-swarm");
-    let args = ["swarm", "--seeds", "5..104", "--jobs", "1"];
-    let output = interrupted(&place, &args, Signal::INT, 1);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(text(&output.stdout).contains("every invariant held so far"), "{output:?}");
-    assert!(said.contains("100 seeds; every 10 s") && said.contains(" left\n"), "{said}");
-    assert!(said.contains("interrupted: the next seed is "), "{said}");
-    let again = again(&output);
-    let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
-    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
-    // Seeds, virtual time, events, frames and faults; not the time that they took.
-    let totals = |output: &Output| text(&output.stdout).split(" in ").next().map(str::to_owned);
-    let whole = run(&place, &args);
-    assert!(totals(&whole).is_some_and(|it| it.starts_with("100 seeds, ")), "{whole:?}");
-    assert_eq!(totals(&resumed), totals(&whole));
-    assert_eq!(left(&place), [] as [PathBuf; 0]);
-    let other = run(&place, &["swarm", "--seeds", "6..104", "--resume", "none.partial"]);
-    assert_eq!(other.status.code(), Some(1), "{}", text(&other.stderr));
 }
 
 /// Starts a bench whose first measurement takes long, and waits until it has begun.

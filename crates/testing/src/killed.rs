@@ -1,0 +1,36 @@
+//! A program that is killed when its test ends, also one that fails.
+
+use std::process::Child;
+
+/// A child process. It is killed, and waited for, when this is dropped.
+#[derive(Debug)]
+pub struct Killed(
+    /// The process itself, which may have ended, and been waited for, before.
+    pub Child,
+);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+    use std::process::{Command, Stdio};
+
+    use super::Killed;
+
+    #[test]
+    fn one_that_is_left_by_a_panic_ends() {
+        let child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("started");
+        let process = format!("/proc/{}", child.id());
+        let child = Killed(child);
+        assert!(std::fs::exists(&process).expect("proc"));
+        let failed = catch_unwind(move || assert_eq!(child.0.id(), 0, "a test that fails"));
+        assert!(failed.is_err());
+        assert!(!std::fs::exists(&process).expect("proc"));
+    }
+}
