@@ -23,7 +23,8 @@ fn main() {
     let mut client = bed.client(Load::Closed);
     let window = Duration::from_secs_f64(seconds);
     Bed::window(&mut client, window);
-    let options = Options { processes: vec![bed.pid()], ports: vec![PORT], one_in };
+    let (processes, ports) = (vec![bed.pid()], vec![PORT]);
+    let options = Options { processes, ports, namespace: None, one_in };
     let mut rates = Vec::new();
     for pair in 0..pairs {
         let with = |client: &mut Client| {

@@ -15,7 +15,7 @@ use napkin_os::signals::Signals;
 use crate::error::CompareError;
 use crate::guard::{Guard, Reference};
 use crate::lookout::{Lookout, ON, TICK, off};
-use crate::service::{Service, napi_ids, probe};
+use crate::service::{Service, napi_ids, netns, probe};
 
 /// How long it is looked at what is there before the change.
 const FIRST: Duration = Duration::from_secs(2);
@@ -158,5 +158,6 @@ fn timed() -> Result<Options, CompareError> {
             Options::MOST
         )));
     }
-    Ok(Options { processes: Vec::new(), ports: ports.into_iter().collect(), one_in: 1 })
+    let ports = ports.into_iter().collect();
+    Ok(Options { processes: Vec::new(), ports, namespace: Some(netns()?), one_in: 1 })
 }

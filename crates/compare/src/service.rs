@@ -30,6 +30,8 @@ pub struct Service {
     pub processes: Vec<i32>,
     /// The ports on which they listen or, of UDP, are bound.
     pub ports: Vec<u16>,
+    /// The inode of its network namespace, which is that of the device.
+    pub namespace: u32,
     /// The device as it was found.
     pub device: Device,
     /// What a reader must know of the figures.
@@ -44,7 +46,8 @@ impl Service {
     pub fn find(pid: i32, ifname: &str) -> Result<Service, CompareError> {
         let process = Process::open(pid)?;
         let comm = process.comm()?;
-        if process.network_namespace()? != Namespace::identity()?.inode {
+        let namespace = netns()?;
+        if process.network_namespace()? != u64::from(namespace) {
             return Err(CompareError::OtherNamespace { pid });
         }
         let device = device::read(&mut Netdev::open()?, ifname)?;
@@ -73,11 +76,12 @@ impl Service {
             ));
         }
         let ports = ports.into_iter().collect();
-        let service = Service { pid, comm, processes, ports, device, notes };
+        let service = Service { pid, comm, processes, ports, namespace, device, notes };
         Ok(service)
     }
 
-    /// Whose requests are timed: its own, on the ports on which it serves.
+    /// Whose requests are timed: its own, on the ports on which it serves. A child may serve on the same port in
+    /// another network namespace, to which the device does not lead.
     ///
     /// # Errors
     /// If it serves nobody, or its ids are not the kernel's.
@@ -85,12 +89,12 @@ impl Service {
         if self.ports.is_empty() {
             return Err(CompareError::NoPort { pid: self.pid, comm: self.comm.clone() });
         }
-        let namespace = rustix::fs::stat("/proc/thread-self/ns/pid");
-        if namespace.is_ok_and(|it| it.st_ino != FIRST_PID_NAMESPACE) {
+        let pids = rustix::fs::stat("/proc/thread-self/ns/pid");
+        if pids.is_ok_and(|it| it.st_ino != FIRST_PID_NAMESPACE) {
             return Err(CompareError::PidNamespace { pid: self.pid });
         }
         let (processes, ports) = (self.processes.clone(), self.ports.clone());
-        Ok(latency::Options { processes, ports, one_in: 1 })
+        Ok(latency::Options { processes, ports, namespace: Some(self.namespace), one_in: 1 })
     }
 
     /// Begins to time its requests.
@@ -111,6 +115,14 @@ impl std::fmt::Display for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}[{}]", self.comm, self.pid)
     }
+}
+
+/// The inode of the calling thread's network namespace, which has 32 bits, also where a file system's have 64.
+///
+/// # Errors
+/// Without procfs.
+pub(crate) fn netns() -> Result<u32, CompareError> {
+    Ok(u32::try_from(Namespace::identity()?.inode).unwrap_or(0))
 }
 
 /// The ids of a device's instances.

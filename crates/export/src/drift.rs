@@ -3,9 +3,12 @@
 //!
 //! Told from the journals of this network namespace, which only who made the changes can read.
 
+use std::collections::BTreeMap;
+
 use napkin_keep::{Directory, State, Survey};
-use napkin_linux::apply::{Linux, difference};
-use napkin_linux::journal::{Found, Store};
+use napkin_linux::apply::{Difference, Linux, difference_of};
+use napkin_linux::journal::{DeviceJournal, Found, Store};
+use napkin_linux::place::Place;
 
 use crate::families::{Family, Kind, Series};
 
@@ -54,23 +57,31 @@ impl Drift {
     fn changed(&mut self) -> Option<Family> {
         let store = self.store.as_ref()?;
         let found = store.survey().ok()?;
-        let devices = found.into_iter().filter_map(|found| match found {
-            Found::Device(journal) if !journal.stale() => Some(journal.ifname().to_owned()),
-            _ => None,
-        });
-        let devices: Vec<String> = devices.collect();
-        let mut series = Vec::new();
+        let journals: Vec<DeviceJournal> = found
+            .into_iter()
+            .filter_map(|found| match found {
+                Found::Device(journal) if !journal.stale() => Some(journal),
+                _ => None,
+            })
+            .collect();
         // Without a journal the kernel is not asked for anything.
-        let mut backend = if devices.is_empty() { None } else { Linux::open().ok() };
-        for device in devices {
+        let mut backend = if journals.is_empty() { None } else { Linux::open().ok() };
+        let mut devices: BTreeMap<String, BTreeMap<Place, bool>> = BTreeMap::new();
+        for journal in &journals {
+            let told = backend.as_mut().and_then(|it| difference_of(it, journal).ok()).flatten();
             // One that has gone drifts no more.
-            let Some(changed) =
-                backend.as_mut().and_then(|backend| difference(backend, store, &device).ok())
-            else {
-                continue;
-            };
-            let foreign = changed.iter().filter(|it| it.foreign).count();
-            for (by, count) in [("napkin", changed.len() - foreign), ("other", foreign)] {
+            let Some((device, changed)) = told else { continue };
+            let places = devices.entry(device).or_default();
+            for Difference { place, foreign, .. } in changed {
+                // Of two journals of a device the first is that of who changed it last: the other takes that for
+                // somebody else's.
+                places.entry(place).or_insert(foreign);
+            }
+        }
+        let mut series = Vec::new();
+        for (device, places) in devices {
+            let foreign = places.values().filter(|foreign| **foreign).count();
+            for (by, count) in [("napkin", places.len() - foreign), ("other", foreign)] {
                 let labels = vec![("device", device.clone()), ("by", by.to_owned())];
                 series.push(Series::new(labels, count as f64));
             }

@@ -12,6 +12,7 @@ use harness::softirqs::Softirqs;
 use harness::{Link, Program};
 use napkin_kernel::count::latency::{Histogram, Options, Part, Parts, Probe, Reading};
 use napkin_kernel::count::{self, CountError, Counter};
+use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::Netdev;
 use napkin_kernel::settings::Setting;
 use napkin_os::rights::Right;
@@ -40,6 +41,17 @@ impl Bed {
     fn connect(&mut self) -> TcpStream {
         let address = ("10.9.0.1", self.port);
         let client = self.link.there.run(|| TcpStream::connect(address)).expect("entered");
+        self.accept(client)
+    }
+
+    /// The same from the server's own namespace, over loopback.
+    fn connect_here(&mut self) -> TcpStream {
+        let address = ("10.9.0.1", self.port);
+        let client = self.link.here.run(|| TcpStream::connect(address)).expect("entered");
+        self.accept(client)
+    }
+
+    fn accept(&mut self, client: std::io::Result<TcpStream>) -> TcpStream {
         self.server.ask("c = keep(l.accept()[0])");
         let client = client.expect("it listens");
         client.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
@@ -47,7 +59,8 @@ impl Bed {
     }
 
     fn options(&self) -> Options {
-        Options { processes: vec![self.server.pid()], ports: vec![self.port], one_in: 1 }
+        let (processes, ports) = (vec![self.server.pid()], vec![self.port]);
+        Options { processes, ports, namespace: Some(inode(&self.link.here)), one_in: 1 }
     }
 
     /// One request, answered after the server has slept before and after it read.
@@ -61,6 +74,10 @@ impl Bed {
     fn read(&self, probe: &Probe) -> Reading {
         probe.read(&[self.napi_id]).expect("read")
     }
+}
+
+fn inode(namespace: &Namespace) -> u32 {
+    u32::try_from(namespace.inode().expect("an inode")).expect("32 bits")
 }
 
 fn counts(parts: &Parts) -> [u64; 4] {
@@ -113,19 +130,48 @@ fn each_request_has_its_parts_at_functions() {
 }
 
 #[test]
-fn other_processes_and_other_ports_count_for_nothing() {
+fn other_processes_other_ports_and_other_namespaces_count_for_nothing() {
     let mut bed = Bed::new();
     let mut client = bed.connect();
     let pid = bed.server.pid();
     for options in [
         Options { processes: vec![1, pid + 1], ..bed.options() },
         Options { ports: vec![1, bed.port ^ 1], ..bed.options() },
+        Options { namespace: Some(inode(&bed.link.there)), ..bed.options() },
     ] {
         let probe = Probe::start(&options).expect("it starts");
         (0..3).for_each(|_| bed.request(&mut client, 0.0, 0.0));
         let reading = bed.read(&probe);
         assert_eq!((reading.sends, counts(&reading.all())), (0, [0; 4]), "{options:?}");
     }
+}
+
+#[test]
+fn what_comes_over_loopback_is_no_instance_s() {
+    let mut bed = Bed::new();
+    let mut client = bed.connect_here();
+    let probe = Probe::start(&bed.options()).expect("it starts");
+    (0..5).for_each(|_| bed.request(&mut client, 0.0, 0.0));
+    let reading = bed.read(&probe);
+    assert_eq!(reading.sends, 5);
+    // Of the first it is not known when it came, and a ring there is none.
+    assert_eq!(counts(&reading.instances[&0]), [0, 4, 5, 4]);
+    assert_eq!(counts(&reading.all()), [0, 4, 5, 4]);
+}
+
+#[test]
+fn a_connection_takes_nothing_over_from_one_that_had_its_socket_s_address() {
+    let mut bed = Bed::new();
+    let probe = Probe::start(&bed.options()).expect("it starts");
+    for _ in 0..50 {
+        let mut client = bed.connect();
+        bed.request(&mut client, 0.0, 0.0);
+        bed.server.ask("c.close()");
+    }
+    let reading = bed.read(&probe);
+    assert_eq!(reading.sends, 50);
+    // Of the first request of a connection it is not known when it came.
+    assert_eq!(counts(&reading.all()), [0, 0, 50, 0]);
 }
 
 #[test]
@@ -361,8 +407,8 @@ fn where_only_the_application_polls_waits_in_the_ring_are_drawn_from_the_gap_bet
     bed.server.ask("e = select.epoll(); e.register(c.fileno(), 1); set_params(e, 1000000, 64, 1)");
     // The timer is there to keep the interrupt away, and does not fire.
     bed.set(&[(Setting::DeferHardIrqs, 1_000_000), (Setting::GroFlushTimeout, 10_000_000_000)]);
-    let netns = u32::try_from(bed.link.here.inode().expect("an inode")).expect("32 bits");
-    let counted = count::Options { namespace: Some(netns), ..count::Options::default() };
+    let counted =
+        count::Options { namespace: Some(inode(&bed.link.here)), ..count::Options::default() };
     let counter = Counter::start(&counted).expect("it counts");
     let probe = Probe::start(&bed.options()).expect("it starts");
     // Its poll was between these two.

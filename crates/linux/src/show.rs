@@ -131,6 +131,19 @@ impl Programs {
             unseen: self.unseen.len(),
         }
     }
+
+    /// Of how many processes not all sockets are counted, and why; `None` if all of them are.
+    pub fn cut_note(&self) -> Option<String> {
+        let processes = match self.cut {
+            0 => return None,
+            1 => "1 process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        Some(format!(
+            "not all sockets of {processes} are counted: more than {DESCRIPTORS} descriptors, or some cannot be \
+             duplicated (pidfd_getfd)"
+        ))
+    }
 }
 
 /// How a process busy polls. Of one that ends meanwhile it is what was seen.
@@ -217,13 +230,7 @@ pub fn report(devices: Vec<Device>, programs: &Programs) -> Report {
             "{unseen} could not be looked at {without} {right}; owners among them are not shown"
         ));
     }
-    if programs.cut > 0 {
-        notes.push(format!(
-            "not all sockets of {} are counted: more than {DESCRIPTORS} descriptors, or some cannot be duplicated \
-             (pidfd_getfd)",
-            processes(programs.cut)
-        ));
-    }
+    notes.extend(programs.cut_note());
     let devices: Vec<DeviceReport> =
         devices.into_iter().map(|device| of_device(device, programs)).collect();
     let napis = || devices.iter().flat_map(|device| &device.napis).map(|napi| &napi.napi);
@@ -241,10 +248,6 @@ pub fn report(devices: Vec<Device>, programs: &Programs) -> Report {
         );
     }
     Report { devices, notes }
-}
-
-fn processes(count: usize) -> String {
-    if count == 1 { "1 process".into() } else { format!("{count} processes") }
 }
 
 fn of_device(device: Device, programs: &Programs) -> DeviceReport {

@@ -185,6 +185,7 @@ impl Live {
                 match signals.asked() {
                     Some(Asked::End) => return Ok(()),
                     Some(Asked::Stop) => self.stop()?,
+                    Some(Asked::Resumed) => self.resume()?,
                     Some(Asked::Draw) => self.draw()?,
                     None => {}
                 }
@@ -261,6 +262,11 @@ impl Live {
         let ourselves = rustix::process::getpid();
         rustix::process::kill_process(ourselves, rustix::process::Signal::STOP)
             .map_err(io::Error::from)?;
+        self.resume()
+    }
+
+    /// Takes the terminal again after a stop, also after one that others made.
+    fn resume(&mut self) -> Result<(), ScreenError> {
         enter()?;
         self.resuming = true;
         self.terminal.clear()?;

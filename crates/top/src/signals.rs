@@ -13,6 +13,8 @@ pub(crate) enum Asked {
     End,
     /// To stop until told to go on.
     Stop,
+    /// To take the terminal again: whoever had it while this was stopped has left it as it was his.
+    Resumed,
     /// To draw again.
     Draw,
 }
@@ -30,7 +32,7 @@ const SIGNALS: [(libc::c_int, Asked); 7] = [
     (libc::SIGHUP, Asked::End),
     (libc::SIGQUIT, Asked::End),
     (libc::SIGTSTP, Asked::Stop),
-    (libc::SIGCONT, Asked::Draw),
+    (libc::SIGCONT, Asked::Resumed),
     (libc::SIGWINCH, Asked::Draw),
 ];
 
@@ -48,7 +50,9 @@ impl Signals {
             asked
                 .extend(SIGNALS.iter().find(|(it, _)| *it == came.signal).map(|(_, asked)| *asked));
         }
-        [Asked::End, Asked::Stop, Asked::Draw].into_iter().find(|it| asked.contains(it))
+        [Asked::End, Asked::Stop, Asked::Resumed, Asked::Draw]
+            .into_iter()
+            .find(|it| asked.contains(it))
     }
 }
 
@@ -79,6 +83,9 @@ mod tests {
             };
             send(libc::SIGWINCH);
             assert_eq!((readable(), signals.asked()), (true, Some(Asked::Draw)));
+            send(libc::SIGWINCH);
+            send(libc::SIGCONT);
+            assert_eq!(signals.asked(), Some(Asked::Resumed), "which draws as well");
             send(libc::SIGWINCH);
             send(libc::SIGTERM);
             assert_eq!(signals.asked(), Some(Asked::End), "the most urgent");

@@ -140,5 +140,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_does_nothing_to_the_terminal() {}
+    fn a_name_does_nothing_to_the_terminal() {
+        // As sources do with all names, bidirectional controls among them.
+        let name = napkin_policy::text::escaped("\x1b[2J\u{9b}31m\r\n\u{202e}");
+        assert_eq!(name, r"\u{1b}[2J\u{9b}31m\r\n\u{202e}");
+        assert!(!name.chars().any(char::is_control));
+        assert_eq!((width(&name), width(&cut(&name, 10))), (name.len(), 10));
+    }
 }

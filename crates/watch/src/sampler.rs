@@ -126,7 +126,11 @@ impl Sampler {
             netns,
             counter,
             counter_notes,
-            timing: options.latency.map(Timing::start).transpose().map_err(SampleError::Latency)?,
+            timing: options
+                .latency
+                .map(|often| Timing::start(often, netns))
+                .transpose()
+                .map_err(SampleError::Latency)?,
             owners_every: options.owners_every,
             programs: Programs::default(),
             find_programs: Programs::find,
@@ -245,6 +249,7 @@ impl Sampler {
                 Right::SysPtrace
             ));
         }
+        notes.extend(self.programs.cut_note().map(|note| format!("owners: {note}")));
     }
 
     fn napi(
@@ -352,6 +357,18 @@ mod tests {
         let sample = sampler.sample().expect("listed");
         let looked_at = LOOKED_AT.load(std::sync::atomic::Ordering::SeqCst);
         assert!(looked_at > 0 && sample.at_ns >= looked_at, "{} {looked_at}", sample.at_ns);
+    }
+
+    #[test]
+    fn that_not_all_sockets_are_counted_is_noted() {
+        fn find() -> Programs {
+            Programs { cut: 2, ..Programs::default() }
+        }
+        let options = Options { count: None, ..Options::default() };
+        let Ok(mut sampler) = Sampler::start(&options) else { return };
+        sampler.find_programs = find;
+        let notes = sampler.sample().expect("listed").notes;
+        assert!(notes.iter().any(|it| it.contains("not all sockets of 2 processes")), "{notes:?}");
     }
 
     #[test]

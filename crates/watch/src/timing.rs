@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use napkin_kernel::count::CountError;
-use napkin_kernel::count::latency::{Options, Parts, Probe};
+use napkin_kernel::count::latency::{Options, Parts, Probe, Reading};
 use napkin_kernel::listening;
 use napkin_os::signals::Signals;
 
@@ -69,6 +69,8 @@ struct State {
     /// The programs, and the ports that they look at.
     probe: Probe,
     ports: BTreeSet<u16>,
+    /// The inode of the network namespace whose sockets they look at.
+    netns: u32,
     /// What earlier programs have counted, by instance.
     past: BTreeMap<u32, Parts>,
     /// The instances that were asked for last.
@@ -81,15 +83,16 @@ struct State {
 }
 
 impl Timing {
-    /// Begins to time, in the calling thread's network namespace.
+    /// Begins to time, in the calling thread's network namespace, which has this inode.
     ///
     /// # Errors
     /// If a right is missing, or this kernel lacks what it takes.
-    pub(crate) fn start(often: Often) -> Result<Timing, CountError> {
+    pub(crate) fn start(often: Often, netns: u32) -> Result<Timing, CountError> {
         let ports = listening::ports().unwrap_or_default();
         let state = State {
-            probe: start(&ports)?,
+            probe: start(&ports, netns)?,
             ports,
+            netns,
             past: BTreeMap::new(),
             napi_ids: Vec::new(),
             handed_over: Vec::new(),
@@ -127,10 +130,23 @@ impl Timing {
             let (all, most) = (state.ports.len(), Options::MOST);
             notes.push(format!("requests are timed on the lowest {most} of {all} ports"));
         }
-        state.counts().unwrap_or_else(|error| {
-            notes.push(format!("times of requests are not known: {error}"));
-            BTreeMap::new()
-        })
+        match state.counts() {
+            Ok(Reading { instances, sharing, .. }) => {
+                if sharing > 0 {
+                    let count = if sharing == 1 {
+                        "1 instance shares a place with another: its".to_owned()
+                    } else {
+                        format!("{sharing} instances share a place with others: their")
+                    };
+                    notes.push(format!("{count} requests' times are not told apart"));
+                }
+                instances
+            }
+            Err(error) => {
+                notes.push(format!("times of requests are not known: {error}"));
+                BTreeMap::new()
+            }
+        }
     }
 }
 
@@ -197,16 +213,16 @@ impl State {
     }
 
     /// Of each instance that was asked for.
-    fn counts(&self) -> Result<BTreeMap<u32, Parts>, CountError> {
-        let mut counts = self.probe.read(&self.napi_ids)?.instances;
+    fn counts(&self) -> Result<Reading, CountError> {
+        let mut reading = self.probe.read(&self.napi_ids)?;
         // What came through no instance of these.
-        counts.remove(&0);
+        reading.instances.remove(&0);
         for (id, past) in &self.past {
-            if let Some(parts) = counts.get_mut(id) {
+            if let Some(parts) = reading.instances.get_mut(id) {
                 parts.add(past);
             }
         }
-        Ok(counts)
+        Ok(reading)
     }
 
     /// Looks at other ports, if there are others, by new programs; whether it does.
@@ -215,19 +231,19 @@ impl State {
         if ports == self.ports {
             return Ok(false);
         }
-        let mut probe = start(&ports)?;
+        let mut probe = start(&ports, self.netns)?;
         probe.handed_over(&self.handed_over)?;
-        self.past = self.counts()?;
+        self.past = self.counts()?.instances;
         (self.probe, self.ports) = (probe, ports);
         Ok(true)
     }
 }
 
-fn start(ports: &BTreeSet<u16>) -> Result<Probe, CountError> {
+fn start(ports: &BTreeSet<u16>, netns: u32) -> Result<Probe, CountError> {
     // Without any, port 0 stands for nobody.
     let none = [0].into_iter().filter(|_| ports.is_empty());
     let ports = ports.iter().copied().chain(none).take(Options::MOST).collect();
-    Probe::start(&Options { processes: Vec::new(), ports, one_in: 1 })
+    Probe::start(&Options { processes: Vec::new(), ports, namespace: Some(netns), one_in: 1 })
 }
 
 #[cfg(test)]

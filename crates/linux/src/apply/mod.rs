@@ -6,7 +6,7 @@
 //! - [`Temporary`]: the same for as long as something runs. [`restore`]: puts back what the journal knows.
 //! - [`HeldDevice`]: a device that is brought to what is wanted of it, again and again.
 //! - [`end_suspension`], [`give_back`]: one instance's suspension, for a [`guard`](crate::guard).
-//! - [`difference`]: what napkin changed, and what somebody else has changed since.
+//! - [`difference`], [`difference_of`]: what napkin changed, and what somebody else has changed since.
 //!
 //! The program's part of a policy is [`attach`](crate::attach)'s.
 
@@ -34,7 +34,7 @@ mod tests;
 mod undo;
 
 pub use backend::{Backend, Snapshot, Target, Whereabouts};
-pub use difference::{Difference, difference};
+pub use difference::{Difference, difference, difference_of};
 pub use error::{ApplyError, BackendError, PlanError};
 pub use execute::{Applied, Request, apply};
 pub use fold::{Folded, fold};

@@ -147,6 +147,22 @@ fn a_long_name_is_cut_and_a_number_is_not() {
 }
 
 #[test]
+fn a_name_that_was_made_harmless_takes_the_place_of_its_width_and_no_other() {
+    let shown = |name: &str| {
+        let mut rates = rates(1, 1);
+        rates.napis[0].ifname = name.into();
+        screen(&rates, &mut View::new(), 120, 24)
+    };
+    let name = napkin_policy::text::escaped("\x1b[2J\u{9b}31m\r\n\u{202e}");
+    let (lines, usual) = (shown(&name), shown(&"x".repeat(name.len())));
+    assert_eq!(lines.iter().zip(&usual).filter(|(line, usual)| line != usual).count(), 1);
+    for (line, usual) in lines.iter().zip(&usual) {
+        assert_eq!(line.chars().count(), usual.chars().count(), "{lines:?}");
+        assert!(!line.chars().any(char::is_control), "{lines:?}");
+    }
+}
+
+#[test]
 fn sixty_four_cpus_are_folded_and_the_busiest_are_shown() {
     let mut rates = rates(2, 64);
     rates.cpus.iter_mut().for_each(|it| *it = cpu(it.cpu, 0.0));

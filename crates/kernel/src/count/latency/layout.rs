@@ -31,6 +31,10 @@ pub(super) struct Layout {
     pub(super) sk_napi_id: Option<i16>,
     /// `sock.__sk_common.skc_num`: the local port.
     pub(super) port: i16,
+    /// `sock.__sk_common.skc_portpair`: that and the peer's.
+    pub(super) ports: i16,
+    /// `sock.__sk_common.skc_net.net` and `net.ns.inum`; a kernel without network namespaces has not got the first.
+    pub(super) namespace: Option<[i16; 2]>,
     /// `tcp_sock.copied_seq` and `tcp_sock.rcv_nxt`: what was read, and what came.
     pub(super) sequence: [i16; 2],
     /// The trace point after each poll.
@@ -102,6 +106,11 @@ impl Layout {
             sent: some(sent, "sock_send_length")?,
             sk_napi_id: kernel.offset("sock", "sk_napi_id").ok(),
             port: kernel.offset("sock", "__sk_common.skc_num")?,
+            ports: kernel.offset("sock", "__sk_common.skc_portpair")?,
+            namespace: match kernel.offset("sock", "__sk_common.skc_net.net") {
+                Ok(net) => Some([net, kernel.offset("net", "ns.inum")?]),
+                Err(_) => None,
+            },
             sequence: [
                 kernel.offset("tcp_sock", "copied_seq")?,
                 kernel.offset("tcp_sock", "rcv_nxt")?,

@@ -17,12 +17,14 @@
 //!
 //! What it does not see: what the network card waits before it writes a frame or raises its
 //! interrupt; on loopback the ring, for there is none; with RPS ([`Probe::handed_over`]) part of what waits at
-//! the other CPU; splice and kernel TLS, which pass by `recvmsg`; an answer of several sends beyond its first; on some kernels
+//! the other CPU; of instances whose ids have the same lower 8 bits, which one it was, but for the one that has their
+//! place; splice and kernel TLS, which pass by `recvmsg`; an answer of several sends beyond its first; on some kernels
 //! (seen on a provider's 6.18.44, not on Debian's) the ring of what came in softirqs that interrupted process 1, in
 //! which tracing programs do not run there. Several requests that one read takes, or one send answers, are one.
 
 mod histogram;
 mod layout;
+mod owners;
 mod probe;
 mod program;
 mod tables;

@@ -1,7 +1,8 @@
 //! The programs at work, and their tables read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::super::attached::{Attached, ProgramStats};
@@ -11,6 +12,7 @@ use super::super::layout::Absent;
 use super::Part;
 use super::histogram::{BUCKETS, Histogram, Parts};
 use super::layout::{Layout, Stand};
+use super::owners::Owners;
 use super::program::{self, Whose};
 use super::tables::{CPUS, INSTANCES, Maps, SOCKETS, THREADS, choice, cpu};
 use super::tables::{instance, place_of, socket, thread};
@@ -27,6 +29,9 @@ pub struct Options {
     /// The local ports of the connections on which they serve; empty for all, the connections that they
     /// made themselves included. At most [`Options::MOST`] of them.
     pub ports: Vec<u16>,
+    /// The network namespace whose sockets are timed, by the inode of its file in `/proc/PID/ns`; `None` for those of
+    /// all.
+    pub namespace: Option<u32>,
     /// One of so many connections is looked at: from 1 to 256, up to the next power of two.
     pub one_in: u32,
 }
@@ -38,7 +43,7 @@ impl Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { processes: Vec::new(), ports: Vec::new(), one_in: 16 }
+        Options { processes: Vec::new(), ports: Vec::new(), namespace: None, one_in: 16 }
     }
 }
 
@@ -55,6 +60,9 @@ pub struct Probe {
     choice: Choice,
     _sockets: Sockets,
     instances: Instances,
+    owners: Mutex<Owners>,
+    /// Whether it is known which instance a request came through.
+    told_apart: bool,
     cpus: SharedWords,
     _threads: Threads,
     /// One of so many connections is looked at, less 1.
@@ -80,8 +88,11 @@ pub struct Reading {
     /// Sends on the connections that were looked at.
     pub sends_seen: u64,
     /// How long requests took, by the id of the instance that they came through; 0 for what came
-    /// through none, or it is not known which. Instances whose ids have the same lower 8 bits are one.
+    /// through none, or it is not known which. Of instances whose ids have the same lower 8 bits only the one is
+    /// in it that has their place.
     pub instances: BTreeMap<u32, Parts>,
+    /// How many of those that were asked for are not in it, for another has their place.
+    pub sharing: usize,
 }
 
 impl Reading {
@@ -95,18 +106,14 @@ impl Reading {
             sends: self.sends.saturating_sub(earlier.sends),
             sends_seen: self.sends_seen.saturating_sub(earlier.sends_seen),
             instances: self.instances.iter().map(parts).collect(),
+            sharing: self.sharing,
         }
     }
 
     /// All instances together.
     pub fn all(&self) -> Parts {
-        let (mut all, mut places) = (Parts::default(), BTreeSet::new());
-        for (id, parts) in &self.instances {
-            // Instances that share a place have the same counts: they are one.
-            if places.insert(place_of(*id)) {
-                all.add(parts);
-            }
-        }
+        let mut all = Parts::default();
+        self.instances.values().for_each(|parts| all.add(parts));
         all
     }
 
@@ -166,6 +173,8 @@ impl Probe {
             choice,
             _sockets: sockets,
             instances,
+            owners: Mutex::default(),
+            told_apart: false,
             cpus,
             _threads: threads,
             mask: mask_of(options.one_in),
@@ -174,8 +183,11 @@ impl Probe {
         };
         probe.choose(1, choice::NOTHING)?;
         probe.watch_rings(&layout, maps);
-        let whose =
-            Whose { processes: limited(&options.processes), ports: limited(&options.ports) };
+        let whose = Whose {
+            processes: limited(&options.processes),
+            ports: limited(&options.ports),
+            namespace: options.namespace,
+        };
         for stand in &layout.ready {
             probe.attach("napkin_ready", program::ready(&layout, maps), stand)?;
         }
@@ -199,7 +211,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Polls, and wake-ups; without both there is no bound for the ring.
+    /// Polls, and wake-ups; without both there is no bound for the ring, and without polls nobody has a place.
     fn watch_rings(&mut self, layout: &Layout, maps: Maps) {
         let watched = (|| {
             let wake = layout.wake.as_ref();
@@ -212,14 +224,18 @@ impl Probe {
                 Attached::new("napkin_polled", program::polled(layout, maps), layout.napi_poll)?,
             ])
         })();
-        match watched {
-            Ok(_) if layout.sk_napi_id.is_none() => {
-                let why = "this kernel was built without busy polling (`sock.sk_napi_id`)";
-                self.notes.push(format!("the time in the ring is not known: {why}"));
+        let why = match watched {
+            Ok(programs) if layout.sk_napi_id.is_some() => {
+                self.programs.extend(programs);
+                self.told_apart = true;
+                return;
             }
-            Ok(programs) => self.programs.extend(programs),
-            Err(why) => self.notes.push(format!("the time in the ring is not known: {why}")),
-        }
+            Ok(_) => "this kernel was built without busy polling (`sock.sk_napi_id`)".into(),
+            Err(why) => why.to_string(),
+        };
+        self.notes.push(format!(
+            "the time in the ring is not known, nor through which instance a request came: {why}"
+        ));
     }
 
     /// What is not measured, and why.
@@ -316,10 +332,23 @@ impl Probe {
             reading.sends = reading.sends.wrapping_add(at(cpu::SENDS));
             reading.sends_seen = reading.sends_seen.wrapping_add(at(cpu::SEEN));
         }
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let napi_ids = if self.told_apart { napi_ids } else { &[] };
         for id in napi_ids.iter().copied().chain([0]) {
-            let place = place_of(id).to_ne_bytes();
-            let Some(row) = self.instances.get(&place).map_err(not_read)? else { continue };
-            reading.instances.insert(id, parts(&row));
+            let place = place_of(id);
+            let row = self.instances.get(&place.to_ne_bytes()).map_err(not_read)?;
+            let Some(row) = row else { continue };
+            let owner = u32::try_from(number(&row, instance::ID)).unwrap_or(0);
+            // Nobody's is that of none, and one where nothing was counted yet.
+            let own = match owner {
+                0 => parts(&row),
+                owner => owners.own(place, owner, parts(&row)),
+            };
+            if owner == 0 || owner == id {
+                reading.instances.insert(id, own);
+            } else {
+                reading.sharing += 1;
+            }
         }
         Ok(reading)
     }

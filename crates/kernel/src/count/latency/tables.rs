@@ -4,7 +4,8 @@
 //! - **sockets**: a row for each of them ([`socket`]), at a place that its address gives. Two that
 //!   share a place take it from each other, and the times of the one that lost it are not told;
 //! - **instances**: for each when it last polled, and the histograms of what its frames led to
-//!   ([`instance`]). Its place is given by its id; place 0 is for what came through no instance;
+//!   ([`instance`]). Its place is given by its id, and of those with the same place one has it; place 0 is for what
+//!   came through none, or through one that has not got its place;
 //! - **CPUs**: how often was sent there, and when its receive softirq was asked for ([`cpu`]); it is memory of both,
 //!   which a reading takes no system call for;
 //! - **threads** of instances: when each was woken ([`thread`]).
@@ -28,7 +29,7 @@ pub(super) mod choice {
 
 /// Places in a socket's row, in bytes; 64 bits each.
 pub(super) mod socket {
-    /// Which socket it is; 0 is none.
+    /// Which socket it is, and which connection of that; 0 is none.
     pub(in super::super) const ID: i16 = 0;
     pub(in super::super) const EPOCH: i16 = 8;
     /// When the oldest data came that was not read, or 0.
@@ -42,14 +43,14 @@ pub(super) mod socket {
     pub(in super::super) const READ: i16 = 48;
     /// When it may have entered the ring, or 0.
     pub(in super::super) const BEGAN: i16 = 56;
-    /// The place of its instance in their table.
+    /// The place of its instance in their table, or 0.
     pub(in super::super) const INSTANCE: i16 = 64;
     pub(in super::super) const LEN: usize = 72;
 }
 
 /// Places in an instance's row, in bytes; 64 bits each.
 pub(super) mod instance {
-    /// Its id; 0 is none.
+    /// The id of whose it is; 0 is nobody.
     pub(in super::super) const ID: i16 = 0;
     /// When its last poll ended.
     pub(in super::super) const POLLED: i16 = 8;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::apply::fake::Happens;
-use crate::journal::{fault, pid_namespace_ended};
+use crate::journal::{Found, fault, pid_namespace_ended};
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 use napkin_kernel::process::{Params, Process};
 use napkin_os::procfs::thread::ticks_now;
@@ -114,6 +114,25 @@ fn what_is_different_is_told_with_whose_it_is() {
     backend.devices[0].napis.clear();
     assert!(told(&mut backend).iter().all(|it| it.now.is_none() && !it.foreign));
     assert_eq!(told(&mut backend).len(), 2, "they may come back");
+}
+
+#[test]
+fn what_is_different_by_a_journal_is_its_device_s_whatever_that_is_called() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    let found = place.store().survey().expect("readable").pop();
+    let Some(Found::Device(journal)) = found else { panic!("a device's") };
+    let told = |backend: &mut Fake| difference_of(backend, &journal).expect("it answers");
+    backend.devices[0].ifname = "renamed".into();
+    let (ifname, different) = told(&mut backend).expect("it is here");
+    assert_eq!((ifname.as_str(), different.len()), ("renamed", 2));
+    let identity = backend.identities.remove(&7).expect("it has one");
+    assert!(told(&mut backend).is_some(), "where nobody sees what a device is its number is it");
+    backend.identities.insert(7, identity + 1);
+    assert_eq!(told(&mut backend), None, "another has its number");
+    backend.devices[0].ifindex = 9;
+    backend.identities.insert(9, identity);
+    assert!(told(&mut backend).is_some(), "it has another number");
 }
 
 #[test]

@@ -12,13 +12,10 @@ pub(super) const THREAD: i16 = -16;
 /// Where the time of now is.
 pub(super) const NOW: i16 = -24;
 
-/// The row at the place of the instance with the id in R1 goes to R0; without one it goes to `none`.
+/// The row at the place of the instance with the id in R1, which is not 0, goes to R0; without one it goes to `none`.
 pub(super) fn find_instance(program: &mut Assembler, maps: Maps, none: Label) {
-    let zero = program.label();
-    program.jump_if(R1, When::Equal, 0, zero);
     program.and(R1, INSTANCES.cast_signed() - 1);
     program.add(R1, 1);
-    program.place(zero);
     program.store(Word, FP, INDEX, R1);
     look_up(program, maps.instances);
     program.jump_if(R0, When::Equal, 0, none);

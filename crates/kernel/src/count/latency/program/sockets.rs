@@ -1,7 +1,8 @@
 //! At sockets: where one gets data, is read, and is written to.
 //!
 //! A socket's address is told from others by its distance to a fixed address, for the verifier lets
-//! nobody calculate with a pointer to a structure.
+//! nobody calculate with a pointer to a structure. The ports of both ends belong to it, for a connection may get the
+//! address of one that has ended.
 //!
 //! Data that is left after a read came later than what was taken; how much later is not known, and the
 //! time of the last arrival is taken. So waits of requests that queue within one socket are told too
@@ -30,6 +31,8 @@ pub(in super::super) struct Whose<'a> {
     pub(in super::super) processes: &'a [i32],
     /// Local ports.
     pub(in super::super) ports: &'a [u16],
+    /// The inode of their network namespace; `None` for those of all.
+    pub(in super::super) namespace: Option<u32>,
 }
 
 /// Where a socket gets data: `(struct sock *sk)`.
@@ -37,7 +40,7 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
     let mut program = Assembler::new();
     let end = program.label();
     program.load(Double, R6, R1, 0);
-    find_socket(&mut program, maps, end);
+    find_socket(&mut program, layout, maps, end);
     // R7 is the socket's number, R8 the epoch.
     skip_unless_same(&mut program, end);
     program.call(Helper::KtimeGetNs);
@@ -46,16 +49,18 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
 
     let (unknown, told) = (program.label(), program.label());
     program.set(R7, 0);
-    match layout.sk_napi_id {
-        Some(napi_id) => program.load(Word, R7, R6, napi_id),
-        None => program.jump(unknown),
+    if let Some(napi_id) = layout.sk_napi_id {
+        program.load(Word, R7, R6, napi_id);
     }
+    program.jump_if(R7, When::Equal, 0, unknown);
     program.copy(R1, R7);
     find_instance(&mut program, maps, unknown);
-    program.load(Word, R1, FP, INDEX);
-    program.store(Double, R9, socket::INSTANCE, R1);
+    // The id may be another's with that place; or none, for what came through no instance (loopback) may have the
+    // number of the sender's CPU there.
     program.load(Double, R1, R0, instance::ID);
     program.jump_if_registers(R1, When::NotEqual, R7, unknown);
+    program.load(Word, R1, FP, INDEX);
+    program.store(Double, R9, socket::INSTANCE, R1);
     let since = program.label();
     program.load(Double, R7, R0, instance::TAKEN);
     program.jump_if(R7, When::NotEqual, 0, since);
@@ -69,6 +74,7 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
     program.set(R7, 0);
     program.jump(told);
     program.place(unknown);
+    program.store_constant(Double, R9, socket::INSTANCE, 0);
     program.set(R7, -1);
     program.place(told);
 
@@ -91,7 +97,7 @@ pub(in super::super) fn read(
     let mut program = Assembler::new();
     let end = program.label();
     begin(&mut program, layout, stand, whose, end);
-    find_socket(&mut program, maps, end);
+    find_socket(&mut program, layout, maps, end);
 
     let (other, same, first, rest) =
         (program.label(), program.label(), program.label(), program.label());
@@ -180,7 +186,7 @@ pub(in super::super) fn sent(
     program.load(Double, R2, R2, choice::MASK);
     program.jump_if(R2, When::Equal, choice::NOTHING.cast_signed() as i32, end);
     count_send(&mut program, maps, cpu::SENDS);
-    find_socket(&mut program, maps, end);
+    find_socket(&mut program, layout, maps, end);
     skip_unless_same(&mut program, end);
     count_send(&mut program, maps, cpu::SEEN);
     program.load(Double, R1, R9, socket::READ);
@@ -221,6 +227,15 @@ fn begin(program: &mut Assembler, layout: &Layout, stand: &Stand, whose: Whose<'
         program.load(Half, R1, R6, layout.port);
         skip_unless_listed(program, whose.ports.iter().map(|port| i32::from(*port)), end);
     }
+    if let Some((namespace, [net, inode])) = whose.namespace.zip(layout.namespace) {
+        program.load(Double, R1, R6, net);
+        // The verifier takes it for one that may be null.
+        program.jump_if(R1, When::Equal, 0, end);
+        program.load(Word, R1, R1, inode);
+        program.set(R2, namespace.cast_signed());
+        program.copy_word(R2, R2);
+        program.jump_if_registers(R1, When::NotEqual, R2, end);
+    }
     if !whose.processes.is_empty() {
         program.call(Helper::GetCurrentPidTgid);
         program.copy(R1, R0);
@@ -241,7 +256,7 @@ fn skip_unless_listed(program: &mut Assembler, list: impl Iterator<Item = i32>, 
 
 /// Goes to `end` unless the socket in R6 is looked at now; its number goes to R7, the epoch to R8, and
 /// its row, whosever it is, to R9.
-fn find_socket(program: &mut Assembler, maps: Maps, end: Label) {
+fn find_socket(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
     program.set_map_value(R2, maps.choice);
     program.copy(R7, R6);
     program.subtract(R7, R2);
@@ -259,6 +274,10 @@ fn find_socket(program: &mut Assembler, maps: Maps, end: Label) {
     program.shift_right(R1, 8);
     program.and(R1, SOCKETS.cast_signed() - 1);
     program.store(Word, FP, INDEX, R1);
+    program.load(Word, R1, R6, layout.ports);
+    // Above what tells neighbours apart.
+    program.shift_left(R1, 32);
+    program.add_register(R7, R1);
     look_up(program, maps.sockets);
     program.jump_if(R0, When::Equal, 0, end);
     program.copy(R9, R0);
