@@ -69,8 +69,9 @@ impl FromStr for Guard {
                 Some(times) => number(times).map(Bound::Times),
                 None => number(bound).map(Bound::Absolute),
             };
-            let bound =
-                bound.ok_or(wrong("give times of the reference or answers a second, above 0"))?;
+            let bound = bound.ok_or(wrong(
+                "after '>' comes a factor of the reference, as in 0.9x, or answers a second, as in 5000",
+            ))?;
             return Ok(Guard::Condition(Condition::Rate(bound)));
         }
         if !less {
@@ -82,8 +83,9 @@ impl FromStr for Guard {
             Some(times) => number(times).map(Bound::Times),
             None => bound.parse().ok().map(|Time(ns)| Bound::Absolute(ns as f64)),
         };
-        let bound =
-            bound.ok_or(wrong("give times of the reference or a time, as in 'p99<500us'"))?;
+        let bound = bound.ok_or(wrong(
+            "after '<' comes a factor of the reference, as in 2x, or a time, as in 500us",
+        ))?;
         Ok(Guard::Condition(Condition::Latency(percent / 100.0, bound)))
     }
 }

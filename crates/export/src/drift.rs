@@ -89,7 +89,7 @@ impl Drift {
         (!series.is_empty()).then_some(Family {
             name: "napkin_changed_settings",
             kind: Kind::Gauge,
-            help: "Settings of a device that napkin has changed: as it set them (napkin), or set by somebody else since (other).",
+            help: "Settings of a device that napkin has changed: as it set them (napkin), or set by another program since (other).",
             series,
         })
     }

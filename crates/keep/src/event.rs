@@ -100,7 +100,7 @@ impl fmt::Display for Event {
             ),
             Event::Fight { ifname } => write!(
                 f,
-                "{ifname}: somebody else changes again and again what is wished: looked at every {} s for \
+                "{ifname}: another program changes again and again what is wished: looked at every {} s for \
                  now",
                 PAUSE.as_secs()
             ),

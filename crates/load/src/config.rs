@@ -56,6 +56,7 @@ impl LoadConfig {
     /// # Errors
     /// [`LoadError::Option`] with the value that makes no sense, and what does.
     pub fn check(&self) -> Result<(), LoadError> {
+        self.check_device()?;
         let wrong = |why: String| Err(LoadError::Option(why));
         let ours = self.network.ip;
         if !self.network.contains(self.to.ip()) {
@@ -70,7 +71,7 @@ impl LoadConfig {
             return wrong(format!("{ours} is our own address: give --to another host's"));
         }
         if self.to.port() == 0 {
-            return wrong("port 0 is nobody's: give --to ADDRESS:PORT".into());
+            return wrong("port 0 is not a service's: give --to ADDRESS:PORT".into());
         }
         if self.per_second.is_some_and(|rate| !(1..=HIGHEST_RATE).contains(&rate)) {
             return wrong(format!("a rate is 1 to {HIGHEST_RATE} a second, or max"));
@@ -92,15 +93,23 @@ impl LoadConfig {
         if self.ask != Ask::Udp && ours.is_ipv6() {
             return wrong("over IPv6 there are datagrams only: give an IPv4 address".into());
         }
+        Ok(())
+    }
+
+    /// Comes first: no address is of use on a device that cannot ask.
+    fn check_device(&self) -> Result<(), LoadError> {
+        let wrong = |why: &str| Err(LoadError::Option(why.into()));
         match &self.device.kind {
             DeviceKind::Xdp(spec) if !spec.all => wrong(
                 "by port an AF_XDP device leaves ARP to the kernel, so nobody could be found: give \
-                 xdp:IF:QUEUE:all"
-                    .into(),
+                 xdp:IF:QUEUE:all",
             ),
-            DeviceKind::Synthetic => wrong("nobody is behind a synthetic device".into()),
+            DeviceKind::Synthetic => wrong(
+                "nobody is behind a synthetic device: give tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or \
+                 virtio-user:PATH",
+            ),
             _ if self.device.policy.is_some() => {
-                wrong("who asks polls his device himself, under no policy: leave =POLICY out".into())
+                wrong("a load polls its device itself, under no policy: leave =POLICY out")
             }
             _ => Ok(()),
         }

@@ -86,9 +86,9 @@ impl ReplayConfig {
                     .into(),
             ),
             DeviceKind::Synthetic => wrong("nobody is behind a synthetic device".into()),
-            _ if self.device.policy.is_some() => wrong(
-                "who sends polls his device himself, under no policy: leave =POLICY out".into(),
-            ),
+            _ if self.device.policy.is_some() => {
+                wrong("a load polls its device itself, under no policy: leave =POLICY out".into())
+            }
             _ => Ok(()),
         }
     }

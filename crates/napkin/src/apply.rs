@@ -25,40 +25,53 @@ use crate::{lifeline, restore, units};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Only the device's part of a policy is set here: who polls each NAPI instance, deferral, timeouts.
-The program's part (epoll, sockets) is set by napkin run and napkin attach, which suspend20,
-napibusy, fullbusy and busypoll need.
+Only the device's part of a policy is set here: who polls each NAPI instance,
+deferral, timeouts. The program's part (epoll, sockets) is set by napkin run
+and napkin attach, which suspend20, napibusy, fullbusy and busypoll need.
 
-Each change is written to a journal with the old value before it is made, so everything can be put
-back: by napkin restore, also after a crash; by itself with --for; and a reboot undoes all of it.
-Several applies one after the other are put back to what was before the first. Applying what is so
-already writes nothing. What somebody else changed meanwhile is told of, not overwritten.
+Each change is written to a journal with the old value before it is made, so
+everything can be put back: by napkin restore, also after a crash; by itself
+with --for; and a reboot undoes all of it. Several applies one after the other
+are put back to what was before the first. Applying what is so already writes
+nothing. What another program changed meanwhile is reported, not overwritten.
 
-Under a policy that suspends interrupts a program can starve its queue. --for watches for that, as
-run and attach do (--guard; napkin attach --help says how it comes); without --for nobody does.
+Under a policy that suspends interrupts a program can starve its queue. --for
+watches for that, as run and attach do (--guard; napkin attach --help says how
+it comes); without --for nobody does.
 
-A guard of your own makes it a canary: the policy is put in force, watched for a time, and put back
-within a second if the guard breaks; the exit code is then 3. If it holds the policy stays (with --for it is put
+A guard that is a CONDITION or a CMD makes it a canary: the policy is put in
+force, watched for a time, and put back within a second if the guard breaks;
+the exit code is then 3. If it holds the policy stays (with --for it is put
 back at the end). Guards are those of napkin compare:
-  p99<2x, p99.9<500us     of the server's own part of requests that come through the device; times what it was in the
-                          two seconds before the change, or a time; any percentile
+  p99<2x, p99.9<500us     of the server's own part of requests that come
+                          through the device; times what it was in the two
+                          seconds before the change, or a time; any percentile
   rate>0.9x, rate>5000    answers a second
-  anything else           a command, run again and again: an exit code other than 0 breaks it
-A service that stops answering for half a second breaks a guard of the first two kinds as well. These time requests
-(CAP_BPF and CAP_PERFMON).
+  anything else           a command, run again and again: an exit code other
+                          than 0 breaks it
+A service that stops answering for half a second breaks a guard of the first
+two kinds as well. These time requests (CAP_BPF and CAP_PERFMON).
 
-The journal is in $NAPKIN_STATE, else in /run/napkin (root) or $XDG_RUNTIME_DIR/napkin.
-Changing a device takes CAP_NET_ADMIN; --dry-run takes nothing.
+The journal is in $NAPKIN_STATE, else in /run/napkin (root) or
+$XDG_RUNTIME_DIR/napkin. Changing a device takes CAP_NET_ADMIN; --dry-run
+takes nothing.
 
 Examples:
-  napkin apply suspend20 --dev eth0 --dry-run       what would be changed
-  sudo napkin apply defer20 --dev eth0 --for 10m    and back by itself, or on Ctrl-C
-  sudo napkin apply defer200 --dev eth0 --guard 'p99<2x'   watched for a minute, then it stays
-  sudo napkin apply defer200 --dev eth0 --guard 'curl -fsm1 localhost/healthz >/dev/null' --watch 10m
+  napkin apply suspend20 --dev eth0 --dry-run
+      what would be changed
+  sudo napkin apply defer20 --dev eth0 --for 10m
+      and back by itself, or on Ctrl-C
+  sudo napkin apply defer200 --dev eth0 --guard 'p99<2x'
+      watched for a minute, then it stays
+  sudo napkin apply defer200 --dev eth0 \\
+      --guard 'curl -fsm1 localhost/healthz >/dev/null' --watch 10m
   sudo napkin apply threaded --dev eth0 --cpus 2-5 --rt 10
-      queue 0's interrupt and thread on CPU 2, queue 1's on CPU 3 ..., all SCHED_FIFO 10
-  sudo napkin apply napibusy --dev eth0 --queue 3   only the instance of receive queue 3
-  sudo napkin restore --dev eth0                    put it back
+      queue 0's interrupt and thread on CPU 2, queue 1's on CPU 3 ..., all
+      SCHED_FIFO 10
+  sudo napkin apply napibusy --dev eth0 --queue 3
+      only the instance of receive queue 3
+  sudo napkin restore --dev eth0
+      put it back
 See also: napkin policies, napkin show, napkin diff")]
 pub(crate) struct Apply {
     /// The policy: a preset, a member of a family, or one spelled out (see napkin policies).
@@ -77,25 +90,27 @@ pub(crate) struct Apply {
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
     /// Real-time priority (SCHED_FIFO) of the NAPI threads, 1 to 99.
-    #[arg(long, value_name = "PRIO")]
+    #[arg(long, value_name = "PRIO", value_parser = units::priority)]
     rt: Option<u8>,
     /// Hold it for this time, as in 10m, then put back what was before; also on Ctrl-C or SIGTERM.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     limit: Option<Duration>,
-    /// What must stay true, as 'p99<2x', or a command: else it is put back at once. And, as once (the
-    /// default), again or off, what to do with --for or --watch when a program starves a queue: when each of its waits
-    /// finds something else that is ready, nobody polls the queue, and nothing is received any more. May be
-    /// given once of each kind.
+    /// Two guards share this option, each given once at most: the canary (a CONDITION or a CMD), and the
+    /// watch for queues that starve (once, again or off).
+    /// The canary is what must stay true, as 'p99<2x', or a command: else the policy is put back at once.
+    /// once (the default), again or off is what to do with --for or --watch when a program starves a queue:
+    /// when each of its waits finds something else that is ready, nobody polls the queue, and nothing is
+    /// received any more.
     #[arg(long, value_name = "CONDITION|CMD|WHEN")]
     guard: Vec<Guards>,
-    /// How long a guard of your own watches before the policy stays; one minute unless said.
+    /// How long such a canary watches before the policy stays. [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["limit", "dry_run"])]
     watch: Option<Duration>,
     /// Whose requests a guard is about: a running program, with its children and theirs; otherwise all that
     /// serve in this network namespace.
     #[arg(long, value_name = "PID", requires = "guard", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Also change what somebody else has changed since napkin did.
+    /// Also change what another program has changed since napkin did.
     #[arg(long)]
     force: bool,
     /// Also a policy that can delay packets, for good and without a guard, on a device with the default route
@@ -105,7 +120,8 @@ pub(crate) struct Apply {
     /// Only say what would be changed.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON; times are in nanoseconds. With --for: one document at each end.
+    /// Print JSON; times are in nanoseconds. With --for: one document when applied, one when put
+    /// back.
     #[arg(long)]
     json: bool,
 }
@@ -250,7 +266,7 @@ impl Apply {
         }
         if own.is_none() && (self.watch.is_some() || self.pid.is_some()) {
             let why =
-                "--watch and --pid are for a guard of your own: give --guard CONDITION or CMD";
+                "--watch and --pid are for a guard that is a canary: give --guard CONDITION or CMD";
             return Err(Failure::Usage(why.into()));
         }
         Ok((starving.unwrap_or(Guard::Once), own))

@@ -15,27 +15,40 @@ use crate::policies::policy;
 use crate::settings::Settings;
 use crate::units;
 
-/// Every way a network service can learn of its packets, measured side by side.
+/// Choose, set and measure how packets reach a network service: NAPI in the kernel, in user space, and
+/// modelled.
 #[derive(Debug, Parser)]
 #[command(
     version,
     after_help = "\
 Examples:
-  napkin bench                                      the proposals' workloads, in about a minute
-  napkin policies                                   what there is to choose from
-  napkin serve echo --device synthetic --for 5s     an engine at work, without any rights
+  napkin bench
+      the proposals' workloads, in about a minute
+  napkin policies
+      what there is to choose from
+  napkin serve echo --device synthetic --for 5s
+      an engine at work, without any rights
   sudo napkin serve echo --device tap:nk0 --policy suspend20
-                                                    then: ping 10.99.0.1
-  napkin napi-get                                   what a running engine's instances are set to
-  napkin napi-set --id 1 --threaded busy-poll       change one while traffic flows
-  napkin bench memcached --world machine            a host of 64 CPUs and 100 Gbit/s, in virtual time
-  napkin reproduce 2024                             a published table beside what the machine says
-  napkin show                                       this kernel's NAPI instances, and what is set
-  sudo napkin run --policy suspend20 --dev eth0 -- memcached -u memcache -t 4 -N 4
-                                                    a program of yours; all put back at the end
-  sudo napkin compare --dev eth0 --pid 812          each policy in turn on a running service: which to take
-  sudo napkin doctor                                what keeps a mode from being active
-  sudo napkin top                                   who polls, live"
+      then: ping 10.99.0.1
+  napkin napi-get
+      what a running engine's instances are set to
+  napkin napi-set --id 1 --threaded busy-poll
+      change one while traffic flows
+  napkin bench memcached --world machine
+      a host of 64 CPUs and 100 Gbit/s, in virtual time
+  napkin reproduce 2024
+      a published table beside what the machine says
+  napkin show
+      this kernel's NAPI instances, and what is set
+  sudo napkin run --policy suspend20 --dev eth0 \\
+      -- memcached -u memcache -t 4 -N 4
+      a program of yours; all put back at the end
+  sudo napkin compare --dev eth0 --pid 812
+      each policy in turn on a running service: which to take
+  sudo napkin doctor
+      what keeps a mode from being active
+  sudo napkin top
+      who polls, live"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -51,7 +64,8 @@ pub(crate) enum Command {
     /// Serve echo, sink, memcached or a remote disk (NBD) on devices until interrupted, under a delivery policy;
     /// or on the operating system's sockets.
     Serve(Serve),
-    /// Ask a service by a device of one's own: datagrams, TCP or memcached, by a schedule or as fast as it goes.
+    /// Generate load against a service from a packet device of its own (no kernel sockets): UDP, TCP echo or
+    /// memcached, open loop or as fast as possible.
     Load(crate::load::Load),
     /// List the devices of a running engine.
     DevGet(DevGet),
@@ -79,11 +93,11 @@ pub(crate) enum Command {
     Apply(crate::apply::Apply),
     /// Put back what napkin has changed in the kernel.
     Restore(crate::restore::Restore),
-    /// Say in what the kernel differs from a policy, or from what it was before napkin changed it.
+    /// Show how a device's settings differ from a policy, or from before napkin changed them.
     Diff(crate::diff::Diff),
     /// Write down which policy a device is to have, for napkin.service to hold it; check and list that.
     Keep(crate::keep::Keep),
-    /// No longer hold a wish, by its name.
+    /// Remove a wish, by its name.
     Unkeep(crate::keep::Unkeep),
     /// Hold what napkin keep has written down: what napkin.service runs.
     Keeper(crate::keep::KeeperArgs),
@@ -93,7 +107,7 @@ pub(crate) enum Command {
     Attach(crate::attach::Attach),
     /// Compare policies on a running service: each in turn, put back at the end, with a verdict.
     Compare(crate::compare::Compare),
-    /// Check every condition that a mode needs; say what fails and what mends it.
+    /// Check every condition that a mode needs; say what fails and what fixes it.
     Doctor(crate::doctor::Doctor),
     /// Find a CPU for each queue of a device: its interrupt, its thread and the worker that reads it.
     Place(crate::place::PlaceArgs),
@@ -121,43 +135,56 @@ pub(crate) enum Service {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each device has a network of its own: the first the one given, the next the one after it. Its
-application thread (of memcached and nbd, one a queue) waits as the policy says; ARP, neighbour
-solicitations and ping are answered by the engine.
-Ctrl-C, or SIGTERM, ends it; nothing is left behind, but for the address and the VLAN of a TAP device that
-was there before.
+Each device has a network of its own: the first the one given, the next the
+one after it. Its application thread (of memcached and nbd, one a queue) waits
+as the policy says; ARP, neighbour solicitations and ping are answered by the
+engine. Ctrl-C, or SIGTERM, ends it; nothing is left behind, but for the
+address and the VLAN of a TAP device that was there before.
 
 Examples:
   napkin serve echo --device synthetic --rate 50000 --policy threaded
   sudo napkin serve echo --device tap:nk0 --policy suspend20
-      then, from the same machine: ping 10.99.0.1, or: echo hi | nc -u -w1 10.99.0.1 7
+      then, from the same machine: ping 10.99.0.1, or:
+      echo hi | nc -u -w1 10.99.0.1 7
   sudo napkin serve memcached --device tap:nk0 --queues 2 --policy suspend20
-      then: printf 'set a 0 0 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 10.99.0.1 11211
-  sudo napkin serve memcached --device tap:nk0.100 --address 10.99.0.1/24,fd00:99::1/64
-      in VLAN 100, over IPv4 and IPv6: then, from the same machine: ping fd00:99::1
+      then:
+      printf 'set a 0 0 2\\r\\nhi\\r\\nget a\\r\\nquit\\r\\n' | nc 10.99.0.1 11211
+  sudo napkin serve memcached --device tap:nk0.100 \\
+      --address 10.99.0.1/24,fd00:99::1/64
+      in VLAN 100, over IPv4 and IPv6; then, from the same machine:
+      ping fd00:99::1
   sudo napkin serve memcached --device xdp:eth0:0-3 --policy suspend20
-      on a card's own queues, at the addresses it has; ssh and all else go on as before
+      on a card's own queues, at the addresses it has; ssh and all else go on
+      as before
   sudo napkin serve nbd --device tap:nk0 --file disk.img
-      before, make it: truncate -s 1G disk.img; then: nbdinfo nbd://10.99.0.1,
-      nbdcopy disk2.img nbd://10.99.0.1, fio --ioengine=nbd --uri=nbd://10.99.0.1 ...,
+      before, make it: truncate -s 1G disk.img; then:
+      nbdinfo nbd://10.99.0.1, nbdcopy disk2.img nbd://10.99.0.1,
+      fio --ioengine=nbd --uri=nbd://10.99.0.1 ...,
       or a disk of this machine: modprobe nbd; nbd-client 10.99.0.1 /dev/nbd0
   sudo napkin serve nbd --device tap:nk0 --size 4G --export scratch
       nbd://10.99.0.1/scratch, in memory: gone with the server
   sudo napkin serve sink --device tap:a=hold --device tap:b=defer20 --cpus 0,1
-  napkin serve memcached --device vhost:/run/user/1000/nk0.sock --policy suspend20
-      then the guest of: qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=m,size=1G,share=on
-      -machine q35,memory-backend=m -chardev socket,id=c,path=/run/user/1000/nk0.sock,reconnect-ms=1000
-      -netdev vhost-user,id=n,chardev=c -device virtio-net-pci,netdev=n,romfile= ...
-      has 10.99.0.1 as its neighbour
+  napkin serve memcached --device vhost:/run/user/1000/nk0.sock \\
+      --policy suspend20
+      then the guest of this command has 10.99.0.1 as its neighbour:
+      qemu-system-x86_64 -m 1G \\
+        -object memory-backend-memfd,id=m,size=1G,share=on \\
+        -machine q35,memory-backend=m \\
+        -chardev socket,id=c,path=/run/user/1000/nk0.sock,reconnect-ms=1000 \\
+        -netdev vhost-user,id=n,chardev=c \\
+        -device virtio-net-pci,netdev=n,romfile= ...
   napkin serve memcached --listen 127.0.0.1 --threads 2 --udp
-      the same on the operating system's sockets, without any rights; under a policy of the kernel's:
-      sudo napkin run --policy suspend20 --dev eth0 -- napkin serve memcached --listen 0.0.0.0
+      the same on the operating system's sockets, without any rights
+  sudo napkin run --policy suspend20 --dev eth0 \\
+      -- napkin serve memcached --listen 0.0.0.0
+      and under a policy of the kernel's
 Control it while it runs: napkin napi-get, napkin napi-set --help
 
-What nbd answers to a flush, or to a write with force unit access, is on the disk (fdatasync); what it
-answers to another write is in the operating system's cache, and survives the server, not a loss of
-power. Several connections, also on several queues, see one disk. There is no TLS and no password:
-whoever reaches the address reads and writes it.")]
+What nbd answers to a flush, or to a write with force unit access, is on the
+disk (fdatasync); what it answers to another write is in the operating
+system's cache, and survives the server, not a loss of power. Several
+connections, also on several queues, see one disk. There is no TLS and no
+password: any host that reaches the address reads and writes it.")]
 pub(crate) struct Serve {
     /// What is served.
     pub(crate) what: Service,
@@ -166,9 +193,9 @@ pub(crate) struct Serve {
     /// tap:NAME.100 is tap:NAME in VLAN 100 (1 to 4094): frames without its tag are dropped, and the
     /// operating system's side is the interface NAME.100. vhost:PATH is the NIC of a virtual machine or of a
     /// DPDK program: it listens at the socket PATH (vhost-user) for its driver, and again when that has gone.
-    /// virtio-user:PATH drives the device of whoever listens there; behind the path of either may stand how many
-    /// queues there are (vhost:PATH:2), and behind that of virtio-user :packed and :ring-512, a ring's kind and
-    /// size (split, 256). xdp:eth0:0-3 is AF_XDP on four queues of an interface (without
+    /// virtio-user:PATH drives the device of the process that listens there; behind the path of either may
+    /// stand how many queues there are (vhost:PATH:2), and behind that of virtio-user :packed and :ring-512,
+    /// a ring's kind and size (split, 256). xdp:eth0:0-3 is AF_XDP on four queues of an interface (without
     /// numbers, the first of --queues): what goes to the port is ours, at the interface's own addresses, all
     /// else the kernel's; xdp:eth0:0-3:all takes everything there, at --address.
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
@@ -264,6 +291,12 @@ pub(crate) struct Target {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Talks to a running napkin engine, not to the kernel.
+
+Examples:
+  napkin dev-get
+  napkin dev-get --ifindex 1 --json")]
 pub(crate) struct DevGet {
     /// Only this device.
     #[arg(long)]
@@ -273,6 +306,11 @@ pub(crate) struct DevGet {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Talks to a running napkin engine, not to the kernel.
+
+Example:
+  napkin queue-get --ifindex 1 --type rx")]
 pub(crate) struct QueueGet {
     /// Only this device.
     #[arg(long)]
@@ -289,15 +327,19 @@ pub(crate) struct QueueGet {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-pid is the real id of the instance's thread, and absent without one: taskset -pc 2 PID and
-chrt -f -p 50 PID do what they say. irq is never there: user space has no interrupt numbers.
-The counts, weight, and the settings that are in no Linux (see napkin policies) are napkin's own; all
-else is named as in the kernel.
+Talks to a running napkin engine, not to the kernel.
+
+pid is the real id of the instance's thread, and absent without one: taskset
+-pc 2 PID and chrt -f -p 50 PID do what they say. irq is never there: user
+space has no interrupt numbers. The counts, weight, and the settings that are
+in no Linux (see napkin policies) are napkin's own; all else is named as in
+the kernel.
 
 Examples:
   napkin napi-get --id 1
   napkin napi-get --ifindex 1 --counts
-  taskset -pc 1 $(napkin napi-get --id 1 --json | jq '.[0].pid')    of a threaded instance")]
+  taskset -pc 1 $(napkin napi-get --id 1 --json | jq '.[0].pid')
+      of a threaded instance")]
 pub(crate) struct NapiGet {
     /// Only this instance.
     #[arg(long)]
@@ -314,6 +356,9 @@ pub(crate) struct NapiGet {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Talks to a running napkin engine, not to the kernel. A setting that is not
+given stays as it is.
+
 Examples:
   napkin napi-set --id 3 --threaded busy-poll
   napkin napi-set --id 1 --defer-hard-irqs 100 --gro-flush-timeout 20us
@@ -330,8 +375,12 @@ pub(crate) struct NapiSet {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-This verb is napkin's own. The kernel's netdev family sets one instance at a time; what writes all
-instances of a device is sysfs: /sys/class/net/DEVICE/napi_defer_hard_irqs and its neighbours.
+Talks to a running napkin engine, not to the kernel. A setting that is not
+given stays as it is.
+
+This verb is napkin's own. The kernel's netdev family sets one instance at a
+time; what writes all instances of a device is sysfs:
+/sys/class/net/DEVICE/napi_defer_hard_irqs and its neighbours.
 
 Example:
   napkin dev-set --ifindex 1 --threaded enabled")]
@@ -346,6 +395,11 @@ pub(crate) struct DevSet {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Talks to a running napkin engine, not to the kernel.
+
+Example:
+  napkin qstats-get --scope queue --json")]
 pub(crate) struct QstatsGet {
     /// Only this device.
     #[arg(long)]
@@ -365,5 +419,24 @@ mod tests {
     #[test]
     fn the_arguments_do_not_contradict_each_other() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn what_stands_beside_the_options_is_no_wider_than_a_terminal() {
+        fn check(command: &clap::Command) {
+            let texts = [
+                command.get_before_help(),
+                command.get_before_long_help(),
+                command.get_after_help(),
+                command.get_after_long_help(),
+            ];
+            for text in texts.into_iter().flatten().map(ToString::to_string) {
+                for line in text.lines() {
+                    assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Args::command());
     }
 }

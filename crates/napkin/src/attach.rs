@@ -23,33 +23,40 @@ use crate::{policies, units};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Sets a policy's epoll parameters (and its socket options, if it has any) on a running, unmodified
-program, its children and theirs, from outside, and keeps doing so for what they open later, until
-it is interrupted: then everything is put back, and the exit code is 0; or 1, if something could not be
-set or put back. It ends as well when the last of the processes has ended, or after --for. Other users' processes take
-CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
+Sets a policy's epoll parameters (and its socket options, if it has any) on a
+running, unmodified program, its children and theirs, from outside, and keeps
+doing so for what they open later, until it is interrupted: then everything is
+put back, and the exit code is 0; or 1, if something could not be set or put
+back. It ends as well when the last of the processes has ended, or after
+--for. Other users' processes take CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 
-An epoll context that is opened later is found by looking: every 10 ms for a second after a start
-or a change, then every 250 ms; and never for more than 2 % of a CPU.
+An epoll context that is opened later is found by looking: every 10 ms for a
+second after a start or a change, then every 250 ms; and never for more than
+2 % of a CPU.
 
-What was set is written down before it is set: after a crash napkin restore puts it back.
+What was set is written down before it is set: after a crash napkin restore
+puts it back.
 
-Under a policy that suspends interrupts a program starves its queue for as long as each of its waits
-finds something else that is ready, as a socket registered for EPOLLOUT without EPOLLET: nobody polls
-the queue any more. --guard watches for that (CAP_BPF and CAP_PERFMON), and within 0.1 s sets the
-queue's irq-suspend-timeout to 0 and names the program, its thread, and what is always ready. On a device
-that another napkin holds it cannot, which is said at the start: there the keeper watches, for the
-programs of a wish's unit (napkin keep ... --unit).
+Under a policy that suspends interrupts a program starves its queue for as
+long as each of its waits finds something else that is ready, as a socket
+registered for EPOLLOUT without EPOLLET: nobody polls the queue any more.
+--guard watches for that (CAP_BPF and CAP_PERFMON): once the queue was not
+polled for its irq-suspend-timeout and 40 ms more (0.1 s with the presets), it
+sets that timeout to 0 and names the program, its thread, and what is always
+ready. On a device that another napkin holds it cannot, which is said at the
+start: there the keeper watches, for the programs of a wish's unit (napkin
+keep ... --unit).
 
 Examples:
   napkin attach $(pidof memcached) --policy suspend20 --dev eth0
-                                          the device and the program, until Ctrl-C
-  napkin attach 812 --policy suspend20    the program only, if the device is set already
+      the device and the program, until Ctrl-C
+  napkin attach 812 --policy suspend20
+      the program only, if the device is set already
   napkin attach 812 --policy suspend20 --dev eth0 --cpus 2-5 --pin
-                                          with each waiting thread beside its packets
+      with each waiting thread beside its packets
   napkin attach 812 --policy napibusy --for 10m
   napkin attach 812 --policy suspend20 --once
-                                          set what there is now and leave; then: napkin restore
+      set what there is now and leave; then: napkin restore
 Then: napkin doctor 812, which says whether the mode is active")]
 pub(crate) struct Attach {
     /// The program, with its children and theirs.

@@ -21,55 +21,76 @@ use crate::world::worlds;
 
 /// What follows the options in its help.
 const HELP: &str = "\
-Without a workload: a short round of flood-ping, udp-sink and xsk-rr on embedded devices, in about a minute.
-Policies that are compared run interleaved, each turn in an order drawn from the seed (A B C C A B ...);
-the table shows medians, and of the p99 the least and the most of the repetitions, with a = where they
-reach into those of the best row: the difference is then not told. The JSON file has every repetition. On a shared machine trust ratios within one run, not microseconds.
-A policy that asks for a right which this user has not gets a row without figures, and the reason.
+Without a workload: a short round of flood-ping, udp-sink and xsk-rr on
+embedded devices, in about a minute. Policies that are compared run
+interleaved, each turn in an order drawn from the seed (A B C C A B ...); the
+table shows medians, and of the p99 the least and the most of the repetitions,
+with a = where they reach into those of the best row: the difference is then
+not significant. The JSON file has every repetition. On a shared machine trust
+ratios within one run, not microseconds. A policy that asks for a right which
+this user has not gets a row without figures, and the reason.
 
-Worlds: the engine runs real threads on real packets on this machine; the machine is a model in virtual
-time, of hosts that you need not have (napkin profile list); linux is this kernel's own NAPI under the
-real ping, a UDP sink, Debian's memcached or an application on AF_XDP rings, over a veth between two network namespaces that the run
-makes and removes (needs root). Where a workload runs if nothing is said stands at --world.
---world engine,machine runs the same in one after the other, with the same policies and loads, and sets
-the rows beside each other; FILE of --json is then FILE.engine.json and so on. In the machine a window is
-virtual time, repetitions are seeds, runs use all cores, and the same seed gives the same bytes.
+Worlds: the engine runs real threads on real packets on this machine; the
+machine is a model in virtual time, of hosts that you need not have (napkin
+profile list); linux is this kernel's own NAPI under the real ping, a UDP
+sink, Debian's memcached or an application on AF_XDP rings, over a veth
+between two network namespaces that the run makes and removes (needs root).
+Where a workload runs if nothing is said stands at --world.
+--world engine,machine runs the same in one after the other, with the same
+policies and loads, and sets the rows beside each other; FILE of --json is
+then FILE.engine.json and so on. In the machine a window is virtual time,
+repetitions are seeds, runs use all cores, and the same seed gives the same
+bytes.
 
-First it says how many measurements there are and how long they take. Ctrl-C (or SIGTERM) prints what was
-measured, with exit code 130 (143), and says how to go on with the file that was left; a second one ends
-at once. Without an interruption no file is left.
+First it says how many measurements there are and how long they take. Ctrl-C
+(or SIGTERM) prints what was measured, with exit code 130 (143), and says how
+to go on with the file that was left; a second one ends at once. Without an
+interruption no file is left.
 
-A latency is from the time at which a request was meant to be sent. A percentile that fewer than ten
-answers lie beyond is a dash; one that requests without an answer may have is a bound (>567 ms). Where
-less than 99 % of what fell due was answered it grows as long as the run goes on.
+A latency is from the time at which a request was meant to be sent. A
+percentile that fewer than ten answers lie beyond is a dash; one that requests
+without an answer may have is a bound (>567 ms). Where less than 99 % of what
+fell due was answered it grows as long as the run goes on.
 
-Over a table stands what it shows, and below it a conclusion, drawn from its figures: medians, as ratios.
-Where this host interrupted a run for long (column interrupted), or the repetitions differ more than the
-policies do, it says that it cannot tell, and why. In virtual time nobody interrupts.
+Over a table stands what it shows, and below it a conclusion, drawn from its
+figures: medians, as ratios. Where this host interrupted a run for long
+(column interrupted), or the repetitions differ more than the policies do, it
+says that it cannot tell, and why. In virtual time nobody interrupts.
 
-A table has the columns that fit on a line of the terminal (of $COLUMNS, else of 120 characters in a
-pipe), the most important first; it says which it leaves out. --help explains them all.
+A table has the columns that fit on a line of the terminal (of $COLUMNS, else
+of 120 characters in a pipe), the most important first; it says which it
+leaves out. --help explains them all.
 
-A --policy value is a list of names, unless it contains a '=': then it is one policy, spelled out, to
-its end. So base,ksoftirqd are two, and suspend20,hold=50us is one: the preset with a change. It may be
-given a name, which is no key and no preset: mine=suspend20,hold=50us.
+A --policy value is a list of names, unless it contains a '=': then it is one
+policy, spelled out, to its end. So base,ksoftirqd are two, and
+suspend20,hold=50us is one: the preset with a change. It may be given a name,
+which is no key and no preset: mine=suspend20,hold=50us.
 
 Examples:
   napkin bench
-  napkin bench xsk-rr --policy base,busypoll --policy suspend20,gro-flush-timeout=50us
+  napkin bench xsk-rr --policy base,busypoll \\
+      --policy suspend20,gro-flush-timeout=50us
   napkin bench flood-ping --policy base --policy hold1000
-  sudo napkin bench flood-ping --device tap --policy base --policy hold1000 --json ping.json
+  sudo napkin bench flood-ping --wire tap --policy base --policy hold1000 \\
+      --json ping.json
   napkin bench udp-sink --policy base,ksoftirqd,feedback --offered 0.2,1,1.8,4
-  napkin bench xsk-rr --policy interrupts --policy threaded-busy-poll --rate 12000 --delay 0us
-  napkin bench memcached --policy base,suspend20 --load 200k,max --json memcached.json
+  napkin bench xsk-rr --policy interrupts --policy threaded-busy-poll \\
+      --rate 12000 --delay 0us
+  napkin bench memcached --policy base,suspend20 --load 200k,max \\
+      --json memcached.json
   napkin bench memcached --load 200k,600k,1M --report memcached.html
-  napkin bench memcached --cpus 16 --queues 4 --set cost.poll=400ns --trace timeline.json
+  napkin bench memcached --cpus 16 --queues 4 --set cost.poll=400ns \\
+      --trace timeline.json
   napkin bench udp-sink --world machine --load 5000,13000,21000 --seeds 5
   napkin bench tcp-rr --world engine --policy base,threaded
-  napkin bench memcached --world engine,machine --policy base,suspend20 --load 20k,max
-  napkin bench ssd --world engine,machine --load 64K:2800 --cpus 0-3 --queues 3
-  sudo napkin bench memcached --world engine --server napkin,kernel,memcached --load 20k,max
-  sudo napkin bench memcached --world linux --policy base,defer20,suspend20 --load 20k,max";
+  napkin bench memcached --world engine,machine --policy base,suspend20 \\
+      --load 20k,max
+  napkin bench ssd --world engine,machine --load 64K:2800 --cpus 0-3 \\
+      --queues 3
+  sudo napkin bench memcached --world engine \\
+      --server napkin,kernel,memcached --load 20k,max
+  sudo napkin bench memcached --world linux --policy base,defer20,suspend20 \\
+      --load 20k,max";
 
 /// What to run, and how.
 #[derive(Debug, clap::Args)]
@@ -343,6 +364,21 @@ mod tests {
     }
 
     #[test]
+    fn only_loads_and_the_modelled_host_stand_under_their_heading() {
+        let command = Bench::augment_args(clap::Command::new("bench"));
+        let heading = |name: &str| {
+            let arg = command.get_arguments().find(|it| it.get_long() == Some(name));
+            arg.expect(name).get_help_heading()
+        };
+        for name in ["world", "policy", "repetitions", "window", "cpus", "json", "quiet"] {
+            assert_eq!(heading(name), None, "{name}");
+        }
+        for name in ["load", "queues", "profile", "trace-window"] {
+            assert_eq!(heading(name), Some("Load and modelled host"), "{name}");
+        }
+    }
+
+    #[test]
     fn options_with_defaults_do_not_stand_in_the_way_of_others() {
         let parse = |line: &str| crate::args::Args::command().try_get_matches_from(line.split(' '));
         assert!(parse("napkin bench udp-sink --corner").is_ok());
@@ -354,6 +390,9 @@ mod tests {
             assert!(error.contains("at most 1s"), "{error}");
         }
         assert!(parse("napkin bench udp-sink --consume 1s").is_ok());
+        for name in ["wire", "device"] {
+            assert!(parse(&format!("napkin bench flood-ping --{name} tap")).is_ok(), "{name}");
+        }
         assert!(parse("napkin bench xsk-rr").is_ok());
         assert!(parse("napkin bench xsk-rr --delay 1us").is_err(), "a delay goes with a rate");
     }

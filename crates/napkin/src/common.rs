@@ -27,8 +27,6 @@ pub(crate) struct Common {
         )
     )]
     pub(crate) world: Vec<World>,
-    #[command(flatten)]
-    pub(crate) modelled: Modelled,
     /// A policy to compare, or a list of names with commas; may be given several times. A value with
     /// a '=' is one policy, spelled out (see napkin policies), or NAME=POLICY, whose rows have that
     /// name. Without, those that tell the workload's story.
@@ -68,6 +66,9 @@ pub(crate) struct Common {
     /// Show no progress.
     #[arg(long, global = true)]
     pub(crate) quiet: bool,
+    // The last: what follows would stand under its heading.
+    #[command(flatten)]
+    pub(crate) modelled: Modelled,
 }
 
 /// What a run in one world has of its own.

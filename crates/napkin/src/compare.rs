@@ -15,38 +15,52 @@ use crate::{lifeline, outputs, table, units};
 /// The arguments of `napkin compare`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each policy is put in force on the device and on the running program in turn, as napkin apply and napkin
-attach do it, for a slice of time; all of them once a round, each round in an order of its own. The first
-is the reference. At the end, on Ctrl-C and on every failure everything is put back, and what there is is
-shown; after a kill -9, napkin restore puts it back. What is compared is the load that the service has
-meanwhile.
+Each policy is put in force on the device and on the running program in turn,
+as napkin apply and napkin attach do it, for a slice of time; all of them once
+a round, each round in an order of its own. The first is the reference. At the
+end, on Ctrl-C and on every failure everything is put back, and what there is
+is shown; after a kill -9, napkin restore puts it back. What is compared is
+the load that the service has meanwhile.
 
-The latency is the server's own part of a request, told by programs in the kernel (CAP_BPF and
-CAP_PERFMON), without the client's help and without a change to the service:
-  ring      in the receive ring: since the interrupt, or where there was none a part of the time since its last poll
+The latency is the server's own part of a request, measured by programs in the
+kernel (CAP_BPF and CAP_PERFMON), without the client's help and without a
+change to the service:
+  ring      in the receive ring: since the interrupt, or where there was none
+            a part of the time since its last poll
   socket    from delivery to the program's read
   service   from the read to the answer, on the same connection
-What the network and the client add is not in it. Above 10000 requests a second they are timed in turns.
+What the network and the client add is not in it. Above 10000 requests a
+second they are timed in turns.
 
-Columns: answers a second; p50 and p99 of the whole, and of each part (ring99 ...); /reference: the
-verdict's figure by the reference's of the same round, its median and the interval that holds it (97 % with
-six rounds, and fewer cannot tell); cpu: CPUs in softirqs, in the device's NAPI threads, and in the service.
+Columns: answers a second; p50 and p99 of the whole, and of each part (ring99
+...); /reference: the verdict's figure by the reference's of the same round,
+its median and the interval that holds it (97 % with six rounds, and fewer
+cannot tell); cpu: CPUs in softirqs, in the device's NAPI threads, and in the
+service.
 
-A guard ends a slice at once, puts it back, and takes its policy out of the rest:
-  p99<2x, p99.9<500us     of the whole; times the reference, or a time; any percentile
+A guard ends a slice at once, puts it back, and takes its policy out of the
+rest:
+  p99<2x, p99.9<500us     of the whole; times the reference, or a time; any
+                          percentile
   rate>0.9x, rate>5000    answers a second
-  anything else           a command, run again and again: an exit code other than 0 breaks it
-Times the reference (2x) takes requests before the rounds: where --measure brings the load, give a time.
-A service that stops answering for half a second ends a slice also without one, and so does a starved queue
-(napkin attach --help). On a device with the default route or this terminal's own connection a policy that
-can delay packets takes a guard, or --yes.
+  anything else           a command, run again and again: an exit code other
+                          than 0 breaks it
+Times the reference (2x) takes requests before the rounds: where --measure
+brings the load, give a time. A service that stops answering for half a second
+ends a slice also without one, and so does a starved queue (napkin attach
+--help). On a device with the default route or this terminal's own connection
+a policy that can delay packets takes a guard, or --yes.
 
 Examples:
   sudo napkin compare --dev eth0 --pid $(pidof memcached)
-  sudo napkin compare --dev eth0 --pid 812 --policies base,defer20,suspend20,napibusy --guard 'p99<2x'
-  sudo napkin compare --dev eth0 --pid 812 --slice 10s --rounds 12 --report ticket.html --json ticket.json
-  sudo napkin compare --dev eth0 --pid 812 --policies base --policies suspend20,gro-flush-timeout=50us
-  sudo napkin compare --dev eth0 --pid 812 --measure 'ssh client ./load --seconds 5 --print-p99'
+  sudo napkin compare --dev eth0 --pid 812 \\
+      --policy base,defer20,suspend20,napibusy --guard 'p99<2x'
+  sudo napkin compare --dev eth0 --pid 812 --slice 10s --rounds 12 \\
+      --report ticket.html --json ticket.json
+  sudo napkin compare --dev eth0 --pid 812 --policy base \\
+      --policy suspend20,gro-flush-timeout=50us
+  sudo napkin compare --dev eth0 --pid 812 \\
+      --measure 'ssh client ./load --seconds 5 --print-p99'
 Then: napkin run, attach or apply, which put the one that was best in force")]
 pub(crate) struct Compare {
     /// The device that the service's packets come from.
@@ -57,7 +71,12 @@ pub(crate) struct Compare {
     pid: i32,
     /// Policies by name, with commas, the reference first; or one that is spelled out. May be given several
     /// times; NAME=POLICY gives a name (see napkin policies).
-    #[arg(long, value_name = "POLICIES", default_value = "base,defer20,suspend20")]
+    #[arg(
+        long = "policy",
+        visible_alias = "policies",
+        value_name = "POLICY",
+        default_value = "base,defer20,suspend20"
+    )]
     policies: Vec<String>,
     /// How long a policy is in force at a time.
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "5s")]

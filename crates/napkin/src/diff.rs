@@ -13,11 +13,13 @@ use crate::table::changed;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-With a policy: what napkin apply would change. Without: what is different from what it was before
-napkin changed it, and which of that somebody else has set since.
+With a policy: what napkin apply would change. Without: what is different from
+what it was before napkin changed it, and which of that another program has
+set since.
 
-Exit code, as of diff(1): 0 if nothing differs, 1 if something does, 2 if it cannot be told.
-It takes no privilege, but the journal can be read only by who made the changes.
+Exit code, as for diff(1): 0 if nothing differs, 1 if something does, 2 if it
+cannot be told. It takes no privilege, but the journal can be read only by who
+made the changes.
 
 Examples:
   napkin diff suspend20 --dev eth0    is it in force?
@@ -82,7 +84,7 @@ fn row(ifname: &str, difference: &Difference) -> Vec<String> {
     let Difference { place, before, set, now, foreign } = difference;
     let now = now.as_ref().map_or_else(|| "not there".into(), |now| place.show(now));
     let by = if *foreign {
-        format!("somebody else; napkin had set {}", place.show(set))
+        format!("another program; napkin had set {}", place.show(set))
     } else {
         "napkin".into()
     };

@@ -14,15 +14,17 @@ use crate::{table, units};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A fault: the mode does not work, or not as its policy says. Advice: what the published set-ups did,
-what costs other programs something, what cannot profit, or what does not last. Unknown: what was
-missing to see it; a right is named. Which checks there are depends on the policy; napkin doctor --list
+A fault: the mode does not work, or not as its policy says. Advice: what the
+published set-ups did, what costs other programs something, what cannot
+profit, or what does not last. Unknown: what was missing to see it; a right is
+named. Which checks there are depends on the policy; napkin doctor --list
 explains them.
 
-The program is looked at for a moment (--for), best under load: only what happens can be seen.
-Without PID: the programs that own sockets on the device. Without --dev: the devices by which the
-program's sockets receive. Nothing is changed. Root sees most. Where another napkin has the device or the
-program for itself, what is to be done first stands behind the command.
+The program is looked at for a moment (--for), best under load: only what
+happens can be seen. Without PID: the programs that own sockets on the device.
+Without --dev: the devices by which the program's sockets receive. Nothing is
+changed. Root sees most. Where another napkin has the device or the program
+for itself, what is to be done first stands behind the command.
 
 Exit code: 0 without a fault, 1 with one, 2 for a command that makes no sense.
 
@@ -31,7 +33,8 @@ Examples:
   napkin doctor $(pidof memcached)               why is suspension not active?
   napkin doctor 812 --policy suspend20           what is missing for it
   napkin doctor --dev eth0 --for 5s --json       for a script
-  napkin doctor 812 --json | jq -r '.devices[].findings[] | select(.status == \"fault\").mend'")]
+  napkin doctor 812 --json |
+      jq -r '.devices[].findings[] | select(.status == \"fault\").mend'")]
 pub(crate) struct Doctor {
     /// The program, with its children.
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
@@ -142,7 +145,7 @@ fn full(finding: &Finding) -> String {
     out.push_str(&filled(&format!("{label:>7}: "), seen));
     if let Some(mend) = finding.command() {
         // Never broken: it is there to be copied.
-        out.push_str(&format!("   mend: {mend}\n"));
+        out.push_str(&format!("    fix: {mend}\n"));
     }
     out.push('\n');
     out

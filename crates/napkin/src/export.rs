@@ -16,14 +16,17 @@ use crate::units;
 /// The arguments of `napkin export`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Metrics of each NAPI instance, by device and NAPI id; counters begin when napkin export does:
-  napkin_instance_info              1, with the policy in force, receive queues and interrupt as labels
+Metrics of each NAPI instance, by device and NAPI id; counters begin when
+napkin export does:
+  napkin_instance_info              1, with the policy in force, receive
+                                    queues and interrupt as labels
   napkin_packets_total napkin_interrupts_total
   napkin_polls_total                by=\"softirq\", \"thread\" or \"application\"
   napkin_empty_polls_total napkin_full_polls_total
   napkin_deferrals_total napkin_watchdogs_total napkin_suspensions_total
   napkin_thread_cpu_seconds_total   of the instance's own thread
-and with --latency histograms of the requests that were timed on the server's side (see napkin compare):
+and with --latency histograms of the requests that were timed on the server's
+side (see napkin compare):
   napkin_ring_wait_seconds          in the receive ring
   napkin_socket_wait_seconds        from delivery to the program's read
   napkin_service_seconds            from there to the answer
@@ -31,24 +34,35 @@ and with --latency histograms of the requests that were timed on the server's si
 and of the host:
   napkin_time_squeezes_total        by cpu
   napkin_cpu_seconds_total          by cpu and mode
-  napkin_changed_settings           by=\"napkin\": as napkin set them; \"other\": set by somebody else since
-  napkin_wishes                     state=\"held\", \"not_held\", \"refused\" or \"bad\": how what napkin keep wrote down is
-  napkin_notes                      reasons for which something is not known (napkin top shows them)
-A metric that is not known is not there. GET /metrics is answered, in the OpenMetrics form if the scraper
-asks for it, and nothing else; 16 connections at once, each for 5 seconds at most.
+  napkin_changed_settings           by=\"napkin\": as napkin set them; \"other\":
+                                    set by another program since
+  napkin_wishes                     state=\"held\", \"not_held\", \"refused\" or
+                                    \"bad\": how what napkin keep wrote down is
+  napkin_notes                      reasons for which something is not known
+                                    (napkin top shows them)
+A metric that is not known is not there. GET /metrics is answered, in the
+OpenMetrics form if the scraper asks for it, and nothing else; 16 connections
+at once, each for 5 seconds at most.
 
-At its start it gives up every right but CAP_BPF and CAP_PERFMON, which count polls: it can change
-nothing (for a --textfile in another user's directory it keeps CAP_DAC_OVERRIDE as well). Without
-CAP_SYS_PTRACE programs' epoll parameters are not seen, and the policy is named by what the instance is set to.
+At its start it gives up every right but CAP_BPF and CAP_PERFMON, which count
+polls: it can change nothing (for a --textfile in another user's directory it
+keeps CAP_DAC_OVERRIDE as well). Without CAP_SYS_PTRACE programs' epoll
+parameters are not seen, and the policy is named by what the instance is set
+to.
 
 Examples:
-  sudo napkin export                                  http://127.0.0.1:9917/metrics
+  sudo napkin export
+      http://127.0.0.1:9917/metrics
   sudo napkin export --listen unix:/run/napkin.sock
       then: curl --unix-socket /run/napkin.sock http://napkin/metrics
   sudo napkin export --latency
-      then: histogram_quantile(0.99, sum by (le) (rate(napkin_socket_wait_seconds_bucket[5m])))
-  sudo napkin export --textfile /var/lib/prometheus/node-exporter/napkin.prom --interval 15s
-  napkin export --engine                              the only engine that runs (see napkin serve)
+      then: histogram_quantile(0.99,
+        sum by (le) (rate(napkin_socket_wait_seconds_bucket[5m])))
+  sudo napkin export \\
+      --textfile /var/lib/prometheus/node-exporter/napkin.prom \\
+      --interval 15s
+  napkin export --engine
+      the only engine that runs (see napkin serve)
   sudo napkin export --once | promtool check metrics")]
 pub(crate) struct Export {
     /// Where to answer scrapes: IP:PORT or unix:PATH. Other hosts reach it only if the address is not
@@ -68,7 +82,7 @@ pub(crate) struct Export {
     #[arg(long, value_name = "SOCKET", num_args = 0..=1)]
     engine: Option<Option<PathBuf>>,
     /// Do not count polls: what is left costs the kernel's polls nothing.
-    #[arg(long, conflicts_with = "engine")]
+    #[arg(long = "no-poll-count", alias = "no-count", conflicts_with = "engine")]
     no_count: bool,
     /// Time requests, too, up to 2000 a second all of them, of more a sample: of all programs that
     /// serve in this network namespace. Refused without CAP_BPF and CAP_PERFMON.

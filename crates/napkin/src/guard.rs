@@ -47,7 +47,7 @@ impl Guard {
             Ok(guard) => {
                 for (ifname, holder) in guard.held_by_others().iter().filter(|_| !quiet) {
                     say(&format!(
-                        "note: {ifname} is held by {holder}, and nobody else can end a suspension there; \
+                        "note: {ifname} is held by {holder}, and no other process can end a suspension there; \
                          if that is napkin's keeper, it does for the programs of a wish's unit (napkin keep \
                          ... --unit)"
                     ));

@@ -14,24 +14,31 @@ use crate::table;
 
 /// What follows the options in its help.
 const HELP: &str = "\
-Rounds of a bounded load of napkin's own, between two network namespaces that vanish with it, time each
-step of delivery: system calls, switches and wake-ups by the clock; polls, softirqs, timers and interrupts
-by the kernel's trace points (eBPF, nothing is pinned). A cost is the median of the rounds, and its range
-the least and the most of them, from which --uncertainty draws. Nothing on this host is changed.
+Rounds of a bounded load of napkin's own, between two network namespaces that
+vanish with it, time each step of delivery: system calls, switches and
+wake-ups by the clock; polls, softirqs, timers and interrupts by the kernel's
+trace points (eBPF, nothing is pinned). A cost is the median of the rounds,
+and its range the least and the most of them, from which --uncertainty draws.
+Nothing on this host is changed.
 
-As root all of it is measured. Without, the veth, the trace points and memcached's own work are left out,
-each with the right that it needs; system calls, switches and wake-ups need none. With memcached installed
-its own work on a request is measured, too. What is not measured is said, and is what the built-in profile
-says that the file is based on.
+As root all of it is measured. Without, the veth, the trace points and
+memcached's own work are left out, each with the right that it needs; system
+calls, switches and wake-ups need none. With memcached installed its own work
+on a request is measured, too. What is not measured is said, and is what the
+built-in profile says that the file is based on.
 
-Two CPUs are kept busy meanwhile: on a machine that does other work the ranges get wide.
+Two CPUs are kept busy meanwhile: on a machine that does other work the ranges
+get wide.
 
 Examples:
   sudo napkin profile measure --out mine.toml
   napkin profile check mine.toml
-  sudo napkin bench memcached --world linux --policy base,defer20 --load 5k,20k
-  napkin bench memcached --world machine --profile mine.toml --policy base,defer20 --load 5k,20k
-  napkin bench memcached --world machine --profile mine.toml --load 20k --uncertainty 20
+  sudo napkin bench memcached --world linux --policy base,defer20 \\
+      --load 5k,20k
+  napkin bench memcached --world machine --profile mine.toml \\
+      --policy base,defer20 --load 5k,20k
+  napkin bench memcached --world machine --profile mine.toml --load 20k \\
+      --uncertainty 20
   sudo napkin profile measure --dev eth0 --out eth0.toml";
 
 #[derive(Debug, clap::Args)]

@@ -20,40 +20,53 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Arguments of `keep`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Writes a wish: a file NAME.toml in /etc/napkin ($NAPKIN_ETC). napkin.service (napkin keeper) holds it:
-it is applied at boot, and again when a link comes or is set up, a driver is loaded again, channels are
-changed (ethtool -L), or somebody else sets something else (irqbalance moves an interrupt). It is put back
-by napkin unkeep, and all of it when the service is stopped.
+Writes a wish: a file NAME.toml in /etc/napkin ($NAPKIN_ETC). napkin.service
+(napkin keeper) holds it: it is applied at boot, and again when a link comes
+or is set up, a driver is loaded again, channels are changed (ethtool -L), or
+another program sets something else (irqbalance moves an interrupt). It is put
+back by napkin unkeep, and all of it when the service is stopped.
 
-Devices are meant by name (* and ? stand for other characters), driver, or MAC address: all that is given
-must fit. Queues are receive queues by index. One queue has one wish: of two the later in the order of the
-files is not held, and both are named. What this kernel or device cannot do is said, and the rest is held.
+Devices are meant by name (* and ? stand for other characters), driver, or MAC
+address: all that is given must fit. Queues are receive queues by index. One
+queue has one wish: of two the later in the order of the files is not held,
+and both are named. What this kernel or device cannot do is said, and the rest
+is held.
 
 A file may be written by hand as well:
   policy = \"suspend20\"
   queues = \"0-3\"          without: all
-  cpus = \"2-5\"            queue i's interrupt and thread on the i-th; without: they stay
+  cpus = \"2-5\"            queue i's interrupt and thread on the i-th; without:
+                          they stay
   rt = 10                 SCHED_FIFO priority of the threads
   unit = \"web.service\"    whose programs are set, too
-  pin = true              and their threads moved to where their packets are polled
+  pin = true              and their threads moved to where their packets are
+                          polled
   [match]
-  name = \"eth*\"           and, or instead: driver = \"igb\", mac = \"52:54:00:12:34:56\"
-It has to be root's and writable by nobody else. --check says before a deploy whether it is right.
+  name = \"eth*\"           and, or instead: driver = \"igb\",
+                          mac = \"52:54:00:12:34:56\"
+It has to be root's and writable by nobody else. --check says before a deploy
+whether it is right.
 
-A policy that delays packets is refused for a device that carries the default route or this terminal's
-own connection, unless --yes is given.
+A policy that delays packets is refused for a device that carries the default
+route or this terminal's own connection, unless --yes is given.
 
-Exit code of --check: 0 if all can be held here, 1 if something cannot, 2 if a file is wrong.
-Exit code of --list: 0 if each is in force, 1 if one is not, 2 if a file is wrong.
+Exit code of --check: 0 if all can be held here, 1 if something cannot, 2 if a
+file is wrong.
+Exit code of --list: 0 if each is in force, 1 if one is not, 2 if a file is
+wrong.
 
 Examples:
-  sudo napkin keep suspend20 --dev eth0 --cpus 2-5    written to /etc/napkin/eth0.toml
+  sudo napkin keep suspend20 --dev eth0 --cpus 2-5
+      written to /etc/napkin/eth0.toml
   sudo napkin keep defer20 --driver igb --queues 0-3 --name cards
-  napkin keep --list                                  each wish, and whether it is in force now
-  napkin keep --check new/*.toml                      before they are copied to /etc/napkin
+  napkin keep --list
+      each wish, and whether it is in force now
+  napkin keep --check new/*.toml
+      before they are copied to /etc/napkin
   sudo napkin unkeep eth0
   sudo napkin keep suspend20 --dev eth0 --unit memcached.service
-  systemctl enable --now napkin                       the service; systemctl status napkin says what it holds")]
+  systemctl enable --now napkin
+      the service; systemctl status napkin says what it holds")]
 pub(crate) struct Keep {
     /// The policy: a preset, a member of a family, or one spelled out (see napkin policies).
     #[arg(value_parser = policy, required_unless_present_any = ["check", "list"])]
@@ -73,8 +86,8 @@ pub(crate) struct Keep {
     /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round.
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
-    /// Real-time priority (SCHED_FIFO) of the NAPI threads.
-    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
+    /// Real-time priority (SCHED_FIFO) of the NAPI threads, 1 to 99.
+    #[arg(long, value_name = "PRIO", value_parser = units::priority)]
     rt: Option<u8>,
     /// Also set the programs of this unit, as napkin attach does, from when they start until they end:
     /// memcached.service, or the path of a control group, /work.slice/memcached.service.
@@ -104,7 +117,8 @@ pub(crate) struct Keep {
 /// Arguments of `unkeep`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Removes the wish's file. napkin.service, if it runs, then puts back what it had set for it.
+Removes the wish's file. napkin.service, if it runs, then puts back what it
+had set for it.
 
 Example:
   sudo napkin unkeep eth0")]
@@ -116,30 +130,35 @@ pub(crate) struct Unkeep {
 /// Arguments of `keeper`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What napkin.service runs: holds the wishes of /etc/napkin ($NAPKIN_ETC) until SIGTERM or Ctrl-C, and then
-puts everything back. SIGHUP reads them again; a change of the directory is noticed by itself.
+What napkin.service runs: holds the wishes of /etc/napkin ($NAPKIN_ETC) until
+SIGTERM or Ctrl-C, and then puts everything back. SIGHUP reads them again; a
+change of the directory is noticed by itself.
 
-It sleeps until something tells of a change: netlink's notices of links, of ethtool's settings and of
-devices; a write to an interrupt's smp_affinity or to a device's files in sysfs; a change of the wishes.
-A setting changed by napi-set, or a thread moved by taskset, tells nobody: that is found by the look that
---look asks for.
+It sleeps until it is notified of a change: netlink's notices of links, of
+ethtool's settings and of devices; a write to an interrupt's smp_affinity or
+to a device's files in sysfs; a change of the wishes. A setting changed by
+napi-set, or a thread moved by taskset, is not notified: that is found by the
+look that --look asks for.
 
-Each change is written to the journal before it is made: after kill -9 the next keeper goes on, or napkin
-restore puts everything back. While it holds a device no other napkin changes it.
-Programs of a wish's unit are set from when they start until they end, as napkin attach does: what they open
-later is looked for every 250 ms, and a guard watches for queues that they starve. Without such a wish, or
-while none of them runs, it sleeps.
+Each change is written to the journal before it is made: after kill -9 the
+next keeper goes on, or napkin restore puts everything back. While it holds a
+device no other napkin changes it. Programs of a wish's unit are set from when
+they start until they end, as napkin attach does: what they open later is
+looked for every 250 ms, and a guard watches for queues that they starve.
+Without such a wish, or while none of them runs, it sleeps.
 
-It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of units CAP_SYS_PTRACE, CAP_BPF and
-CAP_PERFMON, and CAP_DAC_READ_SEARCH for those of other users (programs.conf: packaging/napkin.service.d, or
+It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of
+units CAP_SYS_PTRACE, CAP_BPF and CAP_PERFMON, and CAP_DAC_READ_SEARCH for
+those of other users (programs.conf: packaging/napkin.service.d, or
 /usr/share/napkin/napkin.service.d).
 
-Exit code: 0 after a signal, if all was put back; 1 if something is left, or it cannot start.
+Exit code: 0 after a signal, if all was put back; 1 if something is left, or
+it cannot start.
 
 Example:
   sudo napkin keeper --look never")]
 pub(crate) struct KeeperArgs {
-    /// Look at everything this often, though nothing told of a change; or never.
+    /// Look at everything this often, though no change was notified; or never.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = look)]
     look: Look,
 }

@@ -14,34 +14,37 @@ const UNSTARTED: u8 = 125;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Starts an unmodified program under a policy: its epoll contexts (and sockets, if the policy has
-options for them), those of its children too, are set from outside as they are opened; with --dev
-the device is set before the program starts, and put back after it has ended. There is no preload
-and no patch, so that statically linked programs work as well.
+Starts an unmodified program under a policy: its epoll contexts (and sockets,
+if the policy has options for them), those of its children too, are set from
+outside as they are opened; with --dev the device is set before the program
+starts, and put back after it has ended. There is no preload and no patch, so
+that statically linked programs work as well.
 
-A signal that only napkin got is passed on after 50 ms (up to 250 ms on a busy machine); one that
-went to the whole process group or control group (a terminal, timeout, systemd) has reached the
-program as well, and is not. Two small processes beside napkin (signal-witness) tell which of them
-it was.
+A signal that only napkin got is passed on after 50 ms (up to 250 ms on a busy
+machine); one that went to the whole process group or control group (a
+terminal, timeout, systemd) has reached the program as well, and is not. Two
+small processes beside napkin (signal-witness) tell which of them it was.
 
-The exit code is the program's; if a signal ended it, the same ends napkin. 127: there is no such
-program; 126: it cannot be executed; 125: napkin could not start it, or the program's own code was 0
-and not everything could be set or put back.
-If the program leaves processes behind (a daemon), napkin stays until the last has ended. napkin's
-own messages go to standard error.
+The exit code is the program's; if a signal ended it, the same ends napkin.
+127: there is no such program; 126: it cannot be executed; 125: napkin could
+not start it, or the program's own code was 0 and not everything could be set
+or put back. If the program leaves processes behind (a daemon), napkin stays
+until the last has ended. napkin's own messages go to standard error.
 
-Under a policy that suspends interrupts --guard watches for a queue that the program starves; napkin
-attach --help says how that comes.
+Under a policy that suspends interrupts --guard watches for a queue that the
+program starves; napkin attach --help says how that comes.
 
 Examples:
-  sudo napkin run --policy suspend20 --dev eth0 -- memcached -u memcache -t 4 -N 4
-                                    a thread for each of four queues
-  sudo napkin run --policy suspend20 --dev eth0 --cpus 2-5 --pin -- memcached -u memcache -t 4 -N 4
-                                    each thread beside the packets that it waits for
+  sudo napkin run --policy suspend20 --dev eth0 \\
+      -- memcached -u memcache -t 4 -N 4
+      a thread for each of four queues
+  sudo napkin run --policy suspend20 --dev eth0 --cpus 2-5 --pin \\
+      -- memcached -u memcache -t 4 -N 4
+      each thread beside the packets that it waits for
   napkin run --policy napibusy -q -- nginx -g 'daemon off;'
-                                    the program only; napkin apply has set the device
+      the program only; napkin apply has set the device
   napkin run --policy base -- PROGRAM
-                                    the same program for comparison
+      the same program for comparison
 Then: napkin doctor $(pidof memcached), which says whether the mode is active")]
 pub(crate) struct Run {
     #[command(flatten)]

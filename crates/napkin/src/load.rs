@@ -28,28 +28,37 @@ enum Asked {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-One thread polls the device and never sleeps; give it a CPU that the service does not use (--cpu). A rate is
-kept whatever the service does, and a latency begins when a request was due: what is late on this side is
-told and charged. With --rate max datagrams go as fast as the device takes them, and each connection asks
-again as soon as it was answered. Ctrl-C ends it early, with what was measured.
+One thread polls the device and never sleeps; give it a CPU that the service
+does not use (--cpu). A rate is kept whatever the service does, and a latency
+begins when a request was due: what is late on this side is reported and
+charged. With --rate max datagrams go as fast as the device takes them, and
+each connection asks again as soon as it was answered. Ctrl-C ends it early,
+with what was measured.
 
 The service is on the same network: there are no routers. Over IPv6 there are
 datagrams only. On an AF_XDP device all traffic of the queue has
-to be ours (:all), for somebody has to be found by ARP.
+to be ours (:all), for the service has to be found by ARP.
 
-With --pcap the frames of a file (pcap or pcapng, Ethernet) are sent in place of requests: each as long after the
-first as it was captured, or by --rate. They are sent as they stand in the file, unless other addresses are asked
-for; then their checksums follow. The file is read as it is sent, so it may be longer than the memory. Frames
-that a device cannot take are left out and counted; a file that makes no sense is refused with the byte where.
+With --pcap the frames of a file (pcap or pcapng, Ethernet) are sent in place
+of requests: each as long after the first as it was captured, or by --rate.
+They are sent as they stand in the file, unless other addresses are asked for;
+then their checksums follow. The file is read as it is sent, so it may be
+longer than the memory. Frames that a device cannot take are left out and
+counted; a file that makes no sense is refused with the byte where.
 
 Examples:
   napkin serve echo --device vhost:/run/nk0.sock --cpus 0
-  napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 --rate 1M --cpu 1
-  napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 --rate max --bytes 18 --flows 4
-  sudo napkin load memcached --device tap:nk0 --address 10.99.0.1/24 --to 10.99.0.2:11211 --rate 50k
-  sudo napkin load memcached --device xdp:veth1:0:all --address 10.1.0.9/24 --to 10.1.0.1:11211 --rate max
+  napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 \\
+      --rate 1M --cpu 1
+  napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 \\
+      --rate max --bytes 18 --flows 4
+  sudo napkin load memcached --device tap:nk0 --address 10.99.0.1/24 \\
+      --to 10.99.0.2:11211 --rate 50k
+  sudo napkin load memcached --device xdp:veth1:0:all --address 10.1.0.9/24 \\
+      --to 10.1.0.1:11211 --rate max
   napkin load --pcap morning.pcapng --device virtio-user:/run/nk0.sock
-  sudo napkin load --pcap dns.pcap --device xdp:veth1:0:all --rate 100k --repeat 10 --dst-mac 02:00:00:00:00:01")]
+  sudo napkin load --pcap dns.pcap --device xdp:veth1:0:all --rate 100k \\
+      --repeat 10 --dst-mac 02:00:00:00:00:01")]
 pub(crate) struct Load {
     /// What is asked.
     #[arg(required_unless_present = "pcap", conflicts_with = "pcap")]
@@ -76,10 +85,11 @@ pub(crate) struct Load {
     /// napkin serve.
     #[arg(long, value_name = "DEVICE")]
     device: DeviceSpec,
-    /// Who is asked.
+    /// The service's address and port, as in 10.99.0.1:7 or [fd00:99::1]:7 (IPv6: udp only).
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
+        value_parser = service,
         required_unless_present = "pcap",
         conflicts_with = "pcap"
     )]
@@ -123,6 +133,10 @@ pub(crate) struct Load {
 const USUAL_RATE: u64 = 10_000;
 /// How long it is measured, unless it is said.
 const USUAL_TIME: Duration = Duration::from_secs(5);
+
+fn service(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "give ADDRESS:PORT, as in 10.99.0.1:7 or [fd00:99::1]:7")
+}
 
 /// Asks, or sends a file again, and prints what was seen.
 pub(crate) fn load(args: &Load) -> Result<(), Failure> {

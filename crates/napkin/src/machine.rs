@@ -4,6 +4,7 @@ use std::path::Path;
 
 use napkin_machine::profile::Profile;
 use napkin_measure::report::{Progress, Report, file};
+use napkin_policy::text::quoted;
 use napkin_workload::machine::perfetto;
 use napkin_workload::machine::{Plan, PlanError, Scenario};
 use napkin_workload::{Interrupt, WORKLOADS, Workload};
@@ -45,7 +46,11 @@ pub(crate) fn scenario(
     let mut all = WORKLOADS.iter().filter_map(modelled);
     all.clone().find(|(workload, _)| workload.name() == name).ok_or_else(|| {
         let known: Vec<&str> = all.by_ref().map(|(workload, _)| workload.name()).collect();
-        Failure::Usage(format!("the machine has no {name} yet; it has {}", known.join(", ")))
+        Failure::Usage(format!(
+            "no workload is called '{}'; the modelled host runs {}",
+            quoted(name),
+            known.join(", ")
+        ))
     })
 }
 

@@ -13,7 +13,8 @@ use crate::failure::{Failure, print};
 #[command(after_help = "\
 Examples:
   napkin completions bash > ~/.local/share/bash-completion/completions/napkin
-  napkin completions zsh > ~/.zfunc/_napkin          (with fpath+=~/.zfunc before compinit)
+  napkin completions zsh > ~/.zfunc/_napkin
+      (with fpath+=~/.zfunc before compinit)
   napkin completions fish > ~/.config/fish/completions/napkin.fish")]
 pub(crate) struct Completions {
     /// The shell to complete for.

@@ -7,7 +7,7 @@ use crate::units;
 
 /// What is modelled.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Modelled host")]
+#[command(next_help_heading = "Load and modelled host")]
 pub(crate) struct Modelled {
     /// The host: a profile's name (napkin profile list) or a TOML file. [default: the testbed that the
     /// workload was published with]

@@ -10,7 +10,7 @@ use napkin_linux::apply::Linux;
 use napkin_linux::attach::{Detail, Lines};
 use napkin_linux::doctor::{Request, gather};
 use napkin_linux::journal::Store;
-use napkin_linux::placement::{Irqbalance, Now, Placement, carry_out, carry_workers};
+use napkin_linux::placement::{Irqbalance, Now, PlaceError, Placement, carry_out, carry_workers};
 use napkin_linux::show::ranges;
 use napkin_os::sched::CpuList;
 use serde_json::json;
@@ -24,24 +24,30 @@ const WINDOW: Duration = Duration::from_millis(300);
 /// The arguments of `napkin place`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A queue's packets cost least where its interrupt, its thread and the worker that reads them are on one
-CPU. This finds a CPU for each queue: of the device's NUMA node before another, a core of its own before
-a core's second CPU (SMT), CPU 0 last, and no CPU that the host keeps isolated (isolcpus), unless that is
-where the program may run. Whoever is in a good place stays.
+A queue's packets cost least where its interrupt, its thread and the worker
+that reads them are on one CPU. This finds a CPU for each queue: of the
+device's NUMA node before another, a core of its own before a core's second
+CPU (SMT), CPU 0 last, and no CPU that the host keeps isolated (isolcpus),
+unless that is where the program may run. What is in a good place stays.
 
-It shows the plan. With --apply it is carried out: each change is journalled, and napkin restore puts
-it back. The policy stays as it is. irqbalance, if it runs, is told over its own socket to leave these
-interrupts alone, until it is started again (for good: its option --banirq).
+It shows the plan. With --apply it is carried out: each change is journalled,
+and napkin restore puts it back. The policy stays as it is. irqbalance, if it
+runs, is told over its own socket to leave these interrupts alone, until it is
+started again (for good: its option --banirq).
 
-A service to which systemd gives other CPUs (CPUAffinity= of its unit, a drop-in or system.conf) is told of, with file and
-line: its next start would undo the plan.
+A service to which systemd gives other CPUs (CPUAffinity= of its unit, a
+drop-in or system.conf) is reported, with file and line: its next start would
+undo the plan.
 
 Moving an interrupt takes root (/proc/irq), a program's threads CAP_SYS_NICE.
 
 Examples:
-  sudo napkin place --dev eth0 --pid $(pidof memcached)            the plan
-  sudo napkin place --dev eth0 --pid $(pidof memcached) --apply    carried out
-  sudo napkin place --dev eth0 --cpus 4-7                          on these CPUs
+  sudo napkin place --dev eth0 --pid $(pidof memcached)
+      the plan
+  sudo napkin place --dev eth0 --pid $(pidof memcached) --apply
+      carried out
+  sudo napkin place --dev eth0 --cpus 4-7
+      on these CPUs
 See also: napkin apply --cpus, napkin attach --pin, napkin doctor")]
 pub(crate) struct PlaceArgs {
     /// The device whose queues are to be placed.
@@ -79,6 +85,12 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
     let node = Sysfs::open(&links).ok().and_then(|sysfs| sysfs.numa_node(ifname));
     let within = args.cpus.as_ref().map(|list| list.0.as_slice());
     let placement = Placement::of(facts, &Topology::read(), node, within);
+    if placement.rows.is_empty() {
+        return Err(match facts.device.why_none() {
+            Some(why) => Failure::Failed(format!("there is nothing to place: {why}")),
+            None => Failure::of(PlaceError::Nothing { ifname: ifname.clone() }),
+        });
+    }
     if args.json {
         print_json(&json!(placement))?;
     } else {

@@ -1,6 +1,6 @@
 //! `napkin policies`: the table of all, or the long form of one.
 
-use napkin_policy::{FAMILIES, Family, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset};
+use napkin_policy::{FAMILIES, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};
@@ -9,10 +9,14 @@ use crate::table;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  napkin policies                      all of them, one line each
-  napkin policies suspend20            one, with what it costs and its values
-  napkin policies hold250              a member of a family
-  napkin policies defer20,hold=50us    one that is spelled out, with what will not do what it says")]
+  napkin policies
+      all of them, with what each costs and sets, and all keys
+  napkin policies suspend20
+      one, with what it costs and its values
+  napkin policies hold250
+      a member of a family
+  napkin policies defer20,hold=50us
+      one that is spelled out, with what will not do what it says")]
 pub(crate) struct Policies {
     /// A policy: a preset, a member of a family, or one spelled out.
     name: Option<String>,
@@ -106,13 +110,11 @@ fn one(text: &str, json: bool) -> Result<(), Failure> {
         .map_err(|error: napkin_policy::PolicyError| Failure::Usage(error.to_string()))?;
     // A policy that was spelled out may turn out to have a name.
     let name = policy.to_string();
-    let (proposal, what, cost) = explanation(&policy, &name).unwrap_or((
-        "yours",
-        "As spelled out below.",
-        "What its parts cost.",
-    ));
+    let (proposal, what, cost) = explanation(&policy, &name).unwrap_or_else(|| {
+        ("yours", "As spelled out below.".to_owned(), "What its parts cost.".to_owned())
+    });
     if json {
-        return print_json(&explained(&name, proposal, what, cost, &policy));
+        return print_json(&explained(&name, proposal, &what, &cost, &policy));
     }
     let mut out = format!("{name}  ({proposal})\n\n{what}\nCosts: {cost}\n\nValues");
     let changed: Vec<_> = KEYS
@@ -133,13 +135,20 @@ fn one(text: &str, json: bool) -> Result<(), Failure> {
 }
 
 /// Whose it is, what it does and what it costs, if it has a name.
-fn explanation(policy: &Policy, name: &str) -> Option<(&'static str, &'static str, &'static str)> {
+fn explanation(policy: &Policy, name: &str) -> Option<(&'static str, String, String)> {
     if let Some(Preset { proposal, what, cost, .. }) = Preset::find(name) {
-        return Some((proposal, what, cost));
+        return Some((proposal, (*what).to_owned(), (*cost).to_owned()));
     }
-    let Family { proposal, what, cost, .. } =
-        FAMILIES.iter().find(|family| family.member(policy).is_some())?;
-    Some((proposal, what, cost))
+    FAMILIES.iter().find_map(|family| {
+        let number = family.member(policy)?;
+        Some((family.proposal, numbered(family.what, number), numbered(family.cost, number)))
+    })
+}
+
+/// A family's text, of the member with this number.
+fn numbered(text: &str, microseconds: u32) -> String {
+    text.replace("N us", &format!("{microseconds} us"))
+        .replace("deferN", &format!("defer{microseconds}"))
 }
 
 fn explained(name: &str, proposal: &str, what: &str, cost: &str, policy: &Policy) -> Value {

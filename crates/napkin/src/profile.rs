@@ -18,10 +18,11 @@ use crate::table;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A profile is a TOML file with the constants of one host: its CPUs, kernel, NIC, link, and what each step
-of delivery costs. Each constant has a unit and a source, or the range in which it was fitted, or the
-reason why it is assumed.
-docs/profiles.md tells how to write one; with based-on = \"epyc-7662\" it states only what differs.
+A profile is a TOML file with the constants of one host: its CPUs, kernel,
+NIC, link, and what each step of delivery costs. Each constant has a unit and
+a source, or the range in which it was fitted, or the reason why it is
+assumed. docs/profiles.md tells how to write one; with based-on = \"epyc-7662\"
+it states only what differs.
 
 Examples:
   napkin profile list
@@ -191,8 +192,7 @@ fn check_one(name: &str) -> Result<(), Failure> {
         let inherited: Vec<&Key> =
             profile.constants().filter(|it| it.inherited).map(|it| it.key).collect();
         text += &format!(
-            "based on {base}: {} of the constants its own, {} merely inherited (nobody has said them of this \
-             host):\n",
+            "based on {base}: {} of the constants its own, {} merely inherited (not stated for this host):\n",
             all - inherited.len(),
             inherited.len()
         );

@@ -21,18 +21,25 @@ const KERNEL: &str = "kernel";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Published beside modelled, cell by cell, with the error; figures that the profile was fitted to are
-marked; where the publication's estimator is not what its name says, the true figure stands there, too.
-Below: what the model was asked to show, and what it missed. A miss is no failure of the command.
-Ctrl-C prints what there is and leaves a file from which --resume goes on, to the same bytes.
+Published beside modelled, cell by cell, with the error; figures that the
+profile was fitted to are marked; where the publication's estimator is not
+what its name says, the true figure stands there, too. Below: what the model
+was asked to show, and what it missed. A miss is no failure of the command.
+Ctrl-C prints what there is and leaves a file from which --resume goes on, to
+the same bytes.
 
 Examples:
-  napkin reproduce                                  all of them, in some minutes
-  napkin reproduce 2024 2018 --report page.html     two, with the plots people know
+  napkin reproduce
+      all of them, in some minutes
+  napkin reproduce 2024 2018 --report page.html
+      two, with the plots people know
   napkin reproduce all --quick                      one short run of each cell
-  napkin reproduce 2024 --quick --uncertainty 20    how sure its figures and orders are
-  napkin reproduce kernel --table scenarios.csv     a table of your own, of the same form
-  napkin reproduce kernel --causes 64               what cures the rows that are off")]
+  napkin reproduce 2024 --quick --uncertainty 20
+      how sure its figures and orders are
+  napkin reproduce kernel --table scenarios.csv
+      a table of your own, of the same form
+  napkin reproduce kernel --causes 64
+      what cures the rows that are off")]
 pub(crate) struct Reproduce {
     /// 2007, 2018, 2020, 2024, 2025, kernel, or all.
     #[arg(value_name = "EXPERIMENT", default_value = "all")]
@@ -51,14 +58,20 @@ pub(crate) struct Reproduce {
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<PathBuf>,
     /// Runs of each cell, each with a seed of its own.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    seeds: u64,
+    #[arg(
+        long,
+        visible_alias = "seeds",
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u64).range(1..=10_000)
+    )]
+    repetitions: u64,
     /// The first seed.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Draw all fitted and assumed constants N times within their ranges, with seeds of their own: every
     /// figure with the interval of nine draws in ten, every order of two policies with the part of the
-    /// draws that keeps it. Each draw takes as long as --seeds 1.
+    /// draws that keeps it. Each draw takes as long as --repetitions 1.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     uncertainty: u64,
     /// Draw each change of the model that may tell why a row is off N times, on every row; for 'kernel'. 0
@@ -66,7 +79,7 @@ pub(crate) struct Reproduce {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=10_000))]
     causes: Option<u64>,
     /// Virtual time of a cell, as in 1s. [default: each experiment's own]
-    #[arg(long = "virtual", value_name = "TIME", value_parser = units::virtual_time)]
+    #[arg(long, visible_alias = "virtual", value_name = "TIME", value_parser = units::virtual_time)]
     window: Option<u64>,
     /// Runs at a time. [default: as many as there are CPUs]
     #[arg(long, value_name = "N")]
@@ -128,7 +141,7 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     check(files())?;
     let stream = files().any(file::is_stream);
     let options = Options {
-        repetitions: args.seeds,
+        repetitions: args.repetitions,
         seed: args.seed,
         virtual_s: args.window.map(|window| window as f64 / 1e9),
         profile: args.profile.clone(),

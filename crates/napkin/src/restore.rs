@@ -11,13 +11,14 @@ use crate::table::changed;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Puts back what napkin apply, run and attach have changed and not put back themselves: what each
-setting was before napkin first changed it, as the journal says. It works after a crash and after
-kill -9, and can itself be interrupted and started again.
+Puts back what napkin apply, run and attach have changed and not put back
+themselves: what each setting was before napkin first changed it, as the
+journal says. It works after a crash and after kill -9, and can itself be
+interrupted and started again.
 
-What somebody else changed after napkin is told of and left alone, and stays in the journal:
---force puts it back too, --forget leaves it for good. A device that another napkin holds (apply
---for, run --dev) is left to that one.
+What another program changed after napkin is reported and left alone, and
+stays in the journal: --force puts it back too, --forget leaves it for good. A
+device that another napkin holds (apply --for, run --dev) is left to that one.
 
 Exit code: 0 if all is as it was, 1 if something is left.
 
@@ -30,7 +31,7 @@ pub(crate) struct Restore {
     /// Only this device; without, every device of this network namespace, and every process.
     #[arg(long, value_name = "DEV")]
     dev: Option<String>,
-    /// Also what somebody else has changed since.
+    /// Also put back what another program has changed since.
     #[arg(long)]
     force: bool,
     /// Forget what could not be put back.

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             match event {
                 Event::Gone(device) => {
                     say(&format!(
-                        "device {device} has gone: somebody removed it; the others go on"
+                        "device {device} has gone: another program removed it; the others go on"
                     ));
                 }
                 Event::Trouble(trouble) => say(trouble),

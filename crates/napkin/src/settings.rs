@@ -3,7 +3,7 @@
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use napkin_policy::{INSTANCE_KEYS, Key, Takes};
+use napkin_policy::{INSTANCE_KEYS, Key, Policy, Takes, Time};
 
 /// What can be set. Nothing else is changed.
 #[derive(Debug, Clone)]
@@ -36,7 +36,7 @@ impl Args for Settings {
         let weight = Arg::new("weight")
             .value_name("N")
             .value_parser(clap::value_parser!(u64))
-            .help("frames that a poll outside busy polling may take");
+            .help("Frames that a poll outside busy polling may take, as in 64");
         command.args(INSTANCE_KEYS.iter().map(option)).arg(weight.long("weight"))
     }
 
@@ -45,8 +45,22 @@ impl Args for Settings {
     }
 }
 
+/// What a key does, what it takes and at most, and what it is where nothing was set.
+fn help(key: &Key) -> String {
+    let mut what = key.what.to_owned();
+    if let Some(first) = what.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let takes = match key.takes {
+        Takes::Choice(_) => String::new(),
+        Takes::Count { .. } => format!(": {}", key.takes),
+        Takes::Time => format!(", as in 20us; at most {}", Time(key.takes.max())),
+    };
+    format!("{what}{takes} (in base: {})", key.value(&Policy::BASE))
+}
+
 fn option(key: &'static Key) -> Arg {
-    let arg = Arg::new(key.name).long(key.name).help(key.what);
+    let arg = Arg::new(key.name).long(key.name).help(help(key));
     match key.takes {
         Takes::Choice(words) => {
             let name = if key.takes.is_switch() { "on|off" } else { "MODE" };
@@ -59,4 +73,23 @@ fn option(key: &'static Key) -> Arg {
 
 fn read(key: &'static Key) -> impl Fn(&str) -> Result<String, String> + Clone {
     |text: &str| key.read(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_s_help_has_its_limit_an_example_and_its_usual_value() {
+        let help = |name| help(Key::find(name).expect(name));
+        assert_eq!(
+            help("defer-hard-irqs"),
+            "Empty polls before interrupts are allowed again: 0 to 2147483647 (in base: 0)"
+        );
+        assert_eq!(
+            help("gro-flush-timeout"),
+            "Time from one deferred poll to the next, as in 20us; at most 10s (in base: 0)"
+        );
+        assert!(help("feedback").ends_with("receivers are full (in base: off)"));
+    }
 }

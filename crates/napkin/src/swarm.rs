@@ -23,12 +23,14 @@ const TWICE: u64 = 16;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A seed says everything: the machine, its costs, scheduler and driver, the policies, who sends what, and
-which faults fall when (interrupts lost or late, applications that stall, contexts that vanish, modes
-that change, a link that flaps). All invariants of docs/design.md are checked after every event. One
-seed in 16 is run twice and compared byte for byte. A seed that breaks something is printed and
-replays exactly; the exit code is then 1. Ctrl-C says how far it came and leaves a file from which
---resume goes on; more --minutes, or later --seeds, may be given then.
+A seed says everything: the machine, its costs, scheduler and driver, the
+policies, who sends what, and which faults fall when (interrupts lost or late,
+applications that stall, contexts that vanish, modes that change, a link that
+flaps). All invariants of docs/design.md are checked after every event. One
+seed in 16 is run twice and compared byte for byte. A seed that breaks
+something is printed and replays exactly; the exit code is then 1. Ctrl-C says
+how far it came and leaves a file from which --resume goes on; more --minutes,
+or later --seeds, may be given then.
 
 Examples:
   napkin swarm --minutes 10

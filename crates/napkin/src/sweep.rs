@@ -21,30 +21,39 @@ use crate::{outputs, units};
     subcommand_negates_reqs = true,
     subcommand_help_heading = "What to do with its files",
     after_help = "\
-What can be varied: policy (names, or one that is spelled out a --vary), any key of a policy
-(gro-flush-timeout, hold ...: on top of the policy), load, seed (1..5 is five seeds) and any constant of
-the profile (cost.poll, nic.ring ...). draw=1..20 draws all fitted and assumed constants of the profile
-twenty times within their ranges (0 is the profile as it is), as does --uncertainty 20. The cross product
-is run; the last --vary changes fastest.
+What can be varied: policy (names, or one that is spelled out a --vary), any
+key of a policy (gro-flush-timeout, hold ...: on top of the policy), load,
+seed (1..5 is five seeds) and any constant of the profile (cost.poll, nic.ring
+...). draw=1..20 draws all fitted and assumed constants of the profile twenty
+times within their ranges (0 is the profile as it is), as does --uncertainty
+20. The cross product is run; the last --vary changes fastest.
 
-First the size and the time that one point took are told. Points are appended to the file as they
-finish; at the end the file is sorted, and the same sweep gives the same bytes on any number of CPUs. A
-sweep that was ended goes on with --resume, also with more values than before; Ctrl-C says how far it
-came and how it goes on. The columns: which sweep, which point of how many, the program and its other
-settings, what was varied, the figures of the JSON report, and why a point has none.
+First the size and the time that one point took are reported. Points are
+appended to the file as they finish; at the end the file is sorted, and the
+same sweep gives the same bytes on any number of CPUs. A sweep that was ended
+goes on with --resume, also with more values than before; Ctrl-C says how far
+it came and how it goes on. The columns: which sweep, which point of how many,
+the program and its other settings, what was varied, the figures of the JSON
+report, and why a point has none.
 
-On several machines: --shard 3/64 runs the points whose own settings hash to the third of 64 parts, so
-that a value more moves no point; napkin sweep merge makes one file of theirs, with the bytes of a
-single run. docs/sweeps.md has the hash; examples/ runs shards by HyperQueue and by Slurm.
+On several machines: --shard 3/64 runs the points whose own settings hash to
+the third of 64 parts, so that a value more moves no point; napkin sweep merge
+makes one file of theirs, with the bytes of a single run. docs/sweeps.md has
+the hash; examples/ runs shards by HyperQueue and by Slurm.
 
 Examples:
-  napkin sweep memcached --vary policy=base,suspend20 --vary load=200k,600k,max --out a.csv
-  napkin sweep memcached --policy suspend20 --vary gro-flush-timeout=5us,20us,80us \\
+  napkin sweep memcached --vary policy=base,suspend20 \\
+      --vary load=200k,600k,max --out a.csv
+  napkin sweep memcached --policy suspend20 \\
+      --vary gro-flush-timeout=5us,20us,80us \\
       --vary seed=1..5 --load 600k --out timeout.csv --resume
-  napkin sweep udp-sink --vary load=5000,13000,21000 --vary cost.interrupt-entry=1us,10us --out b.csv
-  napkin sweep memcached --vary load=200k,600k --vary seed=1..500 --shard 3/64 --out part-3.csv --resume
+  napkin sweep udp-sink --vary load=5000,13000,21000 \\
+      --vary cost.interrupt-entry=1us,10us --out b.csv
+  napkin sweep memcached --vary load=200k,600k --vary seed=1..500 \\
+      --shard 3/64 --out part-3.csv --resume
   napkin sweep merge part-*.csv --out all.csv
-  napkin sweep plot all.csv --x load --y p99,cpu_work --by policy --out all.html"
+  napkin sweep plot all.csv --x load --y p99,cpu_work --by policy \\
+      --out all.html"
 )]
 pub(crate) struct Sweep {
     #[command(subcommand)]
@@ -55,7 +64,7 @@ pub(crate) struct Sweep {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make the file of a whole sweep of the files of its shards.
+    /// Merge the files of all shards into the file of the whole sweep.
     ///
     /// The bytes are those of a single run. Files that do not fit together (other columns, settings,
     /// version, profile or seed), a point that is in two with different figures, and points that are

@@ -13,40 +13,59 @@ use crate::units;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each line is a NAPI instance: what a device's queue is polled by. Rates are by the second.
-  rx irq cpu           its receive queues, its interrupt, the CPU of its last poll (or its thread)
+Each line is a NAPI instance: what a device's queue is polled by. Rates are
+per second.
+  rx irq cpu           its receive queues, its interrupt, the CPU of its last
+                       poll (or its thread)
   packets intr polls   packets, interrupts, polls
-  softirq thread app   polls by who polled: a softirq, a thread, an application that busy polls
-  empty full           of all polls, those that found nothing; polls that used their whole budget
-  defer wdog           timers armed in the place of an interrupt, and timers that fired
+  softirq thread app   polls by who polled: a softirq, a thread, an
+                       application that busy polls
+  empty full           of all polls, those that found nothing; polls that used
+                       their whole budget
+  defer wdog           timers armed in the place of an interrupt, and timers
+                       that fired
   suspend              waits of applications that suspended the interrupt
-  squeeze              softirq rounds that were cut short on that CPU, whichever instance's
+  squeeze              softirq rounds that were cut short on that CPU,
+                       whichever instance's
   thr-cpu              CPU that its thread uses
-  ring99               with --latency: 99 of 100 requests waited no longer in its ring
-  socket99 service99   nor from delivery to the program's read, nor from there to the answer
-  mode owners          the policy in force; the programs whose sockets it serves
-A dash is what is not known; a note says why, and which right it needs. It also stands for the empty
-polls of an instance that was not polled, and the CPU of one without a thread.
-On a narrow terminal the less important columns are left out: select a line with the arrows to
-read them. Keys: h shows them all; q ends it.
+  ring99               with --latency: 99 of 100 requests waited no longer in
+                       its ring
+  socket99 service99   nor from delivery to the program's read, nor from there
+                       to the answer
+  policy owners        the policy in force; the programs whose sockets it
+                       serves
+A dash is what is not known; a note says why, and which right it needs. It
+also stands for the empty polls of an instance that was not polled, and the
+CPU of one without a thread.
+On a narrow terminal the less important columns are left out: select a line
+with the arrows to read them. Keys: h shows them all; q ends it.
 
---latency times requests on the server's side, as napkin compare does (see there what is seen and what is
-not): of all programs that serve in this network namespace, up to 10 000 a second all, of more a sample
-of the time. A percentile is shown from 1000 timed requests in an interval on: --interval 10s for few.
+--latency times requests on the server's side, as napkin compare does (see
+there what is seen and what is not): of all programs that serve in this
+network namespace, up to 10 000 a second all, of more a sample of the time. A
+percentile is shown from 1000 timed requests in an interval on: --interval 10s
+for few.
 
-Only the network namespace in which it runs is watched. Counting polls takes CAP_BPF and
-CAP_PERFMON, and costs every poll in it some 0.1 us while it runs (--no-count); other users' programs take
-CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH. Without them the rest is shown; --latency takes the first two and is refused
-without them.
+Only the network namespace in which it runs is watched. Counting polls takes
+CAP_BPF and CAP_PERFMON, and costs every poll in it some 0.1 us while it runs
+(--no-poll-count); other users' programs take CAP_SYS_PTRACE and
+CAP_DAC_READ_SEARCH. Without them the rest is shown; --latency takes the first
+two and is refused without them.
 
 Examples:
-  sudo napkin top                              the kernel's instances
-  sudo napkin top --filter 'eth0 memcached'    those of a device that serve a program
-  sudo ip netns exec NAME napkin top           those of another network namespace
-  napkin top --engine                          the only engine that runs (see napkin serve)
-  sudo napkin top --latency --sort socket99    which queue's requests wait longest for their program
+  sudo napkin top
+      the kernel's instances
+  sudo napkin top --filter 'eth0 memcached'
+      those of a device that serve a program
+  sudo ip netns exec NAME napkin top
+      those of another network namespace
+  napkin top --engine
+      the only engine that runs (see napkin serve)
+  sudo napkin top --latency --sort socket99
+      which queue's requests wait longest for their program
   napkin top --sort empty --interval 500ms
-  sudo napkin top --batch --json -n 5 | jq '.napis[] | {id, mode, polls_per_s}'")]
+  sudo napkin top --batch --json -n 5 |
+      jq '.napis[] | {id, policy, polls_per_s}'")]
 pub(crate) struct Top {
     /// Watch an engine instead of the kernel: its control socket, or the only engine that runs.
     #[arg(long, value_name = "SOCKET", num_args = 0..=1)]
@@ -54,14 +73,14 @@ pub(crate) struct Top {
     /// From one sample to the next, as in 500ms; at least 100ms.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Only instances that have each of these words in device, id, mode or programs.
+    /// Only instances that have each of these words in device, id, policy or programs.
     #[arg(long, value_name = "WORDS")]
     filter: Option<String>,
     /// The column to sort by; the largest number, or the first name, comes first.
     #[arg(long, value_name = "COLUMN", default_value = "packets", value_parser = column)]
     sort: Column,
     /// Do not count polls: what is left costs the kernel's polls nothing.
-    #[arg(long, conflicts_with = "engine")]
+    #[arg(long = "no-poll-count", alias = "no-count", conflicts_with = "engine")]
     no_count: bool,
     /// Time a sample of the requests: in the ring, in the socket, in the program.
     #[arg(long, conflicts_with = "engine")]
@@ -73,7 +92,13 @@ pub(crate) struct Top {
     #[arg(long, requires = "batch")]
     json: bool,
     /// End after so many intervals.
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        short = 'n',
+        long = "intervals",
+        alias = "count",
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     count: Option<u64>,
 }
 

@@ -39,6 +39,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, TimeError> {
     nanoseconds(text).map(Duration::from_nanos)
 }
 
+/// A real-time priority.
+pub(crate) fn priority(text: &str) -> Result<u8, String> {
+    let priority = text.parse::<u8>().ok().filter(|it| (1..=99).contains(it));
+    priority.ok_or_else(|| "a SCHED_FIFO priority is 1 to 99".to_owned())
+}
+
 /// A number of bytes, with K, M, G or T behind it for powers of 1024.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let form = || "give bytes, with K, M, G or T for powers of 1024, as in 512M".to_owned();
@@ -53,7 +59,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         _ => return Err(form()),
     };
     let number: u64 = number.parse().map_err(|_| form())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "more than 16 EiB are no size".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| "a size is less than 16 EiB".to_owned())
 }
 
 /// Reads a world's name.
@@ -69,6 +75,15 @@ pub(crate) fn world() -> impl TypedValueParser<Value = World> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_priority_is_one_of_the_kernels() {
+        assert_eq!(priority("1"), Ok(1));
+        assert_eq!(priority("99"), Ok(99));
+        for wrong in ["0", "100", "200", "300", "-1", "high", ""] {
+            assert_eq!(priority(wrong), Err("a SCHED_FIFO priority is 1 to 99".into()), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_size_has_one_unit() {

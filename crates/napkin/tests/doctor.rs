@@ -71,7 +71,7 @@ fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
     let last = out.lines().last().expect("a summary");
     assert!(last.starts_with("0 faults, ") && last.contains(" in order, "), "{last}");
     // But for commands, which are there to be copied.
-    let mut lines = out.lines().filter(|line| !line.starts_with("   mend: "));
+    let mut lines = out.lines().filter(|line| !line.starts_with("    fix: "));
     assert!(lines.all(|line| line.chars().count() < 80), "{out}");
 
     rig.write("queues/rx-0/rps_cpus", "1");
@@ -80,7 +80,7 @@ fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
     assert_eq!(broken.status.code(), Some(1), "{out}");
     assert!(out.contains("\nfault   rps\n"), "{out}");
     assert!(out.contains("\n   seen: rx-0: rps_cpus 0\n"), "{out}");
-    let mend = out.lines().find_map(|line| line.trim_start().strip_prefix("mend: "));
+    let mend = out.lines().find_map(|line| line.trim_start().strip_prefix("fix: "));
     let mend = mend.expect("a command").to_owned();
 
     // The command mends it.

@@ -65,14 +65,23 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
         assert!(text(&output.stderr).contains(why), "{wrong:?}: {}", text(&output.stderr));
     }
+    for to in ["10.99.0.1", "fd00:99::1:7", "host:7"] {
+        let output = napkin(["load", "udp", "--device", &device, "--to", to]);
+        assert_eq!(output.status.code(), Some(2), "{to}");
+        let said = text(&output.stderr);
+        assert!(said.contains("give ADDRESS:PORT, as in 10.99.0.1:7"), "{to}: {said}");
+    }
     for (device, why) in [
         ("xdp:lo:0", "give xdp:IF:QUEUE:all"),
         ("synthetic", "nobody is behind"),
         ("tap:nk0=base", "leave =POLICY out"),
     ] {
-        let output = napkin(["load", "udp", "--device", device, "--to", "10.99.0.1:7"]);
-        assert_eq!(output.status.code(), Some(2), "{device}");
-        assert!(text(&output.stderr).contains(why), "{device}: {}", text(&output.stderr));
+        // Before anything is said of an address in another network.
+        for to in ["10.99.0.1:7", "192.0.2.1:7"] {
+            let output = napkin(["load", "udp", "--device", device, "--to", to]);
+            assert_eq!(output.status.code(), Some(2), "{device}");
+            assert!(text(&output.stderr).contains(why), "{device}: {}", text(&output.stderr));
+        }
     }
 }
 

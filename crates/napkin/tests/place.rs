@@ -95,6 +95,19 @@ fn too_few_cpus_and_instances_that_differ_are_said() {
 }
 
 #[test]
+fn a_device_without_instances_is_not_in_its_place() {
+    let lab = Lab::new("place-none", 1);
+    for args in [&["place", "--dev", "lo"][..], &["place", "--dev", "lo", "--json"]] {
+        let none = lab.run(args);
+        let said = text(&none.stderr);
+        assert_eq!(none.status.code(), Some(1), "{said}");
+        assert!(said.contains("nothing to place: lo "), "{said}");
+        assert!(said.contains("no NAPI instance"), "{said}");
+        assert_eq!(text(&none.stdout), "");
+    }
+}
+
+#[test]
 fn a_device_that_is_not_there_is_said() {
     let output = napkin(["place", "--dev", "nowhere0"]);
     let said = text(&output.stderr);

@@ -25,6 +25,14 @@ fn one_policy_is_explained_with_its_values() {
     }
     let member = text(&napkin(["policies", "hold250"]).stdout);
     assert!(member.contains("Chapman") && member.contains("250us"), "{member}");
+    assert!(member.contains("polled mode for 250 us after"), "{member}");
+    let member = text(&napkin(["policies", "suspend50"]).stdout);
+    assert!(member.contains("defer50 takes over"), "{member}");
+    for name in ["hold250", "defer50", "suspend50"] {
+        let member = text(&napkin(["policies", name]).stdout);
+        let bare = |word: &str| word.trim_matches(|it: char| !it.is_alphanumeric()) == "N";
+        assert!(!member.split_whitespace().any(bare), "{member}");
+    }
 }
 
 #[test]

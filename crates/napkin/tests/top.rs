@@ -343,7 +343,7 @@ fn the_kernel_s_instances_are_counted_and_without_the_right_said_to_be_not() {
     let counted = on_a_veth("");
     assert!(counted["watched"].as_str().is_some_and(|it| it.starts_with("Linux ")), "{counted}");
     let napi = &counted["napis"][0];
-    assert_eq!((&napi["ifname"], &napi["mode"]), (&"va".into(), &"base".into()), "{counted}");
+    assert_eq!((&napi["ifname"], &napi["policy"]), (&"va".into(), &"base".into()), "{counted}");
     assert!(napi["polls_per_s"].is_number() && napi["irq"].is_null(), "{counted}");
 
     let bare = "setpriv --bounding-set=-all --inh-caps=-all";

@@ -126,6 +126,9 @@ impl fmt::Display for PolicyError {
                 let mark = if nearest.is_some() { "" } else { ";" };
                 write!(f, "{mark} 'napkin policies' lists the keys")
             }
+            PolicyError::MissingValue { key, takes: takes @ Takes::Count { .. } } => {
+                write!(f, "'{key}' has no value; write {key}=N, with N from {takes}")
+            }
             PolicyError::MissingValue { key, takes } => {
                 write!(f, "'{key}' has no value; write {key}={takes}")
             }
@@ -212,6 +215,11 @@ mod tests {
         assert_eq!(
             says("suspend20,threaded"),
             "'threaded' has no value; write threaded=disabled|enabled|busy-poll|workqueue"
+        );
+        assert_eq!(
+            says("suspend20,epoll-busy-poll-budget"),
+            "'epoll-busy-poll-budget' has no value; write epoll-busy-poll-budget=N, with N from 0 to \
+             65535"
         );
         assert_eq!(says("hold="), "'hold' has no value; write hold=TIME");
     }

@@ -253,8 +253,8 @@ pub const FAMILIES: &[Family] = &[
         pattern: "deferN",
         proposal: COMPARED_2024,
         what: "Interrupts stay masked until 100 polls, N us apart, have found nothing.",
-        cost: "Small N: timer polls, which cost CPU and disturb the application. Large N: a \
-               packet waits up to N us.",
+        cost: "A short time: timer polls, which cost CPU and disturb the application. A long one: \
+               a packet waits up to N us.",
         make: Policy::defer,
         time: |policy| policy.instance.gro_flush_timeout,
     },
@@ -263,7 +263,7 @@ pub const FAMILIES: &[Family] = &[
         pattern: "suspendN",
         proposal: SUSPENSION_2024,
         what: "While the application finds events its waits alone poll the queue; when it finds \
-               none, deferN takes over. About one request's time is a good N.",
+               none, deferN takes over. About one request's time is a good number.",
         cost: "Other receivers on the same queue wait for the application's batch, 20 ms at the \
                most; between batches, as deferN.",
         make: Policy::suspend,
@@ -274,8 +274,8 @@ pub const FAMILIES: &[Family] = &[
         pattern: "holdN",
         proposal: HOLD_2007,
         what: "Stays in polled mode for N us after the last work.",
-        cost: "CPU: up to N us of empty polls after each burst; an N above the usual gap between \
-               packets means polling without end.",
+        cost: "CPU: up to N us of empty polls after each burst; a time above the usual gap \
+               between packets means polling without end.",
         make: Policy::hold,
         time: |policy| policy.instance.hold,
     },

@@ -307,7 +307,7 @@ mod tests {
     fn help_shows_what_a_key_takes() {
         let help = |name| Key::find(name).map(|key| key.takes.to_string());
         assert_eq!(help("application").as_deref(), Some("sleep|spin"));
-        assert_eq!(help("epoll-busy-poll-budget").as_deref(), Some("0..=65535"));
+        assert_eq!(help("epoll-busy-poll-budget").as_deref(), Some("0 to 65535"));
         assert_eq!(help("hold").as_deref(), Some("TIME"));
         assert_eq!(help("holds"), None);
     }

@@ -42,7 +42,7 @@ impl Takes {
 }
 
 impl fmt::Display for Takes {
-    /// As a help text shows it: `off|on`, `0..=65535`, `TIME`.
+    /// As a help text shows it: `off|on`, `0 to 65535`, `TIME`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Takes::Choice(words) => {
@@ -54,7 +54,7 @@ impl fmt::Display for Takes {
                 }
                 Ok(())
             }
-            Takes::Count { max } => write!(f, "0..={max}"),
+            Takes::Count { max } => write!(f, "0 to {max}"),
             Takes::Time => f.write_str("TIME"),
         }
     }

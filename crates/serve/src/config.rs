@@ -278,7 +278,8 @@ impl ServeConfig {
         if let Some(service) = service {
             if self.devices.iter().any(|device| device.kind == DeviceKind::Synthetic) {
                 return wrong(format!(
-                    "a synthetic device sends datagrams: give {service} a tap:NAME or xdp:IF"
+                    "a synthetic device sends datagrams, and {service} needs TCP: give --device tap:NAME, \
+                     xdp:IF, vhost:PATH or virtio-user:PATH, or --listen ADDRESS"
                 ));
             }
             let separate = |device: &DeviceSpec| {

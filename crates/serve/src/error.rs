@@ -162,7 +162,7 @@ pub enum ServeError {
     #[error("cannot start a thread of the application: {0}")]
     Thread(std::io::Error),
     /// The last devices were removed.
-    #[error("device {0} has gone: somebody removed it, and there is nothing left to serve")]
+    #[error("device {0} has gone: another program removed it, and there is nothing left to serve")]
     Gone(String),
     /// A thread of the application ended before its time.
     #[error("the thread that serves {0} has ended before its time; this is a bug in napkin")]

@@ -364,7 +364,7 @@ mod tests {
             ..ServeConfig::default()
         };
         let refused = Server::start(&config).expect_err("one of them is not there");
-        assert!(refused.to_string().starts_with("CPU 1023 cannot be used"), "{refused}");
+        assert!(refused.to_string().starts_with("CPU 1023 is not available"), "{refused}");
         assert!(!refused.is_usage(), "as on devices");
         // A thread that is on one CPU only may have threads on others.
         let pinned = std::thread::spawn(move || {

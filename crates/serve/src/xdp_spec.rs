@@ -52,8 +52,11 @@ impl FromStr for XdpSpec {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let number = |text: &str| text.parse::<u32>().map_err(|_| form());
             let (first, last) = (number(first)?, number(last)?);
-            if last < first || last - first >= u32::from(MAX_TAP_QUEUES) {
-                return Err(format!("the queues {part} are none, or too many: {}", form()));
+            if last < first {
+                return Err(format!("'{part}' ends before it begins: {}", form()));
+            }
+            if last - first >= u32::from(MAX_TAP_QUEUES) {
+                return Err(format!("'{part}' is more than {MAX_TAP_QUEUES} queues: {}", form()));
             }
             spec.queues = Some((first, last));
         }
@@ -82,6 +85,13 @@ mod tests {
         {
             let error = wrong.parse::<XdpSpec>().expect_err(wrong);
             assert!(error.contains("xdp:IF:FIRST-LAST"), "{error}");
+        }
+        for (wrong, why) in [
+            ("eth0:9-3", "'9-3' ends before it begins"),
+            ("eth0:0-999", "'0-999' is more than 256 queues"),
+        ] {
+            let error = wrong.parse::<XdpSpec>().expect_err(wrong);
+            assert!(error.starts_with(why), "{error}");
         }
     }
 }

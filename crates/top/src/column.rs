@@ -56,7 +56,7 @@ pub enum Column {
     /// The same in the program.
     Service,
     /// The policy in force.
-    Mode,
+    Policy,
     /// The programs whose sockets it serves.
     Owners,
 }
@@ -91,7 +91,7 @@ impl Column {
         Column::Ring,
         Column::Socket,
         Column::Service,
-        Column::Mode,
+        Column::Policy,
         Column::Owners,
     ];
 
@@ -103,7 +103,7 @@ impl Column {
         Column::Polls,
         Column::Empty,
         Column::Interrupts,
-        Column::Mode,
+        Column::Policy,
         Column::Owners,
         Column::Ring,
         Column::Socket,
@@ -146,7 +146,7 @@ impl Column {
             Column::Ring => "ring99",
             Column::Socket => "socket99",
             Column::Service => "service99",
-            Column::Mode => "mode",
+            Column::Policy => "policy",
             Column::Owners => "owners",
         }
     }
@@ -179,14 +179,14 @@ impl Column {
             Column::Ring => "99 of 100 requests waited no longer in its ring (--latency)",
             Column::Socket => "no longer from delivery to the program's read (--latency)",
             Column::Service => "no longer from the read to the answer (--latency)",
-            Column::Mode => "policy in force",
+            Column::Policy => "policy in force",
             Column::Owners => "programs whose sockets it serves",
         }
     }
 
     /// Whether it is a name, which may be cut, and not a number, which never is.
     pub const fn is_text(self) -> bool {
-        matches!(self, Column::Dev | Column::Rx | Column::Mode | Column::Owners)
+        matches!(self, Column::Dev | Column::Rx | Column::Policy | Column::Owners)
     }
 
     /// Whether the largest comes first unless asked otherwise.
@@ -212,7 +212,7 @@ impl Column {
         Value::Number(match self {
             Column::Dev => return Value::Text(napi.ifname.clone()),
             Column::Rx => return Value::Text(ranges(&napi.rx_queues)),
-            Column::Mode => return Value::Text(napi.mode.clone()),
+            Column::Policy => return Value::Text(napi.policy.clone()),
             Column::Owners => return Value::Text(napi.owners.join(" ")),
             Column::Napi => Some(f64::from(napi.id)),
             Column::Irq => napi.irq.map(f64::from),
@@ -257,7 +257,7 @@ impl Column {
             // column has anything.
             Column::Dev => self.wanted(rows).min(10),
             Column::Rx => self.wanted(rows).min(7),
-            Column::Mode => self.wanted(rows).min(12),
+            Column::Policy => self.wanted(rows).min(12),
             Column::Owners => self.wanted(rows).min(16),
             // Ids may have any length; rates have at most five characters, so that the columns do
             // not move with every number.
@@ -288,6 +288,8 @@ impl FromStr for Column {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Column, String> {
+        // Its name until napkin show and this one agreed.
+        let text = if text == "mode" { "policy" } else { text };
         Column::ALL.into_iter().find(|column| column.name() == text).ok_or_else(|| {
             let names: Vec<&str> = Column::ALL.map(Column::name).to_vec();
             format!("no column is called {text:?}: there are {}", names.join(", "))
@@ -375,7 +377,7 @@ mod tests {
             id: 8_193,
             rx_queues: vec![0, 1, 2, 9],
             cpu: Some(3),
-            mode: "suspend20".into(),
+            policy: "suspend20".into(),
             packets_per_s: Some(123_456.0),
             polls_per_s: Some(4_000.0),
             empty_polls: Some(0.25),
@@ -396,6 +398,7 @@ mod tests {
             let places = Column::BY_IMPORTANCE.iter().filter(|it| **it == column).count();
             assert_eq!(places, 1, "{column}");
         }
+        assert_eq!("mode".parse(), Ok(Column::Policy), "as it was called before");
         let error = "speed".parse::<Column>().expect_err("there is none");
         assert!(error.contains("\"speed\"") && error.contains("thr-cpu"), "{error}");
     }
@@ -421,7 +424,7 @@ mod tests {
         assert_eq!(names(12, Column::Packets), [Column::Napi, Column::Packets]);
         assert_eq!(names(8, Column::Full), [Column::Full]);
         let eighty = names(80, Column::Packets);
-        for column in [Column::Dev, Column::Napi, Column::Packets, Column::Mode, Column::Owners] {
+        for column in [Column::Dev, Column::Napi, Column::Packets, Column::Policy, Column::Owners] {
             assert!(eighty.contains(&column), "{column}");
         }
         assert!(!eighty.contains(&Column::Watchdogs), "nothing is known of them");
@@ -444,7 +447,7 @@ mod tests {
     #[test]
     fn the_unknown_comes_last_in_both_directions() {
         let (known, unknown) = (napi(), NapiRates::default());
-        for column in [Column::Packets, Column::Mode, Column::Cpu] {
+        for column in [Column::Packets, Column::Policy, Column::Cpu] {
             for descending in [true, false] {
                 assert_eq!(column.compare(&known, &unknown, descending), Ordering::Less);
             }

@@ -315,7 +315,7 @@ fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
         "p, space       pause and go on; in a pause nothing is read, but counted still",
         "s, S           sort by the next column, by the one before",
         "r              reverse the order",
-        "/              filter: words of device, id, mode or program; Esc clears it",
+        "/              filter: words of device, id, policy or program; Esc clears it",
         "i              hide and show instances on which nothing happens",
         "Ctrl-Z, Ctrl-L stop until told to go on (fg); draw all of it again",
         "arrows, PageUp, PageDown, Home, End    select; Esc selects nothing",

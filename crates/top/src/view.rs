@@ -31,7 +31,7 @@ pub struct View {
     pub sort: Column,
     /// Whether the largest comes first.
     pub descending: bool,
-    /// Words, each of which has to be somewhere in an instance's device, id, mode or owners.
+    /// Words, each of which has to be somewhere in an instance's device, id, policy or owners.
     pub filter: String,
     /// Whether the filter is being typed.
     pub typing: bool,
@@ -239,7 +239,7 @@ fn matches(napi: &NapiRates, words: &[String]) -> bool {
     if words.is_empty() {
         return true;
     }
-    let all = format!("{} {} {} {}", napi.ifname, napi.id, napi.mode, napi.owners.join(" "));
+    let all = format!("{} {} {} {}", napi.ifname, napi.id, napi.policy, napi.owners.join(" "));
     let all = all.to_lowercase();
     words.iter().all(|word| all.contains(word))
 }
@@ -252,7 +252,7 @@ mod tests {
         let napi = |id: u32| NapiRates {
             ifname: if id.is_multiple_of(2) { "eth0" } else { "eth1" }.into(),
             id,
-            mode: if id < 3 { "suspend20" } else { "base" }.into(),
+            policy: if id < 3 { "suspend20" } else { "base" }.into(),
             owners: if id == 1 { vec!["memcached[812]".into()] } else { Vec::new() },
             packets_per_s: Some(f64::from(count - id)),
             polls_per_s: Some(0.0),

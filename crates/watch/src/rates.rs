@@ -42,8 +42,8 @@ pub struct NapiRates {
     pub irq: Option<u32>,
     /// The CPU that polls it, where one is known.
     pub cpu: Option<usize>,
-    /// Who polls it: `softirq`, `threaded`, `busy` ...
-    pub mode: String,
+    /// The policy in force by name, or as spelled out.
+    pub policy: String,
     /// Packets taken, a second.
     pub packets_per_s: Option<f64>,
     /// Interrupts taken, a second.
@@ -210,7 +210,7 @@ fn napi(
         rx_queues: now.rx_queues.clone(),
         irq: now.irq,
         cpu: now.cpu,
-        mode: now.mode.clone(),
+        policy: now.mode.clone(),
         packets_per_s: rate(|napi| napi.packets),
         interrupts_per_s: rate(|napi| napi.interrupts).filter(|_| same_irq),
         polls_per_s: polls.map(|polls| polls / seconds),

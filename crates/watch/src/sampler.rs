@@ -116,7 +116,8 @@ impl Sampler {
                 None
             }
             None => {
-                counter_notes.push("polls, packets and timers: nobody asked to count them".into());
+                counter_notes
+                    .push("polls, packets and timers: not counted (--no-poll-count)".into());
                 None
             }
         };

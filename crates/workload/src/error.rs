@@ -23,7 +23,7 @@ pub enum BenchError {
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),
     /// The TAP device could not be had.
-    #[error("{0}; or flood without a TAP device: --device synthetic")]
+    #[error("{0}; or flood without a TAP device: --wire synthetic")]
     Tap(#[from] napkin_nic::tap::TapError),
     /// AF_XDP could not be had.
     #[error(transparent)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use napkin_os::sched::{CpuList, SchedError, usable_cpus};
 use napkin_policy::{NamedPolicy, Time};
 
 use crate::error::BenchError;
@@ -81,19 +82,17 @@ impl Options {
             )));
         }
         NamedPolicy::distinct(&self.policies).map_err(BenchError::Option)?;
-        let usable = napkin_engine::sched::usable_cpus();
+        let usable = usable_cpus();
         if let Some(cpu) = self.cpus.iter().find(|cpu| !usable.contains(cpu)) {
-            let usable = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-            return Err(BenchError::Option(format!(
-                "CPU {cpu} cannot be used: this process may use {usable}"
-            )));
+            let refused = SchedError::Cpu { cpu: *cpu, usable: CpuList(usable).to_string() };
+            return Err(BenchError::Option(refused.to_string()));
         }
         Ok(())
     }
 
     /// The CPUs: of the queue, and of whoever should be elsewhere, if there is such a place.
     pub fn placement(&self) -> Placement {
-        let usable = napkin_engine::sched::usable_cpus();
+        let usable = usable_cpus();
         let cpus = if self.cpus.is_empty() { &usable } else { &self.cpus };
         // The last CPUs are the least likely to take this machine's own interrupts.
         let (queue, other, poller) = match (cpus.as_slice(), self.cpus.is_empty()) {
@@ -112,7 +111,7 @@ impl Options {
     pub fn serving(&self) -> Vec<usize> {
         let Placement { queue, other, .. } = self.placement();
         let given = match self.cpus.is_empty() {
-            true => napkin_engine::sched::usable_cpus().into_iter().rev().collect(),
+            true => usable_cpus().into_iter().rev().collect(),
             false => self.cpus.clone(),
         };
         let more = given.into_iter().filter(|cpu| ![queue, other].contains(cpu));

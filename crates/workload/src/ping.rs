@@ -32,7 +32,7 @@ impl Ping {
         let child = command.spawn().map_err(|error| {
             BenchError::Ping(format!(
                 "the real ping cannot be run: {error}; install it (Debian: iputils-ping), or \
-                 flood without it, in the engine: --device synthetic"
+                 flood without it, in the engine: --wire synthetic"
             ))
         })?;
         let ping = Ping(Some(child));

@@ -366,7 +366,7 @@ mod tests {
         let told = Told::new(&[]);
         let options = Options { cpus: vec![1_023], ..two_policies() };
         let stopped = run(&told, &options).expect_err("no machine of ours has it");
-        assert!(stopped.to_string().starts_with("CPU 1023 cannot be used"), "{stopped}");
+        assert!(stopped.to_string().starts_with("CPU 1023 is not available"), "{stopped}");
         assert!(run(&told, &Options::default()).is_err(), "no policy");
         assert_eq!(told.runs.get(), 0);
     }

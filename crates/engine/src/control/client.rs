@@ -60,7 +60,7 @@ pub enum ClientError {
     },
     /// Somebody else listens, whatever the path.
     #[error(
-        "whoever listens at {path} is uid {uid}, neither uid {} nor root: nothing was asked; to \
+        "the process that listens at {path} is uid {uid}, neither uid {} nor root: nothing was asked; to \
          control an engine of that user's, become that user", rustix::process::geteuid().as_raw()
     )]
     Stranger {
@@ -78,7 +78,9 @@ pub enum ClientError {
         source: std::io::Error,
     },
     /// Whoever listens there is no engine of this version.
-    #[error("whoever listens at {path} is no engine of this version of napkin: {what}")]
+    #[error(
+        "the process that listens at {path} is not an engine of this version of napkin: {what}"
+    )]
     NotAnEngine {
         /// The control socket that was tried.
         path: PathBuf,

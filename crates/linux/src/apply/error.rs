@@ -152,7 +152,7 @@ pub enum PlanError {
         priority: u8,
     },
     /// No such CPU.
-    #[error("CPU {cpu} is not on: there is {online}")]
+    #[error("CPU {cpu} is offline or does not exist; online: {online}")]
     Cpu {
         /// The CPU's number.
         cpu: usize,
@@ -187,7 +187,7 @@ pub enum ApplyError {
     },
     /// Somebody else changed what napkin had set.
     #[error(
-        "somebody else has changed what napkin had set, and nothing was changed now: {}; --force \
+        "another program has changed what napkin had set, and nothing was changed now: {}; --force \
          sets it all the same, and `napkin restore` puts back what was before",
         list(foreign)
     )]

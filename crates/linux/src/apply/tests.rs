@@ -173,7 +173,7 @@ fn options_that_make_no_sense_are_refused_with_the_reason() {
     assert!(refused("defer20", rt(1)).contains("defer20 has none"));
     assert!(refused("threaded", rt(100)).contains("1 to 99"));
     let far = Options { cpus: vec![CPUS], ..plain() };
-    assert!(refused("base", far).contains("CPU 4 is not on: there is 0-3"));
+    assert!(refused("base", far).contains("CPU 4 is offline or does not exist; online: 0-3"));
     assert_eq!(place.files(), [""; 0], "nothing is begun");
 }
 

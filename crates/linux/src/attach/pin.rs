@@ -179,7 +179,7 @@ impl Attached {
         let place = with(vec![], None).place();
         let old = match self.changes.get(&place).map(|change| &change.what) {
             Some(What::Affinity { new, .. }) if *new != now => {
-                self.not_pinned(tid, "it was moved by somebody else".into(), events);
+                self.not_pinned(tid, "it was moved by another program".into(), events);
                 return Ok(());
             }
             Some(What::Affinity { old, .. }) => old.clone(),

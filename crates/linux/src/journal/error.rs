@@ -53,7 +53,7 @@ pub enum JournalError {
     },
     /// A line that was written completely cannot be read.
     #[error(
-        "line {line} of {} cannot be read ({why}); nothing was changed: mend that line, or give \
+        "line {line} of {} cannot be read ({why}); nothing was changed: fix that line, or give \
          the file up with `napkin restore --forget`", path.display()
     )]
     Corrupt {

@@ -204,8 +204,8 @@ pub fn explained() -> String {
     let indent = " ".repeat(longest + 4);
     let options = textwrap::Options::new(LINE).subsequent_indent(&indent);
     let mut text =
-        "Columns of the tables, and where each stands in a row of --json (there times are in ns,\n\
-                    shares from 0 to 1):"
+        "Columns of the tables, and where each stands in a row of --json (there times are\n\
+                    in ns, shares from 0 to 1):"
             .to_owned();
     for Column { name, field, what, .. } in COLUMNS {
         let line = format!("  {name:longest$}  {what} [{field}]");

@@ -458,7 +458,7 @@ fn what_makes_no_sense_is_refused() {
     let nothing = place.socket("nothing");
     let nothing = nothing.to_str().expect("plain");
     for (args, code, part) in [
-        (&["--device", "synthetic"][..], 2, "give nbd a tap:NAME"),
+        (&["--device", "synthetic"][..], 2, "nbd needs TCP: give --device tap:NAME"),
         (&["--device", "tap:nkz", "--size", "0"], 2, "1 byte to 64 GiB, not 0 bytes"),
         (&["--device", "tap:nkz", "--size", "65G"], 2, "64 GiB"),
         (&["--device", "tap:nkz", "--size", "1 GB"], 2, "as in 512M"),

@@ -116,7 +116,7 @@ pub enum XdpError {
     },
     /// Somebody's program is attached.
     #[error(
-        "an XDP program is attached to {name} already, another napkin's or somebody else's: end \
+        "an XDP program is attached to {name} already, of another napkin or another program: end \
          that first (`ip link show {name}` tells the program's id)"
     )]
     Attached {

@@ -34,7 +34,7 @@ pub struct Placement {
 #[non_exhaustive]
 pub enum SchedError {
     /// No such CPU, or it is off, or not for this process.
-    #[error("CPU {cpu} cannot be used: this process can have {usable}")]
+    #[error("CPU {cpu} is not available to this process, which may use {usable}")]
     Cpu {
         /// The CPU's number.
         cpu: usize,

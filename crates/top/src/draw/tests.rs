@@ -13,7 +13,7 @@ fn napi(id: u32) -> NapiRates {
         rx_queues: vec![id],
         irq: Some(100 + id),
         cpu: Some(id as usize % 4),
-        mode: "suspend20".into(),
+        policy: "suspend20".into(),
         packets_per_s: Some(f64::from(id) * 1_000.0),
         interrupts_per_s: Some(12.0),
         polls_per_s: Some(4_321.0),
@@ -78,7 +78,7 @@ fn eighty_columns_hold_the_most_important() {
             "cpu hard soft thread idle steal squeeze  cpu hard soft thread idle steal squeeze",
             "  0   0%  25%     0%  75%    0%       0    2   0%  25%     0%  75%    0%       0",
             "  1   0%  25%     0%  75%    0%       0    3   0%  25%     0%  75%    0%       0",
-            "dev  napi packets  intr polls softirq   app empty mode      owners",
+            "dev  napi packets  intr polls softirq   app empty policy    owners",
             "eth0    3    3000    12  4321      21  4300   25% suspend20 memcached[803]",
         ]
         .map(str::to_owned)[..6]
@@ -132,7 +132,7 @@ fn no_instance_says_what_to_do() {
 fn a_long_name_is_cut_and_a_number_is_not() {
     let mut rates = rates(1, 1);
     rates.napis[0].ifname = "a-device-with-a-name-that-has-no-end".repeat(3);
-    rates.napis[0].mode = "defer-hard-irqs=100,gro-flush-timeout=20us,hold=1ms".into();
+    rates.napis[0].policy = "defer-hard-irqs=100,gro-flush-timeout=20us,hold=1ms".into();
     rates.napis[0].owners = (0..20).map(|pid| format!("worker[{pid}]")).collect();
     rates.napis[0].packets_per_s = Some(123_456_789.0);
     rates.napis[0].id = u32::MAX;
@@ -229,15 +229,15 @@ fn some_rates() -> impl Strategy<Value = Rates> {
         number(),
         number(),
     )
-        .prop_map(|(ifname, id, rx_queues, mode, packets_per_s, polls_per_s)| NapiRates {
-            owners: vec![mode.clone(); id as usize % 5],
+        .prop_map(|(ifname, id, rx_queues, policy, packets_per_s, polls_per_s)| NapiRates {
+            owners: vec![policy.clone(); id as usize % 5],
             irq: Some(id),
             cpu: polls_per_s.map(|_| id as usize),
             empty_polls: polls_per_s.map(|polls| polls / 1e20),
             ifname,
             id,
             rx_queues,
-            mode,
+            policy,
             packets_per_s,
             polls_per_s,
             ..NapiRates::default()

@@ -19,7 +19,8 @@ use crate::world::World;
 /// Round trips of `ping -f`, one at a time.
 pub(crate) struct FloodPing;
 
-const DEVICE: Setting = Setting {
+const WIRE: Setting = Setting {
+    alias: Some("device"),
     default: Some("synthetic"),
     choices: &[
         ("synthetic", "A synthetic queue that floods by itself"),
@@ -27,8 +28,8 @@ const DEVICE: Setting = Setting {
         ("xdp", "AF_XDP on a veth, and the operating system's ping"),
     ],
     ..Setting::engine(
-        "device",
-        "DEVICE",
+        "wire",
+        "WIRE",
         "The real ping -f through a TAP device or a veth (needs root), or an embedded flood.",
     )
 };
@@ -63,12 +64,12 @@ impl Workload for FloodPing {
     }
 
     fn settings(&self) -> &'static [Setting] {
-        &[DEVICE]
+        &[WIRE]
     }
 
     fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
         no_loads(loads)?;
-        Ok(Box::new(match given.one("device") {
+        Ok(Box::new(match given.one("wire") {
             Some("tap") => engine::FloodPing::tap(),
             Some("xdp") => engine::FloodPing::xdp(),
             _ => engine::FloodPing::synthetic(),

@@ -58,7 +58,7 @@ pub trait Scenario: fmt::Debug + Sync {
 #[non_exhaustive]
 pub enum LoadError {
     /// Not a load of this workload.
-    #[error("a load of '{given}' is none: give {form}")]
+    #[error("'{given}' is not a load of this workload: give {form}")]
     Form {
         /// What was given.
         given: String,

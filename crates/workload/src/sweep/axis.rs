@@ -95,7 +95,10 @@ pub enum AxisError {
         nearest: Option<String>,
     },
     /// No seed or draw.
-    #[error("--vary {0}: '{1}' is none: give numbers and ranges, as in 1..5 (both ends included)")]
+    #[error(
+        "--vary {0}: '{1}' is not a number or a range: give numbers and ranges, as in 1..5 (both ends \
+         included)"
+    )]
     Number(Parameter, String),
     /// A value stands twice.
     #[error("--vary {name}: '{value}' stands twice")]

@@ -85,7 +85,7 @@ fn process(
             Ok(Restored::Done) => restored.changes.push(last.what.back()),
             Ok(Restored::Gone) => restored.gone += 1,
             Ok(Restored::Changed { now }) => restored.left.push(format!(
-                "process {pid}: {now} now, set by somebody else; napkin had set {}",
+                "process {pid}: {now} now, set by another program; napkin had set {}",
                 last.what
             )),
             Err(error) => restored.left.push(error.to_string()),
