@@ -1,4 +1,5 @@
-//! The one cell that ownership opens, and the core's only `unsafe`.
+//! The one cell that ownership opens: all of the core's `unsafe`, with the one line of a claim that
+//! opens it (`Claim::owned`).
 //!
 //! An instance's queue and its owner's notes are reached through a claim (`claim.rs`) alone. A
 //! claim is made where `SCHED` was won and nowhere else, and it can be neither copied nor cloned,

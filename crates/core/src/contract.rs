@@ -23,12 +23,12 @@ mod checked {
         static OWED: Cell<Option<Op>> = const { Cell::new(None) };
     }
 
-    /// Every call of `follow`, on whatever context: while others are told, one that is not may have
-    /// nothing to be told.
+    /// Every call of `follow` and of `no_delivery`, on whatever context: while others are told, one
+    /// that is not may have nothing to be told.
     static FOLLOWS: AtomicU64 = AtomicU64::new(0);
 
-    /// Waits that have found events after a delivery that nobody was told of, less those that found
-    /// some after none. So many are no chance.
+    /// Waits that have found new events after a delivery that nobody was told of, less those that
+    /// found some after none. So many are no chance.
     const UNTOLD: u32 = 100;
 
     const SECOND: Ns = 1_000 * MILLISECOND;
@@ -125,6 +125,8 @@ mod checked {
     pub(crate) struct Follow {
         /// It was told once.
         told: AtomicBool,
+        /// A look has found nothing since events were last found: the next ones are new.
+        empty: AtomicBool,
         follows: AtomicU64,
         packets: AtomicU64,
         untold: AtomicU32,
@@ -136,8 +138,22 @@ mod checked {
             FOLLOWS.fetch_add(1, Relaxed);
         }
 
+        /// Something else than a delivery has an event.
+        pub(crate) fn no_delivery(&self) {
+            FOLLOWS.fetch_add(1, Relaxed);
+        }
+
+        /// A wait has looked and found nothing.
+        pub(crate) fn empty(&self) {
+            self.empty.store(true, Relaxed);
+        }
+
         /// A wait of a context that busy polls, and follows no instance, has found events.
         pub(crate) fn found<Q>(&self, host: &Host<Q>) {
+            if !self.empty.swap(false, Relaxed) {
+                // Left over, however many frames have come for others meanwhile.
+                return;
+            }
             let packets = host.instances().iter().map(|it| it.counts().packets).sum();
             let delivered = self.packets.swap(packets, Relaxed) < packets;
             let follows = FOLLOWS.load(Relaxed);
@@ -145,7 +161,7 @@ mod checked {
             let untold = match (self.told.load(Relaxed) && silent, delivered) {
                 (false, _) => 0,
                 (true, true) => self.untold.load(Relaxed) + 1,
-                // What was left over, or no frame at all.
+                // No frame at all.
                 (true, false) => self.untold.load(Relaxed).saturating_sub(1),
             };
             self.untold.store(untold, Relaxed);
@@ -199,6 +215,12 @@ mod absent {
     impl Follow {
         #[inline(always)]
         pub(crate) fn told(&self) {}
+
+        #[inline(always)]
+        pub(crate) fn no_delivery(&self) {}
+
+        #[inline(always)]
+        pub(crate) fn empty(&self) {}
 
         #[inline(always)]
         pub(crate) fn found<Q>(&self, _: &Host<Q>) {}

@@ -56,6 +56,9 @@ impl<'a, Q> Disable<'a, Q> {
     ///
     /// # Errors
     /// If it is disabled, or about to be, already.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Result<Self, ControlError> {
         let instance = host.instance(id);
         if !instance.state.ask_disable() {
@@ -140,6 +143,9 @@ impl<'a, Q> Enable<'a, Q> {
     ///
     /// # Errors
     /// If it is not disabled.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     pub fn new(host: &'a Host<Q>, id: Id) -> Result<Self, ControlError> {
         let instance = host.instance(id);
         if race::on(Race::EnableInTwoSteps) && instance.state.load().disabled() {
@@ -260,6 +266,8 @@ impl<Q> Pass<Q> for TxPoll<'_, Q> {
         if let Did::Polled(work) = did {
             debug_assert_eq!(work.rx, 0, "a poll with budget 0 receives nothing");
             self.reaped = work.tx;
+            // Still the owner, who alone counts.
+            claim.instance().counters.completions.add(u64::from(work.tx));
         }
         match claim.release() {
             Ok(()) => {
@@ -286,6 +294,9 @@ impl<Q> Host<Q> {
     ///
     /// # Errors
     /// If the instance is not disabled.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     pub fn change_queue<T>(
         &self,
         id: Id,

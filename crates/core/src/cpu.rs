@@ -67,7 +67,8 @@ impl Default for Limits {
 pub struct CpuCounts {
     /// Network softirqs run.
     pub net_rx: u64,
-    /// Network softirqs that stopped at a limit with work left (`time_squeeze`).
+    /// Network softirqs that stopped at a limit (`time_squeeze`), also if nothing was left: it is
+    /// counted before that is looked for, as in the kernel.
     pub time_squeeze: u64,
     /// Dispatches that found something to run.
     pub dispatches: u64,

@@ -98,14 +98,27 @@ impl EpollContext {
     /// socket that got a frame (the kernel: `ep_set_busy_poll_napi_id`, from `ep_poll_callback`). A wait
     /// whose busy poll found nothing forgets the instance; without another call no later wait polls
     /// or suspends anything, and `suspend20` silently becomes a timer policy. A debug build panics
-    /// when a hundred waits more have found events after a delivery that no context was told of than
-    /// after none.
+    /// when a hundred waits more have found new events after a delivery that no context was told of
+    /// than after none. Of an event that has another cause it is told by
+    /// [`no_delivery`](Self::no_delivery).
+    ///
+    /// An id that the host does not have is found out by the next wait that busy polls or suspends,
+    /// which panics.
     #[inline]
     pub fn follow(&self, id: Id) {
         self.contract.told();
         if self.busy_polls() {
             self.follows.store(u32::from(id.0), Ordering::Relaxed);
         }
+    }
+
+    /// Something else than a delivery has an event for this context: a waker, or a socket that closes.
+    /// Nobody is followed for it. Called before a look finds the event; it is only for what a debug
+    /// build looks at (see [`follow`](Self::follow)), which would take it for a delivery that no
+    /// context was told of.
+    #[inline]
+    pub fn no_delivery(&self) {
+        self.contract.no_delivery();
     }
 
     /// The instance that the next wait would poll.
@@ -217,6 +230,8 @@ impl<'a, Q> EpollWait<'a, Q> {
     /// A wait of at most `timeout` (`None`: for ever; 0: a look that never busy polls). An
     /// application that spins (`spin`) busy polls as the parameters say and then returns where
     /// others would sleep.
+    ///
+    /// Its steps panic if the context follows an instance that the host does not have.
     pub fn new(
         host: &'a Host<Q>,
         context: &'a EpollContext,
@@ -258,6 +273,7 @@ impl<'a, Q> EpollWait<'a, Q> {
             let follows = self.context.follows().filter(|_| params.prefer_busy_poll);
             return follows.and_then(|id| self.context.suspend(self.host, id, now));
         }
+        self.context.contract.empty();
         if self.timeout == Some(0) || now >= self.deadline {
             return self.end();
         }
@@ -272,21 +288,26 @@ impl<'a, Q> EpollWait<'a, Q> {
                 self.at = At::Busy(busy);
                 Some(self.next(now, Did::Start))
             }
-            None => self.sleep(),
+            None => {
+                self.at = At::Resumed;
+                self.resume().or_else(|| self.sleep())
+            }
         }
     }
 
     /// A busy poll was in vain: the instance is forgotten, as in the kernel, unless the context keeps
     /// it; its suspension ends.
     fn found_nothing(&self) -> Option<Op> {
-        let params = self.context.params();
-        if !params.keep_napi_id {
+        if !self.context.params().keep_napi_id {
             self.context.follows.store(NONE, Ordering::Relaxed);
         }
-        params
-            .prefer_busy_poll
-            .then(|| self.context.resume(self.host, RaisedFrom::Application))
-            .flatten()
+        self.resume()
+    }
+
+    /// Whoever found nothing suspends nothing. Asked of every context: one that prefers busy polling no
+    /// more may have its part still.
+    fn resume(&self) -> Option<Op> {
+        self.context.resume(self.host, RaisedFrom::Application)
     }
 
     fn sleep(&mut self) -> Option<Op> {

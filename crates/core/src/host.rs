@@ -124,6 +124,9 @@ impl<Q> Host<Q> {
     ///
     /// # Errors
     /// A value out of the kernel's limits; nothing is changed then.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     pub fn set(&self, id: Id, policy: &InstancePolicy) -> Result<State, SettingError> {
         settings::check(policy)?;
         let instance = self.instance(id);
@@ -131,16 +134,22 @@ impl<Q> Host<Q> {
         Ok(instance.state.set_mode(policy.threaded))
     }
 
-    /// Changes how many frames a poll outside busy polling may take.
+    /// Changes how many frames a poll outside busy polling may take, from the owner's next poll on.
     ///
     /// # Errors
     /// A weight of 0.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     pub fn set_weight(&self, id: Id, weight: u16) -> Result<(), SettingError> {
         self.instance(id).settings.set_weight(weight)
     }
 
     /// Says in which order the instance's driver ends a poll ([`Order::DeliverFirst`] unless told).
     /// Meant for set-up; under traffic it holds from the owner's next poll on.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     pub fn set_order(&self, id: Id, order: Order) {
         self.instance(id).settings.set_order(order);
     }
@@ -159,19 +168,25 @@ impl<Q> Host<Q> {
     /// Moves an instance's interrupt, softirq and timer to another CPU, from its next schedule on.
     ///
     /// # Panics
-    /// If there is no such CPU.
+    /// If there is no such instance, or no such CPU.
     pub fn set_cpu(&self, id: Id, cpu: CpuId) {
         assert!(cpu.0 < self.cpus(), "CPU {} of {}", cpu.0, self.cpus());
         self.instance(id).set_cpu(cpu);
     }
 
     /// Allows (as is the default) or forbids applications to busy poll an instance.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     pub fn allow_busy_poll(&self, id: Id, allowed: bool) {
         self.instance(id).state.set_busy_poll(allowed);
     }
 
     /// Schedules an instance (`napi_schedule`), for instance because a receiver has drained. The
     /// step that the caller has to take, if any, is returned.
+    ///
+    /// # Panics
+    /// If there is no such instance.
     #[must_use = "the step that runs the softirq, or wakes who polls"]
     pub fn schedule(&self, id: Id, from: RaisedFrom) -> Option<Op> {
         let instance = self.instance(id);
@@ -191,7 +206,7 @@ impl<Q> Host<Q> {
     /// interrupt.
     ///
     /// # Panics
-    /// If there is no such CPU.
+    /// If there is no such instance, or, where its timer has expired, no such CPU.
     #[must_use = "the step that runs the softirq, or wakes who polls"]
     pub fn timer(&self, id: Id, cpu: CpuId, now: Ns) -> Option<Op> {
         let instance = self.instance(id);
@@ -269,6 +284,9 @@ impl<Q> Host<Q> {
     }
 
     /// Marks vectors that are not the core's pending (a timer tick, a tasklet).
+    ///
+    /// # Panics
+    /// If there is no such CPU.
     #[must_use = "the step that runs the softirq"]
     pub fn raise_vectors(&self, cpu: CpuId, vectors: u32, from: RaisedFrom) -> Option<Op> {
         self.cpu(cpu).raise_from(vectors & crate::cpu::VECTORS & !crate::cpu::NET, from)

@@ -75,7 +75,7 @@ impl<Q> Instance<Q> {
 
     /// The settings in force.
     pub fn settings(&self) -> InstancePolicy {
-        self.settings.load()
+        self.settings.load(self.state.load().mode())
     }
 
     /// Whether full receivers stop the instance's polling (*feedback*).
@@ -192,5 +192,25 @@ impl<Q> Instance<Q> {
                 .deadline
                 .compare_exchange(deadline, NEVER, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use napkin_policy::Threaded;
+
+    #[test]
+    fn who_polls_is_what_the_state_says_whichever_of_two_changes_was_the_last() {
+        let instance = Instance::new(Id(0), (), CpuId(0));
+        let changes = [Threaded::Enabled, Threaded::Disabled]
+            .map(|threaded| InstancePolicy { threaded, ..InstancePolicy::default() });
+        // Two changes at once: one is the last to store, the other to set the mode.
+        changes.iter().for_each(|change| instance.settings.store(change));
+        changes.iter().rev().for_each(|change| {
+            instance.state.set_mode(change.threaded);
+        });
+        assert_eq!(instance.state().mode(), Threaded::Enabled);
+        assert_eq!(instance.settings().threaded, Threaded::Enabled);
     }
 }

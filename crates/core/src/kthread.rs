@@ -48,7 +48,7 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
         if self.turn.idles(now, did, Owner::Thread) {
             return Op::Pause;
         }
-        self.turn.poll().unwrap_or_else(|| self.step(now, did))
+        self.turn.poll(Owner::Thread).unwrap_or_else(|| self.step(now, did))
     }
 
     fn queue(&mut self) -> &mut Q {

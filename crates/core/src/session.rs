@@ -113,7 +113,7 @@ impl<'a, Q> Session<'a, Q> {
     /// Begins another pass; its poll, if the session owns the instance.
     #[inline(always)]
     pub(crate) fn repoll(&mut self) -> Option<Op> {
-        self.turn.poll()
+        self.turn.poll(Owner::Application)
     }
 
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> SessionNext {

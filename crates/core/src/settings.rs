@@ -8,7 +8,7 @@ use core::fmt;
 
 use crate::Ns;
 use crate::order::Order;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Count, Ordering};
 use napkin_policy::{InstancePolicy, Policy, PolicyError, Threaded};
 
 /// Frames a poll may take outside busy polling (`NAPI_POLL_WEIGHT`).
@@ -44,38 +44,36 @@ pub fn check(instance: &InstancePolicy) -> Result<(), SettingError> {
     Policy { instance: *instance, ..Policy::BASE }.validate().map_err(SettingError::Limit)
 }
 
-/// The settings of one instance, shared between its owner and whoever changes them.
+/// The settings of one instance, shared between its owner and whoever changes them. Who polls is in
+/// its state word, and nowhere else.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    threaded: AtomicU32,
     defer_hard_irqs: AtomicU32,
     gro_flush_timeout: AtomicU64,
     irq_suspend_timeout: AtomicU64,
     hold: AtomicU64,
     hold_tick: AtomicU64,
     feedback: AtomicBool,
-    weight: AtomicU32,
+    weight: Count,
     unmask_first: AtomicBool,
 }
 
 impl Settings {
     pub(crate) fn new() -> Self {
         Settings {
-            threaded: AtomicU32::new(0),
             defer_hard_irqs: AtomicU32::new(0),
             gro_flush_timeout: AtomicU64::new(0),
             irq_suspend_timeout: AtomicU64::new(0),
             hold: AtomicU64::new(0),
             hold_tick: AtomicU64::new(0),
             feedback: AtomicBool::new(false),
-            weight: AtomicU32::new(u32::from(WEIGHT)),
+            weight: Count::new(u64::from(WEIGHT)),
             unmask_first: AtomicBool::new(false),
         }
     }
 
-    /// Stores everything; the caller has checked it.
+    /// Stores everything but who polls; the caller has checked it.
     pub(crate) fn store(&self, policy: &InstancePolicy) {
-        self.threaded.store(policy.threaded as u32, Ordering::Relaxed);
         self.defer_hard_irqs.store(policy.defer_hard_irqs, Ordering::Relaxed);
         self.gro_flush_timeout.store(policy.gro_flush_timeout, Ordering::Relaxed);
         self.irq_suspend_timeout.store(policy.irq_suspend_timeout, Ordering::Relaxed);
@@ -84,15 +82,11 @@ impl Settings {
         self.feedback.store(policy.feedback, Ordering::Relaxed);
     }
 
+    /// Everything, with who polls (`threaded`) as the state has it.
     #[inline]
-    pub(crate) fn load(&self) -> InstancePolicy {
+    pub(crate) fn load(&self, threaded: Threaded) -> InstancePolicy {
         InstancePolicy {
-            threaded: match self.threaded.load(Ordering::Relaxed) {
-                1 => Threaded::Enabled,
-                2 => Threaded::BusyPoll,
-                3 => Threaded::Workqueue,
-                _ => Threaded::Disabled,
-            },
+            threaded,
             defer_hard_irqs: self.defer_hard_irqs(),
             gro_flush_timeout: self.gro_flush_timeout(),
             irq_suspend_timeout: self.irq_suspend_timeout(),
@@ -160,7 +154,7 @@ impl Settings {
         if weight == 0 {
             return Err(SettingError::Weight);
         }
-        self.weight.store(u32::from(weight), Ordering::Relaxed);
+        self.weight.store(u64::from(weight), Ordering::Relaxed);
         Ok(())
     }
 }

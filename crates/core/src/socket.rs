@@ -36,6 +36,8 @@ pub struct SocketWait<'a, Q> {
 
 impl<'a, Q> SocketWait<'a, Q> {
     /// A call that waits at most `timeout` (`None`: for ever; 0: non-blocking).
+    ///
+    /// Its steps panic if it is to busy poll an instance that the host does not have.
     pub fn new(
         host: &'a Host<Q>,
         policy: ApplicationPolicy,

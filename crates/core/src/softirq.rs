@@ -83,7 +83,8 @@ impl<'a, Q> Softirq<'a, Q> {
     }
 
     /// Tells the dispatch that another thread wants the CPU, as [`Did::Resched`] does where a step's
-    /// answer has room for it: it does not restart.
+    /// answer has room for it: it does not restart. Between two dispatches of ksoftirqd it is said of
+    /// the next one.
     pub fn need_resched(&mut self) {
         self.net.turn.set_resched(true);
     }
@@ -117,7 +118,6 @@ impl<'a, Q> Softirq<'a, Q> {
     #[inline(always)]
     fn start(&mut self, now: Ns) -> Result<u32, Op> {
         self.started = now;
-        self.net.turn.set_resched(false);
         // Nearly always, and then nothing else need be asked.
         if self.net.cpu.runs_all_inline() {
             return Ok(self.net.cpu.begin(VECTORS));
@@ -194,6 +194,7 @@ impl<'a, Q> Softirq<'a, Q> {
         }
         self.at = At::Start;
         self.passes = 0;
+        self.net.turn.set_resched(false);
         let held = core::mem::take(&mut self.held);
         match (self.net.cpu.ksoftirqd_sleeps(), held) {
             (true, _) if self.stopping => Op::Done,
@@ -236,7 +237,8 @@ impl<Q> Pass<Q> for Softirq<'_, Q> {
             }
             At::NetRx
         } else {
-            if did == Did::Resched {
+            // Before a dispatch it answers the step that gave way after the last one.
+            if did == Did::Resched && self.at != At::Start {
                 self.net.turn.set_resched(true);
             }
             self.at

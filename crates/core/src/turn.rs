@@ -192,8 +192,13 @@ impl<'a, Q> Turn<'a, Q> {
 
     /// The poll of another turn, if one with the same claim is to begin.
     #[inline(always)]
-    pub(crate) fn poll(&mut self) -> Option<Op> {
+    pub(crate) fn poll(&mut self, owner: Owner) -> Option<Op> {
         let (At::Ready, Some(claim)) = (self.at, &self.claim) else { return None };
+        // A thread may own the instance for good, and its budget is the weight, which may have been
+        // set since it began. A session's budget is its own.
+        if owner == Owner::Thread {
+            self.budget = claim.instance().settings.weight();
+        }
         self.at = At::Polled;
         Some(Op::Poll { id: claim.id(), budget: self.budget })
     }
@@ -349,7 +354,7 @@ impl<'a, Q> Turn<'a, Q> {
                 return self.release(instance);
             }
             instance.counters.parks.add(1);
-            let at = now + settings.load().park_timeout();
+            let at = now + settings.load(state.mode()).park_timeout();
             instance.parks_until(at);
             return self.arm(instance, at);
         }

@@ -125,6 +125,53 @@ fn a_context_is_told_at_every_delivery() {
     rounds(1_000_000, false);
 }
 
+/// A frame is delivered of which the context is not told.
+fn deliver(talk: &Talk) {
+    talk.pass(MILLISECOND);
+    talk.arrive(1);
+    talk.interrupt(ID);
+    talk.timer();
+    assert!(talk.softirq().starts_with("poll 64 -> 1, deliver"));
+}
+
+/// A context that was told of an instance once, and has forgotten it.
+fn forgetful(talk: &Talk) -> EpollContext {
+    let context = talk.context(0, 64, true);
+    context.follow(ID);
+    talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+    assert_eq!(context.follows(), None);
+    context
+}
+
+// The frames of these two are somebody else's: ARP, or of a socket that no epoll watches.
+
+#[test]
+fn an_event_that_is_no_delivery_s_names_nobody_to_follow() {
+    let talk = Talk::new("suspend20");
+    let context = forgetful(&talk);
+    for _ in 0..300 {
+        talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+        deliver(&talk);
+        context.no_delivery();
+        let mut woken = talk.hear(EpollWait::new(&talk.host, &context, Some(0), false));
+        woken.says();
+        assert_eq!(woken.pass.events(), 1);
+        talk.read();
+    }
+}
+
+#[test]
+fn an_event_that_is_left_over_is_no_new_delivery() {
+    let talk = Talk::new("suspend20");
+    let context = forgetful(&talk);
+    for _ in 0..300 {
+        deliver(&talk);
+        let mut again = talk.hear(EpollWait::new(&talk.host, &context, Some(0), false));
+        again.says();
+        assert!(again.pass.events() > 0);
+    }
+}
+
 #[test]
 #[should_panic(expected = "nobody drives the timer")]
 fn a_deadline_that_nobody_keeps_is_noticed() {

@@ -197,6 +197,23 @@ fn one_dispatch_ends_when_it_is_told_between_two_steps_that_somebody_wants_the_c
 }
 
 #[test]
+fn a_dispatch_that_is_told_before_it_begins_is_one_pass() {
+    let talk = Talk::new("base");
+    talk.arrive(64 * 100);
+    talk.interrupt(ID);
+    let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
+    softirq.pass.need_resched();
+    assert_eq!(softirq.says(), "poll 64 -> 64, deliver, wake ksoftirqd");
+    // ksoftirqd gives way once, and not again for the same.
+    let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
+    ksoftirqd.pass.need_resched();
+    assert_eq!(
+        ksoftirqd.says_next(6),
+        "poll 64 -> 64, deliver, resched, poll 64 -> 64, deliver, poll 64 -> 64"
+    );
+}
+
+#[test]
 fn ksoftirqd_makes_a_dispatch_a_loop_and_offers_the_cpu_in_between() {
     let talk = Talk::new("base");
     talk.arrive(64 * 12);
@@ -387,6 +404,28 @@ fn a_poll_takes_the_weight_that_was_set() {
     talk.arrive(10);
     talk.interrupt(ID);
     assert_eq!(talk.softirq(), "poll 8 -> 8, deliver, poll 8 -> 2, deliver, unmask");
+}
+
+#[test]
+fn a_thread_that_polls_on_takes_the_weight_that_was_set_meanwhile() {
+    let talk = Talk::new("threaded");
+    talk.arrive(100);
+    talk.interrupt(ID);
+    let mut thread = talk.hear(Kthread::new(&talk.host, ID));
+    assert_eq!(thread.says_next(3), "poll 64 -> 64, deliver, resched");
+    // It has not let go since.
+    talk.host.set_weight(ID, 8).expect("not 0");
+    assert_eq!(thread.says_next(4), "poll 8 -> 8, deliver, resched, poll 8 -> 8");
+
+    let talk = Talk::new("threaded-busy-poll");
+    talk.arrive(1);
+    talk.interrupt(ID);
+    let mut thread = talk.hear(Kthread::new(&talk.host, ID));
+    assert_eq!(thread.says_next(5), "poll 64 -> 1, deliver, resched, poll 64 -> 0, pause");
+    talk.host.set_weight(ID, 8).expect("not 0");
+    assert_eq!(thread.says_next(2), "poll 8 -> 0, pause");
+    talk.arrive(9);
+    assert_eq!(thread.says_next(4), "poll 8 -> 8, deliver, resched, poll 8 -> 1");
 }
 
 #[test]

@@ -391,7 +391,7 @@ fn a_poll_with_budget_0_reaps_and_completes_nothing() {
     talk.device(ID).completions = 9;
     let mut reap = talk.hear(TxPoll::new(&talk.host, ID));
     assert_eq!(reap.says(), "poll 0 -> 0 tx 9");
-    assert_eq!(reap.pass.reaped(), 9);
+    assert_eq!((reap.pass.reaped(), talk.counts().completions), (9, 9));
     // The interrupt is as it was, and so are the timer and the frames.
     assert!(talk.masked());
     assert_eq!(talk.host.instance(ID).deadline(), deadline);

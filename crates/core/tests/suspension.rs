@@ -174,3 +174,24 @@ fn a_park_ends_when_it_would_have_however_long_a_suspension_may_last() {
     assert_eq!(polls.as_deref(), Some("run here (poll 64 -> 1, deliver, timer +4980ms)"));
     assert_eq!(wait(&talk, &context), "look -> 1, timer +5000ms");
 }
+
+#[test]
+fn a_context_that_prefers_no_longer_ends_its_part_when_it_finds_nothing() {
+    // With microseconds it busy polls in vain; without it sleeps at once.
+    for usecs in [10, 0] {
+        let talk = Talk::new("suspend20");
+        let context = talk.context(usecs, 64, true);
+        context.follow(ID);
+        serve_one(&talk);
+        wait(&talk, &context);
+        assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
+        talk.read();
+        let params = context.params();
+        context.set(napkin_policy::EpollPolicy { prefer_busy_poll: false, ..params });
+        talk.poll_cost.set(20 * US);
+        let said = talk.hear(EpollWait::new(&talk.host, &context, None, false)).says();
+        assert!(said.ends_with("run here (poll 64 -> 0, timer +20us), sleep"), "{usecs}: {said}");
+        assert_eq!(said.matches("poll").count(), if usecs > 0 { 3 } else { 1 }, "{said}");
+        assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
+    }
+}

@@ -83,7 +83,9 @@ impl ApplicationWait {
     }
 
     /// Waits until the socket is readable or a [`Waker`] ends it: `false` after `timeout` (`None`: for
-    /// ever; zero: looks, and busy polls once if the socket itself busy polls).
+    /// ever; zero: looks, and busy polls once if the socket itself busy polls). In an epoll of a policy
+    /// that spins (`application=spin`) it is `false` as soon as the busy poll has found nothing, or at
+    /// once where there is none.
     ///
     /// # Errors
     /// If the engine was stopped.

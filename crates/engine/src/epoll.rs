@@ -41,6 +41,16 @@ impl Source for Receiver {
     }
 }
 
+impl Ready {
+    /// A queue has frames for a socket here; or one that no queue has fed closes (0).
+    fn follow(&self, napi_id: u32) {
+        match self.waiter.shared().instance_of(napi_id) {
+            Some(id) => self.context.follow(id),
+            None => self.context.no_delivery(),
+        }
+    }
+}
+
 /// Tells an epoll of its sockets.
 struct Watcher {
     ready: Arc<Ready>,
@@ -49,14 +59,16 @@ struct Watcher {
 
 impl Listener for Watcher {
     fn readable(&self, napi_id: u32) {
-        if let Some(id) = self.ready.waiter.shared().instance_of(napi_id) {
-            self.ready.context.follow(id);
-        }
+        self.ready.follow(napi_id);
         self.ready.list.announce(&self.watch, || self.ready.waiter.wake());
     }
 
     fn drained(&self, napi_id: u32) {
         self.ready.waiter.drained(napi_id);
+    }
+
+    fn replaced(&self) {
+        self.watch.replaced();
     }
 }
 
@@ -118,16 +130,22 @@ impl Epoll {
     }
 
     /// Watches a socket. An event that waits already is reported by the next wait. A socket is
-    /// watched by one epoll at a time: the last one wins.
+    /// watched by one at a time, an epoll (under one token) or a [`Blocking`](crate::Blocking): the last
+    /// one wins, and the others report it no more.
     ///
-    /// One that is closed, and reported so, needs no [`remove`](Epoll::remove): it is forgotten here, at the
-    /// limit at the latest. Before, whenever there are twice as many as after the last time.
+    /// One that is closed, and reported so, or that another watches now, needs no
+    /// [`remove`](Epoll::remove): it is forgotten here, at the limit at the latest. Before, whenever there
+    /// are twice as many as after the last time.
     ///
     /// # Errors
     /// With [`WATCHES`] sockets already.
     pub fn add(&mut self, socket: &impl Socket, token: u64) -> Result<(), WaitError> {
+        // Where nobody is told of it, no watch of it reports any more.
+        if socket.receiver().has_listener() {
+            self.remove(socket);
+        }
         if self.watches.len() >= self.forget_at {
-            self.forget_closed();
+            self.forget_over();
         }
         if self.watches.len() >= WATCHES {
             return Err(WaitError::TooMany);
@@ -138,9 +156,7 @@ impl Epoll {
         let listener: Arc<dyn Listener> = Arc::new(watcher);
         self.watches.push((Arc::clone(&watch), Arc::clone(&listener)));
         receiver.set_listener(listener);
-        if let Some(id) = self.ready.waiter.shared().instance_of(socket.incoming_napi_id()) {
-            self.ready.context.follow(id);
-        }
+        self.ready.follow(socket.incoming_napi_id());
         if receiver.readable() {
             // Nobody waits: this handle is not shared.
             self.ready.list.announce(&watch, || {});
@@ -148,8 +164,8 @@ impl Epoll {
         Ok(())
     }
 
-    /// Stops watching the sockets that were reported as closed.
-    fn forget_closed(&mut self) {
+    /// Stops watching the sockets that were reported as closed, and those that others watch now.
+    fn forget_over(&mut self) {
         self.watches.retain(|(watch, listener)| {
             let over = watch.forget();
             if over {
@@ -241,7 +257,10 @@ struct Look<'a> {
 impl Hooks for Look<'_> {
     fn look(&mut self) -> u32 {
         self.ready.list.look(self.number, self.events, self.max);
-        self.called |= self.ready.waiter.take_call();
+        if self.ready.waiter.take_call() {
+            self.called = true;
+            self.ready.context.no_delivery();
+        }
         self.events.len() as u32 + u32::from(self.called)
     }
 }

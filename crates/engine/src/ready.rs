@@ -38,6 +38,7 @@ pub(crate) struct Watch<S> {
     listed: AtomicBool,
     /// The last wait that reported it.
     reported: AtomicU64,
+    /// It is reported no more.
     removed: AtomicBool,
     /// It was reported as closed.
     over: AtomicBool,
@@ -55,14 +56,20 @@ impl<S: Source> Watch<S> {
         })
     }
 
-    /// Reports the source no more if it was reported as closed and is not listed again; says whether so.
-    /// Only while nobody looks.
+    /// Somebody else watches the source: it is reported here no more. From any thread.
+    pub(crate) fn replaced(&self) {
+        self.removed.store(true, Ordering::Release);
+    }
+
+    /// Reports the source no more if it was reported as closed, or replaced, and is not listed again;
+    /// says whether so. Only while nobody looks.
     pub(crate) fn forget(&self) -> bool {
-        let over = self.over.load(Ordering::Relaxed) && !self.listed.load(Ordering::Relaxed);
-        if over {
+        let over = self.over.load(Ordering::Relaxed) || self.removed.load(Ordering::Relaxed);
+        let forgotten = over && !self.listed.load(Ordering::Relaxed);
+        if forgotten {
             self.removed.store(true, Ordering::Release);
         }
-        over
+        forgotten
     }
 }
 
@@ -246,6 +253,15 @@ mod tests {
         // An announcement that was under way.
         list.list(&watches[0]);
         assert_eq!(look(&list, 3, 8), [0; 0]);
+    }
+
+    #[test]
+    fn one_that_was_replaced_is_reported_no_more_and_forgotten_once_it_is_off_the_list() {
+        let (list, watches) = listed(2);
+        watches[0].replaced();
+        assert!(!watches[0].forget(), "its place on the list is still its own");
+        assert_eq!(look(&list, 1, 8), [1]);
+        assert!(watches[0].forget() && !watches[1].forget());
     }
 
     #[test]

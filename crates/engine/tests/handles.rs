@@ -103,6 +103,53 @@ fn a_socket_s_last_epoll_keeps_it_when_the_first_one_goes() {
     engine.stop();
 }
 
+/// What a look of an epoll reports.
+fn tokens(epoll: &Epoll) -> Vec<u64> {
+    let mut events = Vec::new();
+    epoll.wait(&mut events, 8, Some(Duration::ZERO)).expect("a wait");
+    events.iter().map(|event| event.token).collect()
+}
+
+#[test]
+fn a_socket_is_reported_by_whoever_watched_it_last_and_by_nobody_else() {
+    let _alone = alone();
+    let setup = Setup { count: 1, per_second: 10_000.0, ..Setup::default() };
+    let (engine, _source) = start(&policy("base"), &setup);
+    let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+    let new = || Epoll::new(&engine, CpuId(0), policy("base").epoll).expect("parameters");
+    let (mut first, mut second) = (new(), new());
+    first.add(&socket, 1).expect("room");
+    eventually("a frame that nobody takes", || tokens(&first) == [1]);
+    // Again in the same epoll: once, under the new token.
+    first.add(&socket, 2).expect("room");
+    assert_eq!(tokens(&first), [2]);
+    second.add(&socket, 3).expect("room");
+    assert_eq!(tokens(&first), [0; 0]);
+    assert_eq!(tokens(&second), [3]);
+    let options = policy("base").application;
+    let blocking = Blocking::new(&engine, CpuId(0), &socket, options).expect("options");
+    assert_eq!(tokens(&second), [0; 0]);
+    assert_eq!(blocking.wait(Some(Duration::ZERO)), Ok(true));
+    second.add(&socket, 4).expect("room");
+    assert_eq!(tokens(&second), [4]);
+    engine.stop();
+}
+
+#[test]
+fn a_socket_that_is_added_over_and_over_takes_one_place() {
+    let _alone = alone();
+    let setup = Setup { count: 1, per_second: 10_000.0, ..Setup::default() };
+    let (engine, _source) = start(&policy("base"), &setup);
+    let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+    let mut epoll = Epoll::new(&engine, CpuId(0), policy("base").epoll).expect("parameters");
+    eventually("a frame that nobody takes", || socket.readable());
+    for token in 0..20_000 {
+        epoll.add(&socket, token).expect("room");
+    }
+    assert_eq!(tokens(&epoll), [19_999]);
+    engine.stop();
+}
+
 #[test]
 fn sockets_may_come_and_go_without_a_wait_between() {
     let _alone = alone();

@@ -238,8 +238,8 @@ pub enum SocketPoller {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ApplicationPolicy {
     /// The application never sleeps: it waits again at once, and no wait lasts longer than the
-    /// epoll's busy poll (2024, fullbusy). Where the epoll has 0 microseconds that is a wait with a
-    /// zero timeout, which never busy polls.
+    /// epoll's busy poll (2024, fullbusy). Where the epoll has 0 microseconds that is one pass with
+    /// `prefer_busy_poll`; without, no wait busy polls.
     pub spin: bool,
     /// `SO_BUSY_POLL`: microseconds a receive call busy polls; 0 is off.
     pub socket_busy_poll_usecs: u32,
@@ -296,7 +296,7 @@ impl Policy {
     pub const fn waits_after_vain_poll(&self) -> Option<Ns> {
         const SHORT: Ns = 500 * crate::MICROSECOND;
         let period = self.instance.gro_flush_timeout;
-        let drops = self.epoll.busy_poll_usecs != 0
+        let drops = self.epoll.enabled()
             // One that sleeps afterwards waits for the timer all the same.
             && !(self.epoll.keep_napi_id && self.application.spin)
             && self.instance.defers()
@@ -355,6 +355,8 @@ mod tests {
     fn only_a_long_timer_behind_a_busy_poll_is_waited_for() {
         let waits = |text: &str| policy(text).waits_after_vain_poll();
         assert_eq!(waits("fullbusy"), Some(5 * MILLISECOND));
+        // One pass a wait is a busy poll, too.
+        assert_eq!(waits("suspend5000"), Some(5 * MILLISECOND));
         // Who sleeps waits for it all the same.
         let sleeps = "napibusy,gro-flush-timeout=5ms,epoll-keep-napi-id=on";
         assert_eq!(waits(sleeps), Some(5 * MILLISECOND));

@@ -110,7 +110,7 @@ impl Policy {
             warn(!meant && polls_first && !instance.defers(), Warning::PreferWithoutDeferral);
             warn(hold != 0 && instance.defers(), Warning::HoldBeforeDeferral { hold });
             warn(hold == 0 && instance.hold_tick != 0, Warning::TickWithoutHold);
-            warn(application.spin && epoll.busy_poll_usecs == 0, Warning::SpinWithoutBusyPoll);
+            warn(application.spin && !epoll.enabled(), Warning::SpinWithoutBusyPoll);
         }
 
         let in_softirq = instance.threaded == Threaded::Disabled;
@@ -199,8 +199,9 @@ impl fmt::Display for Warning {
                  socket-busy-poll-usecs",
             ),
             Warning::SpinWithoutBusyPoll => f.write_str(
-                "the application spins, but with epoll-busy-poll-usecs=0 its waits leave the \
-                 queue to interrupts and softirqs, which it delays",
+                "the application spins, but its waits never busy poll, and leave the queue to \
+                 interrupts and softirqs, which it delays; set epoll-busy-poll-usecs or \
+                 epoll-prefer-busy-poll=on",
             ),
             Warning::ParkTimeoutCapped { asked } => write!(
                 f,
@@ -332,6 +333,7 @@ mod tests {
         assert_eq!(warnings("socket-poller=separate"), [Warning::SocketSettingsUnused]);
         assert_eq!(warnings("ksoftirqd,threaded=enabled"), [Warning::SoftirqUnused]);
         assert_eq!(warnings("application=spin"), [Warning::SpinWithoutBusyPoll]);
+        assert_eq!(warnings("suspend20,application=spin"), [], "each wait makes one pass");
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl<T> OsTcp<T> {
         let due = due.map(|due| Duration::from_nanos(due.saturating_sub(self.now)));
         let timeout = due.chain(timeout).min();
         self.events.clear();
-        self.waits.wait(timeout, &mut self.events)
+        self.waits.wait(timeout, |event| self.events.push(event))
     }
 
     /// Serves until `goes_on`, which is asked before each wait, says no: whoever ends it from another

@@ -113,9 +113,9 @@ impl OsUdp {
     /// # Errors
     /// The kernel is older than 5.11 (`ENOSYS`).
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        let mut events = Vec::new();
-        self.waits.wait(timeout, &mut events)?;
-        Ok(!events.is_empty())
+        let mut there = false;
+        self.waits.wait(timeout, |_| there = true)?;
+        Ok(there)
     }
 
     fn send(&self, bytes: &[u8], to: SocketAddr) -> io::Result<()> {

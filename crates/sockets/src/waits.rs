@@ -42,12 +42,16 @@ impl Waits {
         Ok(epoll::delete(&self.epoll, what)?)
     }
 
-    /// Waits until something has happened, somebody has woken it, or `timeout` is over; appends the
-    /// names of those to which something has happened.
+    /// Waits until something has happened, somebody has woken it, or `timeout` is over; calls `told`
+    /// with the name of each to which something has happened.
     ///
     /// # Errors
     /// The kernel is older than 5.11 (`ENOSYS`).
-    pub(crate) fn wait(&self, timeout: Option<Duration>, into: &mut Vec<u64>) -> io::Result<()> {
+    pub(crate) fn wait(
+        &self,
+        timeout: Option<Duration>,
+        mut told: impl FnMut(u64),
+    ) -> io::Result<()> {
         // What the kernel has no number for is for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut room = [MaybeUninit::uninit(); EVENTS];
@@ -57,7 +61,7 @@ impl Waits {
                     if event == WAKER {
                         self.waker.clear();
                     } else {
-                        into.push(event);
+                        told(event);
                     }
                 }
                 Ok(())

@@ -58,6 +58,9 @@ pub trait Listener: Send + Sync {
     /// The receiver has stopped being full, and this queue had fed it. See the module for when it
     /// may come early.
     fn drained(&self, napi_id: u32);
+
+    /// Another listener was set in its place. A call that was under way may still come.
+    fn replaced(&self) {}
 }
 
 /// One frame in a receive buffer, with the byte at which its payload ends.
@@ -141,10 +144,17 @@ impl Receiver {
         self.incoming.load(Ordering::Relaxed)
     }
 
-    /// Sets who is told from now on, in place of whoever was. Frames that were there before are not
-    /// announced again: look at [`readable`](Self::readable) afterwards.
+    /// Sets who is told from now on, in place of whoever was, who is told so. Frames that were there
+    /// before are not announced again: look at [`readable`](Self::readable) afterwards.
     pub fn set_listener(&self, listener: Arc<dyn Listener>) {
-        self.listener.store(Some(Arc::new(listener)));
+        if let Some(before) = self.listener.swap(Some(Arc::new(listener))) {
+            before.replaced();
+        }
+    }
+
+    /// Whether anybody is told.
+    pub fn has_listener(&self) -> bool {
+        self.listener.load().is_some()
     }
 
     /// This one is told no more; another that was set since stays.
@@ -288,11 +298,18 @@ mod tests {
     #[derive(Default)]
     struct Told(Mutex<Vec<u32>>);
 
+    /// What [`Told`] notes when it is replaced.
+    const REPLACED: u32 = 0;
+
     impl Listener for Told {
         fn readable(&self, _: u32) {}
 
         fn drained(&self, napi_id: u32) {
             self.0.lock().unwrap().push(napi_id);
+        }
+
+        fn replaced(&self) {
+            self.0.lock().unwrap().push(REPLACED);
         }
     }
 
@@ -326,8 +343,12 @@ mod tests {
         receiver.set_listener(listeners[1].clone());
         receiver.clear_listener(&listeners[0]);
         assert_eq!((Arc::strong_count(&first), Arc::strong_count(&second)), (2, 3));
+        assert!(receiver.has_listener());
         receiver.clear_listener(&listeners[1]);
+        assert!(!receiver.has_listener());
         assert_eq!(Arc::strong_count(&second), 2, "nobody holds him any more");
+        let told = [first, second].map(|it| it.0.lock().unwrap().clone());
+        assert_eq!(told, [vec![REPLACED], vec![]], "whoever leaves is not replaced");
     }
 
     #[test]

@@ -157,16 +157,12 @@ impl Model {
         if self.seen.socket == 0 && self.seen.follows[who] {
             self.session(budget, prefer);
             self.look(prefer);
-            if self.seen.socket == 0 {
-                self.seen.follows[who] = keep;
-                if prefer {
-                    self.resume(who);
-                }
-                self.settle();
-                return;
-            }
+            self.seen.follows[who] = keep || self.seen.socket > 0;
         }
-        if self.seen.socket > 0 {
+        if self.seen.socket == 0 {
+            // Also one that preferred busy polling when it began to suspend, and does so no more.
+            self.resume(who);
+        } else {
             self.seen.socket = 0;
             if prefer && self.seen.follows[who] {
                 self.suspend(who);

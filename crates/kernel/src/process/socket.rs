@@ -9,8 +9,6 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
-use super::last_error;
-
 /// A socket, as seen on a taken descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -205,7 +205,7 @@ pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
 /// A busy poll that finds nothing drops the epoll's NAPI id (`ep_busy_loop`): what comes next waits for
 /// the instances' timer, however long the program spins.
 pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
-    let usecs = facts.policy.epoll.busy_poll_usecs;
+    let epoll = facts.policy.epoll;
     // As it is set: a policy that was asked for may have been given another period since.
     let as_set = |napi: &&napkin_kernel::device::Napi| {
         let mut policy = facts.policy;
@@ -217,11 +217,15 @@ pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
     let Some(policy) = policies.max_by_key(|it| it.instance.gro_flush_timeout) else {
         return vec![];
     };
-    if usecs == 0 {
+    if !epoll.enabled() {
         return vec![];
     }
     let waits = napkin_policy::Time(policy.instance.gro_flush_timeout);
-    let seen = format!("busy polls of {usecs} us, gro-flush-timeout {waits}");
+    let polls = match epoll.busy_poll_usecs {
+        0 => "one pass a wait".to_owned(),
+        usecs => format!("busy polls of {usecs} us"),
+    };
+    let seen = format!("{polls}, gro-flush-timeout {waits}");
     vec![if policy.waits_after_vain_poll().is_none() {
         Finding::ok(format!("a packet after a busy poll in vain waits {waits} at the most"), seen)
     } else {

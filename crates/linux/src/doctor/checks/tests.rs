@@ -246,6 +246,12 @@ fn a_long_timer_behind_a_busy_poll_is_said_with_what_bounds_it() {
     let mend = found.command().expect("a command");
     assert!(mend.contains("apply fullbusy,gro-flush-timeout=200us"), "{mend}");
     assert_eq!(complaints(&sound("fullbusy,gro-flush-timeout=200us")), []);
+    // A wait that makes one pass drops the id, too.
+    let findings = examine(&sound("suspend600")).findings;
+    let found = findings.iter().find(|it| it.check == "busy-poll-in-vain").expect("it polls");
+    assert_eq!(found.status, Status::Advice);
+    assert!(found.what.contains("up to 600us"), "{}", found.what);
+    assert!(found.seen.contains("one pass a wait"), "{}", found.seen);
 }
 
 #[test]
