@@ -30,6 +30,21 @@ pub struct Share {
     pub refused: Vec<String>,
 }
 
+impl Assignment {
+    /// Has all that the wish of one place wants stay as it is on the device, and gives which of the wishes
+    /// that is.
+    pub fn leave(&mut self, place: &Place, at: &Snapshot) -> Option<usize> {
+        let which = self.shares.iter().position(|share| share.places.contains(place))?;
+        for place in std::mem::take(&mut self.shares[which].places) {
+            match at.values.get(&place) {
+                Some(now) => self.wanted.insert(place, now.clone()),
+                None => self.wanted.remove(&place),
+            };
+        }
+        Some(which)
+    }
+}
+
 /// What `wishes`, all of which mean this device, want of it.
 pub fn assign(wishes: &[&Wish], at: &Snapshot, kernel: &Kernel) -> Assignment {
     let mut assignment = Assignment::default();
@@ -81,4 +96,47 @@ fn of_wish(wish: &Wish, at: &Snapshot, kernel: &Kernel) -> (BTreeMap<Place, Valu
         }
     }
     (places, refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_kernel::device::Device;
+    use napkin_kernel::settings::Setting;
+
+    #[test]
+    fn who_wants_what_is_refused_is_left_as_it_is_and_nobody_else() {
+        let (place, number) = (Place::Device, Value::Number);
+        let device =
+            Device { ifindex: 7, ifname: "va".into(), driver: None, up: true, napis: vec![] };
+        let now = BTreeMap::from([
+            (place(Setting::GroFlushTimeout), number(1)),
+            (place(Setting::Threaded), number(0)),
+        ]);
+        let at = Snapshot::new(device, now, vec![0], None);
+        let share = |settings: &[Setting]| Share {
+            places: settings.iter().copied().map(place).collect(),
+            refused: vec![],
+        };
+        let mut assignment = Assignment {
+            wanted: BTreeMap::from([
+                (place(Setting::GroFlushTimeout), number(20)),
+                (place(Setting::DeferHardIrqs), number(100)),
+                (place(Setting::Threaded), number(1)),
+            ]),
+            // The kernel has no such place as the second yet.
+            shares: vec![
+                share(&[Setting::Threaded]),
+                share(&[Setting::GroFlushTimeout, Setting::DeferHardIrqs]),
+            ],
+        };
+        assert_eq!(assignment.leave(&place(Setting::DeferHardIrqs), &at), Some(1));
+        let left = BTreeMap::from([
+            (place(Setting::GroFlushTimeout), number(1)),
+            (place(Setting::Threaded), number(1)),
+        ]);
+        assert_eq!(assignment.wanted, left);
+        // Once more it is nobody's.
+        assert_eq!(assignment.leave(&place(Setting::GroFlushTimeout), &at), None);
+    }
 }

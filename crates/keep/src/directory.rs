@@ -1,8 +1,8 @@
 //! The directory of wishes: `/etc/napkin`, read without trust, and written a file at a time.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -59,6 +59,9 @@ pub enum DirectoryError {
         /// The names that there are.
         there: Vec<String>,
     },
+    /// What would be written could not be read again.
+    #[error("nothing was written, as it could not be read: {0}")]
+    Wrong(BadFile),
     /// It cannot be a wish's name.
     #[error(
         "{name:?} cannot be a wish's name: letters, digits, ._-@, no dot first, at most 64 bytes"
@@ -148,17 +151,21 @@ impl Directory {
     /// there was one before.
     ///
     /// # Errors
-    /// If it cannot be a file's name, or the operating system refuses.
+    /// If it cannot be a file's name, its reader would refuse it, or the operating system does.
     pub fn write(&self, wish: &Wish) -> Result<bool, DirectoryError> {
         if !Wish::is_name(&wish.name) {
             return Err(DirectoryError::Name { name: wish.name.clone() });
         }
-        if let Err(error) = fs::create_dir(&self.0)
-            && error.kind() != ErrorKind::AlreadyExists
-        {
-            return Err(DirectoryError::io("make", &self.0)(error));
-        }
         let file = self.file(&wish.name);
+        let text = wish.to_text();
+        Wish::parse(&file, &text).map_err(DirectoryError::Wrong)?;
+        // Whatever the mask is: what others may write to is not read.
+        match DirBuilder::new().mode(0o755).create(&self.0) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(DirectoryError::io("make", &self.0)(error));
+            }
+            _ => {}
+        }
         let before = fs::symlink_metadata(&file).is_ok();
         let new = self.0.join(format!(".{}.{}.new", wish.name, std::process::id()));
         let write = || -> io::Result<()> {
@@ -167,7 +174,7 @@ impl Directory {
             let mut out = options.custom_flags(libc_nofollow()).open(&new)?;
             // Whatever the mask is: everybody may read what is wished.
             out.set_permissions(fs::Permissions::from_mode(0o644))?;
-            out.write_all(wish.to_text().as_bytes())?;
+            out.write_all(text.as_bytes())?;
             out.sync_all()?;
             fs::rename(&new, &file)?;
             self.sync()
@@ -297,6 +304,29 @@ mod tests {
         assert!(directory.remove("../etc/a").is_err());
         directory.remove("a").expect("removed");
         assert_eq!(directory.read().expect("one").wishes, [wish(&directory, "b")]);
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        let place = Place::new("wrong");
+        let directory = Directory::at(&place.0);
+        let good = wish(&directory, "a");
+        directory.write(&good).expect("written");
+        // Every second CPU, from the last: no two of them can be written as a range.
+        let far = Wish { cpus: (0..300).map(|at| 1_000 - 2 * at).collect(), ..good.clone() };
+        let named = |name: &str| {
+            let device = Match { name: Some(name.into()), ..Match::default() };
+            Wish { device, ..good.clone() }
+        };
+        for (wrong, why) in [
+            (far, "cpus is longer than"),
+            (named("a/b"), "no device has the name"),
+            (named(""), "no device has the name"),
+        ] {
+            let said = directory.write(&wrong).expect_err("wrong").to_string();
+            assert!(said.contains(why), "{said}");
+        }
+        assert_eq!(directory.read().expect("read").wishes, [good]);
     }
 
     #[test]

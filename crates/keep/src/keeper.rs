@@ -4,22 +4,19 @@
 //! changed, so that a keeper that is killed leaves nothing that the next one, or `napkin restore`, does
 //! not know. While it holds a device no other napkin changes it.
 
+mod device;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use napkin_kernel::netlink::Route;
-use napkin_kernel::sysfs::{DeviceFile, Sysfs};
-use napkin_linux::apply::{
-    ApplyError, Backend, BackendError, DeviceRestored, HeldDevice, Linux, Snapshot, Target,
-};
+use napkin_kernel::sysfs::Sysfs;
+use napkin_linux::apply::{ApplyError, BackendError, HeldDevice, Linux};
 use napkin_linux::journal::{JournalError, Lock, Store};
-use napkin_linux::place::Place;
 use napkin_os::signals::Signals;
 use thiserror::Error;
 
-use crate::assign::{Assignment, assign};
 use crate::corrections::{Corrections, PAUSE};
 use crate::device_match::matched;
 use crate::directory::{Directory, DirectoryError, Found};
@@ -38,6 +35,9 @@ const BURST: Duration = Duration::from_millis(200);
 
 /// How long a keeper that has just ended may still have its lock.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How soon a device that another napkin has is looked at again: if that is killed nothing tells of it.
+const LOCKED: Duration = Duration::from_secs(5);
 
 /// How wishes are held.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,11 +76,13 @@ pub struct Keeper {
     options: Options,
     backend: Linux,
     store: Store,
-    /// For as long as files in it are followed.
+    /// For as long as files in it are followed; `None` until it can be read.
     sysfs: Option<Sysfs>,
     watch: Watch,
     found: Found,
     held: Vec<HeldDevice>,
+    /// Whether the last look found a device that another napkin has.
+    locked: bool,
     /// Of wishes with a unit.
     programs: Vec<Programs>,
     guards: Guards,
@@ -109,16 +111,15 @@ impl Keeper {
             }
         };
         let watch = Watch::open(options.directory.path())?;
-        let links =
-            Route::open().and_then(|mut route| route.links()).map_err(BackendError::from)?;
         Ok(Keeper {
             options,
             backend: Linux::open()?,
             store,
-            sysfs: Sysfs::open(&links).ok(),
+            sysfs: None,
             watch,
             found: Found::default(),
             held: Vec::new(),
+            locked: false,
             programs: Vec::new(),
             guards: Guards::default(),
             problems: BTreeSet::new(),
@@ -160,14 +161,16 @@ impl Keeper {
         for missing in self.watch.missing() {
             tell(&Event::Problem(format!("no notice of changes: {missing}")));
         }
-        self.reload(tell);
+        self.reload(true, tell);
         let mut ready = false;
         loop {
             while self.look(tell)? {}
             self.look_at_programs(true, tell);
             self.status(!ready);
             ready = true;
-            let due = self.options.look.map(|look| Instant::now() + look);
+            let again = self.options.look.into_iter().chain(self.locked.then_some(LOCKED)).min();
+            let due = again.map(|again| Instant::now() + again);
+            let is_due = || due.is_some_and(|due| due <= Instant::now());
             let woken = loop {
                 let next = self.programs.iter().filter_map(Programs::next).chain(due).min();
                 let limit = next.map(|next| next.saturating_duration_since(Instant::now()));
@@ -180,14 +183,15 @@ impl Keeper {
                         None => {}
                     }
                 }
-                if woken.kernel || woken.wishes || due.is_some_and(|due| due <= Instant::now()) {
+                if woken.kernel || woken.wishes || is_due() {
                     break woken;
                 }
                 self.look_at_programs(false, tell);
             };
             let wishes = woken.wishes | self.settle(signal.as_fd())?;
-            if wishes {
-                self.reload(tell);
+            // Nothing tells of what is written to a file through a link that is elsewhere.
+            if wishes || is_due() {
+                self.reload(wishes, tell);
             }
         }
     }
@@ -213,9 +217,10 @@ impl Keeper {
         Ok(wishes)
     }
 
-    fn reload(&mut self, tell: &mut dyn FnMut(&Event)) {
+    /// Reads the wishes again; `told`: something told of a change of theirs, or it is the first time.
+    fn reload(&mut self, told: bool, tell: &mut dyn FnMut(&Event)) {
         match self.options.directory.read() {
-            Ok(found) if found == self.found && !self.held.is_empty() => {}
+            Ok(found) if found == self.found && !(told && self.held.is_empty()) => {}
             Ok(found) => {
                 self.found = found;
                 let directory = self.options.directory.path().to_owned();
@@ -223,7 +228,8 @@ impl Keeper {
                 tell(&Event::Read { directory, wishes, bad });
             }
             // What was wished before is still held.
-            Err(error) => self.unreadable(&error, tell),
+            Err(error) if told => self.unreadable(&error, tell),
+            Err(_) => {}
         }
     }
 
@@ -240,6 +246,7 @@ impl Keeper {
         let mut corrected: Option<String> = None;
         let mut meant_devices = BTreeSet::new();
         let mut meant_wishes = BTreeSet::new();
+        self.locked = false;
         match matched(self.found.wishes.iter().map(|wish| &wish.device)) {
             Ok(devices) => {
                 for (link, meant) in devices {
@@ -257,7 +264,8 @@ impl Keeper {
                                 corrected = Some(link.name.clone());
                             }
                             if matches!(error, ApplyError::Journal(JournalError::Locked { .. })) {
-                                // Its lock is removed when it is given up.
+                                // Its lock is removed when it is given up, though not by who is killed.
+                                self.locked = true;
                                 files.insert(self.store.directory().to_owned(), Follow::Removed);
                             }
                             problems.insert(format!("{}: {error}", link.name));
@@ -286,52 +294,6 @@ impl Keeper {
             tell(&Event::Fight { ifname });
         }
         Ok(self.watch.follow(&files)?)
-    }
-
-    /// Brings one device to what is wished of it, and says whether anything had to be changed.
-    fn device(
-        &mut self,
-        ifindex: u32,
-        wishes: &[Wish],
-        files: &mut BTreeMap<PathBuf, Follow>,
-        problems: &mut BTreeSet<String>,
-        tell: &mut dyn FnMut(&Event),
-    ) -> Result<bool, ApplyError> {
-        let at = self.backend.look(Target::Index(ifindex))?;
-        let ifname = at.device.ifname.clone();
-        // One that is down has no instances, and those that it gets will be others.
-        if !at.device.up && at.device.napis.is_empty() {
-            problems.insert(format!("{ifname} is down; it is set when it comes up"));
-            return Ok(false);
-        }
-        let wishes: Vec<&Wish> = wishes.iter().collect();
-        let Assignment { mut wanted, shares } = assign(&wishes, &at, self.backend.kernel());
-        for (wish, share) in wishes.iter().zip(&shares) {
-            for why in &share.refused {
-                problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
-            }
-        }
-        let held = match self.held.iter().position(|held| held.is(&at)) {
-            Some(place) => place,
-            None if wanted.is_empty() => return Ok(false),
-            None => {
-                self.held.push(HeldDevice::take(&self.backend, &self.store, &at)?);
-                self.held.len() - 1
-            }
-        };
-        self.files_of(&at, wanted.keys(), files);
-        let kept = self.guards.keep(&self.held[held], &mut self.backend, &at, &mut wanted)?;
-        for foreign in kept.foreign {
-            tell(&Event::Again(foreign));
-        }
-        if !kept.put_back.changes.is_empty() || !kept.put_back.foreign.is_empty() {
-            tell(&Event::PutBack(DeviceRestored { ifname: ifname.clone(), ..kept.put_back }));
-        }
-        let changed = !kept.changes.is_empty();
-        if changed {
-            tell(&Event::Set { ifname, changes: kept.changes });
-        }
-        Ok(changed)
     }
 
     /// Sees to it that there are programs for each wish with a unit, and for no other.
@@ -385,77 +347,6 @@ impl Keeper {
         let devices = self.held.iter().map(HeldDevice::ifindex).filter(|_| run);
         for line in self.guards.watch(devices.collect(), &self.store) {
             tell(&Event::Program(line));
-        }
-    }
-
-    /// The files by which others may change what is wanted of a device.
-    fn files_of<'a>(
-        &self,
-        at: &Snapshot,
-        wanted: impl Iterator<Item = &'a Place>,
-        files: &mut BTreeMap<PathBuf, Follow>,
-    ) {
-        for place in wanted {
-            let Place::IrqCpus(instance) = place else { continue };
-            if let Some(irq) = at.napi(instance).and_then(|napi| napi.irq) {
-                for name in ["smp_affinity", "smp_affinity_list"] {
-                    files.insert(format!("/proc/irq/{irq}/{name}").into(), Follow::Writes);
-                }
-            }
-        }
-        let Some(sysfs) = &self.sysfs else { return };
-        for file in [DeviceFile::Threaded, DeviceFile::DeferHardIrqs, DeviceFile::GroFlushTimeout] {
-            files.extend(sysfs.file(&at.device.ifname, file).map(|it| (it, Follow::Writes)));
-        }
-    }
-
-    /// Gives up devices of which nothing is wished any more, and those that are gone.
-    fn let_go(
-        &mut self,
-        meant: &BTreeSet<u32>,
-        problems: &mut BTreeSet<String>,
-        tell: &mut dyn FnMut(&Event),
-    ) {
-        let mut kept = Vec::new();
-        for held in std::mem::take(&mut self.held) {
-            let here = held.is_here(&mut self.backend);
-            if here && meant.contains(&held.ifindex()) {
-                kept.push(held);
-                continue;
-            }
-            let ifname = held.ifname().to_owned();
-            if !here {
-                // What was set went with it, or is with it in another network namespace: there napkin
-                // restore knows of it.
-                let gone = held.is_gone(&mut self.backend).unwrap_or(false);
-                tell(&Event::Gone { ifname, deleted: gone });
-                continue;
-            }
-            let restored = held.restore(&mut self.backend);
-            if let Err(error) = &restored {
-                problems.insert(format!("{ifname}: {error}"));
-            }
-            self.told_restored(&ifname, restored, tell);
-        }
-        self.held = kept;
-    }
-
-    fn told_restored(
-        &mut self,
-        ifname: &str,
-        restored: Result<DeviceRestored, ApplyError>,
-        tell: &mut dyn FnMut(&Event),
-    ) -> bool {
-        match restored {
-            Ok(restored) => {
-                let complete = restored.is_complete();
-                tell(&Event::PutBack(restored));
-                complete
-            }
-            Err(error) => {
-                tell(&Event::Problem(format!("{ifname}: not put back: {error}")));
-                false
-            }
         }
     }
 

@@ -360,7 +360,7 @@ mod tests {
             line: 2,
             device,
             queues: Some(vec![0, 1, 5]),
-            cpus: vec![3, 2],
+            cpus: vec![4, 5, 6, 3, 0, 1],
             rt: Some(7),
             unit: Unit::read("a.service"),
             pin: true,

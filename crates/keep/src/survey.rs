@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use napkin_linux::apply::{Backend, BackendError, Linux, Target, changes};
 use napkin_linux::doctor;
 use napkin_linux::place::Change;
+use napkin_os::rights::Right;
 use serde::Serialize;
 
 use crate::assign::assign;
@@ -90,6 +91,29 @@ impl Standing {
     /// holds it.
     pub fn can_be_held(&self) -> bool {
         !self.devices.is_empty() && self.state() != State::Refused
+    }
+
+    /// What there is to say of its unit's programs, which [`state`](Standing::state) is not about: nothing
+    /// of a wish without. `keeper` is the process that holds the wishes, if one does.
+    pub fn programs(&self, keeper: Option<u32>) -> Vec<String> {
+        let Some(unit) = &self.wish.unit else { return Vec::new() };
+        let mut said =
+            vec![format!("this is about the device; programs of {unit} are set while they run")];
+        match unit.directory() {
+            None => said.push("there are no control groups (v2) here".into()),
+            Some(group) if !group.is_dir() => {
+                said.push(format!("none of them runs: there is no {}", group.display()));
+            }
+            Some(_) => {}
+        }
+        if let Some(pid) = keeper.filter(|pid| Right::SysPtrace.held_by(*pid) == Some(false)) {
+            said.push(format!(
+                "the keeper (process {pid}) lacks {}, which programs of other users take: see napkin \
+                 keeper --help",
+                Right::SysPtrace
+            ));
+        }
+        said
     }
 
     /// Whether a device is not yet as it can be.
@@ -233,4 +257,24 @@ fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
         }
     }
     Ok(standings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn of_programs_it_is_said_that_they_are_not_the_device() {
+        let said = |unit: &str| {
+            let text = format!("policy = \"suspend20\"\n{unit}\n[match]\nname = \"eth0\"\n");
+            let wish = Wish::parse(Path::new("/etc/napkin/a.toml"), &text).expect("a wish");
+            Standing { wish, devices: vec![] }.programs(None)
+        };
+        assert_eq!(said(""), [""; 0]);
+        let unit = said("unit = \"napkin-none.service\"");
+        let [what, why] = &unit[..] else { panic!("{unit:?}") };
+        assert!(what.contains("programs of napkin-none.service"), "{what}");
+        assert!(why.contains("none of them runs") || why.contains("no control groups"), "{why}");
+    }
 }

@@ -7,9 +7,12 @@
 //! there already is found again by its number.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -81,6 +84,7 @@ impl Watch {
     /// Watches the directory of wishes, or, while there is none, the one in which it is to be made.
     fn directory(&self) -> Result<(), WatchError> {
         let changes = WatchFlags::CLOSE_WRITE
+            | WatchFlags::CREATE
             | WatchFlags::MOVE
             | WatchFlags::DELETE
             | WatchFlags::ATTRIB
@@ -107,15 +111,26 @@ impl Watch {
     /// Takes all that has come.
     pub fn take(&mut self, signals: BorrowedFd<'_>) -> Result<Woken, WatchError> {
         let signal = readable(signals);
-        let wishes = drain(&self.wishes)?;
+        let wishes = drain(&self.wishes, |event| !self.is_begun(event))?;
         if wishes {
             self.directory()?;
         }
-        let files = drain(&self.files)?;
+        let files = drain(&self.files, |_| true)?;
         Ok(Woken { signal, kernel: self.notices.take() | files, wishes })
     }
 
-    /// Follows these files and directories, and no others. Gives whether one is watched that was not before: it may have been written to meanwhile.
+    /// Whether somebody has only begun to write a file: its end is told as well. Of a link there is no
+    /// other event than that it was made.
+    fn is_begun(&self, event: &inotify::Event<'_>) -> bool {
+        let made = event.file_name().filter(|_| event.events() == ReadFlags::CREATE);
+        made.is_some_and(|name| {
+            let file = self.directory.join(OsStr::from_bytes(name.to_bytes()));
+            std::fs::symlink_metadata(file).is_ok_and(|it| it.is_file() && it.nlink() == 1)
+        })
+    }
+
+    /// Follows these files and directories, and no others. Gives whether one is watched that was not
+    /// before: it may have been written to meanwhile.
     pub fn follow(&mut self, paths: &BTreeMap<PathBuf, Follow>) -> Result<bool, WatchError> {
         let mut followed = BTreeMap::new();
         let mut new = false;
@@ -170,15 +185,18 @@ fn readable(descriptor: BorrowedFd<'_>) -> bool {
     poll(&mut one, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Reads all events, and says whether there was one that is not our own doing.
-fn drain(inotify: &OwnedFd) -> Result<bool, WatchError> {
+/// Reads all events, and says whether there was one that counts and is not our own doing.
+fn drain(
+    inotify: &OwnedFd,
+    counts: impl Fn(&inotify::Event<'_>) -> bool,
+) -> Result<bool, WatchError> {
     let mut buffer = [MaybeUninit::uninit(); BUFFER];
     let mut reader = inotify::Reader::new(inotify, &mut buffer);
     let mut came = false;
     loop {
         match reader.next() {
             // A watch that was removed.
-            Ok(event) => came |= event.events() != ReadFlags::IGNORED,
+            Ok(event) => came |= event.events() != ReadFlags::IGNORED && counts(&event),
             Err(Errno::AGAIN) => return Ok(came),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

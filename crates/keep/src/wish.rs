@@ -173,10 +173,8 @@ pub(crate) fn queue_list(queues: &[u32]) -> String {
     CpuList(queues.iter().map(|queue| *queue as usize).collect()).to_string()
 }
 
-/// CPUs in the order in which queues go to them.
+/// CPUs in the order in which queues go to them: `4-7,0-3`.
 fn ordered(cpus: &[usize]) -> String {
-    if cpus.is_sorted() {
-        return CpuList(cpus.to_vec()).to_string();
-    }
-    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+    let runs = cpus.chunk_by(|one, next| one + 1 == *next);
+    runs.map(|run| CpuList(run.to_vec()).to_string()).collect::<Vec<_>>().join(",")
 }

@@ -67,6 +67,8 @@ fn links_that_come_and_wishes_that_are_written_are_told_apart() {
         assert!(woken().wishes, "the directory itself is new");
         fs::write(etc.join("a.toml"), "x").expect("written");
         assert!(woken().wishes);
+        std::os::unix::fs::symlink(&directory, etc.join("b.toml")).expect("a link");
+        assert!(woken().wishes, "a link is not written to");
         let config =
             VethConfig { name: "va", peer: "vb", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
         Route::open().and_then(|mut route| route.add_veth(&config)).expect("a veth");

@@ -222,21 +222,30 @@ fn watched(
         return told;
     }
     // First of all, whatever there is to say.
-    let restored = hold.restore().map_err(Failure::of)?;
+    let restored = hold.restore().map_err(Failure::of);
     let took = text::time(began.elapsed().as_nanos() as f64);
-    let exit = match end? {
-        End::Held => None,
-        End::Signal(signal) => {
+    let exit = match end {
+        Err(failure) => {
+            // That something is left comes first, and why it was to be put back is not lost.
+            if let (Err(_), Failure::Failed(why)) = (&restored, &failure) {
+                say(&format!("{}: {why}", args.dev));
+            }
+            return restored.and(Err(failure));
+        }
+        Ok(End::Held) => None,
+        Ok(End::Signal(signal)) => {
             say(&format!("{}: ended by signal {signal}", args.dev));
             // Whoever asked for it to stay has not got it.
             stays.then(|| u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
         }
-        End::Broken(why) => {
+        Ok(End::Broken(why)) => {
             let Apply { dev, policy, .. } = args;
-            say(&format!("{dev}: the guard broke and {policy} is put back, after {took}: {why}"));
+            let put = if restored.is_ok() { "is put back" } else { "cannot be put back" };
+            say(&format!("{dev}: the guard broke and {policy} {put}, after {took}: {why}"));
             Some(BROKEN)
         }
     };
+    let restored = restored?;
     match (exit, ended(args, &restored)) {
         // That something is left comes first.
         (_, Err(Failure::Exit(code))) => Err(Failure::Exit(code)),

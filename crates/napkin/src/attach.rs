@@ -72,6 +72,9 @@ pub(crate) struct Attach {
     once: bool,
 }
 
+/// How long it is looked for threads that wait, with --once.
+const PIN_FOR: Duration = Duration::from_millis(300);
+
 /// What is set, and how much is told.
 #[derive(Debug, clap::Args)]
 pub(crate) struct How {
@@ -113,7 +116,12 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     let mut lines = Lines::new(how.detail());
     let mut tell = |event: &Event| lines.line(event).iter().for_each(|line| say(line));
     if args.once {
-        let events = attachment.look().events;
+        let mut events = attachment.look().events;
+        let mut running = Vec::new();
+        if how.pin {
+            events.extend(attachment.pin_for(PIN_FOR, |it| it.always_ran().is_empty()));
+            running = attachment.always_ran();
+        }
         events.iter().for_each(&mut tell);
         let unset = not_set(&attachment);
         attachment.leave();
@@ -127,7 +135,14 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
         if how.can_starve() && !how.quiet {
             guard::unwatched();
         }
-        return Ok(());
+        if running.is_empty() {
+            return Ok(());
+        }
+        let running: Vec<String> = running.iter().map(i32::to_string).collect();
+        return Err(Failure::Failed(format!(
+            "not pinned, as they ran all the time: threads {}",
+            running.join(", ")
+        )));
     }
     let guard = how.guard(device.as_ref());
     let ended = keep(&mut attachment, args.limit, &signals, &mut tell);

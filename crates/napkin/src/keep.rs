@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use napkin_keep::{Directory, Event, Keeper, Match, Options, Standing, State, Survey, Unit, Wish};
+use napkin_keep::{
+    BadFile, Directory, Event, Keeper, Match, Options, Standing, State, Survey, Unit, Wish,
+};
 use napkin_linux::journal::{Holder, Store};
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
@@ -137,8 +139,8 @@ change of the directory is noticed by itself.
 It sleeps until it is notified of a change: netlink's notices of links, of
 ethtool's settings and of devices; a write to an interrupt's smp_affinity or
 to a device's files in sysfs; a change of the wishes. A setting changed by
-napi-set, or a thread moved by taskset, is not notified: that is found by the
-look that --look asks for.
+another netlink client (ynl ... napi-set), or a thread moved by taskset, is
+announced by nobody: it is found by the look that --look asks for.
 
 Each change is written to the journal before it is made: after kill -9 the
 next keeper goes on, or napkin restore puts everything back. While it holds a
@@ -230,30 +232,48 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     let before = directory.write(&wish).map_err(Failure::of)?;
     let replaced = if before { " (in place of what it said)" } else { "" };
     print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()))?;
+    check_read(&directory, &wish)?;
     if policy.suspends() && wish.unit.is_none() {
         guard::unwatched_wish();
     }
     match keeper() {
-        Some(holder) => {
-            let standing = Survey::of(&directory, &wish.name, PATIENCE).map_err(Failure::of)?;
-            told(standing.as_ref(), &holder)
-        }
+        Some(holder) => match Survey::of(&directory, &wish.name, PATIENCE).map_err(Failure::of)? {
+            Some(standing) => told(&standing, &holder),
+            None => check_read(&directory, &wish),
+        },
         None => print(
             "no keeper runs here, so nothing is set yet: systemctl enable --now napkin, or napkin keeper\n",
         ),
     }
 }
 
-fn told(standing: Option<&Standing>, holder: &Holder) -> Result<(), Failure> {
-    match standing {
-        Some(standing) if standing.state() == State::Held => print("in force\n"),
-        Some(standing) => {
+/// Fails if a wish that was written is not among those that are read.
+fn check_read(directory: &Directory, wish: &Wish) -> Result<(), Failure> {
+    let found = directory.read().map_err(Failure::of)?;
+    if found.wishes.iter().any(|it| it.name == wish.name) {
+        return Ok(());
+    }
+    let about = |bad: &&BadFile| bad.file == wish.file || bad.file == directory.path();
+    let mut why: Vec<String> = found.bad.iter().filter(about).map(BadFile::to_string).collect();
+    if why.is_empty() {
+        why.push("it is not there any more".into());
+    }
+    let file = wish.file.display();
+    Err(Failure::Failed(format!("{file} was written and is not held: {}", why.join("\n"))))
+}
+
+fn told(standing: &Standing, holder: &Holder) -> Result<(), Failure> {
+    match (standing.state(), &standing.wish.unit) {
+        (State::Held, None) => print("in force\n")?,
+        (State::Held, Some(_)) => print("in force on the device\n")?,
+        _ => {
             print(&format!("held by {holder}, as far as it can be:\n"))?;
             standing.why().iter().for_each(|why| say(why));
-            Ok(())
         }
-        None => print(&format!("held by {holder}\n")),
     }
+    let programs = standing.programs(Some(holder.pid));
+    programs.iter().for_each(|note| say(&format!("note: {note}")));
+    Ok(())
 }
 
 /// Who holds the wishes here, as far as that can be seen.
@@ -285,6 +305,7 @@ fn list(as_json: bool) -> Result<(), Failure> {
 
 /// Prints wishes and files that are wrong, and fails as `fine` says of each.
 fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> Result<(), Failure> {
+    let keeper = keeper().map(|holder| holder.pid);
     if as_json {
         let wishes = survey.standings.iter().map(|standing| {
             json!({
@@ -299,6 +320,7 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
                 "pin": standing.wish.pin,
                 "state": standing.state(),
                 "why": standing.why(),
+                "programs": standing.programs(keeper),
                 "devices": standing.devices,
             })
         });
@@ -313,7 +335,7 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
     } else {
         let rows = survey.standings.iter().map(|standing| {
             let Standing { wish, .. } = standing;
-            let why = standing.why().join("; ");
+            let why = [standing.why(), standing.programs(keeper)].concat().join("; ");
             vec![wish.name.clone(), wish.sentence(), standing.state().name().into(), why]
         });
         let rows: Vec<Vec<String>> = rows.collect();

@@ -108,23 +108,25 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
     }
     let store = Store::open().map_err(Failure::of)?;
     let mut backend = Linux::open().map_err(Failure::of)?;
-    let irqs = placement.irqs();
-    if let Some(irqbalance) = irqbalance.filter(|_| !irqs.is_empty()) {
-        irqbalance.ban(&irqs).map_err(|error| {
-            let pid = irqbalance.pid;
-            Failure::Failed(format!(
-                "irqbalance[{pid}] would move the interrupts away again, and cannot be told not to: \
-                 {error}; stop it (systemctl stop irqbalance), or start it with --banirq for {irqs:?}"
-            ))
-        })?;
-        say(&format!("irqbalance[{}] leaves {} interrupts alone", irqbalance.pid, irqs.len()));
+    let applied =
+        carry_out(&mut backend, &store, facts, &placement, irqbalance).map_err(Failure::of)?;
+    let irqs = placement.irqs().len();
+    if let Some(Irqbalance { pid }) = irqbalance.filter(|_| irqs > 0) {
+        say(&format!("irqbalance[{pid}] leaves {irqs} interrupts alone"));
     }
-    let applied = carry_out(&mut backend, &store, facts, &placement).map_err(Failure::of)?;
     say(&format!("{}: {} moved; napkin restore puts it back", args.dev, applied.done.len()));
     if let Some(pid) = args.pid {
         let mut lines = Lines::new(Detail::News);
-        let events = carry_workers(&store, pid).map_err(Failure::of)?;
-        events.iter().filter_map(|event| lines.line(event)).for_each(|line| say(&line));
+        let carried = carry_workers(&store, pid, &placement, WINDOW).map_err(Failure::of)?;
+        carried.events.iter().filter_map(|event| lines.line(event)).for_each(|line| say(&line));
+        let away: Vec<String> = carried.away.iter().map(i32::to_string).collect();
+        if !away.is_empty() {
+            return Err(Failure::Failed(format!(
+                "not on their CPUs: threads {}: one is moved when it is seen to wait, and may be at the next \
+                 try",
+                away.join(", ")
+            )));
+        }
     }
     Ok(())
 }

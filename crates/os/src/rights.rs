@@ -9,6 +9,11 @@ use rustix::thread::{
     set_no_new_privs,
 };
 
+use crate::procfs::read_text;
+
+/// `/proc/PID/status` has some 1500 bytes.
+const LIMIT: usize = 16 << 10;
+
 /// A right that something here needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
@@ -74,6 +79,14 @@ impl Right {
         sets.effective.contains(self.bit())
             || (!instead.is_empty() && sets.effective.contains(instead))
     }
+
+    /// Whether a process has it in effect; `None` if procfs does not say.
+    pub fn held_by(self, pid: u32) -> Option<bool> {
+        let status = read_text(format!("/proc/{pid}/status"), LIMIT).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+        Some(mask & self.bit().bits() != 0)
+    }
 }
 
 /// Gives up every right of the calling thread but these, for good: neither it nor what it starts can
@@ -122,6 +135,7 @@ mod tests {
         let mask = u64::from_str_radix(line.trim(), 16).expect("a mask");
         for right in [Right::NetAdmin, Right::SysPtrace, Right::SysAdmin, Right::SysNice] {
             assert_eq!(right.held(), mask & right.bit().bits() != 0, "{right}");
+            assert_eq!(right.held_by(std::process::id()), Some(right.held()), "{right}");
         }
     }
 }

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::foreign::Foreign;
 use crate::journal::JournalError;
+use crate::place::Place;
 use crate::support::Refusal;
 use napkin_kernel::device::DeviceError;
 use napkin_kernel::netlink::NetlinkError;
@@ -198,11 +199,25 @@ pub enum ApplyError {
     /// A change failed in the middle.
     #[error("{failed}{}", undone(.left))]
     Stopped {
+        /// The place that was to be changed.
+        place: Place,
         /// Why applying stopped.
         failed: Box<ApplyError>,
         /// What could not be put back.
         left: Vec<String>,
     },
+}
+
+impl ApplyError {
+    /// The place that the kernel would not have changed, if it is that which made this fail.
+    pub fn refused(&self) -> Option<&Place> {
+        match self {
+            ApplyError::Stopped { place, failed, .. } => {
+                matches!(**failed, ApplyError::Backend(_)).then_some(place)
+            }
+            _ => None,
+        }
+    }
 }
 
 fn list(foreign: &[Foreign]) -> String {

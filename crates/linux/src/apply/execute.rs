@@ -79,13 +79,8 @@ pub(super) fn held<W: Backend>(
     }
     let plan = plan(request.policy, &before, backend.kernel(), request.options)?;
     let mut done = Vec::new();
-    match execute(backend, &mut journal, &before, &plan.changes, &mut done) {
-        Ok(()) => Ok((Applied { plan, done, before }, journal, lock)),
-        Err(failed) => {
-            let undone = undo(backend, &mut journal, &before, &before, &done);
-            Err(ApplyError::Stopped { failed: Box::new(failed), left: undone.words() })
-        }
-    }
+    execute(backend, &mut journal, &before, &plan.changes, &mut done)?;
+    Ok((Applied { plan, done, before }, journal, lock))
 }
 
 /// What somebody else changed after napkin did.
@@ -99,8 +94,10 @@ pub(super) fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     changed.collect()
 }
 
-/// Makes changes in their order, and adds to `done` what was written down: all that was made, and one
-/// that was refused.
+/// Makes changes in their order, and adds those that were made to `done`.
+///
+/// # Errors
+/// If one cannot be made: then all of `done` was taken back.
 pub(super) fn execute<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -109,27 +106,43 @@ pub(super) fn execute<W: Backend>(
     done: &mut Vec<Change>,
 ) -> Result<(), ApplyError> {
     for change in changes {
-        remember_threads(backend, journal, at, change, done)?;
-        let Some(old) = backend.read(at, &change.place)? else {
-            return Err(super::BackendError::Gone {
-                what: change.place.what(),
-                ifname: at.device.ifname.clone(),
-                subject: change.place.subject(),
-            }
-            .into());
-        };
-        if old == change.new {
-            continue;
+        if let Err(failed) = make(backend, journal, at, change, done) {
+            let undone = undo(backend, journal, at, at, done);
+            let (place, failed) = (change.place.clone(), Box::new(failed));
+            return Err(ApplyError::Stopped { place, failed, left: undone.words() });
         }
-        let Change { place, new, .. } = change;
-        write_down(backend, journal, at, place, &old, new)?;
-        // Also if it is refused: who takes back what was made finds the place as it was, and has the
-        // journal forget it.
-        done.push(Change { old: Some(old), ..change.clone() });
-        fault::point();
-        backend.write(at, place, new)?;
-        fault::point();
     }
+    Ok(())
+}
+
+/// Makes one change, and adds to `done` what was written down, be it refused or not.
+fn make<W: Backend>(
+    backend: &mut W,
+    journal: &mut DeviceJournal,
+    at: &Snapshot,
+    change: &Change,
+    done: &mut Vec<Change>,
+) -> Result<(), ApplyError> {
+    remember_threads(backend, journal, at, change, done)?;
+    let Some(old) = backend.read(at, &change.place)? else {
+        return Err(super::BackendError::Gone {
+            what: change.place.what(),
+            ifname: at.device.ifname.clone(),
+            subject: change.place.subject(),
+        }
+        .into());
+    };
+    if old == change.new {
+        return Ok(());
+    }
+    let Change { place, new, .. } = change;
+    write_down(backend, journal, at, place, &old, new)?;
+    // Also if it is refused: who takes back what was made finds the place as it was, and has the
+    // journal forget it.
+    done.push(Change { old: Some(old), ..change.clone() });
+    fault::point();
+    backend.write(at, place, new)?;
+    fault::point();
     Ok(())
 }
 

@@ -16,9 +16,9 @@ use super::located::located;
 use super::plan::changes;
 use super::restore::{RestoreOptions, put_back, unlocked};
 use super::restored::DeviceRestored;
-use super::undo::undo;
 use crate::journal::{Lock, Store, sole_writer};
 use crate::place::{Change, Place, Value};
+use napkin_kernel::settings::Setting;
 
 /// A device whose lock is held; dropped, it is left as it is, and the journal knows.
 #[derive(Debug)]
@@ -95,12 +95,37 @@ impl HeldDevice {
         wanted: &BTreeMap<Place, Value>,
     ) -> Result<Kept, ApplyError> {
         let _sole = sole_writer();
+        let mut kept = Kept::default();
+        // Threads may be there only now that are to get back what somebody had given those before.
+        if self.once(backend, wanted, &mut kept)? {
+            self.once(backend, wanted, &mut kept)?;
+        }
+        Ok(kept)
+    }
+
+    /// The same but for what is to be put back of threads that sleep only after it. Gives whether
+    /// there are such now.
+    fn once<W: Backend>(
+        &self,
+        backend: &mut W,
+        wanted: &BTreeMap<Place, Value>,
+        kept: &mut Kept,
+    ) -> Result<bool, ApplyError> {
         let at = backend.look(Target::Index(self.ifindex))?;
         let mut journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
         journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
-        let mut kept = Kept { foreign: foreign(&at, &journal), ..Kept::default() };
-        kept.foreign.retain(|it| wanted.get(&it.place).is_some_and(|value| *value != it.now));
-        let surplus = |place: &Place| !wanted.contains_key(place);
+        let mut others = foreign(&at, &journal);
+        others.retain(|it| wanted.get(&it.place).is_some_and(|value| *value != it.now));
+        kept.foreign.extend(others);
+        // A place of a thread that is not there would be forgotten, as it goes with the thread; and
+        // one that still spins must not become real-time.
+        let waits = |place: &Place| {
+            let class = matches!(place, Place::ThreadClass(_));
+            let spins = || class && mode(&at.values, place) == Some(&Value::Number(2));
+            let unwanted = !wanted.contains_key(place) && mode(wanted, place).is_some();
+            unwanted && (!at.values.contains_key(place) || spins())
+        };
+        let surplus = |place: &Place| !wanted.contains_key(place) && !waits(place);
         let options = RestoreOptions::default();
         let left = put_back(backend, &at, &journal, &surplus, &options, &mut kept.put_back)?;
         journal.keep(&left)?;
@@ -108,13 +133,10 @@ impl HeldDevice {
         journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
         let changes =
             changes(wanted.iter().map(|(place, value)| (place.clone(), value.clone())), &at);
-        match execute(backend, &mut journal, &at, &changes, &mut kept.changes) {
-            Ok(()) => Ok(kept),
-            Err(failed) => {
-                let undone = undo(backend, &mut journal, &at, &at, &kept.changes);
-                Err(ApplyError::Stopped { failed: Box::new(failed), left: undone.words() })
-            }
-        }
+        execute(backend, &mut journal, &at, &changes, &mut kept.changes)?;
+        let mut places =
+            journal.located().map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place));
+        Ok(changes.iter().any(makes_thread) && places.any(waits))
     }
 
     /// Puts back all that napkin has changed on it, and gives it up.
@@ -141,6 +163,22 @@ impl HeldDevice {
         }
         Ok(gone)
     }
+}
+
+/// The mode with which this place's thread comes and goes, if it is a thread's place.
+fn mode<'a>(values: &'a BTreeMap<Place, Value>, place: &Place) -> Option<&'a Value> {
+    let instance = place.instance().filter(|_| place.of_thread())?;
+    let of_instance = values.get(&Place::Napi(instance.clone(), Setting::Threaded));
+    of_instance.or_else(|| values.get(&Place::Device(Setting::Threaded)))
+}
+
+/// Whether a change makes threads that sleep, or has those sleep that spun.
+fn makes_thread(change: &Change) -> bool {
+    let mode = matches!(
+        change.place,
+        Place::Napi(_, Setting::Threaded) | Place::Device(Setting::Threaded)
+    );
+    mode && change.new == Value::Number(1)
 }
 
 #[cfg(test)]

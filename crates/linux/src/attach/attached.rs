@@ -61,6 +61,8 @@ pub(super) struct Attached {
     pub(super) unpinned: bool,
     /// Looks in a row in which it had no thread that could be pinned.
     pub(super) nothing_to_pin: u8,
+    /// Its threads that ran at all looks for some to pin; `None` before the first.
+    pub(super) ran: Option<BTreeSet<i32>>,
 }
 
 /// What the processes of one attachment share.
@@ -92,6 +94,7 @@ impl Attached {
             unset: false,
             unpinned: false,
             nothing_to_pin: 0,
+            ran: None,
         }
     }
 

@@ -24,6 +24,9 @@ const MAX_PROCESSES: usize = 1 << 16;
 /// How often it is looked for threads to pin: a thread that waits now will most likely wait again.
 const PIN_EVERY: Duration = Duration::from_millis(500);
 
+/// The same while it is looked for threads in a row.
+const PIN_GAP: Duration = Duration::from_millis(20);
+
 /// Processes under a policy. Dropped, it puts everything back, unless it was told to [`leave`].
 ///
 /// [`leave`]: Attachment::leave
@@ -204,6 +207,25 @@ impl<R: Recorder> Attachment<R> {
         });
         let wait = self.pace.next(Instant::now(), cost, changed);
         Look { events, wait, cost }
+    }
+
+    /// Looks for threads to pin again and again until it is `done`, for `time` at most: at each look some
+    /// run, of which nobody can tell what they wait for.
+    pub fn pin_for(&mut self, time: Duration, done: impl Fn(&Attachment<R>) -> bool) -> Vec<Event> {
+        let begun = Instant::now();
+        let mut events = Vec::new();
+        while !done(&*self) && begun.elapsed() < time {
+            std::thread::sleep(PIN_GAP);
+            self.pinned = None;
+            self.pin(&mut events);
+        }
+        events
+    }
+
+    /// Threads that ran each time that it was looked for some to pin: thread ids.
+    pub fn always_ran(&self) -> Vec<i32> {
+        let ran = self.tree.values().filter_map(|attached| attached.ran.as_ref());
+        ran.flatten().copied().collect()
     }
 
     /// Puts everything back and lets the processes go. What could not be put back stays written

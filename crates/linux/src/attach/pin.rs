@@ -64,6 +64,8 @@ impl Attached {
     ) -> Result<(), ProcessError> {
         self.forget_ended()?;
         let waits = self.process.waits(1, Duration::ZERO)?;
+        let ran = |tid: &i32| self.ran.as_ref().is_none_or(|ran| ran.contains(tid));
+        self.ran = Some(waits.running.iter().copied().filter(ran).collect());
         if waits.seen.is_empty() && waits.receives.is_empty() {
             // Of one that runs the kernel tells nothing.
             self.nothing_to_pin = match waits.running.is_empty() {

@@ -2,12 +2,15 @@
 //!
 //! All of it is journalled, and put back by `restore`. The policy stays as it is.
 
+use std::io;
+use std::time::Duration;
+
 use napkin_kernel::device::DeviceError;
 use napkin_kernel::process::ProcessError;
 use napkin_policy::Policy;
 use thiserror::Error;
 
-use super::Placement;
+use super::{Irqbalance, Placement};
 use crate::apply::{Applied, ApplyError, Backend, Options, Request, Target, apply, plan};
 use crate::attach::{self, Attachment, Event, cpus_by_napi};
 use crate::doctor::Facts;
@@ -33,6 +36,19 @@ pub enum PlaceError {
         /// The device's name.
         ifname: String,
     },
+    /// irqbalance cannot be had leave the interrupts where they are put.
+    #[error(
+        "irqbalance[{pid}] would move the interrupts away again, and cannot be told not to: {source}; \
+         nothing was moved: stop it (systemctl stop irqbalance), or start it with --banirq for {irqs:?}"
+    )]
+    Irqbalance {
+        /// Its process ID.
+        pid: i32,
+        /// The interrupts.
+        irqs: Vec<u32>,
+        /// Why it cannot be told.
+        source: io::Error,
+    },
     /// The device's part.
     #[error(transparent)]
     Apply(#[from] ApplyError),
@@ -44,15 +60,16 @@ pub enum PlaceError {
     Device(#[from] DeviceError),
 }
 
-/// Moves a device's interrupts and threads.
+/// Moves a device's interrupts and threads, which irqbalance, where it runs, is told before to leave alone.
 ///
 /// # Errors
-/// If the instances are under several policies, or as [`apply`].
+/// If the instances are under several policies, irqbalance does not listen, or as [`apply`].
 pub fn carry_out<B: Backend>(
     backend: &mut B,
     store: &Store,
     facts: &Facts,
     placement: &Placement,
+    irqbalance: Option<Irqbalance>,
 ) -> Result<Applied, PlaceError> {
     let ifname = placement.ifname.clone();
     let first = placement.rows.first().and_then(|row| facts.device.napi(row.napi));
@@ -65,21 +82,92 @@ pub fn carry_out<B: Backend>(
     if !planned.changes.iter().all(|change| placed(&change.place)) {
         return Err(PlaceError::Mixed { ifname });
     }
+    let irqs = placement.irqs();
+    let banned = match irqbalance.filter(|_| !irqs.is_empty()) {
+        Some(it) => match it.ban(&irqs) {
+            Ok(before) => Some((it, before)),
+            Err(source) => return Err(PlaceError::Irqbalance { pid: it.pid, irqs, source }),
+        },
+        None => None,
+    };
     let request = Request { policy: &policy, ifname: &ifname, options: &options, force: false };
-    Ok(apply(backend, store, &request)?)
+    apply(backend, store, &request).map_err(|error| {
+        if let Some((it, before)) = banned {
+            // That nothing was moved is what matters, whether it listens or not.
+            let _ = it.leave_alone(&before);
+        }
+        error.into()
+    })
 }
 
-/// Moves a program's workers to where their instances are polled, once; what happened.
+/// What became of a program's workers.
+#[derive(Debug)]
+pub struct Carried {
+    /// What happened.
+    pub events: Vec<Event>,
+    /// Those that are not on the CPU where they belong: thread ids.
+    pub away: Vec<i32>,
+}
+
+/// Moves a program's workers to where their instances are polled. One is moved when it is seen to wait:
+/// they are looked at until all of the plan are there, for `time` at most.
 ///
 /// # Errors
 /// If there is no such program, or it may not be looked at.
-pub fn carry_workers(store: &Store, pid: i32) -> Result<Vec<Event>, PlaceError> {
+pub fn carry_workers(
+    store: &Store,
+    pid: i32,
+    placement: &Placement,
+    time: Duration,
+) -> Result<Carried, PlaceError> {
     let mut attachment =
         Attachment::new(attach::Plan::NOTHING, ProcessJournals::new(store.clone()));
     attachment.raise_open_files();
     attachment.add(pid)?;
     attachment.pin_with(cpus_by_napi()?);
-    let events = attachment.look().events;
+    let mut events = attachment.look().events;
+    events.extend(attachment.pin_for(time, |_| away(placement).is_empty()));
     attachment.leave();
-    Ok(events)
+    Ok(Carried { events, away: away(placement) })
+}
+
+/// The workers that live and are not on the CPU of their row, or not on that alone.
+fn away(placement: &Placement) -> Vec<i32> {
+    let all = placement.rows.iter().flat_map(|row| row.workers.iter().map(|it| (it.id, row.cpu)));
+    let is_away = |(tid, cpu): &(i32, usize)| {
+        napkin_os::sched::affinity(Some(*tid)).is_ok_and(|cpus| cpus != [*cpu])
+    };
+    all.filter(is_away).map(|(tid, _)| tid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::{Now, Row};
+
+    #[test]
+    fn a_worker_that_is_elsewhere_is_away_and_one_that_has_ended_is_not() {
+        let placed = |tid: i32, cpu: usize| Placement {
+            ifname: "va".into(),
+            node: None,
+            rows: vec![Row {
+                rx_queues: vec![0],
+                napi: 8_193,
+                irq: None,
+                thread: None,
+                workers: vec![Now { id: tid, cpus: vec![] }],
+                cpu,
+            }],
+            notes: vec![],
+        };
+        let cpu = napkin_os::sched::usable_cpus()[0];
+        let worker = std::thread::spawn(move || {
+            napkin_os::sched::pin(None, &[cpu]).expect("a CPU of ours");
+            let tid = rustix::thread::gettid().as_raw_nonzero().get();
+            assert_eq!(away(&placed(tid, cpu)), [0; 0]);
+            assert_eq!(away(&placed(tid, cpu + 1)), [tid]);
+        });
+        worker.join().expect("no panic");
+        assert_eq!(away(&placed(i32::MAX, cpu)), [0; 0]);
+    }
 }

@@ -34,23 +34,30 @@ impl Irqbalance {
         Threads::find().irqbalance.map(|pid| Irqbalance { pid })
     }
 
-    /// Has it leave these interrupts alone, beside those that it leaves alone already.
+    /// Has it leave these interrupts alone, beside those that it leaves alone already, which it gives.
     ///
     /// # Errors
     /// If it does not answer, or not to this user.
-    pub fn ban(self, irqs: &[u32]) -> io::Result<()> {
-        // A command replaces what an earlier one said.
-        let mut all = banned(&self.ask("setup")?);
+    pub fn ban(self, irqs: &[u32]) -> io::Result<Vec<u32>> {
+        let before = banned(&self.ask("setup")?);
+        let mut all = before.clone();
         all.extend(irqs);
         all.sort_unstable();
         all.dedup();
-        let list: Vec<String> = all.iter().map(u32::to_string).collect();
-        self.ask(&format!("settings ban irqs {}", list.join(" ")))?;
+        self.leave_alone(&all)?;
         let there = banned(&self.ask("setup")?);
         if irqs.iter().all(|irq| there.contains(irq)) {
-            return Ok(());
+            return Ok(before);
         }
         Err(io::Error::other("it did not take the command"))
+    }
+
+    /// Has it leave these interrupts alone, and no others that it was told of before.
+    ///
+    /// # Errors
+    /// If it does not answer, or not to this user.
+    pub fn leave_alone(self, irqs: &[u32]) -> io::Result<()> {
+        self.ask(&ban_command(irqs)).map(drop)
     }
 
     /// Sends a command and reads what is answered, if anything is.
@@ -85,6 +92,13 @@ impl Irqbalance {
     }
 }
 
+/// The command that replaces what it was told to leave alone.
+fn ban_command(irqs: &[u32]) -> String {
+    let list: Vec<String> = irqs.iter().map(u32::to_string).collect();
+    let list = if list.is_empty() { "NONE".to_owned() } else { list.join(" ") };
+    format!("settings ban irqs {list}")
+}
+
 /// The interrupts that an answer to `setup` says are left alone: `IRQ 24 LOAD ...`, each.
 fn banned(setup: &str) -> Vec<u32> {
     let words: Vec<&str> = setup.split_whitespace().collect();
@@ -103,5 +117,11 @@ mod tests {
         assert_eq!(banned(setup), [24, 38]);
         assert!(banned("SLEEP 10 BANNED 00000000").is_empty());
         assert!(banned("IRQ").is_empty() && banned("IRQ x").is_empty());
+    }
+
+    #[test]
+    fn a_list_that_was_empty_can_be_had_again() {
+        assert_eq!(ban_command(&[24, 38]), "settings ban irqs 24 38");
+        assert_eq!(ban_command(&[]), "settings ban irqs NONE");
     }
 }

@@ -15,7 +15,7 @@ use napkin_kernel::device::Napi;
 use napkin_kernel::topology::Topology;
 use serde::Serialize;
 
-pub use carry_out::{PlaceError, carry_out, carry_workers};
+pub use carry_out::{Carried, PlaceError, carry_out, carry_workers};
 pub use choose::{Wanted, choose};
 pub use irqbalance::Irqbalance;
 

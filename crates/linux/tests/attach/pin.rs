@@ -42,6 +42,26 @@ fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
 }
 
 #[test]
+fn a_thread_that_never_sleeps_is_known_as_one_of_which_nothing_is_known() {
+    let mut program = Program::start();
+    let spins = "def spin():\n    while True: pass\n\
+                 t = threading.Thread(target=spin, daemon=True); t.start(); answer = t.native_id";
+    let spinner: i32 = program.ask(spins).parse().unwrap();
+    let short = Duration::from_millis(100);
+    // It waits for its turn at the interpreter while that answers.
+    loop {
+        let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
+        attachment.pin_with(Box::new(|_: u32| None::<usize>));
+        attachment.add(program.pid()).unwrap();
+        attachment.look();
+        attachment.pin_for(short, |it| it.always_ran().is_empty());
+        if attachment.always_ran() == [spinner] {
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_thread_that_has_ended_is_not_remembered() {
     let mut bed = Bed::new("pass", "if s.recv(64) == b'end': return");
     bed.send("x");

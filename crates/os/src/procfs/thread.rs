@@ -138,7 +138,7 @@ pub struct Threads {
     pub napi: Vec<NapiThread>,
     /// `ksoftirqd`'s ids by CPU.
     pub ksoftirqd: BTreeMap<usize, i32>,
-    /// irqbalance's id, if it runs.
+    /// irqbalance's id, if it runs: as root, since nobody else can move interrupts.
     pub irqbalance: Option<i32>,
 }
 
@@ -150,16 +150,23 @@ impl Threads {
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         for pid in pids {
             if let Some(comm) = comm(pid) {
-                found
-                    .sort_in(pid, &comm, || ThreadStat::read(pid, pid).is_some_and(|it| it.kernel));
+                let kernel = || ThreadStat::read(pid, pid).is_some_and(|it| it.kernel);
+                found.sort_in(pid, &comm, kernel, || is_root(pid));
             }
         }
         found.napi.sort_by_key(|thread| thread.pid);
         found
     }
 
-    /// A program may call itself as it likes: `kernel` is asked where the name is the kernel's.
-    fn sort_in(&mut self, pid: i32, comm: &str, kernel: impl FnOnce() -> bool) {
+    /// A program may call itself as it likes: `kernel` is asked where the name is the kernel's, and
+    /// `root` where it is that of a program of root's.
+    fn sort_in(
+        &mut self,
+        pid: i32,
+        comm: &str,
+        kernel: impl FnOnce() -> bool,
+        root: impl FnOnce() -> bool,
+    ) {
         if let Some((ifname, napi_id)) = napi_name(comm) {
             if kernel() {
                 self.napi.push(NapiThread { pid, ifname: ifname.to_owned(), napi_id });
@@ -168,10 +175,20 @@ impl Threads {
             if kernel() {
                 self.ksoftirqd.insert(cpu, pid);
             }
-        } else if comm == "irqbalance" {
+        } else if comm == "irqbalance" && root() {
             self.irqbalance = Some(pid);
         }
     }
+}
+
+/// Whether a process is root's. The owner of `/proc/PID` does not say: of one that may not be dumped that
+/// is root, whoever runs it.
+fn is_root(pid: i32) -> bool {
+    let status = read_text(format!("/proc/{pid}/status"), LIMIT).unwrap_or_default();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    // The real and the effective one.
+    let mut users = users.split_ascii_whitespace();
+    users.next() == Some("0") && users.next() == Some("0")
 }
 
 /// The device and the id in a `napi/*` thread's name.
@@ -255,12 +272,20 @@ mod tests {
     }
 
     #[test]
+    fn whose_a_process_is_is_what_the_kernel_says() {
+        let own = rustix::process::getuid().is_root() && rustix::process::geteuid().is_root();
+        assert_eq!(is_root(std::process::id().cast_signed()), own);
+        assert!(!is_root(i32::MAX), "there is none");
+    }
+
+    #[test]
     fn a_program_that_calls_itself_napi_is_none() {
         let mut found = Threads::default();
-        found.sort_in(7, "napi/eth0-1", || false);
-        found.sort_in(8, "napi/eth0-2", || true);
-        found.sort_in(9, "ksoftirqd/3", || true);
-        found.sort_in(10, "irqbalance", || false);
+        found.sort_in(7, "napi/eth0-1", || false, || true);
+        found.sort_in(8, "napi/eth0-2", || true, || true);
+        found.sort_in(9, "ksoftirqd/3", || true, || true);
+        found.sort_in(10, "irqbalance", || false, || true);
+        found.sort_in(11, "irqbalance", || false, || false);
         assert_eq!(found.napi.iter().map(|it| it.pid).collect::<Vec<_>>(), [8]);
         assert_eq!(found.ksoftirqd, BTreeMap::from([(3, 9)]));
         assert_eq!(found.irqbalance, Some(10));

@@ -113,6 +113,46 @@ fn a_held_device_is_set_again_and_what_was_first_is_still_known() {
 }
 
 #[test]
+fn a_thread_that_somebody_had_placed_is_so_again_after_a_wish_without_threads() {
+    let (mut backend, place) = (Fake::of(linux(6, 19), 2), Home::new());
+    let cpus = Place::ThreadCpus(queue(1));
+    backend.somebody_sets(&napi(1, Setting::Threaded), &Value::Number(1));
+    backend.somebody_sets(&cpus, &Value::Cpus(vec![2]));
+    backend.somebody_sets(&Place::ThreadClass(queue(1)), &Value::Class(Class::Fifo(5)));
+    let original = backend.everything();
+    let keeper = held(&mut backend, &place.store());
+    // The second look finds the thread gone.
+    let no_threads = |backend: &mut Fake| {
+        for _ in 0..2 {
+            kept(&keeper, backend, Some("suspend20"), &plain()).expect("set");
+        }
+    };
+    no_threads(&mut backend);
+    let told = kept(&keeper, &mut backend, Some("threaded"), &plain()).expect("set");
+    assert_eq!(told.put_back.changes.len(), 2, "{:?}", told.put_back);
+    assert_eq!(backend.everything().remove(&(7, cpus)), Some(Value::Cpus(vec![2])));
+    no_threads(&mut backend);
+    // One that spins does not become real-time.
+    for _ in 0..2 {
+        kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("set");
+    }
+    no_threads(&mut backend);
+    assert!(keeper.restore(&mut backend).expect("put back").is_complete());
+    assert_eq!(backend.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn the_place_that_the_kernel_refuses_is_named() {
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let keeper = held(&mut backend, &place.store());
+    let queue_1 = Options { queue: Some(1), ..plain() };
+    backend.refuses_after = Some(0);
+    let error = kept(&keeper, &mut backend, Some("defer20"), &queue_1).expect_err("refused");
+    assert_eq!(error.refused(), Some(&napi(1, Setting::GroFlushTimeout)), "{error}");
+}
+
+#[test]
 fn a_hold_that_is_dropped_restores() {
     let (mut backend, place) = (Fake::new(2), Home::new());
     let original = backend.everything();
