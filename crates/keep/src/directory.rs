@@ -308,8 +308,8 @@ mod tests {
 
     #[test]
     fn what_could_not_be_read_again_is_not_written() {
-        let place = Place::new("wrong");
-        let directory = Directory::at(&place.0);
+        let place = Folder::new("keep-wrong");
+        let directory = Directory::at(place.join("etc"));
         let good = wish(&directory, "a");
         directory.write(&good).expect("written");
         // Every second CPU, from the last: no two of them can be written as a range.

@@ -175,7 +175,7 @@ fn two_signals_to_napkin_alone_reach_the_program_both() {
     let listener = Listener::start("twice", &[], false);
     listener.napkin.signal(libc::SIGTERM);
     // Two that are pending together are one.
-    until("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
+    within("SIGTERM", || listener.got().contains("SIGTERM").then_some(()));
     listener.napkin.signal(libc::SIGTERM);
     assert_eq!(listener.all(), "ready SIGTERM SIGTERM SIGWINCH ");
     listener.end();
