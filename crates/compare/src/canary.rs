@@ -67,6 +67,13 @@ impl Canary {
             None => timed()?,
         };
         let probe = probe(&options, &device)?;
+        if !canary.others && !probe.tells_apart() {
+            return Err(CompareError::Option(format!(
+                "{}: name the service by --pid: {}",
+                canary.guard,
+                probe.notes().join("; ")
+            )));
+        }
         let (began, before) = (Instant::now(), probe.read(&canary.napi_ids)?);
         std::thread::sleep(FIRST);
         let reading = probe.read(&canary.napi_ids)?.since(&before);

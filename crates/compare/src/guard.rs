@@ -214,7 +214,7 @@ mod tests {
             ("p100<2x", "below p100"),
             ("p99<fast", "a time"),
             ("p99<0x", "a time"),
-            ("rate>-1", "above 0"),
+            ("rate>-1", "answers a second"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(why), "{error}");

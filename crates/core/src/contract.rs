@@ -23,7 +23,7 @@ mod checked {
         static OWED: Cell<Option<Op>> = const { Cell::new(None) };
     }
 
-    /// Every call of `follow` and of `no_delivery`, on whatever context: while others are told, one
+    /// Every call of `follow`, on whatever context: while others are told, one
     /// that is not may have nothing to be told.
     static FOLLOWS: AtomicU64 = AtomicU64::new(0);
 
@@ -130,6 +130,8 @@ mod checked {
         follows: AtomicU64,
         packets: AtomicU64,
         untold: AtomicU32,
+        /// Something else than a delivery has an event, or is one of those that the next look finds.
+        other: AtomicBool,
     }
 
     impl Follow {
@@ -140,7 +142,7 @@ mod checked {
 
         /// Something else than a delivery has an event.
         pub(crate) fn no_delivery(&self) {
-            FOLLOWS.fetch_add(1, Relaxed);
+            self.other.store(true, Relaxed);
         }
 
         /// A wait has looked and found nothing.
@@ -150,6 +152,7 @@ mod checked {
 
         /// A wait of a context that busy polls, and follows no instance, has found events.
         pub(crate) fn found<Q>(&self, host: &Host<Q>) {
+            let other = self.other.swap(false, Relaxed);
             if !self.empty.swap(false, Relaxed) {
                 // Left over, however many frames have come for others meanwhile.
                 return;
@@ -158,6 +161,10 @@ mod checked {
             let delivered = self.packets.swap(packets, Relaxed) < packets;
             let follows = FOLLOWS.load(Relaxed);
             let silent = self.follows.swap(follows, Relaxed) == follows;
+            if other {
+                // It says nothing either way.
+                return;
+            }
             let untold = match (self.told.load(Relaxed) && silent, delivered) {
                 (false, _) => 0,
                 (true, true) => self.untold.load(Relaxed) + 1,

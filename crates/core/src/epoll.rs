@@ -139,6 +139,10 @@ impl EpollContext {
 
     /// Ends this context's part in a suspension; the last one to leave has the instance polled.
     fn resume<Q>(&self, host: &Host<Q>, from: RaisedFrom) -> Option<Op> {
+        // Mostly there is none; one that is being prolonged is not 0.
+        if self.suspends.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let (id, registration) = unpack(self.suspends.swap(0, Ordering::AcqRel))?;
         Self::leave(host, id, registration, from)
     }

@@ -131,7 +131,8 @@ impl Epoll {
 
     /// Watches a socket. An event that waits already is reported by the next wait. A socket is
     /// watched by one at a time, an epoll (under one token) or a [`Blocking`](crate::Blocking): the last
-    /// one wins, and the others report it no more.
+    /// one wins. The other epolls report it no more; a `Blocking` is not woken for it any more, and sees
+    /// only what is there when it looks.
     ///
     /// One that is closed, and reported so, or that another watches now, needs no
     /// [`remove`](Epoll::remove): it is forgotten here, at the limit at the latest. Before, whenever there

@@ -82,10 +82,13 @@ impl ReplayConfig {
         }
         match &self.device.kind {
             DeviceKind::Xdp(spec) if !spec.all => wrong(
-                "who sends a file by an AF_XDP device has all of the queue: give xdp:IF:QUEUE:all"
+                "an AF_XDP device that sends a file takes all of its queue: give xdp:IF:QUEUE:all"
                     .into(),
             ),
-            DeviceKind::Synthetic => wrong("nobody is behind a synthetic device".into()),
+            DeviceKind::Synthetic => wrong(
+                "nobody is behind a synthetic device: give tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or virtio-user:PATH"
+                    .into(),
+            ),
             _ if self.device.policy.is_some() => {
                 wrong("a load polls its device itself, under no policy: leave =POLICY out".into())
             }

@@ -26,7 +26,7 @@ embedded devices, in about a minute. Policies that are compared run
 interleaved, each turn in an order drawn from the seed (A B C C A B ...); the
 table shows medians, and of the p99 the least and the most of the repetitions,
 with a = where they reach into those of the best row: the difference is then
-not significant. The JSON file has every repetition. On a shared machine trust
+not claimed. The JSON file has every repetition. On a shared machine trust
 ratios within one run, not microseconds. A policy that asks for a right which
 this user has not gets a row without figures, and the reason.
 

@@ -85,9 +85,10 @@ pub(crate) struct Load {
     /// napkin serve.
     #[arg(long, value_name = "DEVICE")]
     device: DeviceSpec,
-    /// The service's address and port, as in 10.99.0.1:7 or [fd00:99::1]:7 (IPv6: udp only).
+    // No doc comment, where brackets are a link.
     #[arg(
         long,
+        help = "The service's address and port, as in 10.99.0.1:7 or [fd00:99::1]:7 (IPv6: udp only)",
         value_name = "ADDRESS:PORT",
         value_parser = service,
         required_unless_present = "pcap",

@@ -122,8 +122,8 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
         let away: Vec<String> = carried.away.iter().map(i32::to_string).collect();
         if !away.is_empty() {
             return Err(Failure::Failed(format!(
-                "not on their CPUs: threads {}: one is moved when it is seen to wait, and may be at the next \
-                 try",
+                "not on their CPUs: threads {}: see above for those that cannot be moved; one that runs is \
+                 moved when it is seen to wait, and may be at the next try",
                 away.join(", ")
             )));
         }

@@ -253,8 +253,11 @@ impl Experiment for BusyPoll {
         for row in &rows {
             let of_row: Vec<_> = runs.iter().filter(|run| run.task.what.is_of(row)).collect();
             for (name, published, estimated, truth) in ESTIMATES {
-                let truth =
-                    modelled(&of_row, |it| truth(it.latency_ns.as_ref()?).map(|ns| ns as f64));
+                let truth = modelled(&of_row, |it| {
+                    let latency = it.latency_ns?;
+                    let told = latency.told(it.unanswered_beside(latency.count), it.queue_grows());
+                    truth(&told).map(|ns| ns as f64)
+                });
                 cells.push(Cell {
                     load_value: Some(row.rate_pkt_per_s),
                     published: Some(published(row)),

@@ -320,8 +320,8 @@ impl Experiment for Suspend {
              napkin keeps it. The rows are not corrected for that."
                 .to_owned(),
             "The document does not say how evenly the connections were spread over the queues: the fullest \
-             one has 5.6 % more than the mean, which is what hashing 4480 connections over eight queues \
-             gives on average, in every row and run."
+             one has 5.6 % more than the mean, in every row and run. Hashing 4480 connections over eight \
+             queues gives about 6 % on average."
                 .to_owned(),
         ]
     }

@@ -5,7 +5,7 @@
 //! any more is put back. So it makes no difference whether this process changed it or one before that
 //! was killed. What somebody else has set meanwhile is set again, and told of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target};
@@ -19,6 +19,7 @@ use super::restored::DeviceRestored;
 use crate::journal::{Lock, Store, sole_writer};
 use crate::place::{Change, Place, Value};
 use napkin_kernel::settings::Setting;
+use napkin_os::sched::Class;
 
 /// A device whose lock is held; dropped, it is left as it is, and the journal knows.
 #[derive(Debug)]
@@ -117,10 +118,16 @@ impl HeldDevice {
         let mut others = foreign(&at, &journal);
         others.retain(|it| wanted.get(&it.place).is_some_and(|value| *value != it.now));
         kept.foreign.extend(others);
+        // A fair class may be given back to a thread that spins.
+        let fair: BTreeSet<Place> = journal
+            .located()
+            .filter(|(record, _)| record.before == Value::Class(Class::Fair))
+            .map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place).clone())
+            .collect();
         // A place of a thread that is not there would be forgotten, as it goes with the thread; and
         // one that still spins must not become real-time.
         let waits = |place: &Place| {
-            let class = matches!(place, Place::ThreadClass(_));
+            let class = matches!(place, Place::ThreadClass(_)) && !fair.contains(place);
             let spins = || class && mode(&at.values, place) == Some(&Value::Number(2));
             let unwanted = !wanted.contains_key(place) && mode(wanted, place).is_some();
             unwanted && (!at.values.contains_key(place) || spins())

@@ -217,15 +217,20 @@ impl<R: Recorder> Attachment<R> {
         while !done(&*self) && begun.elapsed() < time {
             std::thread::sleep(PIN_GAP);
             self.pinned = None;
+            // That there is none to pin is not told by looks so close together.
+            self.tree.values_mut().for_each(|attached| attached.nothing_to_pin = 0);
             self.pin(&mut events);
         }
         events
     }
 
-    /// Threads that ran each time that it was looked for some to pin: thread ids.
+    /// Threads that ran each time that it was looked for some to pin, and have more than one CPU: thread ids.
     pub fn always_ran(&self) -> Vec<i32> {
         let ran = self.tree.values().filter_map(|attached| attached.ran.as_ref());
-        ran.flatten().copied().collect()
+        // One that has a CPU of its own already needs none, and one that has ended neither.
+        let elsewhere =
+            |tid: &i32| napkin_os::sched::affinity(Some(*tid)).is_ok_and(|cpus| cpus.len() > 1);
+        ran.flatten().copied().filter(elsewhere).collect()
     }
 
     /// Puts everything back and lets the processes go. What could not be put back stays written

@@ -46,12 +46,16 @@ impl Attached {
         events: &mut Vec<Event>,
     ) {
         self.unpinned = match self.pin_waiting(cpu_of, pins, recorder, events) {
-            // One that has ended is removed by the next look.
-            Err(error) if !error.is_gone() => {
+            Ok(()) => false,
+            // One that has ended is removed by the next look, and runs no more.
+            Err(error) if error.is_gone() => {
+                self.ran = None;
+                false
+            }
+            Err(error) => {
                 self.failed_once(error.to_string(), events);
                 true
             }
-            _ => false,
         };
     }
 

@@ -133,7 +133,9 @@ pub fn carry_workers(
 
 /// The workers that live and are not on the CPU of their row, or not on that alone.
 fn away(placement: &Placement) -> Vec<i32> {
-    let all = placement.rows.iter().flat_map(|row| row.workers.iter().map(|it| (it.id, row.cpu)));
+    // An instance without interrupt and thread is polled on no CPU of its own: nobody belongs beside it.
+    let rows = placement.rows.iter().filter(|row| row.irq.is_some() || row.thread.is_some());
+    let all = rows.flat_map(|row| row.workers.iter().map(|it| (it.id, row.cpu)));
     let is_away = |(tid, cpu): &(i32, usize)| {
         napkin_os::sched::affinity(Some(*tid)).is_ok_and(|cpus| cpus != [*cpu])
     };
@@ -153,7 +155,7 @@ mod tests {
             rows: vec![Row {
                 rx_queues: vec![0],
                 napi: 8_193,
-                irq: None,
+                irq: Some(Now { id: 1, cpus: vec![] }),
                 thread: None,
                 workers: vec![Now { id: tid, cpus: vec![] }],
                 cpu,

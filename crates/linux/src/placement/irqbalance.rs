@@ -44,12 +44,18 @@ impl Irqbalance {
         all.extend(irqs);
         all.sort_unstable();
         all.dedup();
-        self.leave_alone(&all)?;
-        let there = banned(&self.ask("setup")?);
-        if irqs.iter().all(|irq| there.contains(irq)) {
-            return Ok(before);
+        let taken = self.leave_alone(&all).and_then(|()| {
+            let there = banned(&self.ask("setup")?);
+            match irqs.iter().all(|irq| there.contains(irq)) {
+                true => Ok(before.clone()),
+                false => Err(io::Error::other("it did not take the command")),
+            }
+        });
+        if taken.is_err() {
+            // As far as it listens.
+            let _ = self.leave_alone(&before);
         }
-        Err(io::Error::other("it did not take the command"))
+        taken
     }
 
     /// Has it leave these interrupts alone, and no others that it was told of before.

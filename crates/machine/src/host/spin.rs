@@ -38,7 +38,9 @@ impl Machine<'_> {
         let thread = &self.threads[me.0 as usize];
         let this = &self.cpus[cpu];
         // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
-        let alone = this.frames.is_empty()
+        // At full speed alone: slowed down, each part of a round would be rounded by itself.
+        let alone = this.dilation == 1000
+            && this.frames.is_empty()
             && this.pending.is_empty()
             && !this.run_queue.need_resched()
             && !this.raised;
@@ -54,7 +56,6 @@ impl Machine<'_> {
     #[inline(never)]
     fn goes_round(&mut self, cpu: usize, me: ThreadId) -> bool {
         let thread = &self.threads[me.0 as usize];
-        let this = &self.cpus[cpu];
         let cycle = match &thread.pass {
             Some(ThreadPass::Epoll(pass)) => pass.idle_cycle(),
             Some(ThreadPass::Socket(pass)) => pass.idle_cycle(),
@@ -69,7 +70,7 @@ impl Machine<'_> {
             return false;
         }
         let role = thread.role;
-        let length = cycle.steps().iter().map(|&op| this.wall(self.step_cost(op, role))).sum();
+        let length = cycle.steps().iter().map(|&op| self.step_cost(op, role)).sum();
         let rounds = cycle.most(self.now, length);
         if rounds < WORTH {
             return false;
@@ -166,12 +167,13 @@ impl Machine<'_> {
                 break;
             }
             let cost = self.step_cost(op, role);
-            let end = at + self.cpus[cpu].wall(cost);
+            let end = at + cost;
             self.begin_part(me, op);
             if cost > 0 && (end > self.now || (end == self.now && !over)) {
-                let dilation = self.cpus[cpu].dilation;
-                let left = cost.saturating_sub((self.now - at) * 1000 / dilation);
-                self.begin(cpu, Segment { left, class: Use::System, preemptible: false });
+                self.begin(
+                    cpu,
+                    Segment { left: end - self.now, class: Use::System, preemptible: false },
+                );
                 return;
             }
             at = end;
@@ -187,8 +189,7 @@ impl Machine<'_> {
             return;
         }
         let cycle = &spin.cycle;
-        let poll = self.config.cost.poll;
-        let polled = spin.start + (rounds - 1) * spin.length + self.cpus[cpu].wall(poll);
+        let polled = spin.start + (rounds - 1) * spin.length + self.config.cost.poll;
         self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds, polled);
         self.cpus[cpu].polled_in_vain += rounds * spin.length;
         self.threads[spin.me.0 as usize].round.skipped(rounds * spin.length);

@@ -92,7 +92,8 @@ impl Machine<'_> {
     /// socket. Nothing is charged for it, and no instance learns of it.
     pub fn complete(&mut self, socket: u32, packet: Packet) {
         self.sockets.put(socket, packet);
-        if let (Some(_), Some(thread)) = self.sockets.becomes_ready(socket) {
+        if let (Some(epoll), Some(thread)) = self.sockets.becomes_ready(socket) {
+            self.contexts[epoll as usize].no_delivery();
             self.catch_up_thread(thread);
             self.wake_thread(thread);
         }

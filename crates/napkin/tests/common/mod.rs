@@ -16,7 +16,7 @@ use napkin_kernel::netlink::{Ethtool, Route, VethConfig};
 use serde_json::Value;
 
 /// Long enough for a machine that is busy with other tests; a failure, never a measurement.
-pub const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(60);
 
 /// The binary, which minds the signals that ask it to end, also where whoever started the test has
 /// had them ignored, as a script has for what runs in its background.

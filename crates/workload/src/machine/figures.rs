@@ -245,7 +245,8 @@ mod tests {
             assert!(got.abs_diff(want * 1_000) <= 5_000, "{got} for {want} us");
         }
         assert!(answered.at.p50.unwrap() < 480_000, "{answered:?}");
-        assert_eq!((all.at.p99, all.mean), (answered.at.p99, answered.mean), "a bound");
+        let bound = all.at.p95.max(answered.at.p99);
+        assert_eq!((all.at.p99, all.mean), (bound, answered.mean), "a bound");
         assert_eq!(latency(&Histogram::default(), 500), None);
     }
 

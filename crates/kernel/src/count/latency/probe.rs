@@ -321,6 +321,11 @@ impl Probe {
         self.choice.set(&[0; 4], &value).map_err(not_read)
     }
 
+    /// Whether it is known which instance a request came through; [`Probe::notes`] say why not.
+    pub fn tells_apart(&self) -> bool {
+        self.told_apart
+    }
+
     /// What these instances' frames led to since the start, and what came through none.
     ///
     /// # Errors
