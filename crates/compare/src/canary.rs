@@ -13,7 +13,7 @@ use napkin_kernel::netlink::Netdev;
 use napkin_os::signals::Signals;
 
 use crate::error::CompareError;
-use crate::guard::{Guard, Reference};
+use crate::guard::{Bound, Condition, Guard, Reference};
 use crate::lookout::{Lookout, ON, TICK, off};
 use crate::service::{Service, napi_ids, netns, probe};
 
@@ -67,7 +67,10 @@ impl Canary {
             None => timed()?,
         };
         let probe = probe(&options, &device)?;
-        if !canary.others && !probe.tells_apart() {
+        // A number of answers a second is of all that serve.
+        let absolute =
+            matches!(canary.guard, Guard::Condition(Condition::Rate(Bound::Absolute(_))));
+        if !canary.others && !absolute && !probe.tells_apart() {
             return Err(CompareError::Option(format!(
                 "{}: name the service by --pid: {}",
                 canary.guard,

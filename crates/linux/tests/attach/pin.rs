@@ -43,6 +43,8 @@ fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
 
 #[test]
 fn a_thread_that_never_sleeps_is_known_as_one_of_which_nothing_is_known() {
+    // One that has a single CPU needs no pin.
+    needs_cpus(2);
     let mut program = Program::start();
     let spins = "def spin():\n    while True: pass\n\
                  t = threading.Thread(target=spin, daemon=True); t.start(); answer = t.native_id";
