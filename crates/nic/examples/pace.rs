@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let packed = options.iter().any(|it| it == "packed");
     let icmp = options.iter().any(|it| it == "icmp");
     let mac: Vec<u8> = mac.split(':').filter_map(|it| u8::from_str_radix(it, 16).ok()).collect();
-    let pool = Pool::new(4_096);
+    let pool = Pool::new(4_096.max(2 * usize::from(ring)));
     let config = FrontendConfig { packed, ring, ..FrontendConfig::new(Path::new(path)) };
     let (mut device, mut frame) = match (Vhost::frontend(&config, &pool), mac.try_into()) {
         (Ok(device), Ok(mac)) => (device, frame(mac, icmp)),

@@ -92,6 +92,7 @@ const INDIRECT: RingFeatures = RingFeatures {
     indirect: true,
     tso4: false,
     tso6: false,
+    in_order: false,
 };
 
 #[test]

@@ -24,6 +24,8 @@ pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 pub(super) const VERSION_1: u64 = 1 << 32;
 /// `VIRTIO_F_RING_PACKED`.
 pub(super) const RING_PACKED: u64 = 1 << 34;
+/// `VIRTIO_F_IN_ORDER`: the device uses buffers in the order in which it got them, and need not tell of each.
+pub(super) const IN_ORDER: u64 = 1 << 35;
 
 /// Protocol feature: several pairs of rings.
 pub(super) const PROTOCOL_MQ: u64 = 1 << 0;
@@ -50,6 +52,8 @@ pub(super) const PROTOCOL_OFFERED: u64 = PROTOCOL_MQ | PROTOCOL_REPLY_ACK | PROT
 /// What a driver of ours takes, but for packed rings, which it takes if it was told to.
 pub(super) const TAKEN: u64 =
     GUEST_CSUM | MRG_RXBUF | MQ | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1;
+/// What it takes beside that where it was told to: on split rings there is nothing to be saved by order.
+pub(super) const PACKED_TAKEN: u64 = RING_PACKED | IN_ORDER;
 
 /// What of vhost-user a driver of ours takes.
 pub(super) const PROTOCOL_TAKEN: u64 = PROTOCOL_MQ | PROTOCOL_INFLIGHT_SHMFD;
@@ -63,5 +67,6 @@ pub(super) fn of_rings(features: u64) -> RingFeatures {
         indirect: features & INDIRECT_DESC != 0,
         tso4: features & HOST_TSO4 != 0,
         tso6: features & HOST_TSO6 != 0,
+        in_order: features & IN_ORDER != 0,
     }
 }

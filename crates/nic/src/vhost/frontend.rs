@@ -237,7 +237,7 @@ fn agree(
     };
     let offered = number(request::GET_FEATURES)?;
     let wanted = match config.packed {
-        true => features::TAKEN | features::RING_PACKED,
+        true => features::TAKEN | features::PACKED_TAKEN,
         false => features::TAKEN,
     };
     let taken = offered & wanted;

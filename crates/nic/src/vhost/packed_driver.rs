@@ -1,5 +1,8 @@
 //! A packed ring of ours that a peer serves. Id *i* always means buffer *i*, and each buffer is one
 //! descriptor; the peer gives back ids in any order, and each is checked to be out.
+//!
+//! Where it was agreed that buffers are used in order (`VIRTIO_F_IN_ORDER`), one used descriptor may tell of all up to
+//! the one that it names. Buffer *i* then stays at place *i*, for the ring has as many places as there are buffers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -25,6 +28,8 @@ pub(super) struct PackedDriver {
     next: Turn,
     /// The next to be taken back.
     back: Turn,
+    /// Places from there on that are known to be used, where order is kept, and how much is in the last of them.
+    batch: (u16, u32),
     /// What the device does not see yet, of the descriptor before which all are to be seen.
     first: Option<(u16, u64)>,
     /// Descriptors made available since the device was last looked after.
@@ -51,6 +56,7 @@ impl PackedDriver {
             slots,
             next: Turn::first(size),
             back: Turn::first(size),
+            batch: (0, 0),
             first: None,
             moved: 0,
             broken: false,
@@ -67,8 +73,7 @@ impl PackedDriver {
     /// The place where another device would go on, and its lap: behind all that was used.
     pub(super) fn base(&self) -> u16 {
         let mut at = self.back;
-        let used = |turn: Turn| turn.is_used(self.flags(turn.at()));
-        at.step(self.back.count(self.slots.out(), used));
+        at.step(self.waiting(self.slots.out()));
         at.base()
     }
 
@@ -80,6 +85,7 @@ impl PackedDriver {
     #[inline]
     fn hand_over(&mut self, slot: u16, len: u32, flags: u16) {
         let at = self.next.at();
+        debug_assert!(!self.features.in_order || slot == at, "buffer {slot} at place {at}");
         let place = usize::from(at) * 16;
         self.table.update64(place, self.slots.address(slot));
         let word = packed_word(len, slot, flags | available_flags(self.next));
@@ -99,17 +105,67 @@ impl PackedDriver {
 
     #[inline]
     fn used(&self) -> bool {
-        !self.broken && self.slots.out() > 0 && self.back.is_used(self.flags(self.back.at()))
+        let seen = || self.slots.out() > 0 && self.back.is_used(self.flags(self.back.at()));
+        !self.broken && (self.batch.0 > 0 || seen())
+    }
+
+    /// How many were used, of at most so many.
+    #[inline]
+    fn waiting(&self, most: u16) -> u16 {
+        if !self.features.in_order {
+            return self.back.count(most, |turn| turn.is_used(self.flags(turn.at())));
+        }
+        let (mut at, mut count) = (self.back, self.batch.0);
+        at.step(count);
+        while count < most && at.is_used(self.flags(at.at())) {
+            let Some((batch, _)) = self.batch_at(at, count) else { break };
+            at.step(batch);
+            count += batch;
+        }
+        count.min(most)
+    }
+
+    /// How many a used descriptor here tells of, where order is kept and `before` are to be taken back before it, and
+    /// how much is in the last one; `None` if they are more than are out.
+    #[inline]
+    fn batch_at(&self, here: Turn, before: u16) -> Option<(u16, u32)> {
+        let Descriptor { first: last, len, .. } = Descriptor::read(&self.table, here.at());
+        let wrapped = if last < here.at() { here.size() } else { 0 };
+        let batch = u32::from(last) + u32::from(wrapped) + 1 - u32::from(here.at());
+        let out = self.slots.out() - before;
+        (last < here.size() && batch <= out.into()).then_some((batch as u16, len))
+    }
+
+    /// The next that was used, and how much is in it; it is to be checked that it is out.
+    #[inline]
+    fn next_used(&mut self) -> (u16, u32) {
+        let at = self.back.at();
+        if !self.features.in_order {
+            let Descriptor { first, len, .. } = Descriptor::read(&self.table, at);
+            return (first, len);
+        }
+        if self.batch.0 == 0 {
+            let Some(batch) = self.batch_at(self.back, 0) else { return (u16::MAX, 0) };
+            self.batch = batch;
+        }
+        // What is skipped was used completely, by the standard.
+        (at, if self.batch.0 == 1 { self.batch.1 } else { self.slots.len() })
+    }
+
+    #[inline]
+    fn step_back(&mut self) {
+        self.back.step(1);
+        self.batch.0 = self.batch.0.saturating_sub(1);
     }
 
     /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
     #[inline]
     fn take_back(&mut self) -> Option<(u16, u32)> {
-        let it = Descriptor::read(&self.table, self.back.at());
-        self.back.step(1);
-        let good = self.slots.back(it.first);
+        let (slot, len) = self.next_used();
+        self.step_back();
+        let good = self.slots.back(slot);
         self.broken |= !good;
-        good.then_some((it.first, it.len))
+        good.then_some((slot, len))
     }
 
     /// Takes back all that were used.
@@ -152,9 +208,8 @@ impl PackedDriver {
 impl Incoming for PackedDriver {
     #[inline]
     fn ready(&mut self, most: u16) -> Option<u16> {
-        let out = self.slots.out();
-        let used = |turn: Turn| turn.is_used(self.flags(turn.at()));
-        (!self.broken).then(|| self.back.count(most.min(out), used))
+        let most = most.min(self.slots.out());
+        (!self.broken).then(|| self.waiting(most))
     }
 
     #[inline]
@@ -162,13 +217,13 @@ impl Incoming for PackedDriver {
         if !self.used() {
             return if self.broken { Taken::Broken } else { Taken::Empty };
         }
-        let Descriptor { len, first: slot, .. } = Descriptor::read(&self.table, self.back.at());
+        let (slot, len) = self.next_used();
         if self.slots.is_out(slot)
             && len <= self.slots.len()
             && let part = (self.slots.address(slot), len)
             && let Some(len) = take_whole(&self.memory, part, true, buffer)
         {
-            self.back.step(1);
+            self.step_back();
             self.hand_over(slot, self.slots.len(), WRITE);
             return Taken::Frame(len);
         }
@@ -232,3 +287,8 @@ impl Outgoing for PackedDriver {
         self.slots.out()
     }
 }
+
+// By its path, for loom's models take this file from elsewhere.
+#[cfg(all(test, not(loom)))]
+#[path = "packed_driver/tests.rs"]
+mod tests;

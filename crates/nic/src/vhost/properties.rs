@@ -161,10 +161,11 @@ proptest! {
         mergeable: bool,
         checksums: bool,
         tracks: bool,
+        in_order: bool,
         size in prop_oneof![Just(16u16), Just(32), Just(256)],
         steps in steps(),
     ) {
-        let features = RingFeatures { event, mergeable, checksums, ..RingFeatures::default() };
+        let features = RingFeatures { event, mergeable, checksums, in_order, ..RingFeatures::default() };
         both((packed, to_device, tracks), size, features, steps);
     }
 
@@ -196,7 +197,7 @@ proptest! {
             memory.write(at.driver + 2, &index.to_le_bytes());
         }
         let (event, mergeable, checksums, indirect) = features;
-        let features = RingFeatures { event, mergeable, checksums, indirect, tso4: indirect, tso6: event };
+        let features = RingFeatures { event, mergeable, checksums, indirect, tso4: indirect, tso6: event, in_order: event };
         fn harmless<R: Incoming + Outgoing>(mut ring: R) {
             let mut buffer = vec![0; FRAME_CAPACITY];
             for round in 0..200 {

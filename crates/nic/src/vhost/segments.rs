@@ -195,6 +195,7 @@ mod tests {
         indirect: false,
         tso4: true,
         tso6: true,
+        in_order: false,
     };
 
     /// A packet with so much payload, behind so many VLAN tags; where IP is, and TCP.

@@ -98,8 +98,9 @@ impl Slots {
         let fits = frame.len() <= FRAME_CAPACITY
             && memory.write(at, &header::plain(0))
             && memory.write(at + HEADER as u64, frame);
-        if !fits {
-            self.back(slot);
+        if !fits && self.back(slot) {
+            // It is the next again, so that buffers keep their places in a ring.
+            self.free.rotate_right(1);
         }
         fits.then_some((HEADER + frame.len()) as u32)
     }

@@ -39,6 +39,8 @@ pub(super) struct RingFeatures {
     /// A driver may leave TCP packets to the device to be cut: over IPv4, and over IPv6.
     pub(super) tso4: bool,
     pub(super) tso6: bool,
+    /// The device uses buffers in order.
+    pub(super) in_order: bool,
 }
 
 impl RingFeatures {
