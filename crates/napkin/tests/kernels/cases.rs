@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::guest::{Guest, STATE, Set};
 use super::kept::kept;
 use super::programs::{attach, moved, pin, rings, run, starvation, suspension, vlan};
+use super::xdp::xdp;
 
 /// What came of a case: what there is to say of it, or what went wrong.
 pub(crate) type Outcome = Result<String, String>;
@@ -14,7 +15,7 @@ pub(crate) type Outcome = Result<String, String>;
 /// One of them.
 pub(crate) type Case = (&'static str, fn(&mut Guest, &str) -> Outcome);
 
-pub(crate) const CASES: [Case; 22] = [
+pub(crate) const CASES: [Case; 23] = [
     ("show", show),
     ("shared interrupt", shared_interrupt),
     ("apply", apply),
@@ -37,6 +38,7 @@ pub(crate) const CASES: [Case; 22] = [
     ("top", top),
     ("vlan", vlan),
     ("rings", rings),
+    ("xdp", xdp),
 ];
 
 /// How many channels a card has, and what tells ethtool so; `None` where it has one for good.

@@ -17,6 +17,7 @@ mod programs;
 mod reboot;
 mod vhost;
 mod vm;
+mod xdp;
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -50,7 +50,7 @@ fn line(guest: &mut Guest, path: &str) -> Result<u64, String> {
 }
 
 /// Ends the napkin that was started last, and waits for its end.
-const END: &str = "kill -TERM $(cat /run/run.pid)
+pub(crate) const END: &str = "kill -TERM $(cat /run/run.pid)
 for i in $(seq 300); do kill -0 $(cat /run/run.pid) 2> /dev/null || break; sleep 0.1; done";
 
 /// What an epoll context has under a policy of suspension.

@@ -13,7 +13,8 @@
 //!
 //! Rings are split or packed, with event indices; a peer's buffers may be merged for one frame; checksums that
 //! a peer leaves open are completed, and TCP packets of up to 64 KiB that it leaves to be cut (TSO) are cut where they come in. A peer
-//! that drives may use indirect descriptors. Large packets towards it are not offered, nor taken by a frontend: a frame has at most
+//! that drives may use indirect descriptors. A packed ring that we drive may be used in order (`VIRTIO_F_IN_ORDER`), where the
+//! backend then need not tell of each buffer. Large packets towards a driver are not offered, nor taken by a frontend: a frame has at most
 //! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. There are no control queues, no migration (logging),
 //! no virtio before 1.0, and no IOMMU.
 //!

@@ -209,7 +209,10 @@ impl Incoming for PackedDriver {
     #[inline]
     fn ready(&mut self, most: u16) -> Option<u16> {
         let most = most.min(self.slots.out());
-        (!self.broken).then(|| self.waiting(most))
+        let waiting = self.waiting(most);
+        // What is used and cannot have been.
+        self.broken |= waiting == 0 && most > 0 && self.used();
+        (!self.broken).then_some(waiting)
     }
 
     #[inline]

@@ -123,7 +123,11 @@ proptest! {
                 }
                 2 => drop(ring.put(&buffer[..60])),
                 3 => drop(Incoming::publish(&mut ring)),
-                4 if receive => prop_assert!(ring.ready(64).is_none_or(|it| it <= SIZE)),
+                4 if receive => {
+                    let waits = ring.unmask();
+                    let ready = ring.ready(64);
+                    prop_assert!(ready.is_none_or(|it| it <= SIZE && (it > 0) == waits));
+                }
                 4 => prop_assert!(ring.under_way() <= SIZE),
                 _ => {
                     ring.base();

@@ -1,0 +1,49 @@
+//! napkin on a card's own queues, by AF_XDP: the card writes into its memory where the driver has that, and the kernel
+//! copies elsewhere.
+
+use super::cases::{Outcome, channels_of};
+use super::guest::{Guest, STATE};
+use super::programs::END;
+
+/// It serves a port and leaves all else to the kernel, and nothing of it is left at the end.
+pub(crate) fn xdp(guest: &mut Guest, dev: &str) -> Outcome {
+    if dev == "va" {
+        return Ok("not this card's".into());
+    }
+    let (before, last) = (guest.set(dev), channels_of(dev) - 1);
+    let (policy, napkin) = (guest.policy(), env!("CARGO_BIN_EXE_napkin"));
+    guest.does(&format!(
+        "rm -f /run/serve.out; NAPKIN_STATE={STATE} {napkin} serve echo --device xdp:{dev}:0-{last} --port 5000 \
+         --policy {policy} --control /run/serve.sock > /run/serve.out 2>&1 & echo $! > /run/run.pid"
+    ))?;
+    let said = guest.does(
+        "for i in $(seq 300); do grep -q control: /run/serve.out && break; sleep 0.1; done
+        cat /run/serve.out",
+    )?;
+    let answers = guest.load(dev);
+    let card = dev.trim_start_matches("eth");
+    let kernel = guest.does(&format!("ping -c 3 -i 0.2 -W 5 -I {dev} 10.9.{card}.100"));
+    let shown = guest.does(&format!("ip -d link show {dev}"));
+    guest.does(END)?;
+    let counts = guest.does("tail -1 /run/serve.out")?;
+    let told = format!("{answers} answers, {said}\n{counts}");
+    kernel.map_err(|it| format!("the kernel's own traffic: {it}; {told}"))?;
+    if !shown?.contains("prog/xdp") {
+        return Err(format!("no program at {dev}: {told}"));
+    }
+    if guest.does(&format!("ip -d link show {dev}"))?.contains("prog/xdp") {
+        return Err(format!("its program is left at {dev}"));
+    }
+    guest.left(dev, &before)?;
+    let zero_copy = said.contains("zero-copy");
+    let has = match dev {
+        "eth3" => guest.is(6, 14),
+        _ => false,
+    };
+    match answers > 50 && (zero_copy || !has) {
+        true => {
+            Ok(format!("{answers} answers, {}", if zero_copy { "zero-copy" } else { "copied" }))
+        }
+        false => Err(told),
+    }
+}
