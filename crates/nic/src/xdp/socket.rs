@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{
@@ -30,6 +31,8 @@ const PATIENCE: u32 = 50;
 #[derive(Debug)]
 pub(super) struct XdpSocket {
     socket: OwnedFd,
+    /// The card moves the bytes, and calls poll its instance instead of waking it.
+    polled: bool,
     /// Who is called in the kernel's place.
     #[cfg(test)]
     pub(super) kernel: Option<super::hostile::Kernel>,
@@ -89,6 +92,7 @@ impl XdpSocket {
     pub(super) fn other(socket: OwnedFd) -> XdpSocket {
         XdpSocket {
             socket,
+            polled: false,
             #[cfg(test)]
             kernel: None,
         }
@@ -106,7 +110,7 @@ impl XdpSocket {
     ) -> Result<(XdpSocket, Rings), XdpError> {
         let name = &config.interface;
         let wrong = |action| move |errno: Errno| XdpError::system(action, name, errno);
-        let socket = XdpSocket::other(XdpSocket::open(name)?);
+        let mut socket = XdpSocket::other(XdpSocket::open(name)?);
         if first.is_none() {
             socket.register(pool, name)?;
         }
@@ -180,6 +184,7 @@ impl XdpSocket {
                 }
                 _ => XdpError::system("set busy polling", name, error),
             })?;
+            socket.polled = poll.prefer && socket.zero_copy();
         }
         Ok((socket, rings))
     }
@@ -293,6 +298,16 @@ impl XdpSocket {
             return kernel.send();
         }
         Called::from(rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop))
+    }
+
+    /// Has the card looked after where a call to send got nothing done: one that prefers busy polling has polled the
+    /// instance that receives, and wakes none. That of a card whose queues are sent from by another instance (igb)
+    /// would never run.
+    pub(super) fn wake(&self) {
+        if self.polled {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
+            let _ = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        }
     }
 }
 

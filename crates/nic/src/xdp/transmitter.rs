@@ -228,6 +228,9 @@ impl Wire {
                 }
                 let before = std::mem::replace(&mut waiting, ring.transmit.waiting());
                 stuck = waiting > 0;
+                if stuck && waiting == before {
+                    self.socket.wake();
+                }
                 if waiting == 0 || waiting == before || !ring.transmit.needs_wakeup() {
                     break;
                 }
