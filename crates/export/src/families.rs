@@ -223,7 +223,7 @@ fn squeezes(sample: &Sample) -> Family {
     Family {
         name: "napkin_time_squeezes",
         kind: Kind::Counter,
-        help: "Rounds of the receive softirq that ended for lack of time or budget, with work left.",
+        help: "Rounds of the receive softirq that ended for lack of time or budget, work left or not.",
         series: if counted.is_empty() { cpus.collect() } else { counted },
     }
 }

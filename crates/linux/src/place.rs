@@ -201,7 +201,7 @@ pub struct ThreadId {
     pub start_ticks: u64,
 }
 
-/// A place as it is as_json in JSON, flat: `{"subject": "queue 0", "rx": [0], "tx": [], "what":
+/// A place as it is in JSON, flat: `{"subject": "queue 0", "rx": [0], "tx": [], "what":
 /// "threaded"}`.
 #[derive(Serialize)]
 struct PlaceJson<'a> {

@@ -19,7 +19,7 @@ use napkin_os::procfs::Sysctl;
 use napkin_os::rights::Right;
 use napkin_policy::EpollPolicy;
 
-pub use fold::{FOLDED_ABOVE, Group, fold, ranges};
+pub use fold::{FOLDED_ABOVE, Group, fold};
 pub use mode::{Behind, Mode, mode};
 
 /// Descriptors of one process that are looked at.

@@ -13,7 +13,9 @@ impl FromStr for Mac {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mac, String> {
-        let byte = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2);
+        // A sign is no digit, though numbers may have one.
+        let digits = |part: &&str| part.len() == 2 && part.bytes().all(|it| it.is_ascii_hexdigit());
+        let byte = |part: &str| u8::from_str_radix(Some(part).filter(digits)?, 16).ok();
         let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
         let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
         bytes
@@ -264,9 +266,14 @@ mod tests {
         for length in 0..frame.len() {
             all.apply(&mut frame[..length].to_vec());
         }
-        for text in
-            ["", "02:00:00:00:00", "02:00:00:00:00:0g", "2:0:0:0:0:1", "02:00:00:00:00:01:02"]
-        {
+        for text in [
+            "",
+            "02:00:00:00:00",
+            "02:00:00:00:00:0g",
+            "02:00:00:00:00:+5",
+            "2:0:0:0:0:1",
+            "02:00:00:00:00:01:02",
+        ] {
             assert!(text.parse::<Mac>().is_err(), "{text}");
         }
     }

@@ -26,7 +26,8 @@ pub struct EngineTotals {
     pub queues: QueueCounts,
     /// Every drop by the name of its counter, of devices and stacks; no zeros.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Times that a softirq ended with work left (`time_squeeze`), on all CPUs.
+    /// Rounds of the receive softirq that ended for lack of time or budget, whether or not work was left
+    /// (`time_squeeze`), on all CPUs.
     pub squeezes: u64,
 }
 

@@ -50,10 +50,8 @@ impl WindowUsage {
     /// the thread that they interrupt as well. So of the two sums, which are both too large, the smaller.
     pub fn busy_ns(&self) -> u64 {
         let cpus = self.wall_ns.saturating_mul(self.of_cpus);
-        let not_idle = cpus.saturating_sub(self.cpus.all_idle_ns());
-        let not_idle = not_idle.saturating_sub(self.cpus.steal_ns);
         let interrupts = self.cpus.irq_ns.saturating_add(self.cpus.softirq_ns);
-        not_idle.min(self.totals.cpu_ns.saturating_add(interrupts))
+        self.cpus.busy_ns(cpus).min(self.totals.cpu_ns.saturating_add(interrupts))
     }
 }
 

@@ -11,8 +11,7 @@ use napkin_linux::attach::{Detail, Lines};
 use napkin_linux::doctor::{Request, gather};
 use napkin_linux::journal::Store;
 use napkin_linux::placement::{Irqbalance, Now, PlaceError, Placement, carry_out, carry_workers};
-use napkin_linux::show::ranges;
-use napkin_os::sched::CpuList;
+use napkin_os::sched::{CpuList, ranges};
 use serde_json::json;
 
 use crate::failure::{Failure, print, print_json, say};

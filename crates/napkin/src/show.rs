@@ -2,9 +2,9 @@
 
 use napkin_kernel::device::show_class;
 use napkin_kernel::{Setting, Settings};
-use napkin_linux::show::{self, DeviceReport, Group, Report, ranges};
+use napkin_linux::show::{self, DeviceReport, Group, Report};
 use napkin_measure::report::text::fill;
-use napkin_os::sched::CpuList;
+use napkin_os::sched::{CpuList, ranges};
 
 use crate::failure::{Failure, print, print_json};
 use crate::table;

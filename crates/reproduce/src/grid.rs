@@ -1,9 +1,6 @@
 //! A table of text in columns that belong together, drawn in parts that fit a terminal.
 
-use comfy_table::{
-    Cell as TableCell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle,
-};
-
+use napkin_measure::report::table;
 use napkin_measure::report::text::WIDTH;
 
 /// Blanks between two columns.
@@ -56,20 +53,10 @@ pub(super) fn draw(grid: &Grid) -> String {
 }
 
 fn draw_part(columns: &[&TextColumn], leading: usize) -> String {
-    let mut table = Table::new();
-    // No junctions: with them, every column would be one wider than its padding.
-    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|column| TableCell::new(&column.header)));
+    let header = columns.iter().map(|column| column.header.clone()).collect();
     let rows = columns.first().map_or(0, |column| column.values.len());
-    for row in 0..rows {
-        table.add_row(columns.iter().filter_map(|column| column.values.get(row)));
-    }
-    for (i, drawn) in table.column_iter_mut().enumerate() {
-        let last = i + 1 == columns.len();
-        drawn.set_padding((0, if last { 0 } else { GAP as u16 }));
-        let names = i < leading;
-        drawn.set_cell_alignment(if names { CellAlignment::Left } else { CellAlignment::Right });
-    }
-    table.trim_fmt() + "\n"
+    let cells = |row: usize| {
+        columns.iter().filter_map(|column| column.values.get(row).cloned()).collect()
+    };
+    table::draw(header, (0..rows).map(cells).collect(), None, |place| place >= leading) + "\n"
 }

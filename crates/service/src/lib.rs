@@ -18,7 +18,7 @@ pub use echo::Echo;
 pub use memcached::Memcached;
 pub use nbd::Nbd;
 pub use sink::{Sink, discard};
-pub use stream::{EchoStream, Pump, Served, SinkStream, StreamService};
+pub use stream::{EchoStream, Pump, Served, StreamService};
 
 /// A service on one socket.
 pub trait Service {

@@ -269,24 +269,6 @@ impl StreamService for EchoStream {
     }
 }
 
-/// Lets go whatever comes.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SinkStream;
-
-impl StreamService for SinkStream {
-    type Connection = ();
-
-    fn open(&mut self, _: Flow) {}
-
-    fn serve(&mut self, (): &mut (), input: &[u8], _: &mut Vec<u8>, _: Ns) -> Served {
-        Served::Took(input.len())
-    }
-
-    fn longest_request(&self) -> usize {
-        16 * 1_024
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -46,7 +46,7 @@ impl std::fmt::Display for Taken {
     }
 }
 
-/// Why a frame was not sent. Each is also counted, see [`SendCounters`](crate::SendCounters).
+/// Why a frame was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// Nobody has told us this host's Ethernet address, or it is outside our network.

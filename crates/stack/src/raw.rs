@@ -59,7 +59,7 @@ impl RawSocket {
     /// # Errors
     /// If there is no queue, or it does not take the frame.
     pub fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
-        self.stack.counted(self.transmit(frame, now))
+        self.transmit(frame, now)
     }
 
     /// Turns a UDP frame round in place, with its payload, and sends it: from us to its sender.
@@ -67,12 +67,10 @@ impl RawSocket {
     /// # Errors
     /// If it is no UDP frame whose sender can be answered, or the queue does not take it.
     pub fn reply_in_place(&self, mut frame: Frame, now: Ns) -> Result<(), SendError> {
-        let sent = self.way_back(&frame).and_then(|(way, ports, end)| {
-            frame.set_len(end);
-            emit::turn_udp(&mut frame, &way, ports)?;
-            self.transmit(&frame, now)
-        });
-        self.stack.counted(sent)
+        let (way, ports, end) = self.way_back(&frame)?;
+        frame.set_len(end);
+        emit::turn_udp(&mut frame, &way, ports)?;
+        self.transmit(&frame, now)
     }
 
     /// Answers a UDP frame with another payload, in its own buffer.
@@ -81,13 +79,11 @@ impl RawSocket {
     /// If it is no UDP frame whose sender can be answered, the payload is longer than
     /// [`PAYLOAD_LIMIT`](crate::PAYLOAD_LIMIT), or the queue does not take it.
     pub fn reply_with(&self, mut frame: Frame, payload: &[u8], now: Ns) -> Result<(), SendError> {
-        let sent = self.way_back(&frame).and_then(|(way, ports, _)| {
-            emit::put(frame.buffer(), way.shape(), payload)?;
-            let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
-            frame.set_len(length);
-            self.transmit(&frame, now)
-        });
-        self.stack.counted(sent)
+        let (way, ports, _) = self.way_back(&frame)?;
+        emit::put(frame.buffer(), way.shape(), payload)?;
+        let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
+        frame.set_len(length);
+        self.transmit(&frame, now)
     }
 
     fn transmit(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {

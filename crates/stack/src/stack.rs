@@ -8,7 +8,6 @@
 
 use std::hash::RandomState;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -42,7 +41,6 @@ pub struct Stack {
     pub(crate) neighbours: Neighbours,
     /// Of the hash that shares flows between TCP workers.
     pub(crate) flow_key: RandomState,
-    sends: SendTally,
 }
 
 impl Stack {
@@ -56,7 +54,6 @@ impl Stack {
             neighbours: Neighbours::new(addresses.clone()),
             addresses,
             flow_key: RandomState::new(),
-            sends: SendTally::default(),
         })
     }
 
@@ -183,11 +180,6 @@ impl Stack {
         self.queues.counters()
     }
 
-    /// What could not be sent so far, and why.
-    pub fn send_counters(&self) -> SendCounters {
-        self.sends.read()
-    }
-
     /// The Ethernet address of a host of our network, if it has told us by ARP or neighbour discovery.
     pub fn neighbour(&self, ip: IpAddr) -> Option<[u8; 6]> {
         self.neighbours.find(ip)
@@ -202,11 +194,8 @@ impl Stack {
     pub fn resolve(&self, ip: IpAddr, now: Ns) -> Result<(), SendError> {
         self.neighbours.ask(ip);
         let mut frame = [0; wire::RESOLVE_FRAME];
-        let sent = self
-            .way([0; 6], ip)
-            .and_then(|way| emit::write_request(&mut frame, &way))
-            .and_then(|length| self.transmit(0, &frame[..length], now));
-        self.counted(sent)
+        let length = emit::write_request(&mut frame, &self.way([0; 6], ip)?)?;
+        self.transmit(0, &frame[..length], now)
     }
 
     /// The way from us to a host.
@@ -229,14 +218,11 @@ impl Stack {
             true => Some([0xff; 6]),
             false => self.neighbours.find(ip),
         };
-        let sent = mac.ok_or(SendError::NoNeighbour(ip)).and_then(|mac| {
-            let way = self.way(mac, ip)?;
-            let mut frame = [0; FRAME_CAPACITY];
-            emit::put(&mut frame, way.shape(), payload)?;
-            let length = emit::write_udp(&mut frame, &way, (port, to.port()), payload.len())?;
-            self.transmit(napi_id, &frame[..length], now)
-        });
-        self.counted(sent)
+        let way = self.way(mac.ok_or(SendError::NoNeighbour(ip))?, ip)?;
+        let mut frame = [0; FRAME_CAPACITY];
+        emit::put(&mut frame, way.shape(), payload)?;
+        let length = emit::write_udp(&mut frame, &way, (port, to.port()), payload.len())?;
+        self.transmit(napi_id, &frame[..length], now)
     }
 
     /// Sends a whole frame on the queue `napi_id`, or on the first one if that is gone.
@@ -262,61 +248,5 @@ impl Stack {
     /// Has every queue send what was posted.
     pub(crate) fn flush_all(&self) {
         self.queues.each(|queue| queue.transmitter.flush());
-    }
-
-    /// Counts a failed send and passes it on.
-    pub(crate) fn counted<T>(&self, sent: Result<T, SendError>) -> Result<T, SendError> {
-        if let Err(error) = &sent {
-            self.sends.count(error);
-        }
-        sent
-    }
-}
-
-/// Sends that failed, by reason, since the stack was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SendCounters {
-    /// Refused with [`SendError::NoNeighbour`].
-    pub no_neighbour: u64,
-    /// Refused with [`SendError::TooLong`].
-    pub too_long: u64,
-    /// Refused with [`SendError::Unanswerable`] or [`SendError::Families`].
-    pub unanswerable: u64,
-    /// Refused with [`SendError::NoQueue`].
-    pub no_queue: u64,
-    /// [`SendError::Queue`]. Answers of the stack itself are not among them: they are
-    /// [`Fate::AnswerFailed`](crate::Fate::AnswerFailed).
-    pub queue: u64,
-}
-
-#[derive(Debug, Default)]
-struct SendTally {
-    no_neighbour: AtomicU64,
-    too_long: AtomicU64,
-    unanswerable: AtomicU64,
-    no_queue: AtomicU64,
-    queue: AtomicU64,
-}
-
-impl SendTally {
-    fn count(&self, error: &SendError) {
-        let counter = match error {
-            SendError::NoNeighbour(_) => &self.no_neighbour,
-            SendError::TooLong { .. } => &self.too_long,
-            SendError::Unanswerable | SendError::Families { .. } => &self.unanswerable,
-            SendError::NoQueue => &self.no_queue,
-            SendError::Queue(_) => &self.queue,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> SendCounters {
-        SendCounters {
-            no_neighbour: self.no_neighbour.load(Ordering::Relaxed),
-            too_long: self.too_long.load(Ordering::Relaxed),
-            unanswerable: self.unanswerable.load(Ordering::Relaxed),
-            no_queue: self.no_queue.load(Ordering::Relaxed),
-            queue: self.queue.load(Ordering::Relaxed),
-        }
     }
 }

@@ -128,11 +128,9 @@ impl UdpSocket {
     fn turn(&self, datagram: Datagram, now: Ns, way_out: WayOut) -> Result<(), SendError> {
         let Datagram { mut frame, end, .. } = datagram;
         frame.set_len(end);
-        let sent = self.way_back(&frame).and_then(|(way, ports)| {
-            emit::turn_udp(&mut frame, &way, ports)?;
-            way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
-        });
-        self.stack.counted(sent)
+        let (way, ports) = self.way_back(&frame)?;
+        emit::turn_udp(&mut frame, &way, ports)?;
+        way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
     }
 
     /// Answers a datagram with another payload of at most [`PAYLOAD_LIMIT`] bytes, in its own
@@ -165,15 +163,13 @@ impl UdpSocket {
         way_out: WayOut,
     ) -> Result<(), SendError> {
         let Datagram { mut frame, .. } = datagram;
-        let (way, ports) = self.stack.counted(self.way_back(&frame))?;
+        let (way, ports) = self.way_back(&frame)?;
         payloads.into_iter().try_for_each(|payload| {
             let payload = payload.as_ref();
-            let sent = emit::put(frame.buffer(), way.shape(), payload).and_then(|()| {
-                let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
-                frame.set_len(length);
-                way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
-            });
-            self.stack.counted(sent)
+            emit::put(frame.buffer(), way.shape(), payload)?;
+            let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
+            frame.set_len(length);
+            way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
         })
     }
 

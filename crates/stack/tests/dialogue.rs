@@ -178,8 +178,6 @@ fn to_speak_first_one_must_know_the_neighbour() {
     assert!(matches!(socket.send_to(&long, to, 0), Err(SendError::TooLong { .. })));
     lab.wire.cut.store(true, Ordering::SeqCst);
     assert!(matches!(socket.send_to(b"q", to, 0), Err(SendError::Queue(_))));
-    let failed = lab.stack.send_counters();
-    assert_eq!((failed.no_neighbour, failed.too_long, failed.queue), (1, 1, 1));
 }
 
 #[test]

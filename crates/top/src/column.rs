@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::text::{UNKNOWN, rate, share, time, width};
+use napkin_os::sched::ranges;
 use napkin_watch::{NapiRates, Rates};
 
 /// Space between two columns.
@@ -211,7 +212,7 @@ impl Column {
     fn value(self, napi: &NapiRates) -> Value {
         Value::Number(match self {
             Column::Dev => return Value::Text(napi.ifname.clone()),
-            Column::Rx => return Value::Text(ranges(&napi.rx_queues)),
+            Column::Rx => return Value::Text(ranges(&napi.rx_queues).replace(',', " ")),
             Column::Policy => return Value::Text(napi.policy.clone()),
             Column::Owners => return Value::Text(napi.owners.join(" ")),
             Column::Napi => Some(f64::from(napi.id)),
@@ -295,25 +296,6 @@ impl FromStr for Column {
             format!("no column is called {text:?}: there are {}", names.join(", "))
         })
     }
-}
-
-/// Numbers, rising, runs drawn together: `0-3 7`.
-fn ranges(numbers: &[u32]) -> String {
-    let mut sorted = numbers.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for number in sorted {
-        match runs.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
-            _ => runs.push((number, number)),
-        }
-    }
-    let shown = |(first, last): &(u32, u32)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    runs.iter().map(shown).collect::<Vec<_>>().join(" ")
 }
 
 /// The columns that fit on `line` characters, from left to right, each with its width. The column
@@ -459,7 +441,8 @@ mod tests {
 
     #[test]
     fn queues_are_drawn_together() {
-        assert_eq!(ranges(&[3, 0, 1, 2, 7, 7, u32::MAX]), format!("0-3 7 {}", u32::MAX));
+        let napi = NapiRates { rx_queues: vec![3, 0, 1, 2, 7], ..napi() };
+        assert_eq!(Column::Rx.cell(&napi), "0-3 7");
         assert_eq!(Column::Rx.cell(&NapiRates::default()), "-");
     }
 }

@@ -20,7 +20,7 @@ pub struct Event {
     pub pid: i32,
     /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
-    /// The place on the device, or the setting of the process.
+    /// What happened.
     #[serde(flatten)]
     pub kind: EventKind,
 }

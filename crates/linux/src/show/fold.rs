@@ -1,4 +1,4 @@
-//! Many equal instances as one line, and numbers as ranges.
+//! Many equal instances as one line.
 
 use std::collections::BTreeSet;
 
@@ -104,24 +104,13 @@ fn union<'a>(lists: impl Iterator<Item = Option<&'a [usize]>>) -> Option<Vec<usi
     Some(all.into_iter().collect())
 }
 
-/// Numbers as ranges, in rising order: `513-576,600`.
-pub fn ranges<N: Copy + Ord + Into<i64>>(numbers: &[N]) -> String {
-    let sorted: BTreeSet<i64> = numbers.iter().map(|number| (*number).into()).collect();
-    let sorted: Vec<i64> = sorted.into_iter().collect();
-    let runs = sorted.chunk_by(|one, next| one.checked_add(1) == Some(*next));
-    let run = |run: &[i64]| match run {
-        [first, .., last] => format!("{first}-{last}"),
-        run => run.iter().map(i64::to_string).collect(),
-    };
-    runs.map(run).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::show::{Programs, report};
     use napkin_kernel::device::{Device, Napi};
     use napkin_kernel::process::Owner;
+    use napkin_os::sched::ranges;
 
     fn shown(policies: &[&str]) -> DeviceReport {
         let napis: Vec<Napi> = policies

@@ -54,14 +54,10 @@ pub(super) const P50: Figure = Figure {
     show: time,
 };
 
-/// The share of the serving CPUs that ran, usefully or not; with the kernel's own part, where that is
-/// known.
+/// What of the serving CPUs ran.
 pub(super) const CPU: Figure = Figure {
     name: "CPU",
-    get: |figures| {
-        let kernel = figures.extra.get("server_busy").and_then(Value::as_f64);
-        kernel.or(figures.cpu.map(|cpu| cpu.busy()))
-    },
+    get: Figures::cpu_busy,
     bears: 0.1,
     show: percent,
 };

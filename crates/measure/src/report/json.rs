@@ -226,6 +226,13 @@ impl Figures {
             self.wakeups_per_s.or(per(self.wakeups, self.window_ns).map(|rate| rate * 1e9));
     }
 
+    /// The share of the serving CPUs that ran, usefully or not, of 1; with the kernel's own part, where that
+    /// is known.
+    pub fn cpu_busy(&self) -> Option<f64> {
+        let kernel = self.extra.get("server_busy").and_then(Value::as_f64);
+        kernel.or(self.cpu.map(|cpu| cpu.busy()))
+    }
+
     /// All packets lost, whoever counted them.
     pub fn dropped(&self) -> u64 {
         self.drops.values().fold(0, |sum, n| sum.saturating_add(*n))

@@ -93,7 +93,7 @@ fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
         ("latency_p50_ns", |f| f.latency_ns?.at.p50.map(|ns| ns as f64)),
         ("latency_p99_ns", |f| f.latency_ns?.at.p99.map(|ns| ns as f64)),
         ("latency_p999_ns", |f| f.latency_ns?.at.p999.map(|ns| ns as f64)),
-        ("cpu_busy", |f| f.cpu.map(|c| c.busy())),
+        ("cpu_busy", Figures::cpu_busy),
         ("cpu_ns_per_request", |f| f.extra.get("cpu_ns_per_request")?.as_f64()),
     ];
     let spread = |name: &str, get: Get| {

@@ -3,7 +3,7 @@
 //! The most important columns get their place first; what is left out is said below, and so is what a
 //! short sign in the place of a long policy means. No number is ever cut, no line broken by a terminal.
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde_json::Value;
 
 use super::column::{ABSENT, Column, POLICY, Unit};
@@ -110,7 +110,10 @@ type Columns = Vec<&'static Column>;
 pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String {
     let shown = Shown::new(rows, width);
     let (fitting, left_out) = shown.fit(columns, width);
-    let mut text = draw(&shown, &fitting);
+    let header = fitting.iter().map(|column| column.heading(&shown.rows)).collect();
+    let cells = |row| fitting.iter().map(|column| column.cell(row)).collect();
+    let cells = shown.rows.iter().map(cells).collect();
+    let mut text = draw(header, cells, None, |place| !shown.is_text(fitting[place]));
     text.push('\n');
     let mut say = |line: &str| {
         text.push_str(&wrap(line, width));
@@ -162,22 +165,31 @@ pub fn receive_times(rows: &[Row], columns: &[&Column], width: usize) -> String 
     text
 }
 
-fn draw(shown: &Shown, columns: &[&Column]) -> String {
+/// Cells under their headers, two blanks apart, without a newline at the end. Columns are as wide as they
+/// are, or what is longer than a line of `width` characters is wrapped; those that are `numbers`, by their
+/// place, stand right.
+pub fn draw(
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+    width: Option<u16>,
+    numbers: impl Fn(usize) -> bool,
+) -> String {
     let mut table = Table::new();
     // No junctions: with them, every column would be one wider than its padding.
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('-')));
     table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(columns.iter().map(|column| Cell::new(column.heading(&shown.rows))));
-    table.add_rows(
-        shown.rows.iter().map(|row| columns.iter().map(|it| it.cell(row)).collect::<Vec<_>>()),
-    );
-    for (i, (column, drawn)) in columns.iter().zip(table.column_iter_mut()).enumerate() {
-        let last = i + 1 == columns.len();
-        drawn.set_padding((0, if last { 0 } else { GAP as u16 }));
-        drawn.set_cell_alignment(if shown.is_text(column) {
-            CellAlignment::Left
-        } else {
-            CellAlignment::Right
+    if let Some(width) = width {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
+    }
+    table.set_header(header);
+    table.add_rows(rows);
+    let last = table.column_count().saturating_sub(1);
+    for (place, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if place == last { 0 } else { GAP as u16 }));
+        column.set_cell_alignment(match numbers(place) {
+            true => CellAlignment::Right,
+            false => CellAlignment::Left,
         });
     }
     table.trim_fmt()

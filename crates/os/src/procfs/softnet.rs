@@ -18,7 +18,8 @@ pub struct Softnet {
     pub processed: u32,
     /// Packets that were dropped because the backlog was full.
     pub dropped: u32,
-    /// Times that a softirq's round ended for lack of time or budget with work left over.
+    /// Rounds of the receive softirq that ended for lack of time or budget, whether or not work was left: the
+    /// kernel looks at its limits after each poll, and only then at its lists.
     pub time_squeeze: u32,
 }
 

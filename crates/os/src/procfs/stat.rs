@@ -68,6 +68,12 @@ impl CpuTimes {
         self.idle_ns.saturating_add(self.iowait_ns)
     }
 
+    /// What of so much time was neither idle nor stolen. The kernel measures how long a CPU is idle; what
+    /// else it does it samples.
+    pub fn busy_ns(&self, of_ns: u64) -> u64 {
+        of_ns.saturating_sub(self.all_idle_ns()).saturating_sub(self.steal_ns)
+    }
+
     /// Everything, idle and stolen time included.
     pub fn total_ns(&self) -> u64 {
         let busy = self.irq_ns.saturating_add(self.softirq_ns).saturating_add(self.steal_ns);

@@ -1,5 +1,6 @@
-//! Lists of CPUs, as the kernel and `taskset` write them.
+//! Lists of CPUs, and of other numbers, as the kernel and `taskset` write them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -38,15 +39,21 @@ impl FromStr for CpuList {
 impl fmt::Display for CpuList {
     /// In rising order as the kernel lists CPUs: `0-3,6`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut sorted = self.0.clone();
-        sorted.sort_unstable();
-        let runs = sorted.chunk_by(|one, next| one + 1 == *next);
-        let run = |run: &[usize]| match run {
-            [first, .., last] => format!("{first}-{last}"),
-            run => run.iter().map(usize::to_string).collect(),
-        };
-        f.pad(&runs.map(run).collect::<Vec<_>>().join(","))
+        f.pad(&ranges(&self.0))
     }
+}
+
+/// Numbers as ranges, in rising order and each once: `513-576,600`. None above `i64::MAX`.
+pub fn ranges<N: Copy + TryInto<i64>>(numbers: &[N]) -> String {
+    let sorted: BTreeSet<i64> =
+        numbers.iter().filter_map(|number| (*number).try_into().ok()).collect();
+    let sorted: Vec<i64> = sorted.into_iter().collect();
+    let runs = sorted.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let run = |run: &[i64]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        run => run.iter().map(i64::to_string).collect(),
+    };
+    runs.map(run).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -59,6 +66,7 @@ mod tests {
         assert_eq!(listed(&[3, 1, 2, 0, 6, 8, 9]), "0-3,6,8-9");
         assert_eq!(listed(&[5]), "5");
         assert_eq!(listed(&[]), "");
+        assert_eq!(ranges(&[3, 0, 1, 2, 7, 7, u32::MAX]), format!("0-3,7,{}", u32::MAX));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::last_error;
 use crate::procfs::{cpus::parse_list, read_text};
 
 pub use class::Class;
-pub use cpus::CpuList;
+pub use cpus::{CpuList, ranges};
 
 /// A thread's `status` and a list of CPUs have fewer bytes.
 const LIMIT: usize = 64 << 10;

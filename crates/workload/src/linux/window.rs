@@ -66,13 +66,13 @@ impl<'a> Window<'a> {
     pub fn end(self) -> Result<Figures, BenchError> {
         let (counts, times, squeezes) = read(self.bed, self.cpu)?;
         let received = self.bed.received()?.saturating_sub(self.received);
-        let wall = self.began.elapsed();
+        let window_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let interrupted = self.interruption.and_then(|it| it.end().ok().flatten());
         let counts = counts.since(&self.counts);
         let all = counts.all();
         let mut figures = Figures {
             interrupted,
-            window_ns: Some(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)),
+            window_ns: Some(window_ns),
             polls: Some(all.polls),
             empty_polls: Some(all.empty),
             polled_packets: Some(all.packets),
@@ -112,11 +112,11 @@ impl<'a> Window<'a> {
         }
         if let (Some(now), Some(then)) = (times, self.times) {
             let passed = now.since(then);
-            let (threads, all) = (passed.threads_ns(), passed.total_ns());
-            let busy = passed.irq_ns + passed.softirq_ns + threads;
-            set_ratio(extra, "server_busy", busy, all);
+            // All threads of the CPU count here, so that what is not idle is the smaller sum.
+            set_ratio(extra, "server_busy", passed.busy_ns(window_ns), window_ns);
+            let all = passed.total_ns();
             set_ratio(extra, "server_softirq", passed.softirq_ns, all);
-            set_ratio(extra, "server_threads", threads, all);
+            set_ratio(extra, "server_threads", passed.threads_ns(), all);
         }
         extra.insert("serving_cpus".into(), vec![self.cpu].into());
         Ok(figures)

@@ -12,6 +12,7 @@ use crate::live::Live;
 use crate::machine::Scenario;
 use crate::server::{CLIENT_PORT, PORT, WIRE, Wire};
 use crate::setting::{Given, Setting, up_to};
+use crate::tcp_rr::TcpRr;
 use crate::workload::Workload;
 use crate::world::World;
 
@@ -50,11 +51,8 @@ impl Workload for Ssd {
     }
 
     fn policies(&self, world: World) -> Vec<Policy> {
-        match world {
-            World::Machine => vec![Policy::BASE_6_4, Policy::THREADED, Policy::WORKQUEUE],
-            World::Engine => vec![Policy::BASE, Policy::THREADED, Policy::WORKQUEUE],
-            World::Linux => Vec::new(),
-        }
+        // The other experiment of the same proposal.
+        TcpRr.policies(world)
     }
 
     fn shared_loads(&self) -> &'static [&'static str] {

@@ -54,10 +54,7 @@ pub(super) const CPU: Quantity = Quantity {
     caption: "How much of the serving CPUs' time was spent, usefully or in polls that found nothing.",
     label: "of the serving CPUs, %",
     log: false,
-    get: |figures| {
-        let kernel = figures.extra.get("server_busy").and_then(Value::as_f64);
-        Some(kernel.or(figures.cpu.map(|cpu| cpu.busy()))? * 100.0)
-    },
+    get: |figures| Some(figures.cpu_busy()? * 100.0),
     column: None,
 };
 

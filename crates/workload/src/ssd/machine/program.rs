@@ -5,7 +5,7 @@ use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
 
 use crate::machine::requests::{Found, Requests};
-use crate::machine::stream::{BURST, acknowledge, copying, packets};
+use crate::machine::stream::{BURST, copying, packets};
 use crate::ssd::device::Device;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
@@ -26,10 +26,7 @@ pub(super) fn more(tag: u64) -> u64 {
 
 #[derive(Debug, Clone, Copy)]
 enum At {
-    Between,
-    Read {
-        packet: Packet,
-    },
+    Reading,
     /// The request is with the device.
     Submitted {
         packet: Packet,
@@ -62,30 +59,22 @@ impl Ssd {
         let work = profile.time("ssd.work") + copying(profile.time("ssd.work-kib"), bytes);
         let device = Device::new(profile, bytes);
         let requests = Requests::default();
-        Ssd { half: work / 2, bytes, device, rng, requests, at: At::Between }
+        Ssd { half: work / 2, bytes, device, rng, requests, at: At::Reading }
     }
 
-    fn take(&mut self, found: Found, machine: &Machine<'_>) -> Act {
-        let cost = machine.config().cost;
-        match found {
-            Ok((packet, _)) if packet.bytes == 0 => {
-                self.at = At::Finished { packet };
-                Act::User(self.half)
-            }
-            Ok((packet, extra)) => {
-                self.at = At::Read { packet };
-                Act::Kernel(cost.recv + extra + copying(cost.copy, packet.bytes))
-            }
-            Err(act) => {
-                self.at = At::Between;
-                act
-            }
-        }
+    fn begin(&mut self, found: Found) -> Act {
+        let (at, act) = match found {
+            Ok(packet) if packet.bytes == 0 => (At::Finished { packet }, Act::User(self.half)),
+            Ok(packet) => (At::Submitted { packet }, Act::User(self.half)),
+            Err(act) => (At::Reading, act),
+        };
+        self.at = at;
+        act
     }
 
     fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         let found = self.requests.read(machine, me);
-        self.take(found, machine)
+        self.begin(found)
     }
 
     /// Bytes of the answer to a request.
@@ -98,17 +87,9 @@ impl Program for Ssd {
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         let cost = machine.config().cost;
         match self.at {
-            At::Between => {
-                let found = self.requests.next(machine, me);
-                self.take(found, machine)
-            }
-            At::Read { packet } => {
-                acknowledge(machine, &packet);
-                if more(packet.tag) > 0 {
-                    return self.read(machine, me);
-                }
-                self.at = At::Submitted { packet };
-                Act::User(self.half)
+            At::Reading => {
+                let found = self.requests.next(machine, me, more);
+                self.begin(found)
             }
             At::Submitted { packet } => {
                 let at = machine.now() + self.device.time(&mut self.rng);

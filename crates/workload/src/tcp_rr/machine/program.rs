@@ -5,12 +5,11 @@ use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
 
 use crate::machine::requests::{Found, Requests};
-use crate::machine::stream::{BURST, acknowledge, copying, packets};
+use crate::machine::stream::{BURST, copying, packets};
 
 #[derive(Debug, Clone, Copy)]
 enum At {
-    Between,
-    Read { packet: Packet },
+    Reading,
     Worked { packet: Packet },
     Sent { packet: Packet },
 }
@@ -30,26 +29,16 @@ pub(super) struct TcpRr {
 impl TcpRr {
     /// A thread that answers each request with so many bytes.
     pub(super) fn new(work: Ns, answer: u32) -> Self {
-        TcpRr { work, answer, requests: Requests::default(), at: At::Between }
+        TcpRr { work, answer, requests: Requests::default(), at: At::Reading }
     }
 
-    fn take(&mut self, found: Found, machine: &Machine<'_>) -> Act {
-        let cost = machine.config().cost;
-        match found {
-            Ok((packet, extra)) => {
-                self.at = At::Read { packet };
-                Act::Kernel(cost.recv + extra + copying(cost.copy, packet.bytes))
-            }
-            Err(act) => {
-                self.at = At::Between;
-                act
-            }
-        }
-    }
-
-    fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
-        let found = self.requests.read(machine, me);
-        self.take(found, machine)
+    fn begin(&mut self, found: Found) -> Act {
+        let (at, act) = match found {
+            Ok(packet) => (At::Worked { packet }, Act::User(self.work)),
+            Err(act) => (At::Reading, act),
+        };
+        self.at = at;
+        act
     }
 
     fn answer(&mut self, machine: &mut Machine<'_>, packet: Packet) {
@@ -65,17 +54,9 @@ impl Program for TcpRr {
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act {
         let cost = machine.config().cost;
         match self.at {
-            At::Between => {
-                let found = self.requests.next(machine, me);
-                self.take(found, machine)
-            }
-            At::Read { packet } => {
-                acknowledge(machine, &packet);
-                if packet.tag > 0 {
-                    return self.read(machine, me);
-                }
-                self.at = At::Worked { packet };
-                Act::User(self.work)
+            At::Reading => {
+                let found = self.requests.next(machine, me, |tag| tag);
+                self.begin(found)
             }
             At::Worked { packet } => {
                 self.at = At::Sent { packet };
@@ -84,7 +65,8 @@ impl Program for TcpRr {
             }
             At::Sent { packet } => {
                 self.answer(machine, packet);
-                self.read(machine, me)
+                let found = self.requests.read(machine, me);
+                self.begin(found)
             }
         }
     }
