@@ -81,16 +81,7 @@ impl Force {
         }
         match device {
             Ok(restored) if restored.is_complete() => {}
-            Ok(restored) => {
-                left.extend(restored.away.iter().map(|why| format!("{}: {why}", restored.ifname)));
-                left.extend(restored.foreign.iter().map(ToString::to_string));
-                left.extend(restored.failed.iter().map(|it| it.why.clone()));
-                left.extend(restored.refused);
-                left.extend(restored.journal);
-                if left.is_empty() {
-                    left.push(format!("{}: instances that are not there now", restored.ifname));
-                }
-            }
+            Ok(restored) => left.extend(restored.words()),
             Err(error) => left.push(error.to_string()),
         }
         if left.is_empty() { Ok(()) } else { Err(CompareError::Left { why: left.join("; ") }) }

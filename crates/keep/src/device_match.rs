@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use napkin_kernel::netlink::{LinkRecord, NetlinkError, Route};
-use napkin_kernel::sysfs::Sysfs;
+use napkin_kernel::netlink::{LinkRecord, Route};
+use napkin_linux::apply::{BackendError, links_and_sysfs};
 
 /// By what devices are found; at least one is given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -93,14 +93,19 @@ fn is_like(name: &str, pattern: &str) -> bool {
 /// each.
 ///
 /// # Errors
-/// If the kernel does not answer.
+/// If the kernel does not answer, or sysfs does not say whose drivers are which and a driver is asked for:
+/// a device that is held by that would look like one of which nothing is wished.
 pub(crate) fn matched<'a>(
     matches: impl IntoIterator<Item = &'a Match>,
-) -> Result<Vec<(LinkRecord, Vec<usize>)>, NetlinkError> {
+) -> Result<Vec<(LinkRecord, Vec<usize>)>, BackendError> {
     let matches: Vec<&Match> = matches.into_iter().collect();
-    let links = Route::open()?.links()?;
-    let by_driver = matches.iter().any(|it| it.driver.is_some());
-    let sysfs = if by_driver { Sysfs::open(&links).ok() } else { None };
+    let mut route = Route::open()?;
+    let (links, sysfs) = if matches.iter().any(|it| it.driver.is_some()) {
+        let (links, sysfs) = links_and_sysfs(&mut route)?;
+        (links, Some(sysfs))
+    } else {
+        (route.links()?, None)
+    };
     let of = |link: LinkRecord| {
         let driver = sysfs.as_ref().and_then(|sysfs| sysfs.driver(&link.name));
         let driver = driver.or_else(|| link.kind.clone());

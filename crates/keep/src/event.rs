@@ -72,25 +72,9 @@ impl fmt::Display for Event {
             Event::Problem(why) | Event::Program(why) => f.write_str(why),
             Event::Over(why) => write!(f, "over: {why}"),
             Event::PutBack(restored) => {
-                let DeviceRestored { ifname, changes, foreign, failed, missing, .. } = restored;
+                let DeviceRestored { ifname, changes, .. } = restored;
                 write!(f, "{ifname}: {} settings put back", changes.len())?;
-                for foreign in foreign {
-                    write!(f, "; left alone: {foreign}")?;
-                }
-                for failed in failed {
-                    write!(f, "; {}: {}", failed.place.subject(), failed.why)?;
-                }
-                if !missing.is_empty() {
-                    write!(
-                        f,
-                        "; {} belong to instances that are not there now (napkin restore, once they are)",
-                        missing.len()
-                    )?;
-                }
-                if let Some(away) = &restored.away {
-                    write!(f, "; {away}")?;
-                }
-                Ok(())
+                restored.words().iter().try_for_each(|why| write!(f, "; {why}"))
             }
             Event::Gone { ifname, deleted: true } => write!(f, "{ifname}: the device is gone"),
             Event::Gone { ifname, deleted: false } => write!(

@@ -11,9 +11,11 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use napkin_kernel::process::Process;
+use napkin_kernel::shell;
 use napkin_kernel::sysfs::Sysfs;
 use napkin_linux::apply::{ApplyError, BackendError, HeldDevice, Linux};
-use napkin_linux::journal::{JournalError, Lock, Store};
+use napkin_linux::journal::{Found as Changed, JournalError, Lock, Store};
 use napkin_os::signals::Signals;
 use thiserror::Error;
 
@@ -164,8 +166,13 @@ impl Keeper {
         self.reload(true, tell);
         let mut ready = false;
         loop {
-            while self.look(tell)? {}
+            while self.look(tell) {}
             self.look_at_programs(true, tell);
+            if !ready {
+                for left in left_before(&self.store) {
+                    tell(&Event::Problem(left));
+                }
+            }
             self.status(!ready);
             ready = true;
             let again = self.options.look.into_iter().chain(self.locked.then_some(LOCKED)).min();
@@ -239,7 +246,7 @@ impl Keeper {
 
     /// Looks at every device that is wished of, and brings it to that. Gives whether to look again at
     /// once: something that is watched from now on may have changed before.
-    fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> Result<bool, KeeperError> {
+    fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
         let mut problems: BTreeSet<String> =
             self.found.bad.iter().map(BadFile::to_string).collect();
         let mut files = BTreeMap::new();
@@ -288,12 +295,14 @@ impl Keeper {
             }
         }
         self.meant_programs(&mut files, &mut problems, tell);
+        let new = self.watch.follow(&files);
+        problems.extend(self.watch.unfollowed().cloned());
         self.told_problems(problems, tell);
         let fight = self.corrections.count(corrected.is_some());
         if let Some(ifname) = corrected.filter(|_| fight) {
             tell(&Event::Fight { ifname });
         }
-        Ok(self.watch.follow(&files)?)
+        new
     }
 
     /// Sees to it that there are programs for each wish with a unit, and for no other.
@@ -335,12 +344,12 @@ impl Keeper {
         self.programs = kept;
     }
 
-    /// Looks at programs: at all of them, or at those whose time has come.
+    /// Looks at programs: at all of them, also where that was in vain before, or at those whose time has come.
     fn look_at_programs(&mut self, all: bool, tell: &mut dyn FnMut(&Event)) {
         let now = Instant::now();
         for programs in &mut self.programs {
             if all || programs.next().is_some_and(|next| next <= now) {
-                programs.look(&mut |line| tell(&Event::Program(line)));
+                programs.look(all, &mut |line| tell(&Event::Program(line)));
             }
         }
         let run = self.programs.iter().any(Programs::run);
@@ -379,9 +388,70 @@ impl Keeper {
     }
 }
 
+/// What an earlier napkin has changed in this network namespace that nobody holds: a sentence for each device
+/// and each process. A keeper that was killed may have changed it for a wish that is no longer there; or it
+/// was applied for good, which the journal does not tell apart.
+fn left_before(store: &Store) -> Vec<String> {
+    let found = match store.survey() {
+        Ok(found) => found,
+        Err(error) => return vec![error.to_string()],
+    };
+    let left = |found: Changed| {
+        let (what, restore) = match found {
+            Changed::Device(journal) => {
+                let held = store.holder(journal.ifindex(), journal.identity()).is_some();
+                if held || journal.records().is_empty() {
+                    return None;
+                }
+                (journal.ifname().to_owned(), format!(" {}", shell::dev(journal.ifname())))
+            }
+            Changed::Process(journal) => {
+                let (pid, start_time) = journal.process();
+                let held = store.process_holder(pid, start_time).is_some();
+                if held || journal.is_elsewhere() || Process::reopen(pid, start_time).is_err() {
+                    return None;
+                }
+                (format!("process {pid}"), String::new())
+            }
+            _ => return None,
+        };
+        Some(format!(
+            "{what}: what an earlier napkin has changed was not put back, and nobody holds it: napkin \
+             restore{restore} puts it back"
+        ))
+    };
+    found.into_iter().filter_map(left).collect()
+}
+
 /// `SIGHUP`: read the wishes again.
 const HANGUP: i32 = 1;
 
 fn is_absent(error: &ApplyError) -> bool {
     matches!(error, ApplyError::Backend(error) if error.is_absent())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use napkin_kernel::namespace::Identity;
+    use napkin_kernel::settings::Setting;
+    use napkin_linux::place::{Place, Spot, Value};
+
+    #[test]
+    fn what_a_killed_keeper_has_left_is_told_of_unless_somebody_holds_it() {
+        let directory = std::env::temp_dir().join(format!("napkin-left-{}", std::process::id()));
+        let namespace = Identity { cookie: Some(1), inode: 1 };
+        let store = Store::at(directory.clone(), "this boot".into(), namespace);
+        assert_eq!(left_before(&store), [""; 0]);
+        let spot = Spot { place: Place::Device(Setting::GroFlushTimeout), napi_id: None };
+        let mut journal = store.device(7, "va", Some(700)).expect("readable");
+        let [old, new] = [0, 20_000].map(Value::Number);
+        journal.before(&spot, &old, &new).expect("written");
+        let told = left_before(&store);
+        assert!(matches!(&told[..], [it] if it.contains("napkin restore --dev va")), "{told:?}");
+        let lock = store.lock(7, "va", Some(700)).expect("nobody has it");
+        assert_eq!(left_before(&store), [""; 0]);
+        drop(lock);
+        let _ = std::fs::remove_dir_all(directory);
+    }
 }

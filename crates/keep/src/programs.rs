@@ -11,6 +11,7 @@ use napkin_kernel::process::Process;
 use napkin_linux::apply::restore_left;
 use napkin_linux::attach::{Attachment, Detail, Event, Lines, Plan, PlanError, cpus_by_napi};
 use napkin_linux::journal::{ProcessJournals, Store};
+use napkin_os::procfs::thread::ThreadStat;
 use napkin_policy::Policy;
 
 use crate::unit::{Unit, processes};
@@ -34,8 +35,8 @@ pub(crate) struct Programs {
     attachment: Option<Attachment<ProcessJournals>>,
     lines: Lines,
     next: Option<Instant>,
-    /// Processes that cannot be set, and why.
-    failing: BTreeMap<i32, String>,
+    /// Processes that cannot be set, each with when it started, as numbers are used again, and why.
+    failing: BTreeMap<(i32, Option<u64>), String>,
 }
 
 impl Programs {
@@ -89,10 +90,11 @@ impl Programs {
         self.failing.values().map(|why| format!("{} ({}): {why}", self.name, self.unit))
     }
 
-    /// Looks at the unit's processes, and sets what is not as wished.
-    pub(crate) fn look(&mut self, tell: &mut dyn FnMut(String)) {
+    /// Looks at the unit's processes, and sets what is not as wished. `again`: also those that could not be
+    /// set before, as what was short may not be any more.
+    pub(crate) fn look(&mut self, again: bool, tell: &mut dyn FnMut(String)) {
         let there = processes(&self.group);
-        self.failing.retain(|pid, _| there.contains(pid));
+        self.failing.retain(|key, _| there.contains(&key.0) && started(key.0) == key.1);
         if there.is_empty() && self.attachment.is_none() {
             self.next = None;
             return;
@@ -110,7 +112,12 @@ impl Programs {
             attachment
         });
         for pid in there {
-            if attachment.holds(pid) || self.failing.contains_key(&pid) {
+            if attachment.holds(pid) {
+                continue;
+            }
+            let key = (pid, started(pid));
+            let before = self.failing.get(&key);
+            if before.is_some() && !again {
                 continue;
             }
             // A keeper that was killed: what it set would be taken for the program's own.
@@ -121,16 +128,19 @@ impl Programs {
                         format!("what an earlier napkin left in process {pid} is put back first");
                     tell(format!("{} ({}): {what}", self.name, self.unit));
                 }
-                for why in left.left {
+                for why in left.left.iter().filter(|_| before.is_none()) {
                     tell(format!("{} ({}): {why}", self.name, self.unit));
                 }
             }
-            match attachment.add(pid) {
-                Ok(()) => {}
-                Err(error) if error.is_gone() => {}
-                Err(error) => {
-                    tell(format!("{} ({}): {error}", self.name, self.unit));
-                    self.failing.insert(pid, error.to_string());
+            match attachment.add(pid).map_err(|error| (error.is_gone(), error.to_string())) {
+                Err((false, why)) => {
+                    if before != Some(&why) {
+                        tell(format!("{} ({}): {why}", self.name, self.unit));
+                    }
+                    self.failing.insert(key, why);
+                }
+                _ => {
+                    self.failing.remove(&key);
                 }
             }
         }
@@ -142,7 +152,7 @@ impl Programs {
             // A program that was started since they were listed, by one that has ended meanwhile: the
             // group was never empty, so nothing tells of it.
             let there = processes(&self.group);
-            let new = there.iter().any(|pid| !self.failing.contains_key(pid));
+            let new = there.iter().any(|pid| !self.failing.contains_key(&(*pid, started(*pid))));
             self.next = new.then(|| Instant::now() + RETRY);
         } else {
             self.next = Some(Instant::now() + look.wait);
@@ -162,6 +172,11 @@ impl Programs {
         ));
         restoration.failed == 0
     }
+}
+
+/// When a process started, in ticks since the boot; `None` if it has ended.
+fn started(pid: i32) -> Option<u64> {
+    ThreadStat::of_process(pid).map(|stat| stat.start_ticks)
 }
 
 #[cfg(test)]
@@ -184,20 +199,26 @@ mod tests {
         let mut told = Vec::new();
         let mut tell = |line: String| told.push(line);
 
-        programs.look(&mut tell);
+        programs.look(true, &mut tell);
         assert_eq!(programs.next(), None, "nobody is there");
         // A number that no process has: it is listed, and has ended when it is opened.
         let list = directory.join("cgroup.procs");
         fs::write(&list, format!("{}\n", i32::MAX)).expect("written");
-        programs.look(&mut tell);
+        programs.look(true, &mut tell);
         assert!(programs.next().is_some() && !programs.run());
-        // One that cannot be set was told of, and is not tried each second.
-        programs.failing.insert(i32::MAX, "no right".into());
-        programs.look(&mut tell);
-        assert_eq!(programs.next(), None);
+        // One that cannot be set was told of, and is not tried each second, but when all is looked at.
+        programs.failing.insert((i32::MAX, None), "no descriptor".into());
+        programs.look(false, &mut tell);
+        assert_eq!((programs.next(), programs.failing().count()), (None, 1));
+        programs.look(true, &mut tell);
+        assert_eq!(programs.failing().count(), 0, "tried again");
+        // Another one had its number.
+        programs.failing.insert((i32::MAX, Some(7)), "no right".into());
+        programs.look(false, &mut tell);
+        assert!(programs.next().is_some() && programs.failing().count() == 0);
         fs::write(&list, "").expect("written");
-        programs.look(&mut tell);
-        assert_eq!((programs.next(), programs.failing().count()), (None, 0), "they have ended");
+        programs.look(false, &mut tell);
+        assert_eq!(programs.next(), None, "they have ended");
         assert_eq!(told, [""; 0]);
         let _ = fs::remove_dir_all(directory);
     }

@@ -59,6 +59,10 @@ pub struct Watch {
     /// Of the directory of wishes.
     wishes: OwnedFd,
     directory: PathBuf,
+    /// The first of the files that could not be followed, and why.
+    unfollowed: Option<String>,
+    /// The same of the directory of wishes.
+    unfollowed_wishes: Option<String>,
 }
 
 impl Watch {
@@ -71,8 +75,16 @@ impl Watch {
         let new = || inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
         let (files, wishes) = (new()?, new()?);
         let directory = directory.to_owned();
-        let watch = Watch { notices, files, followed: BTreeMap::new(), wishes, directory };
-        watch.directory()?;
+        let mut watch = Watch {
+            notices,
+            files,
+            followed: BTreeMap::new(),
+            wishes,
+            directory,
+            unfollowed: None,
+            unfollowed_wishes: None,
+        };
+        watch.directory();
         Ok(watch)
     }
 
@@ -81,8 +93,13 @@ impl Watch {
         self.notices.missing()
     }
 
+    /// Whose changes nobody notices until the next look, a sentence for each.
+    pub fn unfollowed(&self) -> impl Iterator<Item = &String> {
+        self.unfollowed_wishes.iter().chain(&self.unfollowed)
+    }
+
     /// Watches the directory of wishes, or, while there is none, the one in which it is to be made.
-    fn directory(&self) -> Result<(), WatchError> {
+    fn directory(&mut self) {
         let changes = WatchFlags::CLOSE_WRITE
             | WatchFlags::CREATE
             | WatchFlags::MOVE
@@ -90,16 +107,16 @@ impl Watch {
             | WatchFlags::ATTRIB
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
+        let mut failed = None;
         // The parent first: what is made between the two is seen by one of them.
         if !self.directory.is_dir() {
             let parent = self.directory.parent().unwrap_or(Path::new("/"));
             let made = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
-            inotify::add_watch(&self.wishes, parent, made)?;
+            failed = inotify::add_watch(&self.wishes, parent, made).err();
         }
-        match inotify::add_watch(&self.wishes, &self.directory, changes) {
-            Ok(_) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        let own = inotify::add_watch(&self.wishes, &self.directory, changes).err();
+        let failed = failed.or(own.filter(|errno| *errno != Errno::NOENT));
+        self.unfollowed_wishes = failed.map(|errno| unfollowed(&self.directory, errno));
     }
 
     /// Waits until something happens, at most for `limit`. Nothing that has come before is lost.
@@ -113,7 +130,7 @@ impl Watch {
         let signal = readable(signals);
         let wishes = drain(&self.wishes, |event| !self.is_begun(event))?;
         if wishes {
-            self.directory()?;
+            self.directory();
         }
         let files = drain(&self.files, |_| true)?;
         Ok(Woken { signal, kernel: self.notices.take() | files, wishes })
@@ -130,8 +147,12 @@ impl Watch {
     }
 
     /// Follows these files and directories, and no others. Gives whether one is watched that was not
-    /// before: it may have been written to meanwhile.
-    pub fn follow(&mut self, paths: &BTreeMap<PathBuf, Follow>) -> Result<bool, WatchError> {
+    /// before: it may have been written to meanwhile. What cannot be is [`unfollowed`](Watch::unfollowed).
+    pub fn follow(&mut self, paths: &BTreeMap<PathBuf, Follow>) -> bool {
+        if self.unfollowed_wishes.is_some() {
+            self.directory();
+        }
+        self.unfollowed = None;
         let mut followed = BTreeMap::new();
         let mut new = false;
         for (path, follow) in paths {
@@ -150,7 +171,11 @@ impl Watch {
             let watch = match inotify::add_watch(&self.files, same, flags) {
                 Ok(watch) => watch,
                 Err(Errno::NOENT) => continue,
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => {
+                    // As when others have all the watches that there are: what is in force stays so.
+                    self.unfollowed.get_or_insert_with(|| unfollowed(path, errno));
+                    continue;
+                }
             };
             new |= !self.followed.contains_key(&watch);
             followed.insert(watch, file);
@@ -160,8 +185,22 @@ impl Watch {
             let _ = inotify::remove_watch(&self.files, *watch);
         }
         self.followed = followed;
-        Ok(new)
+        new
     }
+}
+
+/// That a file is not watched. Others are not for the same reason, as a rule.
+fn unfollowed(path: &Path, errno: Errno) -> String {
+    let advice = match errno {
+        Errno::NOSPC => " (sysctl fs.inotify.max_user_watches)",
+        _ => "",
+    };
+    format!(
+        "{}, and perhaps others: changes are seen at the next look only, as it cannot be watched: \
+         {}{advice}",
+        path.display(),
+        io::Error::from(errno)
+    )
 }
 
 /// Waits until one of these is readable.

@@ -1,8 +1,9 @@
 //! Who sleeps until somebody else changes something is woken by it: on the files of the kernel itself.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
     let signals = Signals::block_ends().expect("blocked");
     let signal = signals.readable().expect("a descriptor");
     let mut watch = Watch::open(&std::env::temp_dir().join("napkin-none")).expect("it listens");
-    assert!(watch.follow(&paths).expect("followed"), "it was not watched before");
-    assert!(!watch.follow(&paths).expect("followed"), "now it is the same file");
+    assert!(watch.follow(&paths), "it was not watched before");
+    assert!(!watch.follow(&paths), "now it is the same file");
     watch.take(signal.as_fd()).expect("taken");
     for name in &names {
         fs::write(name, fs::read(name).expect("it is there")).expect("it takes what it is");
@@ -41,9 +42,32 @@ fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
         assert!(woken.kernel && !woken.signal && !woken.wishes, "{woken:?}");
     }
     // What is no longer followed wakes nobody.
-    watch.follow(&BTreeMap::new()).expect("followed");
+    watch.follow(&BTreeMap::new());
     fs::write(&names[0], fs::read(&names[0]).expect("there")).expect("it takes what it is");
     watch.wait(signal.as_fd(), Some(Duration::from_millis(20))).expect("it waits");
+}
+
+#[test]
+fn a_file_that_cannot_be_watched_is_told_of_and_the_others_are_watched() {
+    let directory = std::env::temp_dir().join(format!("napkin-unwatched-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a directory");
+    let [closed, open] = ["closed", "open"].map(|name| directory.join(name));
+    fs::write(&open, "").expect("written");
+    fs::write(&closed, "").expect("written");
+    fs::set_permissions(&closed, Permissions::from_mode(0)).expect("its owner's");
+    let refused = fs::File::open(&closed).is_err();
+    let mut watch = Watch::open(&directory).expect("it listens");
+    let mut paths: BTreeMap<PathBuf, Follow> =
+        [&closed, &open].map(|path| (path.clone(), Follow::Writes)).into();
+    assert!(watch.follow(&paths), "the other one is watched");
+    // Root may watch both.
+    let told: Vec<String> = watch.unfollowed().cloned().collect();
+    assert_eq!(told.len(), usize::from(refused), "{told:?}");
+    assert!(told.iter().all(|why| why.contains("napkin-unwatched")), "{told:?}");
+    paths.remove(&closed);
+    assert!(!watch.follow(&paths));
+    assert_eq!(watch.unfollowed().next(), None, "it is over");
+    let _ = fs::remove_dir_all(&directory);
 }
 
 #[test]

@@ -177,13 +177,29 @@ pub fn find(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
         return Err(DeviceError::Absent { ifname: ifname.to_owned(), nearest, there });
     };
     let ifindex = link.ifindex;
+    of_index(netdev, links, ifindex)
+}
+
+/// One of these links by its number, whether or not it has an instance. They were listed just now in the
+/// calling thread's namespace.
+///
+/// # Errors
+/// If it is none of them, or the kernel does not answer.
+pub fn of_index(
+    netdev: &mut Netdev,
+    links: Vec<LinkRecord>,
+    ifindex: u32,
+) -> Result<Device, DeviceError> {
     let napis = netdev.napis(Some(ifindex))?;
     let queues = netdev.queues(Some(ifindex))?;
     let mut devices = join(links, &napis, &queues);
     let place = devices.iter().position(|device| device.ifindex == ifindex);
     match place {
         Some(place) => Ok(devices.swap_remove(place)),
-        None => Err(DeviceError::Absent { ifname: ifname.into(), nearest: None, there: vec![] }),
+        None => {
+            let ifname = format!("with ifindex {ifindex}");
+            Err(DeviceError::Absent { ifname, nearest: None, there: vec![] })
+        }
     }
 }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use napkin_kernel::probe::Kernel;
 use napkin_kernel::process::Params;
-use napkin_kernel::shell;
-use napkin_linux::apply::{DeviceRestored, Options, Request, Temporary};
+use napkin_linux::apply::{Options, Request, Temporary};
 use napkin_linux::attach::{
     Attachment, Detail, Ended, Event, Lines, Plan, Restoration, cpus_by_napi, keep, set_on,
 };
@@ -266,18 +265,13 @@ impl How {
 
     /// Puts the device back and says what could not be.
     pub(crate) fn put_back(&self, device: Temporary) -> Result<(), Failure> {
-        let restored: DeviceRestored = device.restore().map_err(Failure::of)?;
+        let restored = device.restore().map_err(Failure::of)?;
         if restored.is_complete() {
             return Ok(());
         }
-        let ifname = &restored.ifname;
-        if let Some(why) = &restored.away {
-            return Err(Failure::Failed(format!("{ifname}: {why}")));
-        }
         Err(Failure::Failed(format!(
-            "{ifname}: not everything was put back: napkin diff {} says what, and napkin restore tries \
-             again",
-            shell::dev(ifname)
+            "not everything was put back: {}; napkin restore tries again",
+            restored.words().join("; ")
         )))
     }
 

@@ -102,53 +102,26 @@ pub(crate) fn note_unread(store: &Store) {
 /// Says what became of a device.
 pub(crate) fn device(restored: &DeviceRestored, dry_run: bool) -> Result<(), Failure> {
     let DeviceRestored { ifname, .. } = restored;
-    if let Some(why) = &restored.refused {
-        say(&format!("{ifname}: nothing was put back: {why}"));
-        return Ok(());
-    }
-    if let Some(why) = &restored.away {
-        let end = if restored.forgotten && !dry_run { "; forgotten (--forget)" } else { "" };
-        say(&format!("{ifname}: {why}{end}"));
-        return Ok(());
-    }
-    if restored.gone {
-        return print(&format!("{ifname}: the device is gone, and what was changed with it\n"));
-    }
     // A reader that has gone does not hide what could not be put back.
-    let told = if !restored.changes.is_empty() {
+    let told = if restored.gone {
+        print(&format!("{ifname}: the device is gone, and what was changed with it\n"))
+    } else if !restored.changes.is_empty() {
         print(&changed(ifname, &restored.changes))
     } else if restored.is_complete() && !restored.left() {
         print(&format!("{ifname}: everything is as it was\n"))
     } else {
         Ok(())
     };
-    let left = match (restored.forgotten, dry_run) {
-        (_, true) => "",
-        (true, _) => "; left alone and forgotten (--forget)",
-        (false, _) => "; left alone: restore --force sets it",
-    };
-    for foreign in &restored.foreign {
-        say(&format!("{foreign}{left}"));
-    }
-    for failed in &restored.failed {
-        say(&format!("{ifname} {}: {}", failed.place.subject(), failed.why));
-    }
-    if !restored.missing.is_empty() {
-        let count = restored.missing.len();
-        let why = if restored.forgotten && !dry_run {
-            "belong to instances that are not there now, and may come back with them: they are \
-             forgotten (--forget)"
-        } else if restored.up {
-            "belong to instances that are not there now, and may come back with them: restore again \
-             then (more channels: ethtool -L DEV), or give them up with --forget"
-        } else {
-            "cannot be reached while it is down: set it up (ip link set DEV up) and restore again, \
-             or give them up with --forget"
+    restored.words().iter().for_each(|why| say(why));
+    if restored.left() && !dry_run {
+        let what = match restored.forgotten {
+            true => "that is forgotten (--forget)",
+            false => {
+                "restore --force also puts back what another program has changed, --forget gives up \
+                 what is left"
+            }
         };
-        say(&format!("{ifname}: {count} settings {}", why.replace("DEV", ifname)));
-    }
-    if let Some(why) = &restored.journal {
-        say(&format!("{ifname}: {why}"));
+        say(&format!("{ifname}: {what}"));
     }
     told
 }

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use napkin_kernel::netlink::Route;
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
-use napkin_linux::apply::{
-    ApplyError, Backend, DeviceRestored, Failed, HeldDevice, Snapshot, Target,
-};
+use napkin_linux::apply::{ApplyError, Backend, DeviceRestored, HeldDevice, Snapshot, Target};
 use napkin_linux::place::Place;
 
 use super::Keeper;
@@ -68,12 +66,11 @@ impl Keeper {
         for foreign in kept.foreign {
             tell(&Event::Again(foreign));
         }
-        let DeviceRestored { changes, foreign, failed, .. } = kept.put_back;
-        problems.extend(foreign.iter().map(|foreign| format!("left alone: {foreign}")));
-        problems.extend(failed.iter().map(|Failed { place, why }| {
-            let (what, subject) = (place.what(), place.subject());
-            format!("{what} of {ifname} {subject} is not put back: {why}")
-        }));
+        let mut put_back = kept.put_back;
+        // What is not there now is put back, or held, when it comes.
+        put_back.missing.clear();
+        problems.extend(put_back.words());
+        let changes = put_back.changes;
         if !changes.is_empty() {
             let ifname = ifname.clone();
             tell(&Event::PutBack(DeviceRestored { ifname, changes, ..DeviceRestored::default() }));

@@ -62,6 +62,11 @@ pub enum BackendError {
 }
 
 impl BackendError {
+    /// That there is no such device, by whatever it was looked for.
+    pub(super) fn absent(asked: String) -> BackendError {
+        DeviceError::Absent { ifname: asked, nearest: None, there: Vec::new() }.into()
+    }
+
     /// Whether there is no such device (any more), as opposed to no answer.
     pub fn is_absent(&self) -> bool {
         matches!(

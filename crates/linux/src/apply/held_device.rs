@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target};
-use super::error::ApplyError;
+use super::error::{ApplyError, BackendError};
 use super::execute::{execute, foreign};
 use super::foreign::Foreign;
 use super::located::located;
@@ -88,8 +88,8 @@ impl HeldDevice {
     /// what it was before. A place that is not there now is left for when it is.
     ///
     /// # Errors
-    /// If the device is gone, the kernel refuses a change (then those before it are put back), or the
-    /// journal cannot be written.
+    /// If the device is gone, be it that another one has its number, the kernel refuses a change (then those
+    /// before it are put back), or the journal cannot be written.
     pub fn keep<W: Backend>(
         &self,
         backend: &mut W,
@@ -113,6 +113,12 @@ impl HeldDevice {
         kept: &mut Kept,
     ) -> Result<bool, ApplyError> {
         let at = backend.look(Target::Index(self.ifindex))?;
+        if !self.is(&at) {
+            // Its lock and its journal are others.
+            return Err(BackendError::absent(self.ifname.clone()).into());
+        }
+        kept.put_back.ifname.clone_from(&at.device.ifname);
+        kept.put_back.up = at.device.up;
         let mut journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
         journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
         let mut others = foreign(&at, &journal);
@@ -192,6 +198,7 @@ fn makes_thread(change: &Change) -> bool {
 mod tests {
     use super::*;
     use crate::apply::fake::Fake;
+    use crate::place::Instance;
     use napkin_kernel::namespace::Identity;
 
     #[test]
@@ -213,6 +220,12 @@ mod tests {
 
         backend.identities.insert(at.device.ifindex, identity + 1);
         assert!(!held.is_here(&mut backend), "it is another one");
+        let instance = Instance { rx: vec![0], tx: vec![0], nth: 0 };
+        let place = Place::Napi(instance, Setting::DeferHardIrqs);
+        let wanted = BTreeMap::from([(place, Value::Number(7))]);
+        let error = held.keep(&mut backend, &wanted).expect_err("it is another one");
+        assert!(matches!(error, ApplyError::Backend(error) if error.is_absent()));
+        assert_eq!(backend.writes, 0);
         backend.identities.insert(at.device.ifindex, identity);
         assert!(held.is_here(&mut backend));
         backend.devices.remove(0);

@@ -51,7 +51,10 @@ impl Linux {
             Target::Index(ifindex) => link.ifindex == ifindex,
         });
         match (link, &mut self.netdev) {
-            (Some(link), Some(netdev)) => Ok(device::find(netdev, &link.name)?),
+            (Some(link), Some(netdev)) => {
+                let ifindex = link.ifindex;
+                Ok(device::of_index(netdev, links, ifindex)?)
+            }
             (Some(link), None) => Ok(Device {
                 ifindex: link.ifindex,
                 ifname: link.name.clone(),
@@ -72,8 +75,14 @@ impl Linux {
         }
     }
 
-    fn sysfs(&mut self) -> Result<Sysfs, BackendError> {
-        Ok(links_and_sysfs(&mut self.route)?.1)
+    /// The sysfs of this namespace, with a device's name as it is now: what it was called when it was looked
+    /// at may be another one's.
+    fn sysfs(&mut self, ifindex: u32) -> Result<(Sysfs, String), BackendError> {
+        let (links, sysfs) = links_and_sysfs(&mut self.route)?;
+        match links.into_iter().find(|link| link.ifindex == ifindex) {
+            Some(link) => Ok((sysfs, link.name)),
+            None => Err(BackendError::absent(format!("with ifindex {ifindex}"))),
+        }
     }
 
     fn setting(&mut self, id: u32, setting: Setting) -> Result<Option<Value>, BackendError> {
@@ -137,13 +146,14 @@ impl Backend for Linux {
             |setting: &Setting| matches!(self.kernel.way(*setting), Some(Way::Device { .. }));
         let of_device: Vec<Setting> = Setting::ALL.into_iter().filter(by_sysfs).collect();
         if !of_device.is_empty() {
-            let sysfs = self.sysfs()?;
+            let (sysfs, ifname) = self.sysfs(device.ifindex)?;
             for setting in of_device {
-                let value = file(setting).and_then(|it| sysfs.device_file(&device.ifname, it));
+                let value = file(setting).and_then(|it| sysfs.device_file(&ifname, it));
                 values.extend(value.map(|it| (Place::Device(setting), Value::Number(it))));
             }
         }
-        let identity = self.sysfs().ok().and_then(|sysfs| sysfs.identity(&device.ifname));
+        let sysfs = self.sysfs(device.ifindex).ok();
+        let identity = sysfs.and_then(|(sysfs, ifname)| sysfs.identity(&ifname));
         Ok(Snapshot::new(device, values, online_cpus(), identity))
     }
 
@@ -191,11 +201,14 @@ impl Backend for Linux {
                 Some(napi) => self.setting(napi.id, *setting),
                 None => Ok(None),
             },
-            Place::Device(setting) => {
-                let sysfs = self.sysfs()?;
-                let value = file(*setting).and_then(|it| sysfs.device_file(&at.device.ifname, it));
-                Ok(value.map(Value::Number))
-            }
+            Place::Device(setting) => match self.sysfs(at.device.ifindex) {
+                Ok((sysfs, ifname)) => {
+                    let value = file(*setting).and_then(|it| sysfs.device_file(&ifname, it));
+                    Ok(value.map(Value::Number))
+                }
+                Err(error) if error.is_absent() => Ok(None),
+                Err(error) => Err(error),
+            },
             Place::ThreadCpus(instance) => {
                 let pid = self.pid(at, instance)?;
                 // It has ended since: it has no CPUs.
@@ -225,9 +238,9 @@ impl Backend for Linux {
                 Ok(netdev.set_napi(napi.id, *setting, *number)?)
             }
             (Place::Device(setting), Value::Number(number)) => {
-                let sysfs = self.sysfs()?;
+                let (sysfs, ifname) = self.sysfs(at.device.ifindex)?;
                 let file = file(*setting).ok_or_else(gone)?;
-                Ok(sysfs.set_device_file(&at.device.ifname, file, *number)?)
+                Ok(sysfs.set_device_file(&ifname, file, *number)?)
             }
             (Place::ThreadCpus(instance), Value::Cpus(_)) => {
                 let pid = self.pid(at, instance)?.ok_or_else(gone)?;
@@ -324,8 +337,12 @@ fn place_thread(
     done.map_err(|source| BackendError::Thread { instance: place.subject(), source })
 }
 
-/// The links of the namespace of a socket, and its sysfs.
-fn links_and_sysfs(route: &mut Route) -> Result<(Vec<LinkRecord>, Sysfs), BackendError> {
+/// The links of the namespace of a socket, and its sysfs; links that come or go meanwhile are no reason to
+/// fail.
+///
+/// # Errors
+/// If the kernel does not answer, or sysfs is not there, or another namespace's at each of several looks.
+pub fn links_and_sysfs(route: &mut Route) -> Result<(Vec<LinkRecord>, Sysfs), BackendError> {
     const READINGS: usize = 4;
     for _ in 1..READINGS {
         let links = route.links()?;

@@ -41,7 +41,7 @@ pub use fold::{Folded, fold};
 pub use foreign::Foreign;
 pub use held_device::{HeldDevice, Kept};
 pub use lifeline::{Lifeline, can_delay, lifelines};
-pub use linux::Linux;
+pub use linux::{Linux, links_and_sysfs};
 pub use neighbours::{Neighbours, neighbours};
 pub use plan::{Options, Plan, Wanted, changes, plan, wanted};
 pub use restore::{RestoreOptions, restore, restore_left};

@@ -22,6 +22,8 @@ use napkin_kernel::settings::{Setting, Settings};
 pub struct Options {
     /// Only the instance that polls this receive queue.
     pub queue: Option<u32>,
+    /// Only the instances of these ids; empty: all.
+    pub napis: Vec<u32>,
     /// Only these settings; empty: all. The others stay as they are.
     pub settings: Vec<Setting>,
     /// Also the instances that poll transmit queues alone. They are left as they are otherwise: a
@@ -240,6 +242,7 @@ type Instances<'a> = Vec<(Instance, &'a Napi)>;
 /// The instances that are to be set, and how many are left because they receive nothing.
 fn chosen<'a>(at: &'a Snapshot, options: &Options) -> Result<(Instances<'a>, usize), PlanError> {
     let mut instances = Instance::all(&at.device);
+    instances.retain(|(_, napi)| options.napis.is_empty() || options.napis.contains(&napi.id));
     let Some(queue) = options.queue else {
         let all = instances.len();
         instances.retain(|(instance, _)| options.transmit || !instance.transmits_only());

@@ -47,12 +47,18 @@ pub fn restore<W: Backend>(
             Found::Process(journal) => {
                 restoration.processes.push(restore_process(store, &journal, options));
             }
-            found => match moved_here(backend, found)? {
-                Ok(journal) => {
-                    restoration.devices.push(restore_device(backend, store, &journal, options));
-                }
-                Err(found) => restoration.also.extend(other(store, found, options)?),
-            },
+            found => {
+                let path = found.path().to_owned();
+                let also = match moved_here(backend, found) {
+                    Ok(Ok(journal)) => {
+                        restoration.devices.push(restore_device(backend, store, &journal, options));
+                        continue;
+                    }
+                    Ok(Err(found)) => other(store, found, options).map_err(ApplyError::from),
+                    Err(error) => Err(error),
+                };
+                restoration.also.extend(also.unwrap_or_else(|error| Some(failed(path, &error))));
+            }
         }
     }
     Ok(restoration)
@@ -84,10 +90,17 @@ fn restore_named<W: Backend>(
     for found in store.survey()? {
         let journal = match found {
             Found::Device(journal) => journal,
-            found => match moved_here(backend, found)? {
-                Ok(journal) => journal,
-                Err(_) => continue,
-            },
+            found => {
+                let path = found.path().to_owned();
+                match moved_here(backend, found) {
+                    Ok(Ok(journal)) => journal,
+                    Ok(Err(_)) => continue,
+                    Err(error) => {
+                        restoration.also.push(failed(path, &error));
+                        continue;
+                    }
+                }
+            }
         };
         let asked = match &at {
             None => journal.ifname() == ifname,
@@ -135,6 +148,11 @@ fn moved_here<W: Backend>(
         }
         found => Err(found),
     })
+}
+
+/// A file with which nothing could be done: it stays as it is, and keeps no other from being put back.
+fn failed(path: PathBuf, error: &ApplyError) -> Also {
+    Also::Unreadable { path, why: error.to_string(), forgotten: false }
 }
 
 /// What is neither a device of this namespace nor a process.

@@ -8,6 +8,7 @@ use super::backend::Snapshot;
 use super::foreign::Foreign;
 use crate::journal::Subject;
 use crate::place::{Change, Place, all_as_json, as_json};
+use napkin_kernel::shell;
 
 /// A place that could not be put back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -67,6 +68,36 @@ impl DeviceRestored {
         left || self.away.is_some()
     }
 
+    /// What is not as it was, or is still written down, and why: a sentence for each; none if all is as it
+    /// was. Whether it was forgotten is not said.
+    pub fn words(&self) -> Vec<String> {
+        let ifname = &self.ifname;
+        let named = |why: &String| format!("{ifname}: {why}");
+        let refused =
+            self.refused.iter().map(|why| format!("{ifname}: nothing was put back: {why}"));
+        let foreign = self.foreign.iter().map(|foreign| format!("left alone: {foreign}"));
+        let failed = self.failed.iter().map(|Failed { place, why }| {
+            let (what, subject) = (place.what(), place.subject());
+            format!("{what} of {ifname} {subject} is not put back: {why}")
+        });
+        // There may be thousands, all for one reason.
+        let missing = self.missing.first().map(|place| {
+            let are = match self.missing.len() - 1 {
+                0 => "is".to_owned(),
+                more => format!("and {more} more are"),
+            };
+            let (what, subject, word) = (place.what(), place.subject(), shell::word(ifname));
+            let why = if self.up {
+                format!("now, and may come back (more channels: ethtool -L {word})")
+            } else {
+                format!("while it is down (ip link set {word} up)")
+            };
+            format!("{what} of {ifname} {subject} {are} not there {why}: then napkin restore")
+        });
+        let all = refused.chain(self.away.iter().map(named)).chain(foreign).chain(failed);
+        all.chain(missing).chain(self.journal.iter().map(named)).collect()
+    }
+
     /// Whether all is as it was, or was given up.
     pub fn is_complete(&self) -> bool {
         self.refused.is_none() && self.journal.is_none() && (!self.left() || self.forgotten)
@@ -115,7 +146,7 @@ pub enum Also {
         /// The journal's file, to be read by whoever enters that namespace.
         path: PathBuf,
     },
-    /// It cannot be read.
+    /// It cannot be read or removed, or nobody could say whose it is.
     Unreadable {
         /// The journal's file.
         path: PathBuf,
@@ -150,5 +181,37 @@ impl Restoration {
     /// Whether the journal knew of nothing.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty() && self.processes.is_empty() && self.also.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Value;
+    use napkin_kernel::settings::Setting;
+
+    #[test]
+    fn whatever_is_left_is_in_the_words() {
+        let place = Place::Device(Setting::GroFlushTimeout);
+        let none = || DeviceRestored { ifname: "va".into(), ..DeviceRestored::default() };
+        let [now, set, before] = [7, 20_000, 0].map(Value::Number);
+        let ifname = String::from("va");
+        let foreign = Foreign { ifname, place: place.clone(), now, set, before };
+        let why = String::from("why");
+        let failed = Failed { place: place.clone(), why: why.clone() };
+        let each = [
+            DeviceRestored { refused: Some(why.clone()), ..none() },
+            DeviceRestored { away: Some(why.clone()), ..none() },
+            DeviceRestored { foreign: vec![foreign], ..none() },
+            DeviceRestored { failed: vec![failed], ..none() },
+            DeviceRestored { missing: vec![place.clone(), place], ..none() },
+            DeviceRestored { journal: Some(why), ..none() },
+        ];
+        for restored in each {
+            let words = restored.words();
+            assert!(!restored.is_complete() && words.len() == 1, "{words:?}");
+            assert!(words[0].contains("va"), "{words:?}");
+        }
+        assert!(none().is_complete() && none().words().is_empty());
     }
 }

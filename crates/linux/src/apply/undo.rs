@@ -10,19 +10,6 @@ use super::restored::{DeviceRestored, Failed};
 use crate::journal::{DeviceJournal, fault};
 use crate::place::{Change, Place, Spot, Value};
 
-impl DeviceRestored {
-    /// What could not be put back, or is still written down, in words.
-    pub(super) fn words(&self) -> Vec<String> {
-        let foreign = self.foreign.iter().map(Foreign::to_string);
-        let failed = self.failed.iter().map(|failed| failed.why.clone());
-        let missing = self.missing.iter().map(|place| {
-            let (what, ifname, subject) = (place.what(), &self.ifname, place.subject());
-            format!("{what} of {ifname} {subject} is not there now")
-        });
-        foreign.chain(failed).chain(missing).chain(self.journal.clone()).collect()
-    }
-}
-
 /// Puts every place of `done` back to what it was, if it is still what was set. The device was
 /// `before` when they were made, and is `at` now.
 ///

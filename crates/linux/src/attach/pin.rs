@@ -168,7 +168,7 @@ impl Attached {
             return Ok(());
         }
         let Some(cpu) = cpu_of.cpu(napi_id) else {
-            let why = format!("NAPI {napi_id} is polled on no CPU of its own");
+            let why = format!("no CPU of its own is known for NAPI {napi_id}");
             self.not_pinned(tid, why, events);
             return Ok(());
         };

@@ -104,6 +104,20 @@ pub enum Found {
     },
 }
 
+impl Found {
+    /// The journal's file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Found::Device(journal) => journal.path(),
+            Found::Process(journal) => journal.path(),
+            Found::OtherBoot { path, .. }
+            | Found::OtherNamespace { path, .. }
+            | Found::Empty { path }
+            | Found::Unreadable { path, .. } => path,
+        }
+    }
+}
+
 impl Store {
     /// The directory as the environment says, seen from the calling thread's namespace. It is made
     /// when something is first written into it.

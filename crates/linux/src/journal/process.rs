@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Store;
 use super::error::JournalError;
@@ -52,6 +52,10 @@ impl ProcessJournal {
         let last = last_of_each(&log.entries);
         let earlier = log.entries.clone();
         Ok(ProcessJournal { log, needed: 0, last, earlier })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.log.path
     }
 
     /// The process: its id, and when it started.

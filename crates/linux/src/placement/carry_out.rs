@@ -2,17 +2,17 @@
 //!
 //! All of it is journalled, and put back by `restore`. The policy stays as it is.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use napkin_kernel::device::DeviceError;
 use napkin_kernel::process::ProcessError;
 use napkin_policy::Policy;
 use thiserror::Error;
 
-use super::{Irqbalance, Placement};
+use super::{Irqbalance, Placement, Row};
 use crate::apply::{Applied, ApplyError, Backend, Options, Request, Target, apply, plan};
-use crate::attach::{self, Attachment, Event, cpus_by_napi};
+use crate::attach::{self, Attachment, Event};
 use crate::doctor::Facts;
 use crate::journal::{ProcessJournals, Store};
 use crate::place::Place;
@@ -55,9 +55,6 @@ pub enum PlaceError {
     /// The program cannot be had.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The kernel did not list the instances.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
 }
 
 /// Moves a device's interrupts and threads, which irqbalance, where it runs, is told before to leave alone.
@@ -75,7 +72,9 @@ pub fn carry_out<B: Backend>(
     let first = placement.rows.first().and_then(|row| facts.device.napi(row.napi));
     let Some(first) = first else { return Err(PlaceError::Nothing { ifname }) };
     let policy = Policy { instance: first.settings.policy(), ..Policy::BASE };
-    let options = Options { cpus: placement.cpus(), ..Options::default() };
+    // One that polls no queue is in no row, and has no place.
+    let napis = placement.rows.iter().map(|row| row.napi).collect();
+    let options = Options { cpus: placement.cpus(), napis, ..Options::default() };
     let at = backend.look(Target::Name(&ifname)).map_err(ApplyError::from)?;
     let planned = plan(&policy, &at, backend.kernel(), &options).map_err(ApplyError::from)?;
     let placed = |place: &Place| matches!(place, Place::IrqCpus(_) | Place::ThreadCpus(_));
@@ -109,8 +108,8 @@ pub struct Carried {
     pub away: Vec<i32>,
 }
 
-/// Moves a program's workers to where their instances are polled. One is moved when it is seen to wait:
-/// they are looked at until all of the plan are there, for `time` at most.
+/// Moves a program's workers to where their instances were placed; those that wait for others stay. One is
+/// moved when it is seen to wait: they are looked at until all of the plan are there, for `time` at most.
 ///
 /// # Errors
 /// If there is no such program, or it may not be looked at.
@@ -124,18 +123,23 @@ pub fn carry_workers(
         Attachment::new(attach::Plan::NOTHING, ProcessJournals::new(store.clone()));
     attachment.raise_open_files();
     attachment.add(pid)?;
-    attachment.pin_with(cpus_by_napi()?);
+    let cpus: BTreeMap<u32, usize> = polled(placement).map(|row| (row.napi, row.cpu)).collect();
+    attachment.pin_with(Box::new(move |napi_id: u32| cpus.get(&napi_id).copied()));
     let mut events = attachment.look().events;
     events.extend(attachment.pin_for(time, |_| away(placement).is_empty()));
     attachment.leave();
     Ok(Carried { events, away: away(placement) })
 }
 
+/// The rows beside whose instances somebody belongs: one without interrupt and thread is polled on no CPU of its
+/// own.
+fn polled(placement: &Placement) -> impl Iterator<Item = &Row> {
+    placement.rows.iter().filter(|row| row.irq.is_some() || row.thread.is_some())
+}
+
 /// The workers that live and are not on the CPU of their row, or not on that alone.
 fn away(placement: &Placement) -> Vec<i32> {
-    // An instance without interrupt and thread is polled on no CPU of its own: nobody belongs beside it.
-    let rows = placement.rows.iter().filter(|row| row.irq.is_some() || row.thread.is_some());
-    let all = rows.flat_map(|row| row.workers.iter().map(|it| (it.id, row.cpu)));
+    let all = polled(placement).flat_map(|row| row.workers.iter().map(|it| (it.id, row.cpu)));
     let is_away = |(tid, cpu): &(i32, usize)| {
         napkin_os::sched::affinity(Some(*tid)).is_ok_and(|cpus| cpus != [*cpu])
     };
@@ -145,7 +149,7 @@ fn away(placement: &Placement) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::{Now, Row};
+    use crate::placement::Now;
 
     #[test]
     fn a_worker_that_is_elsewhere_is_away_and_one_that_has_ended_is_not() {

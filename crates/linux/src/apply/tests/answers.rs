@@ -73,6 +73,22 @@ fn instances_that_only_transmit_are_left_as_they_are_unless_asked_for() {
 }
 
 #[test]
+fn an_instance_that_is_not_named_is_left_where_it_is() {
+    let mut backend = Fake::new(2);
+    // As one of a driver's own, of which it does not say what it polls.
+    let napis = &mut backend.devices[0].napis;
+    (napis[1].rx_queues, napis[1].tx_queues) = (vec![], vec![]);
+    let first = napis[0].id;
+    let mut placed = |napis| {
+        let options = Options { cpus: vec![1], napis, ..plain() };
+        let plan = planned(&mut backend, "base", &options).expect("it can be done");
+        plan.changes.into_iter().map(|change| change.place).collect::<Vec<_>>()
+    };
+    assert_eq!(placed(vec![]).len(), 2);
+    assert_eq!(placed(vec![first]), [Place::IrqCpus(queue(0))]);
+}
+
+#[test]
 fn a_thread_s_class_is_planned_only_where_it_has_to_be() {
     let mut backend = Fake::of(linux(6, 19), 1);
     let classes = |backend: &mut Fake, text: &str| {

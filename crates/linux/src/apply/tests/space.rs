@@ -1,4 +1,5 @@
-//! A disk without room for another line: what is there is enough to put everything back.
+//! A disk without room for another line, or with a file that cannot be removed: what is there is enough to put
+//! everything back.
 
 use super::*;
 use crate::journal::fault::disk;
@@ -111,4 +112,20 @@ fn what_a_forced_hold_gave_back_is_still_somebody_else_s() {
     let told = "gro-flush-timeout of va queue 0 is 7ns; napkin had set 20us, before it was 0";
     assert_eq!(restored.devices[0].foreign[0].to_string(), told);
     assert_eq!(backend.everything()[&(7, theirs)], Value::Number(7), "it is not napkin's to reset");
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_keeps_no_device_from_being_put_back() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    // Changed last, so it comes first; its lock cannot be had.
+    std::fs::write(place.0.join("device-1.journal"), "").expect("written");
+    std::fs::create_dir(place.0.join("device-1.lock")).expect("made");
+    let restored = all_back(&mut backend, &place.store());
+    let [Also::Unreadable { why, forgotten: false, .. }] = &restored.also[..] else {
+        panic!("{restored:?}")
+    };
+    assert!(why.contains("device-1.lock") && !restored.is_complete(), "{why}");
+    assert_eq!(backend.everything(), original);
 }
