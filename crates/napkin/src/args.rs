@@ -196,8 +196,9 @@ pub(crate) struct Serve {
     /// virtio-user:PATH drives the device of the process that listens there; behind the path of either may
     /// stand how many queues there are (vhost:PATH:2), and behind that of virtio-user :packed and :ring-512,
     /// a ring's kind and size (split, 256). xdp:eth0:0-3 is AF_XDP on four queues of an interface (without
-    /// numbers, the first of --queues): what goes to the port is ours, at the interface's own addresses, all
-    /// else the kernel's; xdp:eth0:0-3:all takes everything there, at --address.
+    /// numbers, the first of --queues): what goes to the port is ours, at the addresses that the interface has
+    /// when it starts, all else the kernel's (what is in a VLAN, too); xdp:eth0:0-3:all takes everything
+    /// there, at --address.
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
     /// Serve on the operating system's own sockets in place of devices: at this address of this host, or

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use napkin_serve::{
     Datagrams, Event, Export, Limits, Listen, ServeConfig, Store, What, run as serve,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::{Serve, Service};
 use crate::failure::{Failure, say};
@@ -48,9 +49,10 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     let terminal = io::stderr().is_terminal();
     let result = serve(&config, args.limit, &mut |event| match event {
         Event::Started(server) => {
-            server.warnings().iter().for_each(|warning| say(&format!("warning: {warning}")));
-            server.notes().iter().for_each(|note| say(note));
+            server.warnings().iter().for_each(|warning| tell(&format!("warning: {warning}")));
+            server.notes().iter().for_each(|note| tell(note));
         }
+        Event::Status(_) if !is_read(0) => {}
         // Cut off at the edge instead of wrapped, and over the line before.
         Event::Status(status) if terminal => {
             let _ = write!(io::stderr(), "\r\x1b[?7l{status}\x1b[K\x1b[?7h");
@@ -59,28 +61,43 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         Event::Gone(_) | Event::Trouble(_) => {
             if terminal {
                 // Below the status.
-                say("");
+                tell("");
             }
             match event {
                 Event::Gone(device) => {
-                    say(&format!(
+                    tell(&format!(
                         "device {device} has gone: another program removed it; the others go on"
                     ));
                 }
-                Event::Trouble(trouble) => say(trouble),
+                Event::Trouble(trouble) => tell(trouble),
                 _ => {}
             }
         }
     });
     if terminal {
-        say("");
+        tell("");
     }
     match result {
         Ok(totals) => {
-            say(&format!("served: {totals}"));
+            tell(&format!("served: {totals}"));
             Ok(())
         }
         Err(error) if error.is_usage() => Err(Failure::Usage(error.to_string())),
         Err(error) => Err(Failure::of(error)),
+    }
+}
+
+/// Whether standard error takes a line, now or within so many seconds. The thread that writes is the one that
+/// takes signals: at a pipe whose reader has stopped it could not be ended.
+fn is_read(seconds: i64) -> bool {
+    let stderr = io::stderr();
+    let within = Timespec { tv_sec: seconds, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&within)).is_ok_and(|ready| ready > 0)
+}
+
+/// Says a line, if somebody reads.
+fn tell(line: &str) {
+    if is_read(1) {
+        say(line);
     }
 }

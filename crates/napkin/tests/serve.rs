@@ -3,14 +3,17 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::DirBuilderExt;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::namespace::needs_rights;
 use common::{Place, Served, napkin, text, within};
 use napkin_os::rights::Right;
 use napkin_testing::{needs_cpus, needs_program, test};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 const SYNTHETIC: &[&str] = &["echo", "--device", "synthetic", "--rate", "2000"];
@@ -188,6 +191,46 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     second.signal(Signal::INT);
     assert!(second.end().success());
     assert!(!second.control.exists());
+}
+
+#[test]
+fn a_second_signal_changes_nothing_of_how_it_ends() {
+    let place = Place::new("second");
+    let mut served = serve(&place, &[]);
+    served.napi();
+    // Both are there when it looks.
+    for signal in [Signal::STOP, Signal::TERM, Signal::HUP, Signal::CONT] {
+        served.signal(signal);
+    }
+    let status = served.end();
+    assert!(status.success(), "{status}");
+    assert!(served.said().contains("served: "), "{}", served.said());
+    assert!(!served.control.exists());
+}
+
+#[test]
+fn it_ends_when_it_is_told_to_while_nobody_reads_what_it_says() {
+    let place = Place::new("unread");
+    let (_reader, writer) = std::io::pipe().expect("a pipe");
+    let control = place.socket("a.sock");
+    let mut command = common::command();
+    command.arg("serve").args(SYNTHETIC).arg("--control").arg(&control);
+    let child = command.stderr(writer.try_clone().expect("another")).spawn();
+    let mut child = child.expect("the binary runs");
+    within("it runs", || control.exists().then_some(()));
+    // A description of our own, so that its end goes on to wait for room.
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let ours = fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let mut ours = ours.expect("the same pipe");
+    // Status after status is due meanwhile.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2_500) {
+        while ours.write_all(&[b'.'; 256]).is_ok() {}
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it is ours");
+    let status = within("it ends", || child.try_wait().expect("our child"));
+    assert!(status.success(), "{status}");
 }
 
 /// Serves under each of these, one after the other.

@@ -292,7 +292,9 @@ fn malformed_frames_are_counted_and_the_echo_goes_on() {
     let tap = serve(3, "base");
     tap.echo("before");
     let wire = Wire::open(&tap.name);
-    let mac = [2, b'n', b'k', 0, 0, 0];
+    let device = tap.served.json(&["dev-get"])[0].clone();
+    let mac = device["mac"].as_str().expect("text").split(':');
+    let mac: Vec<u8> = mac.map(|byte| u8::from_str_radix(byte, 16).expect("hex")).collect();
     let header = |kind: [u8; 2]| [&mac[..], &[2, 0, 0, 0, 0, 9], &kind].concat();
     let ip = |rest: &[u8]| [header([8, 0]), rest.to_vec()].concat();
     let mut frames = vec![

@@ -48,7 +48,7 @@ pub(super) fn make(
     place: usize,
     capture: Option<&Capture>,
 ) -> Result<Made, ServeError> {
-    let mut addresses = Addresses::new([2, b'n', b'k', 0, 0, place as u8]);
+    let mut addresses = Addresses::new(mac(&device.name(place), place, networks, &host()));
     for network in networks {
         addresses = addresses.with(network.ip, network.prefix)?;
     }
@@ -87,6 +87,28 @@ pub(super) fn make(
     let seeds = (place as u64) << 32..;
     let queues = seeds.zip(made.queues).map(around).collect();
     Ok(Made { queues, faults, ..made })
+}
+
+/// What tells this host from all others, for as long as it is installed: its machine-id, or its name.
+fn host() -> Vec<u8> {
+    let files = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
+    let texts = files.into_iter().filter_map(|file| std::fs::read(file).ok());
+    { texts }.find(|text| !text.trim_ascii().is_empty()).unwrap_or_default()
+}
+
+/// A device's Ethernet address, a local one: `02:6e:6b`, for napkin's, and 24 bits of a hash of what tells
+/// it from others (FNV-1a, which no release changes). Containers of one host may have its machine-id and
+/// devices of one name; their first addresses are different where they meet.
+fn mac(name: &str, place: usize, networks: &[Network], host: &[u8]) -> [u8; 6] {
+    let first = networks.first().map(|network| network.ip.to_string()).unwrap_or_default();
+    let place = place.to_string();
+    let parts = [host, name.as_bytes(), place.as_bytes(), first.as_bytes()].join(&0_u8);
+    let hash = parts.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    // All of its bits, as FNV's authors fold it.
+    let [.., a, b, c] = (hash ^ hash >> 24 ^ hash >> 48).to_be_bytes();
+    [2, b'n', b'k', a, b, c]
 }
 
 fn tap(
@@ -292,7 +314,7 @@ fn synthetic(
         return Err(ServeError::Option("a device needs an address".into()));
     };
     let ip = Network { ip: ours.ip, prefix: ours.prefix }.neighbour();
-    let peer = Address { mac: [2, b'n', b'k', 1, 0, place as u8], ip, prefix: ours.prefix };
+    let peer = Address { mac: [2, b's', b'y', b'n', 0, place as u8], ip, prefix: ours.prefix };
     let arrivals = match config.rate {
         0 => Arrivals::Silent,
         rate => Arrivals::Fixed { per_second: rate.into() },
@@ -338,5 +360,30 @@ impl Template for Datagrams {
         let from = 1_024 + (flow % 60_000) as u16;
         // A buffer without room for it does not exist; it would be dropped and counted.
         self.build.udp(buffer, from, self.port, &seq.to_be_bytes()).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ethernet_address_is_local_the_same_again_and_another_for_each_device() {
+        let networks = |text: &str| vec![text.parse::<Network>().expect("an address")];
+        let (ours, other) = (networks("10.99.0.1/24"), networks("10.99.0.3/24"));
+        let all = [
+            mac("nk0", 0, &ours, b"one"),
+            mac("nk1", 0, &ours, b"one"),
+            mac("nk0", ASKING, &ours, b"one"),
+            mac("nk0", 0, &other, b"one"),
+            mac("nk0", 0, &ours, b"two"),
+            mac("nk0", 0, &[], b"one"),
+        ];
+        for (place, mac) in all.iter().enumerate() {
+            assert_eq!(mac[..3], [2, b'n', b'k']);
+            assert!(!all[..place].contains(mac), "{all:?}");
+        }
+        assert_eq!(mac("nk0", 0, &ours, b"one"), all[0]);
+        assert!(!host().is_empty());
     }
 }

@@ -167,6 +167,21 @@ pub enum ServeError {
     /// A thread of the application ended before its time.
     #[error("the thread that serves {0} has ended before its time; this is a bug in napkin")]
     Ended(String),
+    /// Two things, none of which hides the other.
+    #[error("{0}; and {1}")]
+    Both(Box<ServeError>, Box<ServeError>),
+}
+
+/// What the second has, if both are well; otherwise what was wrong with either.
+pub(super) fn both<T>(
+    first: Result<(), ServeError>,
+    second: Result<T, ServeError>,
+) -> Result<T, ServeError> {
+    match (first, second) {
+        (Ok(()), second) => second,
+        (Err(first), Ok(_)) => Err(first),
+        (Err(first), Err(second)) => Err(ServeError::Both(first.into(), second.into())),
+    }
 }
 
 impl ServeError {
@@ -227,5 +242,17 @@ mod tests {
         let how = mended.strip_prefix(refused).expect("the same, and more");
         assert!(how.starts_with("; or remove that address, as no process has nk0 open"), "{how}");
         assert!(how.ends_with(": ip addr del 10.99.0.2/24 dev nk0"), "{how}");
+    }
+
+    #[test]
+    fn of_two_errors_none_hides_the_other() {
+        let gone = || Err(ServeError::Gone("nk0".into()));
+        let left = || Err::<u64, _>(ServeError::Left("eth0".into()));
+        let said = both(gone(), left()).expect_err("two").to_string();
+        assert!(said.starts_with("device nk0 has gone: "), "{said}");
+        assert!(said.contains("; and not everything that was set of eth0 was put back"), "{said}");
+        assert!(both(gone(), Ok(1)).expect_err("one").to_string().starts_with("device nk0"));
+        assert!(both(Ok(()), left()).expect_err("one").to_string().starts_with("not everything"));
+        assert_eq!(both(Ok(()), Ok(1)).expect("none"), 1);
     }
 }

@@ -29,6 +29,8 @@ use std::time::{Duration, Instant};
 
 use napkin_os::signals::Signals;
 
+use error::both;
+
 pub use config::{Datagrams, DeviceKind, DeviceSpec, Export, Listen, ServeConfig, Store, What};
 pub use device::open;
 pub use error::ServeError;
@@ -60,8 +62,8 @@ pub enum Event<'a> {
 /// Serves until a signal comes, or for `limit`; returns the totals.
 ///
 /// # Errors
-/// If it cannot start, a thread of the application ends before its time, the last device goes, or the
-/// capture cannot be written.
+/// If it cannot start, a thread of the application ends before its time, the last device goes, the capture
+/// cannot be written, or what was set of the kernel's cannot be put back.
 pub fn run(
     config: &ServeConfig,
     limit: Option<Duration>,
@@ -71,16 +73,30 @@ pub fn run(
     let signals = Signals::block_ends().map_err(ServeError::Signals)?;
     let mut server = Server::start(config)?;
     tell(Event::Started(&server));
+    let served = until_an_end(&mut server, &signals, limit, tell);
+    let stopped = server.stop();
+    // Another signal did not end it before everything was put back (SIGQUIT does, should anything hang), and
+    // does not end it now, before anybody has heard of it.
+    while signals.wait(Duration::ZERO).is_some() {}
+    both(served, stopped)
+}
+
+fn until_an_end(
+    server: &mut Server,
+    signals: &Signals,
+    limit: Option<Duration>,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<(), ServeError> {
     let start = Instant::now();
     let mut next = PERIOD;
     loop {
         let elapsed = start.elapsed();
         if limit.is_some_and(|limit| elapsed >= limit) {
-            break;
+            return Ok(());
         }
         let until = limit.map_or(next, |limit| limit.min(next));
         if signals.wait(until.saturating_sub(elapsed)).is_some() {
-            break;
+            return Ok(());
         }
         for device in server.check()? {
             tell(Event::Gone(&device));
@@ -94,7 +110,4 @@ pub fn run(
             tell(Event::Status(server.status()));
         }
     }
-    // From here on a second signal kills, should anything hang.
-    drop(signals);
-    server.stop()
 }

@@ -19,7 +19,7 @@ use napkin_stack::UdpSocket;
 use super::application::{self, Kind, Progress};
 use super::config::{Listen, ServeConfig, What};
 use super::device;
-use super::error::ServeError;
+use super::error::{ServeError, both};
 use super::made::Made;
 use super::sockets::{self, Sockets};
 use super::status::{Meter, Status, Totals};
@@ -272,12 +272,12 @@ impl Server {
             // One that panicked has said so.
             let _ = thread.join();
         }
-        let mut missed = 0;
-        if let Some((path, capture)) = self.capture.take() {
-            missed = capture.missed();
-            capture.finish().map_err(|error| ServeError::Capture { path, error })?;
-        }
-        if left.is_empty() { Ok(missed) } else { Err(ServeError::Left(left.join(", "))) }
+        let left = if left.is_empty() { Ok(()) } else { Err(ServeError::Left(left.join(", "))) };
+        let missed = self.capture.take().map_or(Ok(0), |(path, capture)| {
+            let missed = capture.missed();
+            capture.finish().map_err(|error| ServeError::Capture { path, error }).map(|_| missed)
+        });
+        both(left, missed)
     }
 }
 
@@ -343,7 +343,8 @@ fn note(device: &Made) -> String {
     let Made { name, addresses, note, .. } = device;
     let list: Vec<_> =
         addresses.list().iter().map(|ours| format!("{}/{}", ours.ip, ours.prefix)).collect();
-    format!("{name}: {}; {note}", list.join(", "))
+    let mac = addresses.mac().map(|byte| format!("{byte:02x}")).join(":");
+    format!("{name}: {}, Ethernet {mac}; {note}", list.join(", "))
 }
 
 #[cfg(test)]

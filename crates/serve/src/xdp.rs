@@ -1,17 +1,18 @@
 //! AF_XDP devices: an interface that is there already, with the kernel's own addresses or with ours.
 //!
 //! By port the device is the interface's own: its Ethernet address and its IP addresses, for which the
-//! kernel goes on to answer ARP, ping and everything but what goes to the service's port. With `all` its
-//! queues are ours, and so are the addresses that were given.
+//! kernel goes on to answer ARP, ping and everything but what goes to the service's port there. With `all`
+//! its queues are ours, and so are the addresses that were given.
 
 use napkin_kernel::netlink::{NetlinkError, Route};
-use napkin_nic::xdp::{Traffic, Xdp, XdpConfig};
+use napkin_nic::xdp::{Traffic, Xdp, XdpConfig, XdpError};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::Policy;
 use napkin_stack::Addresses;
+use napkin_stack::address::ADDRESSES;
 
 use super::below::{busy_poll, defer};
-use super::config::{MAX_NETWORKS, ServeConfig};
+use super::config::ServeConfig;
 use super::error::ServeError;
 use super::made::Made;
 use super::network::Network;
@@ -28,9 +29,16 @@ pub(super) fn make(
     networks: &[Network],
 ) -> Result<Made, ServeError> {
     let name = &spec.interface;
-    let (networks, traffic) = match spec.all {
-        true => (networks.to_vec(), Traffic::All),
-        false => (own(name)?, Traffic::Ports(vec![config.port])),
+    let (networks, left) = match spec.all {
+        true => (networks.to_vec(), Vec::new()),
+        false => own(name)?,
+    };
+    let traffic = match spec.all {
+        true => Traffic::All,
+        false => {
+            let addresses = networks.iter().map(|network| network.ip).collect();
+            Traffic::Ports { ports: vec![config.port], addresses }
+        }
     };
     let device = XdpConfig {
         queues: spec.numbers(config.queues),
@@ -45,7 +53,7 @@ pub(super) fn make(
         addresses = addresses.with(network.ip, network.prefix)?;
     }
     let (deferral, below) = defer(name, policy, &xdp);
-    let note = note(spec, config.port, &xdp) + &below;
+    let note = note(spec, config.port, &left, &xdp) + &below;
     let queues = xdp.queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
     let queues = queues.collect();
     Ok(Made {
@@ -60,31 +68,36 @@ pub(super) fn make(
     })
 }
 
-/// The addresses that the interface has.
-fn own(name: &str) -> Result<Vec<Network>, ServeError> {
+/// The addresses that the interface has: as many as a stack, and those beyond.
+fn own(name: &str) -> Result<(Vec<Network>, Vec<Network>), ServeError> {
     let addresses = || {
         let mut route = Route::open()?;
         let ifindex = route.link(name)?.ifindex;
         let addresses = route.addresses()?.into_iter().filter(|it| it.ifindex == ifindex);
         Ok(addresses.map(|it| Network { ip: it.ip, prefix: it.prefix }).collect::<Vec<_>>())
     };
-    let mut own = match addresses() {
+    let own = match addresses() {
         Ok(own) => own,
-        // Opening it says so.
-        Err(NetlinkError::NoDevice { .. }) => return Ok(Vec::new()),
+        Err(NetlinkError::NoDevice { .. }) => {
+            return Err(XdpError::NoInterface { name: name.to_owned() }.into());
+        }
         Err(source) => return Err(ServeError::Asked { name: name.to_owned(), source }),
     };
-    // As many as a stack has; those that hold on their link alone are the first to go.
-    own.sort_by_key(|network| network.is_link_local());
-    own.truncate(MAX_NETWORKS);
     if own.is_empty() {
         return Err(ServeError::NoAddress { name: name.to_owned() });
     }
-    Ok(own)
+    Ok(divide(own))
+}
+
+/// As many as a stack has, and the rest; those that hold on their link alone are the first to be left.
+fn divide(mut own: Vec<Network>) -> (Vec<Network>, Vec<Network>) {
+    own.sort_by_key(|network| network.is_link_local());
+    let left = own.split_off(own.len().min(ADDRESSES));
+    (own, left)
 }
 
 /// What there is to know about it.
-fn note(spec: &XdpSpec, port: u16, xdp: &Xdp) -> String {
+fn note(spec: &XdpSpec, port: u16, left: &[Network], xdp: &Xdp) -> String {
     let mode = if xdp.native { "native" } else { "generic" };
     let copies = if xdp.zero_copy { "zero-copy" } else { "copied by the kernel" };
     let which = match xdp.numbers[..] {
@@ -96,6 +109,11 @@ fn note(spec: &XdpSpec, port: u16, xdp: &Xdp) -> String {
         true => "; all that arrives there is ours, ARP too".to_owned(),
         false => format!("; port {port} (UDP and TCP) is ours, all else the kernel's"),
     };
+    if !left.is_empty() {
+        let left: Vec<_> = left.iter().map(|network| network.ip.to_string()).collect();
+        let left = left.join(", ");
+        note += &format!(", at {left} too: no more than {ADDRESSES} addresses are served");
+    }
     let interface = &spec.interface;
     if let Some(total) = xdp.total
         && total as usize > xdp.numbers.len()
@@ -108,4 +126,20 @@ fn note(spec: &XdpSpec, port: u16, xdp: &Xdp) -> String {
         );
     }
     note
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_with_more_addresses_than_a_stack_keeps_the_rest_and_those_of_its_link_first() {
+        let network = |text: String| text.parse::<Network>().expect("an address");
+        let mut own = vec![network("fe80::1/64".into())];
+        own.extend((1..=ADDRESSES).map(|n| network(format!("10.0.0.{n}/24"))));
+        let (ours, left) = divide(own.clone());
+        assert_eq!((ours, left), (own[1..].to_vec(), own[..1].to_vec()));
+        assert_eq!(divide(own[..ADDRESSES].to_vec()).0.len(), ADDRESSES);
+        assert!(divide(own[..ADDRESSES].to_vec()).1.is_empty());
+    }
 }

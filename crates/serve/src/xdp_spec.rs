@@ -11,7 +11,8 @@ pub struct XdpSpec {
     pub interface: String,
     /// Its first queue and its last; `None` for as many as each device has, from 0 on.
     pub queues: Option<(u32, u32)>,
-    /// Whether all that arrives is taken, and not what goes to the service's port alone.
+    /// Whether all that arrives is taken, and not what goes to the service's port at the interface's own
+    /// addresses alone.
     pub all: bool,
 }
 

@@ -1,9 +1,10 @@
 //! Being asked to end in the middle of a run.
 //!
 //! The first SIGINT, SIGTERM or SIGHUP is only noted: whoever measures waits here and not in a sleep, and
-//! so gives up what is under way and puts everything back. The second ends the process at once, and its
-//! programs with it. A signal that was ignored when the process began (`nohup`, the background of a
-//! script) stays so.
+//! so gives up what is under way and puts everything back. Another that comes a second later, or more, ends
+//! the process at once, and its programs with it; before that it is the same wish twice, as from a terminal
+//! that is closed. A signal that was ignored when the process began (`nohup`, the background of a script)
+//! stays so.
 //!
 //! A thread waits for the signals, which all others block: no handler runs, and no thread that is measured
 //! is interrupted.
@@ -11,12 +12,15 @@
 use std::io;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use napkin_kernel::process::Process;
 use napkin_os::{signals::Signals, signals::die_by};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use thiserror::Error;
+
+/// From the first signal to one that is meant to end what hangs.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A run was asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -51,10 +55,11 @@ impl Interrupt {
         let interrupt = Interrupt { signals: Some(Arc::clone(&signals)), ..Interrupt::default() };
         let noted = interrupt.clone();
         let watch = move || {
+            let mut first = None;
             loop {
-                if let Some(came) = signals.wait(Duration::from_secs(3_600))
-                    && !noted.note(came.signal)
-                {
+                let Some(came) = signals.wait(Duration::from_secs(3_600)) else { continue };
+                noted.note(came.signal);
+                if first.get_or_insert_with(Instant::now).elapsed() >= AGAIN {
                     kill_children();
                     die_by(came.signal);
                 }
@@ -115,8 +120,6 @@ fn kill_children() {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
 
 use common::{Place, text, within};
 use napkin_kernel::namespace::{Namespace, NamespaceError};
@@ -256,12 +257,16 @@ fn a_terminal_s_ctrl_c_that_ends_the_client_as_well_is_no_failure() {
 #[test]
 fn a_second_signal_leaves_no_program_behind() {
     let (status, _) = in_the_kernel("resume-second", |pid| {
-        // Both are there when it looks.
-        for signal in [Signal::STOP, Signal::INT, Signal::TERM, Signal::CONT] {
-            kill_process(pid, signal).expect("it is ours");
-        }
+        let send = |signal| kill_process(pid, signal).expect("it is ours");
+        send(Signal::INT);
+        // It has seen the first, and is held while it puts everything back.
+        std::thread::sleep(Duration::from_millis(1));
+        send(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(1_100));
+        send(Signal::TERM);
+        send(Signal::CONT);
     });
-    // It may have put everything back before it saw the second.
+    // It may have put everything back before it was held.
     let second = status.signal() == Some(libc::SIGTERM);
     assert!(second || status.code() == Some(130), "{status}");
 }

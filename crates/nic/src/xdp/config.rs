@@ -1,17 +1,24 @@
 //! What an AF_XDP device is opened with, and what of it is refused before the kernel is asked.
 
+use std::net::IpAddr;
+
 use super::error::XdpError;
-use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
+use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_ADDRESSES, MAX_XDP_QUEUES};
 
 /// Which frames are taken. All others go on to the kernel as if nobody were here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Traffic {
     /// Every frame of the queues, ARP and neighbour discovery too: the kernel receives nothing there.
     All,
-    /// UDP and TCP to these ports, over IPv4 or IPv6, without a VLAN tag or with one. Fragments, ARP,
-    /// neighbour discovery and everything else stay the kernel's, so `ssh` goes on, and the kernel
-    /// answers for the address.
-    Ports(Vec<u16>),
+    /// UDP and TCP to these ports of these addresses, in no VLAN. Fragments, ARP, neighbour discovery and
+    /// everything else stay the kernel's, so `ssh` goes on, the kernel answers for the address, and what
+    /// it forwards it still receives.
+    Ports {
+        /// 1 to [`MAX_PORTS`] ports, none of them 0.
+        ports: Vec<u16>,
+        /// 1 to [`MAX_XDP_ADDRESSES`] addresses, IPv4 or IPv6.
+        addresses: Vec<IpAddr>,
+    },
 }
 
 /// Where the program runs.
@@ -107,10 +114,13 @@ impl XdpConfig {
                 return Err(XdpError::Ring { which, size });
             }
         }
-        if let Traffic::Ports(ports) = &self.traffic
-            && (ports.is_empty() || ports.len() > MAX_PORTS || ports.contains(&0))
-        {
-            return Err(XdpError::Ports { given: ports.len() });
+        if let Traffic::Ports { ports, addresses } = &self.traffic {
+            if ports.is_empty() || ports.len() > MAX_PORTS || ports.contains(&0) {
+                return Err(XdpError::Ports { given: ports.len() });
+            }
+            if !(1..=MAX_XDP_ADDRESSES).contains(&addresses.len()) {
+                return Err(XdpError::Addresses { given: addresses.len() });
+            }
         }
         if self.queues.len() > MAX_XDP_QUEUES {
             return Err(XdpError::TooManyQueues { given: self.queues.len() });
@@ -132,6 +142,8 @@ impl XdpConfig {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn told(change: impl FnOnce(&mut XdpConfig)) -> String {
@@ -146,8 +158,14 @@ mod tests {
         assert!(told(|it| it.rx_ring = 1000).contains("1000"));
         assert!(told(|it| it.tx_ring = 0).contains("power of two"));
         assert!(told(|it| it.rx_ring = 1 << 17).contains("65536"));
-        assert!(told(|it| it.traffic = Traffic::Ports(Vec::new())).contains("ports"));
-        assert!(told(|it| it.traffic = Traffic::Ports(vec![0])).contains("port"));
+        let to = |ports: &[u16], addresses: usize| Traffic::Ports {
+            ports: ports.to_vec(),
+            addresses: vec![Ipv4Addr::LOCALHOST.into(); addresses],
+        };
+        assert!(told(|it| it.traffic = to(&[], 1)).contains("ports"));
+        assert!(told(|it| it.traffic = to(&[0], 1)).contains("port"));
+        assert!(told(|it| it.traffic = to(&[7], 0)).starts_with("0 addresses"));
+        assert!(told(|it| it.traffic = to(&[7], 9)).starts_with("9 addresses"));
         assert!(told(|it| it.queues = vec![1, 0, 1]).contains("queue 1"));
         assert!(
             told(|it| (it.mode, it.copying) = (Mode::Generic, Copying::Zero)).contains("native")

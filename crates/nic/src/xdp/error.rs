@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
+use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_ADDRESSES, MAX_XDP_QUEUES};
 
 /// Why an AF_XDP device cannot be opened. Nothing is left changed after any of them.
 #[derive(Debug, Error)]
@@ -21,6 +21,12 @@ pub enum XdpError {
     /// No ports, too many, or port 0.
     #[error("{given} ports: give 1 to {MAX_PORTS} ports, each from 1 to 65535")]
     Ports {
+        /// How many were given.
+        given: usize,
+    },
+    /// No addresses, or too many.
+    #[error("{given} addresses: give 1 to {MAX_XDP_ADDRESSES}")]
+    Addresses {
         /// How many were given.
         given: usize,
     },

@@ -1,7 +1,7 @@
 //! AF_XDP: an interface's own queues, their frames in memory that is shared with the kernel.
 //!
 //! A small program, assembled here and attached to the interface, redirects what arrives on a queue to
-//! that queue's socket: all of it, or what goes to some ports ([`Traffic`]). Everything else goes on to
+//! that queue's socket: all of it, or what goes to some ports of ours ([`Traffic`]). Everything else goes on to
 //! the kernel untouched. The program is attached by a link, a descriptor: the kernel detaches it when
 //! the last queue and transmitter are dropped or the process ends, however it ends.
 //!
@@ -42,7 +42,7 @@ pub use self::busy::BusyPolling;
 pub use self::config::{BusyPoll, Copying, Mode, Traffic, XdpConfig};
 pub use self::error::XdpError;
 use self::interface::{Interface, promiscuous};
-pub use self::limits::{MAX_PORTS, MAX_RING, MAX_XDP_QUEUES};
+pub use self::limits::{MAX_PORTS, MAX_RING, MAX_XDP_ADDRESSES, MAX_XDP_QUEUES};
 pub use self::queue::XdpQueue;
 use self::socket::XdpSocket;
 use self::transmitter::Wire;

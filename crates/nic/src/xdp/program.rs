@@ -3,6 +3,11 @@
 //! It redirects to the socket that stands in a map at the number of the frame's queue. A queue of
 //! which nobody has the socket passes its frames on, so that a program that is attached before its
 //! sockets are bound, or whose sockets were closed, takes nothing from anybody.
+//!
+//! By port it takes what goes to our own addresses alone, and nothing that is in a VLAN: what the host
+//! forwards, and what an interface above this one is for, are the kernel's, whatever their port.
+
+use std::net::IpAddr;
 
 use napkin_bpf::assemble::Register::{R0, R1, R2, R3, R4, R5, R6};
 use napkin_bpf::assemble::Width::{Byte, Half, Word};
@@ -34,8 +39,8 @@ pub(super) fn redirect(traffic: &Traffic, map: i32) -> Result<Vec<u8>, AssembleE
     let pass = it.label();
     let ours = it.label();
     it.copy(R6, R1); // the context
-    if let Traffic::Ports(ports) = traffic {
-        to_ports(&mut it, ports, ours, pass);
+    if let Traffic::Ports { ports, addresses } = traffic {
+        to_ports(&mut it, ports, addresses, ours, pass);
     }
     it.place(ours);
     it.load(Word, R2, R6, RX_QUEUE_INDEX);
@@ -43,7 +48,7 @@ pub(super) fn redirect(traffic: &Traffic, map: i32) -> Result<Vec<u8>, AssembleE
     it.set(R3, PASS);
     it.call(Helper::RedirectMap);
     it.exit();
-    if matches!(traffic, Traffic::Ports(_)) {
+    if matches!(traffic, Traffic::Ports { .. }) {
         it.place(pass);
         it.set(R0, PASS);
         it.exit();
@@ -62,43 +67,80 @@ fn load(it: &mut Assembler, width: napkin_bpf::assemble::Width, to: Register, of
     it.load(width, to, R2, offset as i16);
 }
 
-/// Looks for UDP or TCP to one of the ports: goes to `ours` or to `pass`.
-fn to_ports(it: &mut Assembler, ports: &[u16], ours: Label, pass: Label) {
+/// Goes on if the frame has one of these addresses at `offset`, and to `pass` if not. From the end on, where
+/// the addresses of one network differ; by halves, since a constant of four bytes would have a sign.
+fn one_of<const N: usize>(it: &mut Assembler, addresses: &[[u8; N]], offset: i32, pass: Label) {
+    let found = it.label();
+    for address in addresses {
+        let next = it.label();
+        for (place, half) in address.chunks_exact(2).enumerate().rev() {
+            let half = u16::from_be_bytes([half[0], half[1]]);
+            load(it, Half, R4, offset + 2 * place as i32);
+            it.jump_if(R4, When::NotEqual, wire(half), next);
+        }
+        it.jump(found);
+        it.place(next);
+    }
+    it.jump(pass);
+    it.place(found);
+}
+
+/// Looks for UDP or TCP to one of the ports at one of the addresses: goes to `ours` or to `pass`.
+fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label, pass: Label) {
+    let v4 = addresses.iter().filter_map(|ip| match ip {
+        IpAddr::V4(ip) => Some(ip.octets()),
+        IpAddr::V6(_) => None,
+    });
+    let v6 = addresses.iter().filter_map(|ip| match ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(ip) => Some(ip.octets()),
+    });
+    let (v4, v6): (Vec<_>, Vec<_>) = (v4.collect(), v6.collect());
     let (untagged, four, six, transport) = (it.label(), it.label(), it.label(), it.label());
     let found = it.label();
     it.load(Word, R2, R6, DATA);
     it.load(Word, R3, R6, DATA_END);
     reaches(it, ETHERNET, pass);
     load(it, Half, R5, ETHERNET - 2);
-    let tagged = it.label();
-    it.jump_if(R5, When::Equal, wire(0x8100), tagged);
-    it.jump_if(R5, When::NotEqual, wire(0x88a8), untagged);
-    it.place(tagged);
+    it.jump_if(R5, When::NotEqual, wire(0x8100), untagged);
     it.add(R2, TAG);
     reaches(it, ETHERNET, pass);
+    // A tag of VLAN 0 only says a priority, to us as to the kernel.
+    load(it, Half, R5, ETHERNET - TAG);
+    it.jump_if(R5, When::AnyBit, wire(0x0fff), pass);
     load(it, Half, R5, ETHERNET - 2);
     it.place(untagged);
-    it.jump_if(R5, When::Equal, wire(0x0800), four);
-    it.jump_if(R5, When::Equal, wire(0x86dd), six);
+    // Of a family without an address there is no code: the verifier refuses what nothing leads to.
+    if !v4.is_empty() {
+        it.jump_if(R5, When::Equal, wire(0x0800), four);
+    }
+    if !v6.is_empty() {
+        it.jump_if(R5, When::Equal, wire(0x86dd), six);
+    }
     it.jump(pass);
 
-    it.place(four);
-    reaches(it, ETHERNET + IPV4, pass);
-    // A fragment, the first too: the others have no ports, and only one side can put them together.
-    load(it, Half, R5, ETHERNET + 6);
-    it.jump_if(R5, When::AnyBit, wire(0x3fff), pass);
-    load(it, Byte, R5, ETHERNET + 9);
-    load(it, Byte, R0, ETHERNET);
-    it.and(R0, 0x0f);
-    it.shift_left(R0, 2);
-    it.jump_if(R0, When::LessOrEqual, IPV4 - 1, pass);
-    it.add_register(R2, R0);
-    it.jump(transport);
-
-    it.place(six);
-    reaches(it, ETHERNET + IPV6, pass);
-    load(it, Byte, R5, ETHERNET + 6);
-    it.add(R2, IPV6);
+    if !v4.is_empty() {
+        it.place(four);
+        reaches(it, ETHERNET + IPV4, pass);
+        one_of(it, &v4, ETHERNET + 16, pass);
+        // A fragment, the first too: the others have no ports, and only one side can put them together.
+        load(it, Half, R5, ETHERNET + 6);
+        it.jump_if(R5, When::AnyBit, wire(0x3fff), pass);
+        load(it, Byte, R5, ETHERNET + 9);
+        load(it, Byte, R0, ETHERNET);
+        it.and(R0, 0x0f);
+        it.shift_left(R0, 2);
+        it.jump_if(R0, When::LessOrEqual, IPV4 - 1, pass);
+        it.add_register(R2, R0);
+        it.jump(transport);
+    }
+    if !v6.is_empty() {
+        it.place(six);
+        reaches(it, ETHERNET + IPV6, pass);
+        one_of(it, &v6, ETHERNET + 24, pass);
+        load(it, Byte, R5, ETHERNET + 6);
+        it.add(R2, IPV6);
+    }
 
     // `R2` is now as far before the transport's header as an Ethernet header is long.
     it.place(transport);
@@ -118,11 +160,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_traffic_takes_a_handful_of_instructions_and_a_port_one_more_each() {
+    fn all_traffic_takes_a_handful_of_instructions_and_each_port_and_address_a_few_more() {
         let length = |traffic: &Traffic| redirect(traffic, 3).expect("it assembles").len() / 8;
         assert_eq!(length(&Traffic::All), 7);
-        let ports = |ports: &[u16]| length(&Traffic::Ports(ports.to_vec()));
-        assert_eq!(ports(&[7, 9]), ports(&[7]) + 1);
-        assert!(ports(&[7]) < 64);
+        let to = |ports: &[u16], addresses: &[&str]| {
+            let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
+            length(&Traffic::Ports { ports: ports.to_vec(), addresses })
+        };
+        let one = to(&[7], &["10.0.0.1"]);
+        assert!(one < 64);
+        assert_eq!(to(&[7, 9], &["10.0.0.1"]), one + 1);
+        // Two of each half, and one that leaves.
+        assert_eq!(to(&[7], &["10.0.0.1", "10.0.0.2"]), one + 5);
+        let both = to(&[7], &["10.0.0.1", "fd00::1"]);
+        assert_eq!(to(&[7], &["10.0.0.1", "fd00::1", "fd00::2"]), both + 17);
+        assert!(to(&[7], &["fd00::1"]) < both);
     }
 }

@@ -1,6 +1,6 @@
 //! Two network namespaces with a veth between them, a device on one end, and what a test needs at the other.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -13,6 +13,8 @@ use napkin_testing::{ignore, needs};
 use rustix::event::{Timespec, epoll};
 
 pub(crate) const OURS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// In frames alone; the kernel does not have it.
+pub(crate) const OURS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x8001);
 pub(crate) const THEIRS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 
 /// Our end, and theirs.
@@ -98,6 +100,12 @@ pub(crate) fn open(config: &XdpConfig, pool: &Pool) -> Result<Xdp, XdpError> {
 /// Small rings, so that a test goes round them often.
 pub(crate) fn small(traffic: Traffic) -> XdpConfig {
     XdpConfig { rx_ring: 64, tx_ring: 64, traffic, ..XdpConfig::new(DEVICE) }
+}
+
+/// What goes to these ports of our addresses.
+pub(crate) fn ports(ports: &[u16]) -> Traffic {
+    let addresses = vec![OURS.into(), OURS6.into()];
+    Traffic::Ports { ports: ports.to_vec(), addresses }
 }
 
 /// The smallest engine: sleeps, wins, polls, arms again.

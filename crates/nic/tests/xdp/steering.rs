@@ -1,13 +1,13 @@
 //! Which frames are ours, and which stay the kernel's.
 
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
-use napkin_nic::xdp::{Mode, Traffic, XdpConfig};
+use napkin_nic::xdp::{Mode, XdpConfig};
 use napkin_nic::{Frame, PacketQueue, Pool, SendError};
 use napkin_testing::test;
 
-use crate::lab::{Engine, Lab, OURS, THEIRS, open, small};
+use crate::lab::{Engine, Lab, OURS, OURS6, THEIRS, open, ports, small};
 
 /// The same datagram back to where it came from, with other bytes.
 fn answer(frame: &Frame, text: &[u8; 3]) -> Vec<u8> {
@@ -29,7 +29,7 @@ fn echo_over(mode: Mode) {
     // The kernel's own, beside the program.
     let kernels = UdpSocket::bind((OURS, 9)).expect("the address is there");
     kernels.set_read_timeout(Some(Duration::from_secs(10))).expect("it may");
-    let config = XdpConfig { mode, ..small(Traffic::Ports(vec![7, 22_122])) };
+    let config = XdpConfig { mode, ..small(ports(&[7, 22_122])) };
     let mut xdp = open(&config, &Pool::new(512)).expect("a device");
     assert_eq!((xdp.native, xdp.zero_copy), (mode != Mode::Generic, false));
     assert_eq!((xdp.driver.as_str(), &xdp.numbers[..]), ("veth", &[0][..]));
@@ -86,35 +86,40 @@ fn datagrams_to_a_port_are_ours_behind_the_driver_and_all_else_is_the_kernel_s()
 }
 
 #[test]
-fn ports_are_found_over_ipv4_and_ipv6_with_a_tag_and_without_and_fragments_are_not_ours() {
+fn ports_of_ours_are_found_over_ipv4_and_ipv6_and_other_hosts_vlans_and_fragments_are_not_ours() {
     let lab = Lab::new(1);
     let there = lab.peer_device();
     let wire = there.queue.transmitter();
-    let mut xdp = open(&small(Traffic::Ports(vec![7])), &Pool::new(512)).expect("a device");
+    let mut xdp = open(&small(ports(&[7])), &Pool::new(512)).expect("a device");
     let mut ours = Engine::new(xdp.queues.remove(0));
-    let tag = [0x81, 0, 0, 5];
-    let four = |protocol: u8, fragment: u16, options: usize, port: u16| {
+    let four_to = |to: Ipv4Addr, protocol: u8, fragment: u16, options: usize, port: u16| {
         let mut packet = vec![0x45 + options as u8, 0, 0, 60, 0, 0];
         packet.extend(fragment.to_be_bytes());
-        packet.extend([64, protocol, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1]);
+        packet.extend([64, protocol, 0, 0]);
+        packet.extend(THEIRS.octets().iter().chain(&to.octets()));
         packet.extend(vec![1; 4 * options]);
         packet.extend([0x30, 0x39]);
         packet.extend(port.to_be_bytes());
         (vec![8, 0], packet)
     };
-    let six = |protocol: u8, port: u16| {
+    let four = |protocol, fragment, options, port| four_to(OURS, protocol, fragment, options, port);
+    let six_to = |to: Ipv6Addr, protocol: u8, port: u16| {
         let mut packet = vec![0x60, 0, 0, 0, 0, 20, protocol, 64];
-        packet.extend([0xfe; 32]);
+        packet.extend([&[0xfe; 16][..], &to.octets()].concat());
         packet.extend([0x30, 0x39]);
         packet.extend(port.to_be_bytes());
         (vec![0x86, 0xdd], packet)
     };
+    let six = |protocol, port| six_to(OURS6, protocol, port);
     let cases = [
         (four(17, 0, 0, 7), true),
         (four(6, 0, 0, 7), true),
         (four(17, 0x4000, 10, 7), true),
         (six(17, 7), true),
         (six(6, 7), true),
+        // To another host, by way of this one.
+        (four_to(Ipv4Addr::from_bits(OURS.to_bits() ^ 0x80), 17, 0, 0, 7), false),
+        (six_to(Ipv6Addr::from_bits(OURS6.to_bits() ^ 1 << 127), 17, 7), false),
         (four(17, 0, 0, 8), false),
         (four(1, 0, 0, 7), false),
         (four(17, 0x2000, 0, 7), false),
@@ -123,8 +128,9 @@ fn ports_are_found_over_ipv4_and_ipv6_with_a_tag_and_without_and_fragments_are_n
         (six(58, 7), false),
         ((vec![8, 6], vec![0; 40]), false),
     ];
-    for (number, ((kind, packet), _)) in (0..).zip(&cases) {
-        for tags in [&[][..], &tag] {
+    for (number, ((kind, packet), _)) in (0_u8..).zip(&cases) {
+        let vlan = [[0x81, 0, 0, 5], [0x88, 0xa8, 0, 0]][usize::from(number % 2)];
+        for tags in [&[][..], &[0x81, 0, 0xe0, 0], &vlan] {
             // Who is asked for nothing is answered by nobody: the address is a group's.
             let mut frame = vec![1, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, number];
             frame.extend(tags.iter().chain(kind).chain(packet));
