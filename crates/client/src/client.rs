@@ -2,10 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use napkin_os::sched::pin;
+use napkin_stack::EPHEMERAL_PORTS;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 
@@ -19,6 +21,8 @@ use super::talk::Common;
 use super::worker::{Command, Worker};
 use napkin_os::clock;
 
+/// How often it is asked whether to give up while threads connect.
+const LOOK: Duration = Duration::from_millis(50);
 /// Descriptors of a thread beside its sockets.
 const OF_A_THREAD: u64 = 3;
 /// Descriptors left for everybody else in the process.
@@ -62,15 +66,35 @@ impl Client {
             })?;
         }
         drop(ready);
-        client.go(&connected)
+        client.go(&connected, &mut || false)
     }
 
     /// The same over a network of its own, in place of the operating system's sockets. It has one thread.
     ///
     /// # Errors
-    /// As [`Client::start`]; an address of IPv6, and more than one thread.
+    /// As [`Client::start`]; more than one thread, and more connections than there are
+    /// [ports](EPHEMERAL_PORTS).
     pub fn embedded(config: &Config, host: Host) -> Result<Client, ClientError> {
+        Client::embedded_unless(config, host, &mut || false)
+    }
+
+    /// The same, given up while it looks for the server and connects as soon as `stopped` says so, which is
+    /// asked every 50 ms.
+    ///
+    /// # Errors
+    /// As [`Client::embedded`]; [`ClientError::Ended`] if it was given up.
+    pub fn embedded_unless(
+        config: &Config,
+        host: Host,
+        stopped: &mut dyn FnMut() -> bool,
+    ) -> Result<Client, ClientError> {
         config.check()?;
+        if config.connections > EPHEMERAL_PORTS {
+            return Err(ClientError::Config(format!(
+                "connections of a client on a queue of its own: 1 to {EPHEMERAL_PORTS}, not {}",
+                config.connections
+            )));
+        }
         if config.threads != 1 {
             return Err(ClientError::Config(format!(
                 "a client on a queue of its own has one thread, not {}",
@@ -84,7 +108,7 @@ impl Client {
             let worker = EmbeddedWorker::connect(host, common, streams, commands, wake)?;
             Ok(move || worker.run())
         })?;
-        client.go(&connected)
+        client.go(&connected, stopped)
     }
 
     fn new(config: &Config) -> Client {
@@ -92,10 +116,22 @@ impl Client {
         Client { common, threads: Vec::with_capacity(config.threads) }
     }
 
-    /// Has the threads begin once all are connected.
-    fn go(mut self, connected: &Receiver<bool>) -> Result<Client, ClientError> {
+    /// Has the threads begin once all are connected, unless it is given up before.
+    fn go(
+        mut self,
+        connected: &Receiver<bool>,
+        stopped: &mut dyn FnMut() -> bool,
+    ) -> Result<Client, ClientError> {
+        let mut told = Vec::with_capacity(self.threads.len());
         // All of them, so that none is left half way when the first error is told.
-        let told: Vec<bool> = connected.iter().collect();
+        loop {
+            match connected.recv_timeout(LOOK) {
+                Ok(went_well) => told.push(went_well),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if stopped() => return Err(ClientError::Ended),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
         if told.len() != self.threads.len() || told.contains(&false) {
             return Err(self.end().err().unwrap_or(ClientError::Panicked));
         }

@@ -8,7 +8,7 @@ use napkin_os::sched::CpuList;
 use super::disk::{self, Disk};
 use super::error::ClientError;
 
-/// Most connections of one client: what one address has ports for, about.
+/// Most connections of one client: what one address of the operating system has ports for, about.
 const MOST_CONNECTIONS: usize = 28_000;
 /// Most threads of one client.
 const MOST_THREADS: usize = 256;

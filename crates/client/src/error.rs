@@ -16,8 +16,8 @@ pub enum ClientError {
     Config(String),
     /// The first connection, or one of them, could not be had.
     #[error(
-        "connection {number} to {address} was not made: {source}; is memcached listening there, and \
-         does it allow as many (-c)?"
+        "connection {number} to {address} was not made: {source}; does the service listen there, and \
+         does it allow as many connections (memcached -c)?"
     )]
     Connect {
         /// The server's address and port, as the caller gave it.
@@ -62,7 +62,7 @@ pub enum ClientError {
     /// Connections do not last.
     #[error(
         "{address} is of no use: {times} connections were lost, the last because of {last}; it is \
-         out of order, or no memcached"
+         out of order, or another service than the one that is asked"
     )]
     Unstable {
         /// The server's address and port, as the caller gave it.

@@ -222,4 +222,23 @@ fn a_server_that_is_not_there_and_two_threads_are_refused() {
     assert!(matches!(error, ClientError::Connect { .. }), "{error}");
     let error = Client::embedded(&Config { threads: 2, ..config(PORT) }, host()).unwrap_err();
     assert!(error.to_string().contains("one thread, not 2"), "{error}");
+    let error = Client::embedded(&Config { connections: 16_385, ..config(PORT) }, host());
+    let error = error.expect_err("there are no more ports").to_string();
+    assert!(error.contains("1 to 16384, not 16385"), "{error}");
+}
+
+#[test]
+fn who_is_told_to_gives_up_while_nobody_is_there() {
+    let end = || EndConfig { queues: 1, ring: 8, pool: Pool::new(8) };
+    let (mut queues, _there) = cable(end(), end()).expect("a cable");
+    let queue = Box::new(queues.remove(0));
+    let host = Host { queue, addresses: CLIENT.into(), first_port: None };
+    let mut asked = 0;
+    let mut stopped = || {
+        asked += 1;
+        asked == 2
+    };
+    let long = Config { answer_timeout: Duration::from_secs(3_600), ..config(PORT) };
+    let error = Client::embedded_unless(&long, host, &mut stopped).expect_err("it gave up");
+    assert!(matches!(error, ClientError::Ended), "{error}");
 }

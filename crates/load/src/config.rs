@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use napkin_serve::{DeviceKind, DeviceSpec, Network};
+use napkin_stack::EPHEMERAL_PORTS;
 
 use crate::error::LoadError;
 
@@ -90,8 +91,14 @@ impl LoadConfig {
                 ));
             }
         }
-        if self.ask != Ask::Udp && ours.is_ipv6() {
-            return wrong("over IPv6 there are datagrams only: give an IPv4 address".into());
+        if self.ask != Ask::Udp {
+            if ours.is_ipv6() {
+                return wrong("over IPv6 there are datagrams only: give an IPv4 address".into());
+            }
+            if !(1..=EPHEMERAL_PORTS).contains(&usize::from(self.flows)) {
+                let flows = self.flows;
+                return wrong(format!("1 to {EPHEMERAL_PORTS} connections ask, not {flows}"));
+            }
         }
         Ok(())
     }

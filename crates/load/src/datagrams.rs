@@ -47,7 +47,9 @@ pub(crate) fn run(
     mut wire: Wire,
     progress: &Progress,
 ) -> Result<LoadFigures, LoadError> {
-    let mac = wire.find(config.to.ip())?;
+    let Some(mac) = wire.find(config.to.ip(), &progress.stop)? else {
+        return Ok(LoadFigures::default());
+    };
     let us = wire.stack.addresses().mac();
     let to = Address { mac, ip: config.to.ip(), prefix: config.network.prefix };
     let from = Address { mac: us, ip: config.network.ip, prefix: config.network.prefix };
@@ -114,11 +116,13 @@ pub(crate) fn run(
     let due = sent + behind;
     let unanswered = due.saturating_sub(answered);
     Ok(LoadFigures {
+        signal: None,
         seconds: ran as f64 / 1e9,
         asked_per_s: config.per_second.map(|rate| rate as f64),
         sent,
         answered,
         behind,
+        waiting: 0,
         misses: 0,
         errors: BTreeMap::new(),
         // Of what was sent and not answered it is not known whether it waits or is lost.

@@ -11,6 +11,8 @@ use serde::Serialize;
 /// Counts of the time that was measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LoadFigures {
+    /// The signal that ended it before its time was over.
+    pub signal: Option<i32>,
     /// The time that was measured, in seconds.
     pub seconds: f64,
     /// Requests a second that the schedule had; `None` without one.
@@ -19,8 +21,11 @@ pub struct LoadFigures {
     pub sent: u64,
     /// Answers that came, up to 100 ms after the end.
     pub answered: u64,
-    /// Requests that the schedule had and that were never sent, as the device or this CPU did not keep up.
+    /// Requests that the schedule had and that were never sent, as the device or this CPU did not keep up; of
+    /// connections, whose times are drawn, about so many.
     pub behind: u64,
+    /// Requests that the schedule had and that were not sent, as their connections waited for answers.
+    pub waiting: u64,
     /// Gets of a memcached that found nothing.
     pub misses: u64,
     /// Answers over connections that were refusals, or other than was asked for, by name; what never came is
@@ -79,6 +84,13 @@ impl fmt::Display for LoadFigures {
         if self.behind > 0 {
             write!(f, "; {} were due and never sent: this side did not keep up", self.behind)?;
         }
+        if self.waiting > 0 {
+            write!(
+                f,
+                "; {} waited behind an answer and were not sent: more --flows, or a slower rate",
+                self.waiting
+            )?;
+        }
         if self.misses > 0 {
             write!(f, "; {} gets found nothing", self.misses)?;
         }
@@ -101,11 +113,13 @@ mod tests {
         (0..answered).for_each(|_| latency.record(5_000));
         let behind = due - sent;
         LoadFigures {
+            signal: None,
             seconds: 1.0,
             asked_per_s: Some(due as f64),
             sent,
             answered,
             behind,
+            waiting: 0,
             misses: 0,
             errors: BTreeMap::new(),
             latency_ns: told_of(latency.summary(due - answered), due, due - answered, behind),
@@ -134,6 +148,15 @@ mod tests {
         // A little is chance, and no queue that grows.
         let little = second(20_000, 19_900, 19_900).latency_ns.expect("answers");
         assert!(little.at.p99.is_some() && little.at.p999.is_none(), "{little:?}");
+    }
+
+    #[test]
+    fn a_slow_service_is_not_this_side_that_did_not_keep_up() {
+        let all = second(20_000, 10_000, 10_000);
+        let slow = LoadFigures { behind: 0, waiting: 10_000, ..all };
+        let want = "sent 10.0 k/s, answered 10.0 k/s, p50 >5.00 us, p99 >5.00 us, p99.9 >5.00 us; 10000 waited \
+                    behind an answer and were not sent: more --flows, or a slower rate";
+        assert_eq!(slow.to_string(), want);
     }
 
     #[test]

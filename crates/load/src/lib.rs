@@ -66,7 +66,8 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
     config.check()?;
     // Before any other thread is made: none of them is interrupted.
     let signals = Signals::block_ends().map_err(LoadError::Signals)?;
-    let mut sleep = |time: Duration| signals.wait(time).is_some();
+    let mut signal = None;
+    let mut sleep = |time: Duration| has_come(&signals, time, &mut signal);
     let open = || {
         open(&ServeConfig {
             devices: vec![config.device.clone()],
@@ -76,7 +77,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
     };
     let device = open()?;
     tell(Event::Open(device.note.clone()));
-    match config.ask {
+    let figures = match config.ask {
         Ask::Udp => {
             let wire = Wire::new(device.addresses, device.queues);
             let progress = Arc::<Progress>::default();
@@ -105,7 +106,8 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
             };
             streams::run(config, host, &mut sleep)
         }
-    }
+    }?;
+    Ok(LoadFigures { signal, ..figures })
 }
 
 /// Sends a captured file's frames again, and says what became of them. A signal that ends programs ends it early.
@@ -129,7 +131,17 @@ pub fn replay(
     let progress = Arc::<Progress>::default();
     let (theirs, config) = (Arc::clone(&progress), config.clone());
     let body = move || begun.run(&config, device.queues, &theirs);
-    watched(body, &progress, &mut |time| signals.wait(time).is_some(), tell)
+    let mut signal = None;
+    let mut sleep = |time: Duration| has_come(&signals, time, &mut signal);
+    let figures = watched(body, &progress, &mut sleep, tell)?;
+    Ok(ReplayFigures { signal, ..figures })
+}
+
+/// Sleeps until a signal that ends programs comes, so long at most. Whether one has come by now: the first.
+fn has_come(signals: &Signals, time: Duration, first: &mut Option<i32>) -> bool {
+    let came = signals.wait(time).map(|came| came.signal);
+    *first = first.or(came);
+    first.is_some()
 }
 
 /// Does the work on a thread of its own and tells every second how it goes; `sleep` says whether to stop.

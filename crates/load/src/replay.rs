@@ -100,6 +100,8 @@ impl ReplayConfig {
 /// What became of a file's frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ReplayFigures {
+    /// The signal that ended it before all was sent.
+    pub signal: Option<i32>,
     /// From the first frame that was due to the end, in seconds.
     pub seconds: f64,
     /// Frames that the device took.

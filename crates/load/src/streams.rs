@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use napkin_client::{Asks, Client, ClientFigures, ClientWait, Config, Host, Load};
+use napkin_client::{Asks, Client, ClientError, ClientFigures, ClientWait, Config, Host, Load};
 use napkin_os::sched::CpuList;
 
 use crate::config::{Ask, LoadConfig};
@@ -42,7 +42,9 @@ pub(crate) fn run(
     let config = config(load);
     if load.ask == Ask::Memcached {
         let sets = Config { load: Load::Closed, asks: Asks::Fill, ..config.clone() };
-        let mut client = Client::embedded(&sets, host()?)?;
+        let Some(mut client) = connect(&sets, host()?, sleep)? else {
+            return Ok(LoadFigures::default());
+        };
         // From its beginning on: no record is set twice.
         while client.end_window()?.sets < sets.records as u64 {
             if wait(|| client.is_running(), LOOK, sleep) {
@@ -53,7 +55,9 @@ pub(crate) fn run(
         }
         client.stop()?;
     }
-    let mut client = Client::embedded(&config, host()?)?;
+    let Some(mut client) = connect(&config, host()?, sleep)? else {
+        return Ok(LoadFigures::default());
+    };
     if wait(|| client.is_running(), WARM_UP, sleep) {
         client.stop()?;
         return Ok(LoadFigures::default());
@@ -63,6 +67,18 @@ pub(crate) fn run(
     let told = client.end_window()?;
     client.stop()?;
     Ok(figures(&told))
+}
+
+/// A client that is connected; `None` if it was told to stop before.
+fn connect(
+    config: &Config,
+    host: Host,
+    sleep: &mut dyn FnMut(Duration) -> bool,
+) -> Result<Option<Client>, LoadError> {
+    match Client::embedded_unless(config, host, &mut || sleep(Duration::ZERO)) {
+        Err(ClientError::Ended) => Ok(None),
+        connected => Ok(Some(connected?)),
+    }
 }
 
 /// Waits, and says whether it was told to stop. It is over sooner where the client no longer runs: what is
@@ -85,13 +101,20 @@ fn wait(runs: impl Fn() -> bool, time: Duration, sleep: &mut dyn FnMut(Duration)
 fn figures(told: &ClientFigures) -> LoadFigures {
     // Without a schedule nothing falls due. With one, what has no answer waits: nothing is lost on the way.
     let unanswered = told.asked_per_s.map_or(0, |_| told.due.saturating_sub(told.requests));
+    let seconds = told.wall_ns as f64 / 1e9;
+    let asked = told.asked_per_s.map_or(0, |rate| (rate * seconds) as u64);
     LoadFigures {
-        seconds: told.wall_ns as f64 / 1e9,
+        signal: None,
+        seconds,
         asked_per_s: told.asked_per_s,
         // Without what was under way when the time began, whose answers are among these.
         sent: (told.requests + told.outstanding).saturating_sub(told.carried),
         answered: told.requests,
-        behind: told.abandoned + told.backlog,
+        behind: match told.behind {
+            true => asked.saturating_sub(told.due).max(1),
+            false => 0,
+        },
+        waiting: told.abandoned + told.backlog,
         misses: told.misses,
         errors: told.errors.clone(),
         latency_ns: told_of(told.latency_ns, told.due, unanswered, unanswered),

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use napkin_nic::{Frame, PacketQueue, Transmitter};
 use napkin_os::clock;
@@ -54,8 +55,12 @@ impl Wire {
         Ok(any)
     }
 
-    /// Finds out where a host is.
-    pub(crate) fn find(&mut self, ip: IpAddr) -> Result<[u8; 6], LoadError> {
+    /// Finds out where a host is; `None` if it was told to stop before.
+    pub(crate) fn find(
+        &mut self,
+        ip: IpAddr,
+        stop: &AtomicBool,
+    ) -> Result<Option<[u8; 6]>, LoadError> {
         for _ in 0..QUESTIONS {
             let asked = clock::now();
             // A device whose other side is not there yet takes nothing.
@@ -63,7 +68,10 @@ impl Wire {
             while clock::now() < asked + AGAIN {
                 self.poll(clock::now())?;
                 if let Some(mac) = self.stack.neighbour(ip) {
-                    return Ok(mac);
+                    return Ok(Some(mac));
+                }
+                if stop.load(Relaxed) {
+                    return Ok(None);
                 }
                 std::thread::sleep(std::time::Duration::from_micros(100));
             }

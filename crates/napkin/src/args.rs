@@ -201,8 +201,9 @@ pub(crate) struct Serve {
     /// there, at --address.
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
-    /// Serve on the operating system's own sockets in place of devices: at this address of this host, or
-    /// at 0.0.0.0 for all of them (:: with IPv6). How the kernel delivers is then the business of napkin run.
+    /// Serve on the operating system's own sockets in place of devices: at this address of this host, or,
+    /// over TCP only, at 0.0.0.0 for all of them (:: with IPv6). How the kernel delivers is then the business of
+    /// napkin run.
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -230,7 +231,8 @@ pub(crate) struct Serve {
     /// (TCP).
     #[arg(long)]
     pub(crate) port: Option<u16>,
-    /// MiB that memcached's items may take.
+    /// MiB that memcached's items may take, and as much again what waits of all requests and answers: who
+    /// would make it more is reset (stats: read_buf_oom).
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     pub(crate) memory: usize,
     /// Serve memcached over UDP as well, as its clients for UDP expect; for networks that let no forged

@@ -151,8 +151,7 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
         (Some(signal), _) => {
             told_first(shown);
             say("interrupted: everything was put back");
-            let code = u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128));
-            Err(Failure::Exit(code))
+            Err(Failure::by_signal(signal))
         }
         (None, Some(_)) => {
             told_first(shown);

@@ -26,6 +26,11 @@ impl Failure {
         Failure::Failed(error.to_string())
     }
 
+    /// A signal ended it before it was done, of which everything has been said: the exit code is a shell's.
+    pub(crate) fn by_signal(signal: i32) -> Failure {
+        Failure::Exit(u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
+    }
+
     /// Says it and gives the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let (text, code) = match self {

@@ -12,7 +12,7 @@ use napkin_measure::report::{file, text};
 use napkin_serve::{DeviceSpec, Network};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, print, say};
+use crate::failure::{Failure, print, say, told_first};
 use crate::units;
 
 /// What is asked.
@@ -29,11 +29,13 @@ enum Asked {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 One thread polls the device and never sleeps; give it a CPU that the service
-does not use (--cpu). A rate is kept whatever the service does, and a latency
-begins when a request was due: what is late on this side is reported and
-charged. With --rate max datagrams go as fast as the device takes them, and
-each connection asks again as soon as it was answered. Ctrl-C ends it early,
-with what was measured.
+does not use (--cpu). Datagrams keep their rate whatever the service does; a
+connection has one request under way, and what falls due meanwhile waits, or,
+where too many wait, is never sent. A latency begins when a request was due:
+what waits, or is late on this side, is reported and charged. With --rate max
+datagrams go as fast as the device takes them, and each connection asks again
+as soon as it was answered. Ctrl-C ends it early, with what was measured, and
+the exit code 130.
 
 The service is on the same network: there are no routers. Over IPv6 there are
 datagrams only. On an AF_XDP device all traffic of the queue has
@@ -104,7 +106,7 @@ pub(crate) struct Load {
     /// Bytes of a datagram (8 to 1452) or of a message.
     #[arg(long, value_name = "N", default_value_t = 18, conflicts_with = "pcap")]
     bytes: u32,
-    /// Connections; of datagrams the ports from which they come in turn (64 at most).
+    /// Connections (16384 at most); of datagrams the ports from which they come in turn (64 at most).
     #[arg(
         long,
         visible_alias = "connections",
@@ -157,7 +159,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     if let Some(path) = &args.pcap {
         let figures = replay(&of_file(args, path), &mut tell).map_err(failure)?;
         let whole = json!({ "file": path.display().to_string(), "figures": figures });
-        return shown(args, &whole, &figures);
+        return ended(figures.signal, shown(args, &whole, &figures));
     }
     // An option that requires --pcap is let through where what is asked stands in its way.
     if of_file(args, Path::new("")).rewrite != Rewrite::default() || args.repeat != 1 {
@@ -187,8 +189,21 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
         seed: args.seed,
     };
     let figures = run(&config, &mut tell).map_err(failure)?;
+    if figures.seconds == 0.0 && figures.signal.is_some() {
+        // No file of zeros.
+        say(&figures.to_string());
+        return ended(figures.signal, Ok(()));
+    }
     let whole = json!({ "to": to.to_string(), "bytes": config.bytes, "flows": config.flows, "figures": figures });
-    shown(args, &whole, &figures)
+    ended(figures.signal, shown(args, &whole, &figures))
+}
+
+/// What it ends with, once what there is was shown.
+fn ended(signal: Option<i32>, shown: Result<(), Failure>) -> Result<(), Failure> {
+    let Some(signal) = signal else { return shown };
+    told_first(shown);
+    say("interrupted: ended before its time");
+    Err(Failure::by_signal(signal))
 }
 
 fn of_file(args: &Load, path: &Path) -> ReplayConfig {

@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
-use common::{Place, Served, napkin, text};
+use common::{Place, Served, command, napkin, text};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// A server of `what` at a socket of its own, and the socket's name for a frontend.
@@ -82,6 +85,37 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
             assert_eq!(output.status.code(), Some(2), "{device}");
             assert!(text(&output.stderr).contains(why), "{device}: {}", text(&output.stderr));
         }
+    }
+}
+
+#[test]
+fn more_connections_than_ports_are_refused_before_anything_is_opened() {
+    let place = Place::new("load-ports");
+    let device = format!("virtio-user:{}", place.socket("none").display());
+    let to = ["--to", "10.99.0.1:7", "--flows", "16385"];
+    let output = napkin(["load", "tcp", "--device", &device].iter().chain(&to).copied());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("1 to 16384 connections"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn ctrl_c_while_it_looks_for_the_service_ends_it_and_leaves_no_figures() {
+    let place = Place::new("load-interrupted");
+    let (_served, device) = serve(&place, "sink");
+    let json = place.socket("load.json");
+    for what in ["udp", "tcp"] {
+        let mut load = command();
+        load.args(["load", what, "--device", &device, "--to", "10.99.0.77:7", "--json"]).arg(&json);
+        let load = load.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = load.spawn().expect("the binary runs");
+        let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        // The device is open: nobody is there who could be asked.
+        said.next().expect("a line").expect("a text");
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::INT).expect("it is ours");
+        let rest: Vec<_> = said.map_while(Result::ok).collect();
+        assert_eq!(child.wait().expect("it ends").code(), Some(130), "{what}: {rest:?}");
+        assert!(!json.exists(), "{what}");
     }
 }
 

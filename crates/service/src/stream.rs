@@ -4,8 +4,12 @@
 //! threads. A [`Pump`] gives it what a connection received and sends what it answers, and takes nothing
 //! more from a peer who does not read his answers: what a connection holds is bounded.
 
+use std::sync::Arc;
+
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{ByteStream, Flow, TcpApplication};
+
+use crate::held::{Bound, Held};
 
 /// What became of a look at a stream's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +73,13 @@ pub trait StreamService {
     /// Bytes of the longest request: a connection that has sent as many, and still wants to send more,
     /// is closed.
     fn longest_request(&self) -> usize;
+
+    /// What all connections together may hold of requests that have not come whole and of answers that
+    /// their peers do not read, beyond a few KiB of each; the one with which it would be more is reset.
+    /// `None` if it is bounded by the number of connections alone.
+    fn bound(&self) -> Option<Arc<Bound>> {
+        None
+    }
 }
 
 /// Bytes of answers that wait to be sent before requests wait, too.
@@ -119,6 +130,8 @@ pub struct Pumped<C> {
     closing: bool,
     /// Once all was sent, and we have closed: when, and how many bytes came since.
     closed: Option<(Ns, usize)>,
+    /// Its part of what all connections may hold, if that is bounded.
+    held: Option<Held>,
 }
 
 impl<C> Pumped<C> {
@@ -137,6 +150,19 @@ impl<C> Pumped<C> {
         if over && !stream.ended() {
             stream.abort();
         }
+    }
+
+    /// Whether there is room for what it holds by now. Without, it is over: it holds nothing any more.
+    fn fits(&mut self, now: Ns) -> bool {
+        let Some(held) = &mut self.held else { return true };
+        let bytes = self.input.capacity() + self.output.capacity();
+        if held.set(bytes.saturating_sub(2 * KEPT)) {
+            return true;
+        }
+        (self.input, self.taken) = (Vec::new(), 0);
+        (self.output, self.sent) = (Vec::new(), 0);
+        self.closed = Some((now, 0));
+        false
     }
 
     /// Sends what waits; whether all of it was taken.
@@ -190,10 +216,26 @@ impl<S: StreamService> TcpApplication for Pump<S> {
             sent: 0,
             closing: false,
             closed: None,
+            held: self.service.bound().map(Held::new),
         }
     }
 
     fn ready(&mut self, state: &mut Self::State, stream: &mut impl ByteStream, now: Ns) {
+        self.advance(state, stream, now);
+        if !state.fits(now) {
+            stream.abort();
+        }
+    }
+}
+
+impl<S: StreamService> Pump<S> {
+    /// Serves what has come, and receives more, until nothing is left to be done.
+    fn advance(
+        &mut self,
+        state: &mut Pumped<S::Connection>,
+        stream: &mut impl ByteStream,
+        now: Ns,
+    ) {
         if state.closed.is_some() {
             return state.linger(stream, now);
         }
@@ -403,6 +445,50 @@ mod tests {
         pump.ready(&mut state, &mut peer, 1);
         assert_eq!((&peer.heard[..], peer.closed, peer.aborted), (&b"bye"[..], true, false));
         (pump, state, peer)
+    }
+
+    /// Wants more of whatever comes.
+    struct Insatiable(Arc<Bound>);
+
+    impl StreamService for Insatiable {
+        type Connection = ();
+
+        fn open(&mut self, _: Flow) {}
+
+        fn serve(&mut self, (): &mut (), _: &[u8], _: &mut Vec<u8>, _: Ns) -> Served {
+            Served::More
+        }
+
+        fn longest_request(&self) -> usize {
+            1 << 20
+        }
+
+        fn bound(&self) -> Option<Arc<Bound>> {
+            Some(Arc::clone(&self.0))
+        }
+    }
+
+    #[test]
+    fn who_would_hold_more_than_there_is_room_for_is_reset_and_the_others_are_not() {
+        let bound = Arc::new(Bound::new(1 << 20));
+        let mut pump = Pump::new(Insatiable(Arc::clone(&bound)));
+        let peer = || Peer { writes: 600 << 10, ..Peer::default() };
+        let (mut first, mut second) = (peer(), peer());
+        let mut held = pump.opened(first.flow());
+        pump.ready(&mut held, &mut first, 1);
+        assert!(!first.aborted && bound.bytes() >= (600 << 10) - 2 * KEPT);
+        let mut refused = pump.opened(second.flow());
+        pump.ready(&mut refused, &mut second, 1);
+        assert!(second.aborted && refused.input.capacity() == 0);
+        assert!(bound.refused() == 1 && bound.bytes() <= 1 << 20);
+        let (mut few, mut idle) = (Peer { writes: 100, ..Peer::default() }, Peer::default());
+        for peer in [&mut few, &mut idle] {
+            let mut state = pump.opened(peer.flow());
+            pump.ready(&mut state, peer, 1);
+            assert!(!peer.aborted);
+        }
+        drop(held);
+        assert_eq!((bound.bytes(), bound.refused()), (0, 1));
     }
 
     #[test]

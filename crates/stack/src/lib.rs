@@ -67,7 +67,7 @@ pub use input::Input;
 pub use raw::RawSocket;
 pub use receiver::{Listener, Receiver};
 pub use socket::{Exchange, Message, Socket, UdpExchange};
-pub use stack::Stack;
+pub use stack::{EPHEMERAL_PORTS, Stack};
 pub use tables::RawFilter;
 pub use tcp::{ByteStream, Flow, TcpApplication, TcpLimits, TcpStream, TcpWorker};
 pub use udp::{Datagram, PAYLOAD_LIMIT, UdpSocket};

@@ -28,6 +28,8 @@ use crate::{
 
 /// The first port that is given to a socket which does not care (RFC 6335).
 pub(crate) const FIRST_EPHEMERAL_PORT: u16 = 49152;
+/// How many such ports there are: the most connections that one address can begin to one port of a peer.
+pub const EPHEMERAL_PORTS: usize = (u16::MAX - FIRST_EPHEMERAL_PORT) as usize + 1;
 
 /// One host's addresses with their sockets, neighbours and counters. A port of UDP or TCP is that of all
 /// addresses.

@@ -69,7 +69,7 @@ fn try_check(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let neighbour = neighbour(&target)?;
-    File::create(&neighbour)?;
+    create(&neighbour)?;
     fs::remove_file(&neighbour)
 }
 
@@ -120,7 +120,7 @@ fn put(path: &Path, text: &[u8]) -> io::Result<()> {
 fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
     let neighbour = neighbour(path)?;
     let written = (|| {
-        let mut file = File::create(&neighbour)?;
+        let mut file = create(&neighbour)?;
         if let Some(permissions) = permissions {
             file.set_permissions(permissions)?;
         }
@@ -145,6 +145,13 @@ fn neighbour(path: &Path) -> io::Result<PathBuf> {
     hidden.push(name);
     hidden.push(format!(".{}.tmp", std::process::id()));
     Ok(path.with_file_name(hidden))
+}
+
+/// Makes the neighbour, always a new file: its name can be guessed, and what is there already was left by a process
+/// that was killed, or is a link to a file of ours that somebody else has put there.
+fn create(neighbour: &Path) -> io::Result<File> {
+    let _ = fs::remove_file(neighbour);
+    File::create_new(neighbour)
 }
 
 #[cfg(test)]
@@ -186,6 +193,21 @@ mod tests {
         report("sink").write(&link).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert!(fs::read_to_string(&file).unwrap().contains("sink"));
+    }
+
+    #[test]
+    fn a_link_in_the_neighbour_s_place_is_not_followed() {
+        let folder = Folder::new("report-neighbour");
+        let (path, victim) = (folder.join("run.json"), folder.join("victim"));
+        fs::write(&victim, "another's").unwrap();
+        let link = || std::os::unix::fs::symlink(&victim, neighbour(&path).unwrap()).unwrap();
+        link();
+        check(&path).unwrap();
+        link();
+        write(&path, "<p>").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "another's");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
     }
 
     #[test]

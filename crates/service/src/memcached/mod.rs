@@ -21,7 +21,7 @@ pub use datagrams::MemcachedUdp;
 pub use stats::Stats;
 pub use store::Store;
 
-use crate::{Served, StreamService};
+use crate::{Bound, Served, StreamService};
 use line::Line;
 
 /// Bytes of the longest key.
@@ -48,7 +48,8 @@ const SECOND: Ns = 1_000_000_000;
 /// How much is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of all items (`memcached -m`).
+    /// Bytes of all items (`memcached -m`), and as many again, but some MiB at least, of all requests that have
+    /// not come whole and answers that are not read.
     pub memory: usize,
     /// Bytes of the largest value (`memcached -I`).
     pub item: usize,
@@ -80,6 +81,10 @@ pub enum LimitError {
 }
 
 impl Limits {
+    fn longest_request(self) -> usize {
+        GET_LIMIT.max(LINE_LIMIT + self.item + 2)
+    }
+
     /// Refuses limits that contradict each other.
     ///
     /// # Errors
@@ -100,6 +105,8 @@ impl Limits {
 pub struct Memcached {
     store: Arc<Store>,
     stats: Arc<Stats>,
+    /// What connections hold beside the items.
+    held: Arc<Bound>,
     limits: Limits,
     /// The Unix time, in seconds, at time 0 of the clock that requests are served by.
     epoch: i64,
@@ -138,8 +145,10 @@ impl Memcached {
     pub fn new(limits: Limits, epoch: i64) -> Result<Memcached, LimitError> {
         let limits = limits.check()?;
         let store = Arc::new(Store::new(limits.memory));
+        // One connection's buffers are never too much, which grow by doubling.
+        let held = Arc::new(Bound::new(limits.memory.max(4 * limits.longest_request())));
         let stats = Arc::default();
-        Ok(Memcached { store, stats, limits, epoch, started: 0, silent: 0 })
+        Ok(Memcached { store, stats, held, limits, epoch, started: 0, silent: 0 })
     }
 
     /// The same, started at this time of the clock, from which its uptime counts; else at time 0.
@@ -197,7 +206,11 @@ impl StreamService for Memcached {
     }
 
     fn longest_request(&self) -> usize {
-        GET_LIMIT.max(LINE_LIMIT + self.limits.item + 2)
+        self.limits.longest_request()
+    }
+
+    fn bound(&self) -> Option<Arc<Bound>> {
+        Some(Arc::clone(&self.held))
     }
 }
 

@@ -74,6 +74,7 @@ impl Memcached {
             counter.store(0, Ordering::Relaxed);
         }
         self.store.reset_counts();
+        self.held.reset_counts();
     }
 
     /// The answer to `stats`.
@@ -93,6 +94,8 @@ impl Memcached {
         line("bytes", &self.store.bytes());
         line("limit_maxbytes", &self.store.limit());
         line("evictions", &self.store.evictions());
+        line("read_buf_bytes", &self.held.bytes());
+        line("read_buf_oom", &self.held.refused());
         for (name, counter) in self.stats.all() {
             line(name, &counter.load(Ordering::Relaxed));
         }

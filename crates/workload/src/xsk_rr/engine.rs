@@ -27,9 +27,10 @@ use crate::error::BenchError;
 use crate::live::Live;
 use crate::server::Wire;
 use crate::serving::{PEER, Serving, US, Window};
+use crate::told::of_the_client;
 use crate::wire::queues;
 use crate::{live::Trial, options::Options};
-use napkin_measure::report::{Column, Figures, column};
+use napkin_measure::report::{Column, Figures, Report, column};
 use napkin_measure::{Latency, Pow2, PublishedEstimator};
 
 /// Two ends that exchange frames at a fixed pace.
@@ -154,7 +155,7 @@ impl Live for XskRr {
             };
             let offered = || match &offers {
                 Some(control) => control.offered(),
-                None => shared.offered.load(Ordering::Relaxed),
+                None => shared.due(pace.period, napkin_engine::now()),
             };
             let warm = trial.warm_up(Duration::from_millis(50));
             let cpus = serving_cpus(trial.policy, placement);
@@ -164,6 +165,7 @@ impl Live for XskRr {
             let measured = warm.and_then(|()| trial.window());
             // While it still measures: what falls due after that is nobody's.
             let offered = offered() - before;
+            let behind = shared.is_behind(napkin_engine::now());
             shared.measure.store(false, Ordering::Relaxed);
             let looking = looking.load(Ordering::Relaxed);
             let figures = window.and_then(|window| window.end(looking));
@@ -176,11 +178,16 @@ impl Live for XskRr {
             measured?;
             let mut figures = figures?;
             figures.extra.insert("offered".into(), json!(offered));
+            figures.extra.insert("client_behind".into(), json!(behind));
             figures.set_due(offered, seen.latency.count());
             Ok::<_, BenchError>((figures, seen))
         })?;
         serving.engine.stop();
         Ok(self.figures(figures, seen))
+    }
+
+    fn conclude(&self, report: &mut Report) {
+        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
     }
 
     fn overhead(&self) -> Duration {

@@ -22,6 +22,7 @@ use crate::linux::pair::{CLIENT_DEVICE, DEVICE};
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
+use crate::told::of_the_client;
 use crate::{live::Trial, options::Options};
 use napkin_engine::sched;
 use napkin_measure::report::{Column, Figures, Report, column};
@@ -112,13 +113,16 @@ impl Live for XskRr {
             let window = || -> Result<(Figures, u64), BenchError> {
                 trial.warm_up(Duration::from_millis(50))?;
                 let window = Window::begin(&bed, placement, &[])?;
-                let before = shared.offered.load(Relaxed);
+                let before = shared.due(pace.period, napkin_engine::now());
                 shared.measure.store(true, Relaxed);
                 trial.window()?;
                 // While it still measures: what falls due after that is nobody's.
-                let offered = shared.offered.load(Relaxed) - before;
+                let now = napkin_engine::now();
+                let offered = shared.due(pace.period, now) - before;
                 shared.measure.store(false, Relaxed);
-                Ok((window.end()?, offered))
+                let mut figures = window.end()?;
+                figures.extra.insert("client_behind".into(), json!(shared.is_behind(now)));
+                Ok((figures, offered))
             };
             let measured = window();
             shared.stop.store(true, Relaxed);
@@ -144,6 +148,7 @@ impl Live for XskRr {
     }
 
     fn conclude(&self, report: &mut Report) {
+        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
         crate::linux::conclude(report);
     }
 

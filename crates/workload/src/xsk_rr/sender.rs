@@ -27,6 +27,8 @@ const BATCH: u16 = 64;
 const NAP: Ns = 20 * MICROSECOND;
 /// Before the first frame, for whoever answers to be there.
 const BEGINS: Ns = 50 * MILLISECOND;
+/// As late an interruption of this host's may make it; beyond it, it cannot keep up.
+const BEHIND: Ns = 10 * MILLISECOND;
 /// Where a datagram's bytes begin: behind Ethernet, IPv4 without options, and UDP.
 const BYTES: usize = 14 + 20 + 8;
 
@@ -44,9 +46,26 @@ pub(super) struct Sender {
 pub(super) struct Shared {
     /// Whether what comes is measured.
     pub(super) measure: AtomicBool,
-    /// Frames that have been due so far.
-    pub(super) offered: AtomicU64,
+    /// When the sender's first frame was due, and when the first one is that it has not sent; 0 before it begins.
+    first: AtomicU64,
+    next: AtomicU64,
     pub(super) stop: AtomicBool,
+}
+
+impl Shared {
+    /// Frames, one a period, that were due by a time, whether or not the sender kept up.
+    pub(super) fn due(&self, period: Ns, now: Ns) -> u64 {
+        match self.first.load(Relaxed) {
+            0 => 0,
+            first => now.checked_sub(first).map_or(0, |since| since / period.max(1) + 1),
+        }
+    }
+
+    /// Whether at a time the sender is as late as no chance explains.
+    pub(super) fn is_behind(&self, now: Ns) -> bool {
+        let next = self.next.load(Relaxed);
+        next != 0 && now.saturating_sub(next) > BEHIND
+    }
 }
 
 /// A CPU beside those of the queue, the application and, where it may have one, its poller.
@@ -72,6 +91,8 @@ impl Sender {
         let (mut latency, mut published) = (Latency::new(), PublishedEstimator::new());
         let mut frames: Vec<Frame> = Vec::with_capacity(BATCH.into());
         let mut due = napkin_engine::now() + BEGINS;
+        shared.first.store(due, Relaxed);
+        shared.next.store(due, Relaxed);
         while !shared.stop.load(Relaxed) {
             let now = napkin_engine::now();
             self.queue.poll(BATCH, now, &mut frames);
@@ -91,8 +112,8 @@ impl Sender {
                 let length = length.map_err(|error| BenchError::Option(error.to_string()))?;
                 // One that the device does not take is never answered, and so told.
                 let _ = wire.send(&bytes[..length], now);
-                shared.offered.fetch_add(1, Relaxed);
                 due += self.period;
+                shared.next.store(due, Relaxed);
             } else if self.cpu.is_some() {
                 std::hint::spin_loop();
             } else {
@@ -137,6 +158,18 @@ mod tests {
         assert_eq!((own(&[5, 3, 9], true), own(&[5, 3, 9], false)), (None, Some(9)));
         assert_eq!((own(&[5, 3, 9, 1], true), own(&[5, 3, 9, 1], false)), (Some(1), Some(9)));
         assert_eq!((own(&[5, 3], false), own(&[5], false)), (None, None));
+    }
+
+    #[test]
+    fn what_falls_due_is_the_schedule_s_and_a_sender_that_does_not_keep_it_is_behind() {
+        let shared = Shared::default();
+        assert_eq!((shared.due(10, 1_000), shared.is_behind(Ns::MAX)), (0, false), "not begun");
+        shared.first.store(1_000, Relaxed);
+        shared.next.store(1_000, Relaxed);
+        assert_eq!([999, 1_000, 1_009, 1_010].map(|now| shared.due(10, now)), [0, 1, 1, 2]);
+        assert!(!shared.is_behind(1_000 + BEHIND) && shared.is_behind(1_001 + BEHIND));
+        shared.next.store(1_010, Relaxed);
+        assert!(!shared.is_behind(1_001 + BEHIND));
     }
 
     #[test]
