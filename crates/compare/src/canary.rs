@@ -44,6 +44,7 @@ pub struct Canary {
     /// Whether requests that came through no instance count.
     others: bool,
     reference: Reference,
+    not_timed: Option<String>,
 }
 
 impl Canary {
@@ -58,12 +59,19 @@ impl Canary {
         let device = device::read(&mut Netdev::open()?, ifname)?;
         let napi_ids = napi_ids(&device);
         let reference = Reference::default();
-        let mut canary = Canary { guard, probe: None, napi_ids, others: pid.is_some(), reference };
+        let others = pid.is_some();
+        let mut canary =
+            Canary { guard, probe: None, napi_ids, others, reference, not_timed: None };
         if matches!(canary.guard, Guard::Command(_)) {
             return Ok(canary);
         }
         let options = match pid {
-            Some(pid) => Service::find(pid, ifname)?.timed()?,
+            Some(pid) => {
+                let service = Service::find(pid, ifname)?;
+                service.may_guard(&canary.guard)?;
+                canary.not_timed = service.not_timed();
+                service.timed()?
+            }
             None => timed()?,
         };
         let probe = probe(&options, &device)?;
@@ -99,6 +107,11 @@ impl Canary {
     pub fn reference(&self) -> Option<(u64, f64)> {
         let it = &self.reference;
         self.probe.as_ref().map(|_| (it.whole.count(), it.answers_per_s))
+    }
+
+    /// How many processes and ports of the service are not timed, in a sentence; `None` if all are.
+    pub fn not_timed(&self) -> Option<&str> {
+        self.not_timed.as_deref()
     }
 
     /// Watches what is in force now, `policy` by name, until the time is up, a signal comes, or the guard breaks;

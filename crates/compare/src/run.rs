@@ -62,6 +62,9 @@ pub fn compare(
         support::check(policy, &kernel, Scope::Both)?;
         ProgramPlan::of(policy)?;
     }
+    if let Some(guard) = &options.guard {
+        service.may_guard(guard)?;
+    }
     let needs_probe =
         options.measure.is_none() || matches!(options.guard, Some(Guard::Condition(_)));
     let probe = needs_probe.then(|| service.probe());

@@ -12,6 +12,7 @@ use napkin_kernel::sysfs;
 use rustix::net::SocketType;
 
 use crate::error::CompareError;
+use crate::guard::{Condition, Guard};
 
 /// The inode of the first process-id namespace: `PROC_PID_INIT_INO`.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
@@ -75,6 +76,7 @@ impl Service {
                  short"
             ));
         }
+        notes.extend(not_timed(processes.len(), ports.len()));
         let ports = ports.into_iter().collect();
         let service = Service { pid, comm, processes, ports, namespace, device, notes };
         Ok(service)
@@ -97,6 +99,22 @@ impl Service {
         Ok(latency::Options { processes, ports, namespace: Some(self.namespace), one_in: 1 })
     }
 
+    /// How many of its processes and ports are not timed, in a sentence, for there are more than
+    /// [`latency::Options::MOST`]; `None` if all are. It is among the notes.
+    pub fn not_timed(&self) -> Option<String> {
+        not_timed(self.processes.len(), self.ports.len())
+    }
+
+    /// Whether a guard may be over it: one of a rate takes the answers of all of it.
+    pub(crate) fn may_guard(&self, guard: &Guard) -> Result<(), CompareError> {
+        match self.not_timed() {
+            Some(why) if matches!(guard, Guard::Condition(Condition::Rate(_))) => {
+                Err(CompareError::Option(format!("{guard}: {why}; give a percentile or a command")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Begins to time its requests.
     ///
     /// # Errors
@@ -115,6 +133,18 @@ impl std::fmt::Display for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}[{}]", self.comm, self.pid)
     }
+}
+
+fn not_timed(processes: usize, ports: usize) -> Option<String> {
+    let most = latency::Options::MOST;
+    let beyond = [(processes, "processes"), (ports, "ports")].into_iter();
+    let beyond: Vec<String> = beyond
+        .filter(|(all, _)| *all > most)
+        .map(|(all, what)| format!("{} of its {all} {what}", all - most))
+        .collect();
+    let what = beyond.join(" and of ");
+    (!what.is_empty())
+        .then(|| format!("requests of {what} are not timed: more than {most} cannot be"))
 }
 
 /// The inode of the calling thread's network namespace, which has 32 bits, also where a file system's have 64.
@@ -154,4 +184,20 @@ fn ports_of(process: &Process) -> Result<Vec<u16>, ProcessError> {
         }
     }
     Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_how_many_processes_and_ports_are_not_timed() {
+        assert_eq!(not_timed(128, 128), None);
+        assert_eq!(
+            not_timed(300, 1).as_deref(),
+            Some("requests of 172 of its 300 processes are not timed: more than 128 cannot be")
+        );
+        let both = not_timed(129, 130).expect("neither");
+        assert!(both.contains("1 of its 129 processes and of 2 of its 130 ports"), "{both}");
+    }
 }

@@ -40,7 +40,8 @@ pub(crate) fn spawn(
             }
             let place = sched::pin(None, &placement.cpus);
             let failed = place.is_err();
-            let fair = |class| matches!(class, Class::Fair | Class::Batch | Class::Idle);
+            let fair =
+                |class: Class| class.is_fair() || matches!(class, Class::Batch | Class::Idle);
             let refused = match placement.class {
                 // As most are born: how nice they are stays, too.
                 Class::Fair if sched::class(None).is_ok_and(fair) => None,

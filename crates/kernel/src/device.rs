@@ -379,7 +379,7 @@ fn absent(ifname: &str, nearest: Option<&str>, there: &[String]) -> String {
     text
 }
 
-/// `fair`, or another class with its priority, as in `fifo 50`.
+/// `fair`, or another nice value or class with its priority, as in `fair -20` and `fifo 50`.
 pub fn show_class(class: Class) -> String {
     class.to_string()
 }

@@ -355,6 +355,7 @@ mod tests {
             (Place::ThreadClass(queue.clone()), Value::Class(Class::Fifo(10)), "fifo 10"),
             (Place::ThreadClass(queue.clone()), Value::Class(Class::Rr(9)), "rr 9"),
             (Place::ThreadClass(queue.clone()), Value::Class(Class::Fair), "fair"),
+            (Place::ThreadClass(queue.clone()), Value::Class(Class::Nice(-20)), "fair -20"),
             (Place::IrqCpus(queue), Value::Cpus(Vec::new()), ""),
         ] {
             assert_eq!(place.show(&value), shown);

@@ -23,7 +23,7 @@ use crate::policies::{self, policy};
 use crate::table::changed;
 use crate::{lifeline, restore, units};
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Only the device's part of a policy is set here: who polls each NAPI instance,
 deferral, timeouts. The program's part (epoll, sockets) is set by napkin run
@@ -48,7 +48,7 @@ back at the end). Guards are those of napkin compare:
                           seconds before the change, or a time; any percentile
   rate>0.9x, rate>5000    answers a second
   anything else           a command, run again and again: an exit code other
-                          than 0 breaks it
+                          than 0 breaks it, and so does not ending for 10 s
 A service that stops answering for half a second breaks a guard of the first
 two kinds as well. These time requests (CAP_BPF and CAP_PERFMON).
 
@@ -158,14 +158,19 @@ pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     let request =
         Request { policy: &args.policy, ifname: &args.dev, options: &options, force: args.force };
     let limit = args.limit.or_else(|| guards.1.as_ref().map(|_| args.watch.unwrap_or(WATCH)));
+    // Before the change: it reads every process, and who watches is not to wait for it. If the device cannot be
+    // looked at, applying says so.
+    let at = backend.look(Target::Name(&args.dev)).ok();
+    let neighbours =
+        at.and_then(|at| kernel::neighbours(&args.policy, &at.device, args.queue, &[]));
     match limit {
-        Some(limit) => watched(args, backend, &store, &request, guards, limit),
+        Some(limit) => watched(args, backend, &store, &request, guards, limit, neighbours),
         None => {
             let applied = kernel::apply(&mut backend, &store, &request).map_err(Failure::of)?;
             if args.policy.suspends() {
                 guard::unwatched();
             }
-            told_applied(args, &applied)
+            told_applied(args, &applied, neighbours.as_ref())
         }
     }
 }
@@ -186,6 +191,7 @@ fn watched(
     request: &Request<'_>,
     guards: (Guard, Option<napkin_compare::Guard>),
     limit: Duration,
+    neighbours: Option<Neighbours>,
 ) -> Result<(), Failure> {
     let stays = args.limit.is_none();
     // Before anything is changed, so that no signal ends this in between.
@@ -193,13 +199,19 @@ fn watched(
     let mut canary = guards.1.map(|guard| args.canary(guard)).transpose()?;
     let began = Instant::now();
     let hold = Temporary::apply(backend, store, request).map_err(Failure::of)?;
-    // A reader that has gone is no reason to end early.
-    let told = told_applied(args, hold.applied());
     let suspends = args.policy.suspends();
     let guard = if suspends { guards.0.start(Some(&hold), true, false) } else { None };
     let time = Time(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
     let then = if stays { "watched" } else { "held" };
-    say(&format!("{}: {then} for {time}; Ctrl-C puts it back", args.dev));
+    let (also, applied) = (args.clone(), hold.applied().clone());
+    // A reader that has gone, or does not read, is no reason to end early, or to watch late.
+    let tell = std::thread::Builder::new().name("tell".into()).spawn(move || {
+        let told = told_applied(&also, &applied, neighbours.as_ref());
+        say(&format!("{}: {then} for {time}; Ctrl-C puts it back", also.dev));
+        told
+    });
+    let tell = tell.map_err(Failure::of)?;
+    let told = || tell.join().unwrap_or(Err(Failure::Closed));
     let end = match &mut canary {
         Some(canary) => {
             // It was helped, and would not be once nobody watches.
@@ -215,6 +227,7 @@ fn watched(
     drop(guard);
     if stays && matches!(end, Ok(End::Held)) {
         hold.leave();
+        let told = told();
         say(&format!("{}: the guard held for {time}, and the policy stays", args.dev));
         if suspends {
             guard::unwatched();
@@ -224,6 +237,7 @@ fn watched(
     // First of all, whatever there is to say.
     let restored = hold.restore().map_err(Failure::of);
     let took = text::time(began.elapsed().as_nanos() as f64);
+    let told = told();
     let exit = match end {
         Err(failure) => {
             // That something is left comes first, and why it was to be put back is not lost.
@@ -278,6 +292,10 @@ impl Apply {
                 "--watch and --pid are for a guard that is a canary: give --guard CONDITION or CMD";
             return Err(Failure::Usage(why.into()));
         }
+        if starving.is_some() && own.is_none() && self.limit.is_none() {
+            let why = "--guard once, again or off is for as long as napkin watches: give --for TIME";
+            return Err(Failure::Usage(why.into()));
+        }
         Ok((starving.unwrap_or(Guard::Once), own))
     }
 
@@ -287,6 +305,9 @@ impl Apply {
             CompareError::Option(why) => Failure::Usage(why),
             error => Failure::of(error),
         })?;
+        if let Some(why) = canary.not_timed() {
+            say(&format!("note: {why}"));
+        }
         if let Some((count, rate)) = canary.reference() {
             say(&format!(
                 "{}: before the change {rate:.0} answers a second, {count} requests timed",
@@ -309,11 +330,13 @@ fn ended(args: &Apply, restored: &DeviceRestored) -> Result<(), Failure> {
     Err(Failure::Exit(1))
 }
 
-fn told_applied(args: &Apply, applied: &Applied) -> Result<(), Failure> {
-    let device = &applied.before.device;
-    let neighbours = kernel::neighbours(&args.policy, device, args.queue, &[]);
-    warn(&applied.plan, device, neighbours.as_ref());
-    print_plan(args, &applied.plan, &applied.done, neighbours.as_ref())
+fn told_applied(
+    args: &Apply,
+    applied: &Applied,
+    neighbours: Option<&Neighbours>,
+) -> Result<(), Failure> {
+    warn(&applied.plan, &applied.before.device, neighbours);
+    print_plan(args, &applied.plan, &applied.done, neighbours)
 }
 
 fn warn(plan: &Plan, device: &Device, neighbours: Option<&Neighbours>) {

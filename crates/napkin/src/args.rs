@@ -232,25 +232,26 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) port: Option<u16>,
     /// MiB that memcached's items may take, and as much again what waits of all requests and answers: who
-    /// would make it more is reset (stats: read_buf_oom).
-    #[arg(long, value_name = "MIB", default_value_t = 64)]
-    pub(crate) memory: usize,
+    /// would make it more is reset (stats: read_buf_oom). [default: 64]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) memory: Option<usize>,
     /// Serve memcached over UDP as well, as its clients for UDP expect; for networks that let no forged
     /// address in, for answers may be thousands of times as long as what asked for them.
     #[arg(long)]
     pub(crate) udp: bool,
-    /// Bytes of memcached's largest item.
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
-    pub(crate) item_size: usize,
+    /// Bytes of memcached's largest item. [default: 1048576]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) item_size: Option<usize>,
     /// The file or block device that nbd serves; it is locked for as long.
     #[arg(long, value_name = "PATH", conflicts_with = "size")]
     pub(crate) file: Option<PathBuf>,
     /// Bytes that nbd serves out of memory, as in 512M or 4G: taken as they are written, lost at the end.
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = units::size)]
-    pub(crate) size: u64,
+    /// [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub(crate) size: Option<u64>,
     /// The name that nbd's clients may give: nbd://10.99.0.1/NAME. The empty one is always good.
-    #[arg(long, value_name = "NAME", default_value = "")]
-    pub(crate) export: String,
+    #[arg(long, value_name = "NAME")]
+    pub(crate) export: Option<String>,
     /// Refuse every write to nbd's disk.
     #[arg(long)]
     pub(crate) read_only: bool,

@@ -44,7 +44,7 @@ rest:
                           percentile
   rate>0.9x, rate>5000    answers a second
   anything else           a command, run again and again: an exit code other
-                          than 0 breaks it
+                          than 0 breaks it, and so does not ending for 10 s
 Times the reference (2x) takes requests before the rounds: where --measure
 brings the load, give a time. A service that stops answering for half a second
 ends a slice also without one, and so does a starved queue (napkin attach

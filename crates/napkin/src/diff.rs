@@ -7,7 +7,6 @@ use serde_json::json;
 
 use crate::failure::{Failure, print, print_json};
 use crate::policies::policy;
-use crate::restore::note_unread;
 use crate::table;
 use crate::table::changed;
 
@@ -19,7 +18,7 @@ set since.
 
 Exit code, as for diff(1): 0 if nothing differs, 1 if something does, 2 if it
 cannot be told. It takes no privilege, but the journal can be read only by who
-made the changes.
+made the changes: where root's, if there is one, was not read, that is 2.
 
 Examples:
   napkin diff suspend20 --dev eth0    is it in force?
@@ -68,11 +67,20 @@ fn from_before(args: &Diff) -> Result<bool, Failure> {
     let store = Store::open().map_err(trouble)?;
     let mut backend = Linux::open().map_err(trouble)?;
     let different = difference(&mut backend, &store, &args.dev).map_err(trouble)?;
+    // Who names a journal asks about that one.
+    let named = std::env::var_os("NAPKIN_STATE").is_some_and(|it| !it.is_empty());
+    if let (true, false, Some(root_s)) = (different.is_empty(), named, store.not_root_s()) {
+        return Err(trouble(format!(
+            "{}: nothing differs by the journal in {}, and root's, in {}, was not read: run as root",
+            args.dev,
+            store.directory().display(),
+            root_s.display()
+        )));
+    }
     if args.json {
         print_json(&json!(different))?;
     } else if different.is_empty() {
         print(&format!("{}: as it was before napkin\n", args.dev))?;
-        note_unread(&store);
     } else {
         let rows = different.iter().map(|it| row(&args.dev, it)).collect();
         print(&table::columns(&["dev", "instance", "setting", "before", "now", "set by"], rows))?;

@@ -46,7 +46,12 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     policy: Option<Policy>,
     /// How long to look at what the programs do.
-    #[arg(long = "for", value_name = "TIME", default_value = "500ms", value_parser = window)]
+    #[arg(
+        long = "for",
+        value_name = "TIME",
+        default_value = "500ms",
+        value_parser = units::within(Duration::ZERO..=Request::LONGEST)
+    )]
     window: Duration,
     /// Show what is in order as fully as what is not.
     #[arg(long)]
@@ -57,14 +62,6 @@ pub(crate) struct Doctor {
     /// Print JSON instead of sentences.
     #[arg(long)]
     json: bool,
-}
-
-fn window(text: &str) -> Result<Duration, String> {
-    let window = units::duration(text).map_err(|error| error.to_string())?;
-    if window > Request::LONGEST {
-        return Err(format!("at most {} s", Request::LONGEST.as_secs()));
-    }
-    Ok(window)
 }
 
 pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {

@@ -8,9 +8,10 @@ use napkin_export::{Address, Drift, Exporter, Format, Listener, Server};
 use napkin_os::clock;
 use napkin_os::rights::{Right, keep_only};
 use napkin_os::signals::Signals;
-use napkin_watch::{CountOptions, EngineSource, LinuxSource, Often, Source};
+use napkin_watch::{CountOptions, LinuxSource, Often, Source};
 
 use crate::failure::{Failure, print, say};
+use crate::top::engine;
 use crate::units;
 
 /// The arguments of `napkin export`.
@@ -73,7 +74,13 @@ pub(crate) struct Export {
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     textfile: Option<PathBuf>,
     /// With --textfile: how often it is written, at least 1s.
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval, requires = "textfile")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "15s",
+        value_parser = units::within(Duration::from_secs(1)..=Duration::MAX),
+        requires = "textfile"
+    )]
     interval: Duration,
     /// Print the metrics once and end.
     #[arg(long, conflicts_with_all = ["listen", "textfile"])]
@@ -103,11 +110,7 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     rights.extend(textfile.as_ref().filter(|it| it.is_elsewhere()).map(|_| Right::DacOverride));
     keep_only(&rights).map_err(Failure::of)?;
     let (source, drift): (Box<dyn Source>, Option<Drift>) = match &args.engine {
-        Some(named) => {
-            let named =
-                named.clone().or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
-            (Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?), None)
-        }
+        Some(named) => (Box::new(engine(named.clone())?), None),
         None => {
             let source = LinuxSource::open(
                 // It runs all day: cheaper, and less exact under suspension on Linux 7.2 and later.
@@ -132,12 +135,4 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     say(&format!("{title}: {}", listener.address()));
     Server::new(listener, exporter).run(&signals).map_err(Failure::of)?;
     Ok(())
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = units::duration(text).map_err(|error| error.to_string())?;
-    if interval < Duration::from_secs(1) {
-        return Err("give at least 1s".to_owned());
-    }
-    Ok(interval)
 }

@@ -173,10 +173,8 @@ fn look(text: &str) -> Result<Look, String> {
     if text == "never" {
         return Ok(Look(None));
     }
-    match units::duration(text).map_err(|error| error.to_string())? {
-        short if short < Duration::from_secs(1) => Err("give at least 1s, or never".into()),
-        time => Ok(Look(Some(time))),
-    }
+    let time = units::within(Duration::from_secs(1)..=Duration::MAX)(text);
+    time.map(|time| Look(Some(time))).map_err(|error| format!("{error}, or never"))
 }
 
 fn mac(text: &str) -> Result<[u8; 6], String> {

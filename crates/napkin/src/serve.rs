@@ -12,19 +12,22 @@ use crate::failure::{Failure, say};
 use crate::policies::warn;
 
 pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
+    if let Some((option, service)) = misplaced(args) {
+        return Err(Failure::Usage(format!("{option} is {service}'s: leave it out")));
+    }
     let what = match args.what {
         Service::Echo => What::Datagrams(Datagrams::Echo),
         Service::Sink => What::Datagrams(Datagrams::Sink),
         Service::Memcached => What::Memcached(Limits {
-            memory: args.memory.saturating_mul(1 << 20),
-            item: args.item_size,
+            memory: args.memory.unwrap_or(64).saturating_mul(1 << 20),
+            item: args.item_size.unwrap_or(1 << 20),
         }),
         Service::Nbd => What::Disk(Export {
-            name: args.export.clone(),
+            name: args.export.clone().unwrap_or_default(),
             read_only: args.read_only,
             store: match &args.file {
                 Some(path) => Store::File(path.clone()),
-                None => Store::Memory(args.size),
+                None => Store::Memory(args.size.unwrap_or(64 << 20)),
             },
         }),
     };
@@ -100,4 +103,18 @@ fn tell(line: &str) {
     if is_read(1) {
         say(line);
     }
+}
+
+/// An option that was given and is of another service, and of which.
+fn misplaced(args: &Serve) -> Option<(&'static str, &'static str)> {
+    let options = [
+        ("--memory", args.memory.is_some(), Service::Memcached),
+        ("--item-size", args.item_size.is_some(), Service::Memcached),
+        ("--file", args.file.is_some(), Service::Nbd),
+        ("--size", args.size.is_some(), Service::Nbd),
+        ("--export", args.export.is_some(), Service::Nbd),
+        ("--read-only", args.read_only, Service::Nbd),
+    ];
+    let (option, _, of) = options.into_iter().find(|(_, given, of)| *given && *of != args.what)?;
+    Some((option, if of == Service::Nbd { "nbd" } else { "memcached" }))
 }

@@ -71,7 +71,12 @@ pub(crate) struct Top {
     #[arg(long, value_name = "SOCKET", num_args = 0..=1)]
     engine: Option<Option<PathBuf>>,
     /// From one sample to the next, as in 500ms; at least 100ms.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "1s",
+        value_parser = units::within(SHORTEST..=Duration::MAX)
+    )]
     interval: Duration,
     /// Only instances that have each of these words in device, id, policy or programs.
     #[arg(long, value_name = "WORDS")]
@@ -104,11 +109,7 @@ pub(crate) struct Top {
 
 pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     let mut source: Box<dyn Source + Send> = match &args.engine {
-        Some(named) => {
-            let named =
-                named.clone().or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
-            Box::new(EngineSource::open(named.as_deref()).map_err(Failure::of)?)
-        }
+        Some(named) => Box::new(engine(named.clone())?),
         None => Box::new(
             LinuxSource::open(
                 (!args.no_count).then(CountOptions::default),
@@ -130,12 +131,10 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    let interval = units::duration(text).map_err(|error| error.to_string())?;
-    if interval < SHORTEST {
-        return Err(format!("give at least {}ms", SHORTEST.as_millis()));
-    }
-    Ok(interval)
+/// What `--engine` means: the engine that it names, else the environment, else the only one that runs.
+pub(crate) fn engine(named: Option<PathBuf>) -> Result<EngineSource, Failure> {
+    let named = named.or_else(|| std::env::var_os("NAPKIN_CONTROL").map(Into::into));
+    EngineSource::open(named.as_deref()).map_err(Failure::of)
 }
 
 fn column(text: &str) -> Result<Column, String> {

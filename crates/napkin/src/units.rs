@@ -1,5 +1,6 @@
 //! Times, sizes and worlds on the command line, in the types that options have.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -37,6 +38,17 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
 /// The same, where the operating system's clock is meant.
 pub(crate) fn duration(text: &str) -> Result<Duration, TimeError> {
     nanoseconds(text).map(Duration::from_nanos)
+}
+
+/// Reads such a time between two bounds, both included.
+pub(crate) fn within(
+    bounds: RangeInclusive<Duration>,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text: &str| match duration(text).map_err(|error| error.to_string())? {
+        short if short < *bounds.start() => Err(format!("give at least {:?}", bounds.start())),
+        long if long > *bounds.end() => Err(format!("give at most {:?}", bounds.end())),
+        time => Ok(time),
+    }
 }
 
 /// A real-time priority.
@@ -83,6 +95,16 @@ mod tests {
         for wrong in ["0", "100", "200", "300", "-1", "high", ""] {
             assert_eq!(priority(wrong), Err("a SCHED_FIFO priority is 1 to 99".into()), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_time_beyond_its_bounds_is_told_them() {
+        let read = within(Duration::from_millis(100)..=Duration::from_secs(60));
+        assert_eq!(read("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(read("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(read("99ms"), Err("give at least 100ms".into()));
+        assert_eq!(read("61s"), Err("give at most 60s".into()));
+        assert!(read("soon").is_err());
     }
 
     #[test]

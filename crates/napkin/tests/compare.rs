@@ -226,6 +226,7 @@ fn a_canary_without_what_it_takes_changes_nothing() {
     refused(&["defer20", "--guard", "p99<fast"], "a factor of the reference, as in 2x, or a time");
     refused(&["defer20", "--guard", "p99<2x", "--guard", "true"], "given twice");
     refused(&["defer20", "--watch", "1s"], "for a guard that is a canary");
+    refused(&["defer20", "--guard", "off"], "give --for TIME");
     let _ = service.client.take().map(Client::stop);
     let output = service.apply(&["defer20", "--guard", "p99<2x"]);
     assert_eq!(output.status.code(), Some(2));

@@ -38,7 +38,7 @@ fn what_makes_no_sense_is_said() {
         (&["--dev", "no-such-device"][..], "no-such-device", 1),
         (&["2147483647"][..], "there is no process 2147483647", 1),
         (&["--policy", "suspnd20"][..], "did you mean 'suspend20'?", 2),
-        (&["--for", "2m"][..], "at most 60 s", 2),
+        (&["--for", "2m"][..], "at most 60s", 2),
         (&["0"][..], "0 is not in", 2),
     ] {
         let told = doctor(args);

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use super::attached::{Attached, ProgramStats};
 use super::btf::Btf;
 use super::counts::{Counts, Key, Lost, Polled};
-use super::error::{CountError, no_table};
+use super::error::{CountError, may_count, no_table};
 use super::layout::{Absent, Layout, Timer};
 use super::program::{self, Maps};
 use super::table::{Row, Table, half, polled, row, word};
 use napkin_bpf::{Map, MapKind};
-use napkin_os::rights::Right;
 
 /// What to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,11 +60,7 @@ impl Counter {
     /// # Errors
     /// If polls cannot be counted. What else cannot be is in [`Counter::notes`].
     pub fn start(options: &Options) -> Result<Counter, CountError> {
-        for right in [Right::Bpf, Right::Perfmon] {
-            if !right.held() {
-                return Err(CountError::Right { right });
-            }
-        }
+        may_count()?;
         let layout =
             Layout::read(&Btf::kernel()?).map_err(|Absent(what)| CountError::Absent(what))?;
         let table = Table::create(options.instances).map_err(no_table)?;

@@ -65,6 +65,15 @@ fn said(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(": {log}") }
 }
 
+/// Whether this process may count.
+///
+/// # Errors
+/// [`CountError::Right`]: which right is missing.
+pub(super) fn may_count() -> Result<(), CountError> {
+    let missing = [Right::Bpf, Right::Perfmon].into_iter().find(|right| !right.held());
+    missing.map_or(Ok(()), |right| Err(CountError::Right { right }))
+}
+
 pub(super) fn no_table(error: io::Error) -> CountError {
     denied(&error, "making a table")
         .unwrap_or(CountError::System { what: "make a table in the kernel", error })

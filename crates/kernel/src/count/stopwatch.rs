@@ -13,13 +13,12 @@ use std::num::NonZeroU32;
 
 use super::attached::Attached;
 use super::btf::{Btf, Kind};
-use super::error::{CountError, no_table, not_read};
+use super::error::{CountError, may_count, no_table, not_read};
 use super::layout::{Absent, Layout};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R6, R7, R8};
 use napkin_bpf::assemble::Width::{Double, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, When};
 use napkin_bpf::{Map, MapKind};
-use napkin_os::rights::Right;
 
 /// Records of each CPU: a power of two.
 pub const ROOM: u32 = 1 << ROOM_BITS;
@@ -136,11 +135,7 @@ impl Watchmaker {
     /// # Errors
     /// Without `CAP_BPF` and `CAP_PERFMON`, and as [`super::Counter::start`].
     pub fn new(cpus: NonZeroU32) -> Result<Watchmaker, CountError> {
-        for right in [Right::Bpf, Right::Perfmon] {
-            if !right.held() {
-                return Err(CountError::Right { right });
-            }
-        }
+        may_count()?;
         let btf = Btf::kernel()?;
         let layout = Layout::read(&btf).map_err(|Absent(what)| CountError::Absent(what))?;
         Ok(Watchmaker { btf, layout, cpus: cpus.min(NonZeroU32::new(MOST_CPUS).unwrap_or(cpus)) })

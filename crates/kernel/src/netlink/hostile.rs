@@ -50,13 +50,14 @@ fn read_generic<T>(
 }
 
 /// All parsers on the same bytes: how each fared.
-fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 10] {
+fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 11] {
     fn count<T>(read: Result<Vec<T>, NetlinkError>) -> Result<usize, NetlinkError> {
         read.map(|records| records.len())
     }
     let all = [
         ("channels", count(read_generic(datagram, ethtool::channels))),
         ("coalescing", count(read_generic(datagram, ethtool::coalescing))),
+        ("default routes", count(read(datagram, route::default_route))),
         ("dev-get", count(read_generic(datagram, netdev::dev))),
         ("family", count(read(datagram, |_, body| generic::family(body).map(Some)))),
         ("groups", count(read(datagram, |_, body| generic::groups(body).map(Some)))),

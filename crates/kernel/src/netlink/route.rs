@@ -1,5 +1,5 @@
 //! Links, and as much of making them as servers, measurements and tests need: a pair of veth, a VLAN,
-//! addresses, up, down, away.
+//! addresses, up, down, away. Of routes only where the default ones lead.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,6 +17,8 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
 const RTM_NEWLINKPROP: u16 = 108;
 pub(super) const IFLA_ADDRESS: u16 = 1;
 pub(super) const IFLA_IFNAME: u16 = 3;
@@ -35,6 +37,10 @@ pub(super) const VETH_INFO_PEER: u16 = 1;
 const IFLA_VLAN_ID: u16 = 1;
 pub(super) const IFA_ADDRESS: u16 = 1;
 pub(super) const IFA_LOCAL: u16 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_MULTIPATH: u16 = 9;
+/// A route that leads somewhere, in place of one that refuses.
+const RTN_UNICAST: u8 = 1;
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFF_UP: u32 = 1;
 /// The address is used at once, and nobody is asked whether he has it (duplicate address detection).
@@ -45,6 +51,8 @@ const IFNAME: usize = 15;
 const IFINFOMSG: usize = 16;
 /// Bytes of a `struct ifaddrmsg`.
 const IFADDRMSG: usize = 8;
+/// Bytes of a `struct rtmsg`.
+const RTMSG: usize = 12;
 
 /// A link, as `RTM_GETLINK` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -128,6 +136,19 @@ impl Route {
     pub fn addresses(&mut self) -> Result<Vec<AddressRecord>, NetlinkError> {
         let body = Body::new().header(&[0; IFADDRMSG]);
         self.connection.dump(format_args!("listing the addresses"), RTM_GETADDR, body, address)
+    }
+
+    /// The links to which default routes lead, in all tables and by all of their next hops: their ifindexes,
+    /// one more than once where several lead there. Those of next hops that are objects (`ip nexthop`) are told
+    /// as long as `net.ipv4.nexthop_compat_mode` is on, as it is by default.
+    ///
+    /// # Errors
+    /// Also where there are so many routes, some hundreds of thousands, that they are not read.
+    pub fn defaults(&mut self) -> Result<Vec<u32>, NetlinkError> {
+        let body = Body::new().header(&[0; RTMSG]);
+        let what = format_args!("listing the routes");
+        let found = self.connection.dump(what, RTM_GETROUTE, body, default_route)?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     /// One link by one of its names.
@@ -280,6 +301,40 @@ fn address(kind: u16, body: &[u8]) -> Result<Option<AddressRecord>, Malformed> {
     Ok(found.map(|ip| AddressRecord { ifindex, ip, prefix: header[1] }))
 }
 
+/// The links of a default route.
+pub(super) fn default_route(kind: u16, body: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
+    if kind != RTM_NEWROUTE {
+        return Ok(None);
+    }
+    let (header, list) = split_header(body, RTMSG)?;
+    // `struct rtmsg`: family, bits of the destination, of the source, TOS, table, protocol, scope, type, flags.
+    let internet = [libc::AF_INET, libc::AF_INET6].contains(&i32::from(header[0]));
+    if !internet || header[1] != 0 || header[7] != RTN_UNICAST {
+        return Ok(None);
+    }
+    let mut links = Vec::new();
+    for attribute in attributes(list) {
+        let attribute = attribute?;
+        match attribute.kind {
+            RTA_OIF => links.push(attribute.u32()?),
+            RTA_MULTIPATH => {
+                let mut hops = attribute.value;
+                // `struct rtnexthop`: its length, flags, hops, ifindex; attributes of its own follow.
+                while let Some(&[a, b, _, _, ref ifindex @ ..]) = hops.first_chunk::<8>() {
+                    let length = usize::from(u16::from_ne_bytes([a, b]));
+                    if !(8..=hops.len()).contains(&length) {
+                        return Err(Malformed("a next hop's length is not within its list"));
+                    }
+                    links.push(u32::from_ne_bytes(*ifindex));
+                    hops = hops.get(length.next_multiple_of(4)..).unwrap_or_default();
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(links))
+}
+
 /// `struct ifinfomsg`: family, padding, type, index, flags, and which flags are to change.
 fn ifinfomsg(ifindex: u32, flags: u32, change: u32) -> [u8; IFINFOMSG] {
     let mut header = [0; IFINFOMSG];
@@ -341,4 +396,47 @@ pub(super) fn link(kind: u16, body: &[u8]) -> Result<Option<LinkRecord>, Malform
         return Err(Malformed("a link has no name"));
     }
     Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(header: [u8; RTMSG], list: Body) -> Result<Option<Vec<u32>>, Malformed> {
+        let list = list.finish().expect("short");
+        default_route(RTM_NEWROUTE, &[&header[..], &list].concat())
+    }
+
+    #[test]
+    fn a_default_route_leads_to_all_of_its_next_hops_whatever_its_table() {
+        let header = |family: i32, bits, table, kind| {
+            [family as u8, bits, 0, 0, table, 0, 0, kind, 0, 0, 0, 0]
+        };
+        let one = || Body::new().u32(15, 254).u32(RTA_OIF, 7);
+        let main = header(libc::AF_INET, 0, 254, RTN_UNICAST);
+        assert_eq!(read(main, one()), Ok(Some(vec![7])));
+        assert_eq!(read(header(libc::AF_INET6, 0, 100, RTN_UNICAST), one()), Ok(Some(vec![7])));
+        let others = [
+            header(libc::AF_INET, 24, 254, RTN_UNICAST),
+            // That of lo which refuses.
+            header(libc::AF_INET6, 0, 254, 7),
+            // Of multicast.
+            header(128, 0, 254, RTN_UNICAST),
+        ];
+        for other in others {
+            assert_eq!(read(other, one()), Ok(None), "{other:?}");
+        }
+        let hop = |length: u16, ifindex: u32| {
+            let [a, b] = length.to_ne_bytes();
+            let [c, d, e, f] = ifindex.to_ne_bytes();
+            vec![a, b, 0, 0, c, d, e, f]
+        };
+        // The first has a gateway.
+        let two = [hop(16, 3), vec![8, 0, 5, 0, 192, 0, 2, 1], hop(8, 4)].concat();
+        assert_eq!(read(main, Body::new().bytes(RTA_MULTIPATH, &two)), Ok(Some(vec![3, 4])));
+        for length in [0, 7, 12] {
+            let wrong = Body::new().bytes(RTA_MULTIPATH, &hop(length, 3));
+            assert!(read(main, wrong).is_err(), "{length}");
+        }
+    }
 }

@@ -27,7 +27,7 @@ pub struct Request<'a> {
 }
 
 /// What was applied.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Applied {
     /// The plan, all of which was done.
     pub plan: Plan,
@@ -162,7 +162,7 @@ fn write_down<W: Backend>(
     Ok(journal.before_of(&at.spot(place), thread, old, new)?)
 }
 
-/// A thread ends with its mode, and its CPUs and class with it. What somebody had given it is
+/// A thread ends with its mode, and its CPUs, class and nice value with it. What somebody had given it is
 /// written down as a change to what a new thread has, so that it is given back.
 fn remember_threads<W: Backend>(
     backend: &mut W,

@@ -205,7 +205,7 @@ impl Fake {
                 }
                 let spins = napi.settings.threaded == Some(2);
                 assert!(
-                    !spins || napi.thread_class == Some(Class::Fair),
+                    !spins || napi.thread_class.is_some_and(Class::is_fair),
                     "a real-time thread spins"
                 );
             }

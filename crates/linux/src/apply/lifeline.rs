@@ -41,7 +41,7 @@ pub fn can_delay(policy: &Policy) -> bool {
 /// bond, a bridge or a team whose port it is, a VLAN of it.
 ///
 /// # Errors
-/// If the kernel does not list addresses.
+/// If the kernel does not list links, routes and addresses.
 pub fn lifelines(ifname: &str) -> Result<Vec<Lifeline>, NetlinkError> {
     let mut route = Route::open()?;
     let ifname = route.link(ifname)?.name;
@@ -52,15 +52,12 @@ pub fn lifelines(ifname: &str) -> Result<Vec<Lifeline>, NetlinkError> {
         Some(with_uppers(file.parent()?.parent()?, &ifname))
     });
     let all = all.unwrap_or_else(|| BTreeSet::from([ifname]));
-    let file = |name: &str| {
-        std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
-    };
-    let mut found = Vec::new();
-    if defaults(&file("route"), &file("ipv6_route")).any(|it| all.contains(it)) {
-        found.push(Lifeline::DefaultRoute);
-    }
     let one_of_all =
         |ifindex: u32| links.iter().any(|link| link.ifindex == ifindex && all.contains(&link.name));
+    let mut found = Vec::new();
+    if route.defaults()?.into_iter().any(one_of_all) {
+        found.push(Lifeline::DefaultRoute);
+    }
     if let Some(address) = terminal()
         && route.addresses()?.iter().any(|it| it.ip == address && one_of_all(it.ifindex))
     {
@@ -84,23 +81,6 @@ fn with_uppers(net: &Path, ifname: &str) -> BTreeSet<String> {
         all.insert(name);
     }
     all
-}
-
-/// The devices of default routes: `/proc/net/route` and `/proc/net/ipv6_route`.
-fn defaults<'a>(four: &'a str, six: &'a str) -> impl Iterator<Item = &'a str> {
-    let four = four.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        // Device, destination, ..., mask.
-        let default = fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000");
-        default.then(|| fields[0])
-    });
-    let six = six.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        // Destination, its length, ..., device; the kernel's own entry that refuses is on lo.
-        let default = fields.get(1) == Some(&"00");
-        fields.get(9).copied().filter(|device| default && *device != "lo")
-    });
-    four.chain(six)
 }
 
 /// The address of this host at which the terminal's connection comes in. `sudo` drops the variable that
@@ -131,22 +111,6 @@ fn server_of(connection: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_default_route_s_device_is_found() {
-        let four = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
-                    eth1\t0000FEA9\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n\
-                    eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
-        let zero = "0".repeat(32);
-        let six = format!(
-            "{zero} 00 {zero} 00 fe80 00000400 1 0 00000003 eth2\n\
-             {zero} 00 {zero} 00 {zero} ffffffff 1 0 00200200 lo\n\
-             fe80{} 40 {zero} 00 {zero} 00000100 1 0 00000001 eth3\n",
-            "0".repeat(28)
-        );
-        assert_eq!(defaults(four, &six).collect::<Vec<_>>(), ["eth0", "eth2"]);
-        assert_eq!(defaults("", "garbage 00").count(), 0);
-    }
 
     #[test]
     fn a_port_carries_what_its_bond_and_the_bridge_above_carry() {

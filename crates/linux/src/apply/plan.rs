@@ -182,8 +182,8 @@ pub fn wanted(
             continue;
         }
         match class {
-            // A thread that is still to be made is fair.
-            Some(Class::Fair) if there.is_none() => {}
+            // A thread that is still to be made is fair, and how nice one is hinders nobody.
+            Some(Class::Fair) if matches!(there, None | Some(Value::Class(Class::Nice(_)))) => {}
             Some(class) => wishes.push((place, Value::Class(class))),
             None => {}
         }

@@ -60,9 +60,11 @@ impl Kernel for Running {
 
 /// Rounds from one look at all devices to the next, while an instance is polled on no CPU of its own.
 const ROUNDS: u32 = 4;
+/// The same while all are known: somebody may turn threads on, or give a queue to another interrupt.
+const RENEWED: u32 = 10;
 
 /// Where instances are polled. The CPUs of a thread or an interrupt are read each time, which takes
-/// a system call or two; all devices are read again only for what is not known.
+/// a system call or two; all devices are read again for what is not known, and seldom for what is.
 struct PollCpus<K> {
     kernel: K,
     napis: BTreeMap<u32, Napi>,
@@ -105,14 +107,14 @@ impl<K: Kernel> PollCpus<K> {
 impl<K: Kernel> Resolver for PollCpus<K> {
     fn cpu(&mut self, napi_id: u32) -> Option<usize> {
         let now = self.now(napi_id);
-        if now.is_some() || self.rounds < ROUNDS {
+        let due = if now.is_some() { RENEWED } else { ROUNDS };
+        if self.rounds < due {
             return now;
         }
         // A driver may have made its instances and interrupts anew. If the kernel does not answer,
         // they are asked for again in as many rounds.
         self.rounds = 0;
-        self.read().ok()?;
-        self.now(napi_id)
+        if self.read().is_ok() { self.now(napi_id) } else { now }
     }
 
     fn next_round(&mut self) {
@@ -222,6 +224,19 @@ mod tests {
         assert_eq!(round(), None, "no interrupt has come");
         fake.borrow_mut().effective.insert(60, vec![3]);
         assert_eq!(round(), Some(3));
+    }
+
+    #[test]
+    fn a_thread_that_is_made_later_is_followed() {
+        let fake = fake();
+        let mut cpus = PollCpus::new(fake.clone()).expect("the fake answers");
+        let ids = ids(&fake);
+        let threaded = |instance| Place::Napi(instance, Setting::Threaded);
+        set(&fake, 0, threaded, &Value::Number(1));
+        set(&fake, 0, Place::ThreadCpus, &Value::cpus(&[2]));
+        assert_eq!(cpus.cpu(ids[0]), Some(0), "as it was");
+        (0..RENEWED).for_each(|_| cpus.next_round());
+        assert_eq!(cpus.cpu(ids[0]), Some(2));
     }
 
     #[test]

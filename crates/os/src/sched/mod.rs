@@ -8,6 +8,7 @@ mod class;
 mod cpus;
 
 use rustix::io;
+use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use thiserror::Error;
 
@@ -74,7 +75,8 @@ pub enum SchedError {
 
 /// What another user's thread takes, as the kernel's are.
 fn advice(source: io::Errno) -> &'static str {
-    if source == io::Errno::PERM { "; run as root, or with CAP_SYS_NICE" } else { "" }
+    let right = matches!(source, io::Errno::PERM | io::Errno::ACCESS);
+    if right { "; run as root, or with CAP_SYS_NICE" } else { "" }
 }
 
 /// The CPUs that this process may use, in order.
@@ -168,10 +170,10 @@ pub fn left_of(cpus: &[usize], on: &[usize]) -> Vec<usize> {
     cpus.iter().copied().filter(|cpu| on.contains(cpu)).collect()
 }
 
-/// Puts a thread (`None`: the calling one) into a class.
+/// Puts a thread (`None`: the calling one) into a class, with the nice value that is part of it.
 ///
 /// # Errors
-/// Without the right to real-time priority, and for [`Class::Other`].
+/// Without the right to real-time priority or to a lower nice value, and for [`Class::Other`].
 pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
     let Some((policy, priority)) = class.policy() else {
         return Err(SchedError::Opaque { class });
@@ -180,6 +182,11 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
         Class::Fifo(priority) | Class::Rr(priority) => SchedError::RealTime { priority, source },
         _ => SchedError::Class { source },
     };
+    if let Some(nice) = class.nice() {
+        // First, as the class keeps it: where it is refused, the thread stays as it was.
+        let pid = id(thread).map_err(refused)?;
+        setpriority_process(pid, nice.into()).map_err(refused)?;
+    }
     let thread = number(thread).map_err(refused)?;
     // SAFETY: the call takes a number and returns one.
     let now = unsafe { libc::sched_getscheduler(thread) };
@@ -231,7 +238,9 @@ fn listed(status: &str) -> Option<Vec<usize>> {
 /// # Errors
 /// If the thread has ended.
 pub fn class(thread: Option<i32>) -> Result<Class, SchedError> {
-    let thread = number(thread).map_err(|source| SchedError::Class { source })?;
+    let refused = |source| SchedError::Class { source };
+    let nice = getpriority_process(id(thread).map_err(refused)?).map_err(refused)?;
+    let thread = number(thread).map_err(refused)?;
     let failed = || SchedError::Class { source: last_error() };
     // SAFETY: the call takes a number and returns one.
     let policy = unsafe { libc::sched_getscheduler(thread) };
@@ -245,7 +254,8 @@ pub fn class(thread: Option<i32>) -> Result<Class, SchedError> {
         return Err(failed());
     }
     let priority = u8::try_from(param.sched_priority).unwrap_or(u8::MAX);
-    Ok(Class::of(policy & !libc::SCHED_RESET_ON_FORK, priority))
+    let nice = i8::try_from(nice).unwrap_or(0);
+    Ok(Class::of(policy & !libc::SCHED_RESET_ON_FORK, priority, nice))
 }
 
 /// A thread as the system calls of rustix take it. An id that no thread has (0 and below, from a
@@ -285,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_class_that_takes_no_right_is_read_back_and_one_of_another_kind_is_never_set() {
-        for class in [Class::Batch, Class::Idle] {
+        for class in [Class::Batch, Class::Idle, Class::Nice(19)] {
             let told = std::thread::spawn(move || {
                 classify(None, class).expect("it takes no right");
                 let opaque = classify(None, Class::Other(6)).expect_err("it is only seen");

@@ -75,7 +75,9 @@ impl Histogram {
 
     /// The same, if at least ten times lie beyond it: fewer do not tell it from its neighbours.
     pub fn known_quantile(&self, part: f64) -> Option<f64> {
-        (self.count() as f64 * (1.0 - part) >= 10.0).then(|| self.quantile(part)).flatten()
+        // Rounding makes no difference: nine of ten of exactly 100 are known.
+        let beyond = self.count() as f64 * (1.0 - part);
+        (beyond >= 10.0 - 1e-6).then(|| self.quantile(part)).flatten()
     }
 
     /// How many took longer than that, in nanoseconds; of the bucket that it lies in, none.
@@ -195,6 +197,9 @@ mod tests {
         assert!(both.quantile(0.995).expect("some") > 47_000.0);
         assert_eq!(both.known_quantile(0.99), both.quantile(0.99));
         assert_eq!(both.known_quantile(0.991), None);
+        let hundred = |count| Histogram::of([0; 40].into_iter().chain([count]));
+        assert!(hundred(100).known_quantile(0.9).is_some(), "exactly ten are beyond");
+        assert_eq!(hundred(99).known_quantile(0.9), None);
         assert_eq!(Histogram::default().quantile(0.5), None);
         assert_eq!((both.below(512), both.below(1_024), both.below(1 << 20)), (0, 990, 1_000));
         assert_eq!((both.above(0.0), both.above(1_000.0), both.above(60_000.0)), (1_000, 10, 0));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::attached::{Attached, ProgramStats};
 use super::super::btf::Btf;
-use super::super::error::{CountError, no_table, not_read};
+use super::super::error::{CountError, may_count, no_table, not_read};
 use super::super::layout::Absent;
 use super::Part;
 use super::histogram::{BUCKETS, Histogram, Parts};
@@ -18,16 +18,15 @@ use super::tables::{CPUS, INSTANCES, Maps, SOCKETS, THREADS, choice, cpu};
 use super::tables::{instance, place_of, socket, thread};
 use napkin_bpf::assemble::AssembleError;
 use napkin_bpf::{Map, MapKind, SharedWords};
-use napkin_os::rights::Right;
 
 /// Whose requests are timed, and how many of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The ids of the processes that serve, in the first process-id namespace; empty for all of the
-    /// machine. At most [`Options::MOST`] of them.
+    /// machine. Of more than [`Options::MOST`] the first are timed.
     pub processes: Vec<i32>,
     /// The local ports of the connections on which they serve; empty for all, the connections that they
-    /// made themselves included. At most [`Options::MOST`] of them.
+    /// made themselves included. Of more than [`Options::MOST`] the first are timed.
     pub ports: Vec<u16>,
     /// The network namespace whose sockets are timed, by the inode of its file in `/proc/PID/ns`; `None` for those of
     /// all.
@@ -145,11 +144,7 @@ impl Probe {
     }
 
     fn start_at(options: &Options, points: bool) -> Result<Probe, CountError> {
-        for right in [Right::Bpf, Right::Perfmon] {
-            if !right.held() {
-                return Err(CountError::Right { right });
-            }
-        }
+        may_count()?;
         let layout = Layout::read(&Btf::kernel()?, points)
             .map_err(|Absent(what)| CountError::Absent(what))?;
         let array = MapKind::Array;

@@ -100,6 +100,8 @@ fn a_thread_s_class_is_planned_only_where_it_has_to_be() {
     backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Fifo(5)));
     assert_eq!(classes(&mut backend, "threaded"), 0, "somebody's own choice");
     assert_eq!(classes(&mut backend, "threaded-busy-poll"), 1, "it must not spin in real time");
+    backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Nice(-20)));
+    assert_eq!(classes(&mut backend, "threaded-busy-poll"), 0, "it is fair");
 }
 
 #[test]

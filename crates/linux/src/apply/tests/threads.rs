@@ -74,6 +74,18 @@ fn a_kept_thread_that_somebody_has_placed_since_is_left_and_told() {
 }
 
 #[test]
+fn a_thread_that_is_made_again_is_as_nice_as_the_one_before() {
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Nice(-20)));
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
+    assert_ne!(backend.everything(), original);
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
+}
+
+#[test]
 fn a_thread_in_use_that_somebody_has_placed_since_is_told_once() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
