@@ -293,7 +293,8 @@ impl Apply {
             return Err(Failure::Usage(why.into()));
         }
         if starving.is_some() && own.is_none() && self.limit.is_none() {
-            let why = "--guard once, again or off is for as long as napkin watches: give --for TIME";
+            let why =
+                "--guard once, again or off is for as long as napkin watches: give --for TIME";
             return Err(Failure::Usage(why.into()));
         }
         Ok((starving.unwrap_or(Guard::Once), own))

@@ -55,8 +55,7 @@ pub(super) fn draw(grid: &Grid) -> String {
 fn draw_part(columns: &[&TextColumn], leading: usize) -> String {
     let header = columns.iter().map(|column| column.header.clone()).collect();
     let rows = columns.first().map_or(0, |column| column.values.len());
-    let cells = |row: usize| {
-        columns.iter().filter_map(|column| column.values.get(row).cloned()).collect()
-    };
+    let cells =
+        |row: usize| columns.iter().filter_map(|column| column.values.get(row).cloned()).collect();
     table::draw(header, (0..rows).map(cells).collect(), None, |place| place >= leading) + "\n"
 }

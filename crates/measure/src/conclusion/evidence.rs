@@ -55,12 +55,8 @@ pub(super) const P50: Figure = Figure {
 };
 
 /// What of the serving CPUs ran.
-pub(super) const CPU: Figure = Figure {
-    name: "CPU",
-    get: Figures::cpu_busy,
-    bears: 0.1,
-    show: percent,
-};
+pub(super) const CPU: Figure =
+    Figure { name: "CPU", get: Figures::cpu_busy, bears: 0.1, show: percent };
 
 /// Replies, answers or received datagrams a second.
 pub(super) const RATE: Figure =
