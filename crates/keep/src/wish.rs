@@ -90,7 +90,7 @@ impl Wish {
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn risks(&self) -> Result<Vec<(String, Lifeline)>, NetlinkError> {
+    pub fn risks(&self) -> Result<Vec<(String, Lifeline)>, BackendError> {
         let mut risks = Vec::new();
         if can_delay(&self.policy) {
             for (link, _) in matched([&self.device])? {

@@ -5,14 +5,14 @@
 //! with times in nanoseconds; its two headers are fewer lines here than any library's interface to them.
 //! It is no place for a measurement: the copies cost time.
 
-use std::fmt;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::{fmt, iter};
 
 use napkin_core::Work;
 use napkin_policy::Ns;
@@ -30,13 +30,21 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 /// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
 
+/// Bytes of the file's own header.
+const HEADER: u64 = 24;
+
+/// Bytes that are written at once at least, while more frames wait.
+const CHUNK: usize = 64 * 1_024;
+
 /// A file that several queues write to.
 ///
 /// Whole frames stand in it at any time; all of them once [`finish`](Self::finish) has returned.
 #[derive(Debug)]
 pub struct Capture {
+    file: Arc<File>,
     tap: Tapped,
     writer: JoinHandle<io::Result<u64>>,
+    failure: Arc<Mutex<Option<String>>>,
 }
 
 /// What queues and transmitters hold of a capture.
@@ -63,23 +71,48 @@ impl Tapped {
 }
 
 impl Capture {
-    /// Makes the file, or empties it, and starts the thread that writes it.
+    /// Makes the file, or takes one that is there and leaves what is in it until it [begins](Self::begin); and starts
+    /// the thread that writes it.
     ///
     /// # Errors
     ///
-    /// The file cannot be made or written, or there can be no thread.
+    /// The file cannot be made or opened, another capture writes to it, or there can be no thread.
     pub fn create(path: &Path) -> io::Result<Capture> {
-        let mut file = BufWriter::new(File::create(path)?);
-        // Version 2.4, no time zone, no accuracy, the longest frame.
-        for word in [MAGIC, 2 | 4 << 16, 0, 0, FRAME_CAPACITY as u32, ETHERNET] {
-            file.write_all(&word.to_ne_bytes())?;
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        // Where there are no locks it goes without; and what is no file (a pipe, /dev/null) has nothing to lose.
+        if file.metadata()?.is_file() && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(io::Error::other("another program captures to it"));
         }
-        file.flush()?;
+        let (file, failure) = (Arc::new(file), Arc::<Mutex<Option<String>>>::default());
         let (frames, received) = mpsc::sync_channel(BACKLOG);
         let named = thread::Builder::new().name("capture".into());
-        let writer = named.spawn(move || write(file, &received))?;
+        let (theirs, told) = (Arc::clone(&file), Arc::clone(&failure));
+        let writer = named.spawn(move || {
+            write(&theirs, &received).inspect_err(|error| {
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+            })
+        })?;
         let tap = Tapped { frames, pool: Pool::new(BACKLOG), missed: Arc::default() };
-        Ok(Capture { tap, writer })
+        Ok(Capture { file, tap, writer, failure })
+    }
+
+    /// Empties the file and writes its header. Once, before the first frame.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn begin(&self) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        // Version 2.4, no time zone, no accuracy, the longest frame.
+        let header = [MAGIC, 2 | 4 << 16, 0, 0, FRAME_CAPACITY as u32, ETHERNET];
+        (&*self.file).write_all(header.map(u32::to_ne_bytes).as_flattened())
+    }
+
+    /// Why nothing is written any more, in the operating system's words; told once.
+    pub fn failed(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Captures what `inner` receives and sends from now on.
@@ -87,7 +120,7 @@ impl Capture {
         CapturedQueue { inner, tap: self.tap.clone() }
     }
 
-    /// Frames that are missing in the file because the thread could not keep up.
+    /// Frames that are missing in the file because the thread could not keep up, or has failed.
     pub fn missed(&self) -> u64 {
         self.tap.missed.load(Relaxed)
     }
@@ -105,32 +138,39 @@ impl Capture {
     }
 }
 
-/// Writes frames until there is no other.
-fn write(mut file: BufWriter<File>, frames: &Receiver<Option<Frame>>) -> io::Result<u64> {
+/// Writes frames until there is no other: how many. On an error the file ends with a whole one.
+fn write(mut file: &File, frames: &Receiver<Option<Frame>>) -> io::Result<u64> {
     let ns = |clock| {
         let now = clock_gettime(clock);
         i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
     };
-    let since_1970 = ns(ClockId::Realtime) - ns(ClockId::Monotonic);
-    let mut written = 0;
-    while let Ok(Some(mut frame)) = frames.recv() {
-        loop {
+    let (mut records, mut end, mut written, mut last) = (Vec::new(), HEADER, 0, false);
+    while !last && let Ok(Some(first)) = frames.recv() {
+        // Anew each time: the clock is set now and then, and the machine may have slept.
+        let since_1970 = ns(ClockId::Realtime) - ns(ClockId::Monotonic);
+        for frame in iter::once(Some(first)).chain(frames.try_iter()) {
+            let Some(frame) = frame else {
+                last = true;
+                break;
+            };
             let at = u64::try_from(since_1970 + i128::from(frame.arrived())).unwrap_or(0);
             let (seconds, ns) = ((at / 1_000_000_000) as u32, (at % 1_000_000_000) as u32);
             let len = frame.len() as u32;
-            for word in [seconds, ns, len, len] {
-                file.write_all(&word.to_ne_bytes())?;
-            }
-            file.write_all(&frame)?;
+            let head = [seconds, ns, len, len].map(u32::to_ne_bytes);
+            records.extend_from_slice(head.as_flattened());
+            records.extend_from_slice(&frame);
             written += 1;
-            match frames.try_recv() {
-                Ok(Some(next)) => frame = next,
-                Ok(None) => return file.flush().map(|()| written),
-                Err(_) => break,
+            if records.len() >= CHUNK {
+                break;
             }
         }
-        // Whoever looks while it runs sees whole frames.
-        file.flush()?;
+        // Whoever looks while it runs sees whole frames, and so does who looks at what a full disk has left.
+        if let Err(error) = file.write_all(&records) {
+            let _ = file.set_len(end);
+            return Err(error);
+        }
+        end += records.len() as u64;
+        records.clear();
     }
     Ok(written)
 }
@@ -191,6 +231,9 @@ impl Transmitter for CapturedTransmitter {
 
 #[cfg(test)]
 mod tests {
+    use napkin_testing::until;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
     use super::*;
     use crate::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
 
@@ -224,7 +267,12 @@ mod tests {
             60
         };
         let queue = SyntheticQueue::new(&config, Box::new(template), Pool::new(64), None).unwrap();
+        std::fs::write(&path, [7u8; 10_000]).unwrap();
         let capture = Capture::create(&path).unwrap();
+        let other = Capture::create(&path).expect_err("one writes it");
+        assert!(other.to_string().contains("another program"), "{other}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 10_000, "it has not begun");
+        capture.begin().unwrap();
         let mut queue = capture.around(Box::new(queue));
         let mut frames = Vec::with_capacity(64);
         queue.poll(64, 1_000, &mut frames);
@@ -232,7 +280,7 @@ mod tests {
         let transmitter = queue.transmitter();
         transmitter.send(&[0xaa; 100], 2_000).unwrap();
         assert_eq!(transmitter.send(&[0xbb; 3], 2_000), Err(SendError::TooShort));
-        assert_eq!(capture.missed(), 0);
+        assert_eq!((capture.missed(), capture.failed()), (0, None));
         drop((queue, transmitter));
         assert_eq!(capture.finish().unwrap(), 11);
 
@@ -256,5 +304,34 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_made_is_an_error() {
         assert!(Capture::create(Path::new("/nonexistent/x.pcap")).is_err());
+    }
+
+    #[test]
+    fn a_capture_that_can_write_no_more_says_so_once() {
+        let capture = Capture::create(Path::new("/dev/full")).unwrap();
+        assert!(capture.begin().is_err());
+        capture.tap.write(&[1; 60], 0);
+        let mut why = None;
+        until("it fails", || {
+            why = capture.failed();
+            why.is_some()
+        });
+        assert!(why.is_some_and(|why| why.contains("No space left")));
+        assert_eq!(capture.failed(), None);
+        assert!(capture.finish().is_err());
+    }
+
+    #[test]
+    fn a_file_that_grows_no_more_ends_with_a_whole_frame() {
+        let file = File::from(memfd_create("full", MemfdFlags::ALLOW_SEALING).unwrap());
+        (&file).write_all(&[0; HEADER as usize]).unwrap();
+        file.set_len(HEADER + 100).unwrap();
+        fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        let (frames, received) = mpsc::sync_channel(2);
+        let tap = Tapped { frames, pool: Pool::new(2), missed: Arc::default() };
+        (0..2).for_each(|at| tap.write(&[1; 60], at));
+        drop(tap);
+        write(&file, &received).expect_err("two records have more bytes");
+        assert_eq!(file.metadata().unwrap().len(), HEADER);
     }
 }

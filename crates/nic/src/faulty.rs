@@ -92,10 +92,14 @@ impl FromStr for Faults {
                 format!("'{part}': a share is 0% to 100% of the frames, as in {name}=1%")
             })?;
             *place = (share * 100.0).round() as u16;
+            if *place == 0 && share > 0.0 {
+                return Err(format!("'{part}': the least share above 0% is 0.01%"));
+            }
         }
         let sum: u32 = faults.shares().iter().map(|&(_, share)| u32::from(share)).sum();
         if sum > 10_000 {
-            return Err(format!("a frame has one fault at most, and these are {}%", sum / 100));
+            let sum = f64::from(sum) / 100.0;
+            return Err(format!("a frame has one fault at most, and these are {sum}%"));
         }
         Ok(faults)
     }
@@ -431,10 +435,15 @@ mod tests {
             "loss=101%",
             "lost=1%",
             "loss=NaN%",
+            "loss=0.004%",
             "loss=60%,corruption=60%",
         ] {
             assert!(wrong.parse::<Faults>().is_err(), "{wrong}");
         }
+        let least: Faults = "loss=0.01%,corruption=0%".parse().unwrap();
+        assert_eq!(least, Faults { loss: 1, ..Faults::default() });
+        let refused = "loss=60%,corruption=40.5%".parse::<Faults>().unwrap_err();
+        assert!(refused.ends_with("these are 100.5%"), "{refused}");
     }
 
     proptest! {

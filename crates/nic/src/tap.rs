@@ -29,7 +29,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
 use crate::counters::add;
-use crate::tun_ioctl::{NAME_MAX, Request};
+use crate::tun_ioctl::{NAME_MAX, Request, take_no_offloads};
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, SendError,
     Transmitter,
@@ -203,7 +203,12 @@ fn attach(name: &str) -> Result<(OwnedFd, String), TapError> {
     let mut request =
         Request::new(name).flags((libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16);
     match request.submit(&descriptor, libc::TUNSETIFF) {
-        Ok(()) => Ok((descriptor, request.name())),
+        Ok(()) => {
+            // A persistent interface keeps those of its last user, and would hand over packets that are to be cut, and
+            // checksums that are to be filled in. A kernel that refuses has none.
+            let _ = take_no_offloads(&descriptor);
+            Ok((descriptor, request.name()))
+        }
         Err(error) => Err(match error.raw_os_error() {
             Some(libc::EINVAL) => TapError::NotTap { name: name.into() },
             Some(libc::EBUSY | libc::E2BIG) => TapError::Busy { name: name.into() },

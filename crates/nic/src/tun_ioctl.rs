@@ -1,7 +1,7 @@
 //! The ioctls by which a TAP device is made and its kernel side is configured, and an interface is asked
 //! what it is.
 //!
-//! One request structure serves them all: sixteen bytes of name and a body whose meaning depends on
+//! One request structure serves all but one of them: sixteen bytes of name and a body whose meaning depends on
 //! the request. It is written here as bytes rather than as libc's union, so that the calls themselves
 //! are the only `unsafe` of the device.
 
@@ -84,6 +84,17 @@ impl Request {
         let answer = unsafe { libc::ioctl(fd, request, std::ptr::from_mut(self)) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// Takes no offloads at the TAP queue `fd`.
+///
+/// # Errors
+/// The kernel knows none, or does not allow it: then they are as they were.
+pub(crate) fn take_no_offloads(fd: impl AsFd) -> io::Result<()> {
+    let none: libc::c_ulong = 0;
+    // SAFETY: the descriptor is open, as it is borrowed; the argument is a number, and no memory is touched.
+    let answer = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETOFFLOAD, none) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -89,6 +89,11 @@ impl Server {
             let capture = capture.as_ref().map(|(_, capture)| capture);
             devices.push(device::make(config, device, &networks, place, capture)?);
         }
+        // Only now is an older file lost: a second server of the same devices has come to its end above.
+        if let Some((path, capture)) = &capture {
+            let refused = |error| ServeError::Capture { path: path.clone(), error };
+            capture.begin().map_err(refused)?;
+        }
         let faults: Vec<_> =
             devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
         // Kept open, whatever closes the queues, until it is put back: with an interface's program its instances may go.
@@ -235,10 +240,15 @@ impl Server {
         Ok(news.to_vec())
     }
 
-    /// What was wrong with the other side of virtio devices, each told once.
+    /// What was wrong with the other side of virtio devices, and why the capture has ended, each told once.
     pub(super) fn troubles(&self) -> Vec<String> {
         let told = self.peers.iter().filter_map(|(name, peers)| Some((name, peers.trouble()?)));
-        told.map(|(name, trouble)| format!("device {name}: {trouble}")).collect()
+        let told = told.map(|(name, trouble)| format!("device {name}: {trouble}"));
+        let ended = self.capture.iter().filter_map(|(path, capture)| {
+            let why = capture.failed()?;
+            Some(format!("the capture has ended: cannot write {}: {why}", path.display()))
+        });
+        told.chain(ended).collect()
     }
 
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ pub struct Peers {
     /// Connections whose rings could be used.
     pub served: AtomicU64,
     /// What peers did that cannot be: connections that ended for it, and rings that are not looked at any
-    /// more.
+    /// more. What a frontend finds wrong each time that it tries is counted once, until it was served.
     pub refused: AtomicU64,
     /// Rings that are in use now.
     pub rings: AtomicU64,
@@ -42,16 +43,25 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts a thread, which ends soon after the descriptor that it is given has become readable.
+    /// Starts a thread, which ends soon after the descriptor that it is given has become readable. If it
+    /// panics, `peers` says so.
     pub(super) fn start(
         name: &str,
+        peers: &Arc<Peers>,
         body: impl FnOnce(BorrowedFd<'_>) + Send + 'static,
     ) -> io::Result<Control> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let theirs = Arc::clone(&stop);
-        let thread = std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || body(theirs.as_fd()))?;
+        let (theirs, peers) = (Arc::clone(&stop), Arc::clone(peers));
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            // Sessions and rings are put away while it unwinds, as at any other end.
+            if catch_unwind(AssertUnwindSafe(|| body(theirs.as_fd()))).is_err() {
+                peers.refuse(
+                    "the thread that speaks with the peer has panicked: no other peer is served until this \
+                     program is started again"
+                        .into(),
+                );
+            }
+        })?;
         Ok(Control { stop, thread: Some(thread) })
     }
 }
@@ -70,4 +80,17 @@ pub(super) fn pause(stop: BorrowedFd<'_>, milliseconds: i64) -> bool {
     let mut watched = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
     let (tv_sec, tv_nsec) = (milliseconds / 1_000, milliseconds % 1_000 * 1_000_000);
     poll(&mut watched, Some(&Timespec { tv_sec, tv_nsec })) == Ok(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_panicked_is_told_of() {
+        let peers = Arc::<Peers>::default();
+        drop(Control::start("panics", &peers, |_| panic!("as it is to")).expect("a thread"));
+        let trouble = peers.trouble().expect("a reason");
+        assert!(trouble.contains("has panicked"), "{trouble}");
+    }
 }

@@ -54,12 +54,13 @@ pub(super) fn run(
     stop: BorrowedFd<'_>,
 ) {
     let mut wait = PAUSE.0;
-    let mut told = None;
+    // What was wrong, so that what lasts is told once.
+    let mut told: Option<String> = None;
     let mut last = None;
     // Backends that hung up before all was agreed on, one after the other.
     let mut hung_up = 0u32;
     loop {
-        match connect(&config.path) {
+        let why = match connect(&config.path) {
             Ok(socket) => {
                 let (start, served) = (Instant::now(), peers.served.load(Relaxed));
                 let connection = Connection::new(&socket, stop).map_err(Ended::System);
@@ -79,30 +80,31 @@ pub(super) fn run(
                     Useless::Ended(ended) => Some(ended.to_string()),
                     Useless::Lacks(what) => Some(what),
                 };
-                if let Some(why) = why {
-                    peers.refuse(why);
-                }
                 if peers.served.load(Relaxed) != served {
-                    hung_up = 0;
+                    (hung_up, told) = (0, None);
                 }
                 if start.elapsed() >= LASTS {
                     wait = PAUSE.0;
                 }
+                why
             }
-            // Not there yet, or not any more.
             Err(error) => {
-                let usual = [ErrorKind::NotFound, ErrorKind::ConnectionRefused];
-                let kind = error.kind();
-                if !usual.contains(&kind) && told.replace(kind) != Some(kind) {
-                    let path = config.path.display();
-                    peers.refuse(match kind {
-                        ErrorKind::WouldBlock => format!(
-                            "the backend at {path} accepts nobody: as many as it lets wait are at its door"
-                        ),
-                        _ => format!("cannot connect to {path}: {error}"),
-                    });
+                let path = config.path.display();
+                match error.kind() {
+                    // Not there yet, or not any more.
+                    ErrorKind::NotFound | ErrorKind::ConnectionRefused => None,
+                    ErrorKind::WouldBlock => Some(format!(
+                        "the backend at {path} accepts nobody: as many as it lets wait are at its door"
+                    )),
+                    _ => Some(format!("cannot connect to {path}: {error}")),
                 }
             }
+        };
+        if let Some(why) = why
+            && told.as_ref() != Some(&why)
+        {
+            peers.refuse(why.clone());
+            told = Some(why);
         }
         if pause(stop, wait) {
             return;
@@ -119,12 +121,21 @@ fn drive(
     connection: &Connection<'_>,
     last: &mut Option<Shared>,
 ) -> Useless {
-    let mut rings =
-        Rings { ports: Arc::clone(ports), peers, calls: Vec::new(), run: 0, shared: last };
+    let mut rings = Rings {
+        ports: Arc::clone(ports),
+        peers,
+        calls: Vec::new(),
+        run: 0,
+        shared: last,
+        given: false,
+    };
     if let Err(useless) = agree(config, connection, &mut rings) {
+        let given = rings.given;
         drop(rings);
-        // Whatever was wrong is not tried again.
-        *last = None;
+        // Whatever was wrong with it is not tried again. A backend that never got it has not touched it.
+        if given {
+            *last = None;
+        }
         return useless;
     }
     peers.served.fetch_add(1, Relaxed);
@@ -187,6 +198,8 @@ struct Rings<'a> {
     calls: Vec<(usize, OwnedFd)>,
     run: u64,
     shared: &'a mut Option<Shared>,
+    /// The backend has got the memory.
+    given: bool,
 }
 
 impl Drop for Rings<'_> {
@@ -231,11 +244,12 @@ fn agree(
 ) -> Result<(), Useless> {
     let path = config.path.display();
     let lacks = |what: &str| Err(Useless::Lacks(format!("the backend at {path} {what}")));
-    let number = |request| {
-        let answer = connection.ask(request, Vec::new())?;
+    let ask = |request, first| {
+        let answer = connection.ask(request, first)?;
         answer.number().ok_or(Ended::Malformed("has not the form of a number"))
     };
-    let offered = number(request::GET_FEATURES)?;
+    let number = |request| ask(request, false);
+    let offered = ask(request::GET_FEATURES, true)?;
     let wanted = match config.packed {
         true => features::TAKEN | features::PACKED_TAKEN,
         false => features::TAKEN,
@@ -279,6 +293,7 @@ fn agree(
     let (_, _, each) = layout(0, config.ring);
     let region = [START, each * count, START, 0].map(u64::to_ne_bytes).concat();
     let file = shared.file.try_clone()?;
+    rings.given = true;
     send(request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file])?;
 
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);

@@ -61,7 +61,7 @@ const HEADER: usize = 12;
 /// The most bytes of a message behind its header; that of a table of regions has 264.
 pub(super) const MAX_PAYLOAD: usize = 4096;
 
-/// How long a message may take from its first byte to its last.
+/// How long a message may take from its first byte to its last, and an answer until it begins.
 const MESSAGE_TIME: Duration = Duration::from_secs(1);
 
 /// A message, either way.
@@ -220,9 +220,11 @@ impl<'a> Connection<'a> {
         self.read(Instant::now() + MESSAGE_TIME)
     }
 
-    /// Sends a request, and waits for its answer, which comes without descriptors.
-    pub(super) fn ask(&self, request: u32, payload: Vec<u8>) -> Result<Message, Ended> {
-        let answer = self.ask_files(request, payload)?;
+    /// Sends a request, and waits for its answer, which comes without descriptors: as the first one for as long
+    /// as it takes, since a backend that serves another answers when that has gone.
+    pub(super) fn ask(&self, request: u32, first: bool) -> Result<Message, Ended> {
+        self.send(&Message::ask(request, Vec::new(), Vec::new()))?;
+        let answer = self.answer(request, (!first).then_some(MESSAGE_TIME))?;
         match answer.files.is_empty() {
             true => Ok(answer),
             false => Err(Ended::Malformed("is not the answer to what was asked")),
@@ -232,9 +234,13 @@ impl<'a> Connection<'a> {
     /// Sends a request, and waits for its answer.
     pub(super) fn ask_files(&self, request: u32, payload: Vec<u8>) -> Result<Message, Ended> {
         self.send(&Message::ask(request, payload, Vec::new()))?;
-        let end = Instant::now() + MESSAGE_TIME;
-        self.wait(Some(end))?;
-        let answer = self.read(end)?;
+        self.answer(request, Some(MESSAGE_TIME))
+    }
+
+    /// Waits so long, or for ever, for an answer to begin.
+    fn answer(&self, request: u32, patience: Option<Duration>) -> Result<Message, Ended> {
+        self.wait(patience.map(|patience| Instant::now() + patience))?;
+        let answer = self.read(Instant::now() + MESSAGE_TIME)?;
         if answer.request != request || !answer.is_reply() {
             return Err(Ended::Malformed("is not the answer to what was asked"));
         }

@@ -176,7 +176,7 @@ impl Vhost {
         let listener = Listener::bind(path)?;
         let peers = Arc::<Peers>::default();
         let (theirs, counts) = (Arc::clone(&ports), Arc::clone(&peers));
-        let control = Control::start("vhost", move |stop| {
+        let control = Control::start("vhost", &peers, move |stop| {
             backend::run(&listener, &theirs, &counts, stop);
         })?;
         Ok(Vhost::new(&ports, peers, control))
@@ -195,7 +195,7 @@ impl Vhost {
         let ports = ports(queues, pool)?;
         let peers = Arc::<Peers>::default();
         let (theirs, counts, config) = (Arc::clone(&ports), Arc::clone(&peers), config.clone());
-        let control = Control::start("virtio-user", move |stop| {
+        let control = Control::start("virtio-user", &peers, move |stop| {
             frontend::run(&config, &theirs, &counts, stop);
         })?;
         Ok(Vhost::new(&ports, peers, control))

@@ -194,7 +194,9 @@ impl PacketQueue for VhostQueue {
         if self.segments.pending() {
             polled.cut(&mut self.segments, (budget, now), &self.port, &mut self.spare, into);
         }
-        if let Some(mut gate) = self.port.incoming.try_enter()
+        let gate = self.port.incoming.try_enter();
+        let entered = gate.is_some();
+        if let Some(mut gate) = gate
             && let Some(ring) = &mut *gate
         {
             let (port, rest) = (&*self.port, (&mut *self.spare, &mut self.segments));
@@ -202,7 +204,8 @@ impl PacketQueue for VhostQueue {
                 ring.ring();
             }
         }
-        if polled.broken != self.broken {
+        // Whoever was not there has not seen whether it is.
+        if entered && polled.broken != self.broken {
             self.broken = polled.broken;
             if polled.broken {
                 self.peers.refuse(format!(

@@ -20,6 +20,7 @@ use super::packed_device::PackedDevice;
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
 use super::split_device::{RingAddresses, SplitDevice};
+use super::tracking::Region;
 
 /// The base of a packed ring that has never run; or that somebody has lost track of.
 const BEGINNING: u16 = 1 << 15;
@@ -384,17 +385,19 @@ impl Session {
             SplitDevice::new(memory, at, known.size, rings).map(Kind::SplitDevice)
         }
         .ok_or(Refused::Outside(index))?;
+        let region = self.inflight.as_ref().map(|it| it.region(index, packed, known.size));
+        let region = region.map(|it| it.ok_or(Refused::Inflight(index))).transpose()?;
+        // Where the last backend has left notes, they say more than the ring, which this writes to.
+        let noted = known.recover && region.as_ref().is_some_and(Region::is_used);
         if let Kind::PackedDevice(ring) = &mut kind
-            && (rings.indirect, known.base) == (true, BEGINNING)
+            && (rings.indirect, known.base, noted) == (true, BEGINNING, false)
         {
             ring.resume();
         }
-        if let Some(inflight) = &self.inflight {
-            let region = inflight.region(index, packed, known.size);
-            let region = region.ok_or(Refused::Inflight(index))?;
-            if !kind.track(region, known.recover) {
-                return Err(Refused::Inflight(index));
-            }
+        if let Some(region) = region
+            && !kind.track(region, known.recover)
+        {
+            return Err(Refused::Inflight(index));
         }
         match &mut kind {
             Kind::SplitDevice(ring) => ring.mask(),

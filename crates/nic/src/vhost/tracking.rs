@@ -99,7 +99,8 @@ impl SplitTracking {
         let mut heads: Vec<u16> = (0..region.entries)
             .filter(|entry| area.load16(split(*entry), Relaxed) & IN_FLIGHT != 0)
             .collect();
-        heads.sort_by_key(|entry| area.load64(split(*entry) + 8, Relaxed));
+        // Each is read once: sorting panics where an order changes under it.
+        heads.sort_by_cached_key(|entry| area.load64(split(*entry) + 8, Relaxed));
         Some((SplitTracking(region), heads))
     }
 
@@ -188,7 +189,8 @@ impl PackedTracking {
         }
         let mut heads: Vec<u16> =
             (0..region.entries).filter(|it| in_flight[usize::from(*it)]).collect();
-        heads.sort_by_key(|entry| area.load64(packed(*entry) + 8, Relaxed));
+        // Each is read once, as above.
+        heads.sort_by_cached_key(|entry| area.load64(packed(*entry) + 8, Relaxed));
         let (mut turn, mut left) = (old, size);
         for head in &heads {
             let count = area.load16(packed(*head) + 6, Relaxed);

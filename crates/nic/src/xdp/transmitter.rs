@@ -13,6 +13,8 @@ use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::Duration;
 
 use napkin_policy::Ns;
 
@@ -27,6 +29,9 @@ const BATCH: u32 = 32;
 
 /// Calls that are made in a row while each gets something done.
 const ROUNDS: u32 = 8;
+
+/// The kernel has a worker take the buffers from the card after the socket was closed, and nobody is told when it has.
+const ASIDE: Duration = Duration::from_millis(500);
 
 /// Frames that are left to whoever has the ring.
 const LEFT: usize = 256;
@@ -51,10 +56,12 @@ pub(super) struct Wire {
     kept: Kept,
 }
 
-/// Buffers that the kernel may read from or write into until it has closed the socket. They then go back.
+/// Buffers that the kernel may read from or write into until it has closed the socket. They then go back: where the
+/// card itself moves the bytes, [`ASIDE`] later.
 #[derive(Debug)]
 struct Kept {
     pool: Pool,
+    zero_copy: bool,
     buffers: Mutex<Vec<u32>>,
 }
 
@@ -67,7 +74,16 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let buffers = self.buffers.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.pool.put_back_many(buffers);
+        if !self.zero_copy {
+            return self.pool.put_back_many(buffers);
+        }
+        let (pool, buffers) = (self.pool.clone(), std::mem::take(buffers));
+        let later = move || {
+            thread::sleep(ASIDE);
+            pool.put_back_many(&buffers);
+        };
+        // Where there can be no thread they stay out, which is better than bytes in another's frame.
+        let _ = thread::Builder::new().name("xdp-buffers".into()).spawn(later);
     }
 }
 
@@ -102,6 +118,7 @@ impl Wire {
         let free: VecDeque<u32> = (0..buffers).map_while(|_| pool.lend()).collect();
         let out = vec![false; pool.shared().1 / FRAME_CAPACITY];
         let ring = Ring { transmit, complete, most: free.len(), free, out };
+        let zero_copy = socket.zero_copy();
         Wire {
             ring: Mutex::new(ring),
             socket,
@@ -111,7 +128,7 @@ impl Wire {
             stuck: AtomicBool::new(false),
             counters: Arc::default(),
             _attachment: attachment,
-            kept: Kept { pool: pool.clone(), buffers: Mutex::default() },
+            kept: Kept { pool: pool.clone(), zero_copy, buffers: Mutex::default() },
         }
     }
 

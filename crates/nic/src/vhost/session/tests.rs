@@ -5,6 +5,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::super::inflight::InflightAt;
 use super::super::ports;
 use super::super::queue::VhostQueue;
+use super::super::tracking::PackedTracking;
+use super::super::turn::{AVAILABLE, Turn};
 use super::*;
 use crate::{PacketQueue, Pool, SendError};
 
@@ -15,6 +17,11 @@ const DEVICE: u64 = START + 0x3000;
 
 /// A driver that has given one buffer to receive into.
 fn begin(session: &mut Session) -> Memory {
+    begin_at(session, 0)
+}
+
+/// A driver that has one ring, with one buffer for the device to write into.
+fn begin_at(session: &mut Session, ring: u32) -> Memory {
     let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
     let buffer = [&(START + 0x4000).to_le_bytes()[..], &2_060u32.to_le_bytes(), &[2, 0, 0, 0]];
     assert!(memory.write(TABLE, &buffer.concat()));
@@ -25,10 +32,10 @@ fn begin(session: &mut Session) -> Memory {
     for (request, payload, files) in [
         (request::SET_FEATURES, features::VERSION_1.to_ne_bytes().to_vec(), vec![]),
         (request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file]),
-        (request::SET_VRING_NUM, two(0, 16), vec![]),
-        (request::SET_VRING_BASE, two(0, 0), vec![]),
-        (request::SET_VRING_ADDR, [two(0, 0), parts].concat(), vec![]),
-        (request::SET_VRING_KICK, 0u64.to_ne_bytes().to_vec(), event()),
+        (request::SET_VRING_NUM, two(ring, 16), vec![]),
+        (request::SET_VRING_BASE, two(ring, 0), vec![]),
+        (request::SET_VRING_ADDR, [two(ring, 0), parts].concat(), vec![]),
+        (request::SET_VRING_KICK, u64::from(ring).to_ne_bytes().to_vec(), event()),
     ] {
         session.handle(Message::ask(request, payload, files)).expect("in order");
     }
@@ -192,4 +199,61 @@ fn a_ring_to_send_to_that_makes_no_sense_is_told_of_once_and_nothing_more_goes_t
     let mut used = [9; 2];
     assert!(memory.read(DEVICE + 2, &mut used));
     assert_eq!(used, [0, 0], "nothing was given back");
+}
+
+#[test]
+fn a_ring_that_makes_no_sense_is_told_of_once_also_by_polls_that_find_it_taken() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let peers = Arc::<Peers>::default();
+    let mut queue = VhostQueue::new(&ports, 0, &peers, None);
+    let mut session = Session::new(&ports, &peers);
+    let memory = begin_at(&mut session, 1);
+    assert!(memory.write(DRIVER + 2, &1_000u16.to_le_bytes()), "more than there are");
+    for _ in 0..3 {
+        queue.poll(1, 0, &mut Vec::new());
+        let _taken = ports[0].incoming.try_enter().expect("nobody is there");
+        queue.poll(1, 0, &mut Vec::new());
+    }
+    assert_eq!(peers.refused.load(Relaxed), 1);
+}
+
+/// A backend died while it gave back two frames, of which its driver sees the second.
+#[test]
+fn where_there_are_notes_nothing_is_given_back_by_what_the_ring_looks_like() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let mut session = Session::new(&ports, &Arc::default());
+    let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
+    let memory = Arc::new(memory);
+    let table = memory.area(TABLE, 256, 16).expect("within");
+    let first = Turn::first(16);
+    for at in [0, 16] {
+        table.store64(at, START + 0x4000, Relaxed);
+        table.store64(at + 8, 60 | u64::from(AVAILABLE) << 48, Relaxed);
+    }
+    let (notes, noted) = Inflight::make(true, 2, 16).expect("it can be").expect("a memfd");
+    let region = notes.region(1, true, 16).expect("within");
+    let tracking = PackedTracking::begin(region, first);
+    let behind = Turn::new(2, 1, 16).expect("a place");
+    tracking.giving_back(&table, first, behind, [0, 1].into_iter());
+    table.store16(16 + 14, first.used(), Relaxed);
+
+    let agreed = features::VERSION_1 | features::RING_PACKED | features::INDIRECT_DESC;
+    let map = [START, 0x1_0000, START, 0].map(u64::to_ne_bytes).concat();
+    let parts = [TABLE, DEVICE, DRIVER, 0].map(u64::to_ne_bytes).concat();
+    let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let number = |it: u64| it.to_ne_bytes().to_vec();
+    for (request, payload, files) in [
+        (request::SET_PROTOCOL_FEATURES, number(features::PROTOCOL_OFFERED), vec![]),
+        (request::SET_FEATURES, number(agreed), vec![]),
+        (request::SET_MEM_TABLE, [two(1, 0), map].concat(), vec![file]),
+        (request::SET_INFLIGHT_FD, inflight(notes.at()), vec![noted]),
+        (request::SET_VRING_NUM, two(1, 16), vec![]),
+        (request::SET_VRING_BASE, two(1, base_word(true, BEGINNING)), vec![]),
+        (request::SET_VRING_ADDR, [two(1, 0), parts].concat(), vec![]),
+        (request::SET_VRING_KICK, number(1), vec![kick]),
+    ] {
+        session.handle(Message::ask(request, payload, files)).expect("in order");
+    }
+    let flags = [14, 30].map(|at| table.load16(at, Relaxed));
+    assert!(flags.iter().all(|flags| first.is_available(*flags)), "{flags:x?}");
 }

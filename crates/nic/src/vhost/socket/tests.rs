@@ -129,3 +129,18 @@ fn a_backend_that_refuses_by_hanging_up_is_told_of_once_and_has_not_served() {
     let counts = [&device.peers.served, &device.peers.refused];
     assert_eq!(counts.map(|it| it.load(Relaxed)), [0, 1]);
 }
+
+#[test]
+fn a_frontend_at_the_door_of_a_backend_that_serves_another_waits_and_complains_of_nothing() {
+    let place = Place::new();
+    let backend = backend(&place).expect("a free path");
+    let first = frontend(&place);
+    until("one is served", || first.peers.rings.load(Relaxed) == 2);
+    let second = frontend(&place);
+    // Longer than any other answer may take.
+    std::thread::sleep(Duration::from_millis(1_200));
+    drop(first);
+    until("so is the other", || second.peers.served.load(Relaxed) == 1);
+    let refused = [&second.peers.refused, &backend.peers.refused];
+    assert_eq!(refused.map(|it| it.load(Relaxed)), [0, 0]);
+}

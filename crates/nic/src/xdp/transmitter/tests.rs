@@ -76,3 +76,14 @@ fn a_sender_that_was_preempted_before_its_frame_was_there_stops_nobody() {
     assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 6, 0));
     assert_eq!(wire.under_way(), 0);
 }
+
+#[test]
+fn buffers_go_back_later_where_the_card_may_still_write_into_them() {
+    let pool = Pool::new(2);
+    for (zero_copy, at_once) in [(false, 2), (true, 0)] {
+        let lent: Vec<u32> = std::iter::from_fn(|| pool.lend()).collect();
+        drop(Kept { pool: pool.clone(), zero_copy, buffers: Mutex::new(lent) });
+        assert_eq!(pool.available(), at_once);
+    }
+    napkin_testing::until("they are back", || pool.available() == 2);
+}
