@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use napkin_kernel::netlink::NetlinkError;
 use napkin_kernel::probe::Kernel;
-use napkin_linux::apply::{Lifeline, Options, can_delay, lifelines};
+use napkin_linux::apply::{BackendError, Lifeline, Options, can_delay, lifelines};
 use napkin_linux::support::{self, Refusal, Scope, Warning};
 use napkin_os::sched::CpuList;
 use napkin_policy::Policy;

@@ -54,7 +54,7 @@ fn a_file_that_cannot_be_watched_is_told_of_and_the_others_are_watched() {
     let [closed, open] = ["closed", "open"].map(|name| directory.join(name));
     fs::write(&open, "").expect("written");
     fs::write(&closed, "").expect("written");
-    fs::set_permissions(&closed, Permissions::from_mode(0)).expect("its owner's");
+    fs::set_permissions(&closed, Permissions::from_mode(0o0)).expect("its owner's");
     let refused = fs::File::open(&closed).is_err();
     let mut watch = Watch::open(&directory).expect("it listens");
     let mut paths: BTreeMap<PathBuf, Follow> =

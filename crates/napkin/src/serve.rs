@@ -1,11 +1,12 @@
 //! `napkin serve`: options in, lines out.
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
+use napkin_os::writable;
 use napkin_serve::{
     Datagrams, Event, Export, Limits, Listen, ServeConfig, Store, What, run as serve,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::args::{Serve, Service};
 use crate::failure::{Failure, say};
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             server.warnings().iter().for_each(|warning| tell(&format!("warning: {warning}")));
             server.notes().iter().for_each(|note| tell(note));
         }
-        Event::Status(_) if !is_read(0) => {}
+        Event::Status(_) if !writable(io::stderr(), Duration::ZERO) => {}
         // Cut off at the edge instead of wrapped, and over the line before.
         Event::Status(status) if terminal => {
             let _ = write!(io::stderr(), "\r\x1b[?7l{status}\x1b[K\x1b[?7h");
@@ -90,17 +91,10 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     }
 }
 
-/// Whether standard error takes a line, now or within so many seconds. The thread that writes is the one that
-/// takes signals: at a pipe whose reader has stopped it could not be ended.
-fn is_read(seconds: i64) -> bool {
-    let stderr = io::stderr();
-    let within = Timespec { tv_sec: seconds, tv_nsec: 0 };
-    poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&within)).is_ok_and(|ready| ready > 0)
-}
-
-/// Says a line, if somebody reads.
+/// Says a line, if somebody reads. The thread that writes is the one that takes signals: at a pipe whose reader has
+/// stopped it could not be ended.
 fn tell(line: &str) {
-    if is_read(1) {
+    if writable(io::stderr(), Duration::from_secs(1)) {
         say(line);
     }
 }

@@ -12,6 +12,9 @@ pub mod rights;
 pub mod sched;
 pub mod signals;
 pub mod usage;
+mod writable;
+
+pub use writable::writable;
 
 /// What the last system call of this thread said.
 pub fn last_error() -> rustix::io::Errno {

@@ -55,7 +55,8 @@ pub enum Event<'a> {
     Status(Status),
     /// A device was removed from outside; the others go on.
     Gone(&'a str),
-    /// Something was wrong with the other side of a virtio device, in a sentence; it is waited for again.
+    /// Something was wrong with the other side of a virtio device, which is waited for again, or the capture has ended:
+    /// in a sentence.
     Trouble(&'a str),
 }
 
