@@ -191,7 +191,7 @@ impl StateWord {
     pub(crate) fn release(&self) -> Release {
         let free = self.step(|old| {
             debug_assert!(old & SCHED != 0, "released without owning: {old:#x}");
-            (old & (MISSED | DISABLE) != MISSED).then_some(old & !HELD)
+            (old & MISSED == 0).then_some(old & !HELD)
         });
         match free {
             Ok(_) => Release::Free,
@@ -199,7 +199,7 @@ impl StateWord {
         }
     }
 
-    /// The same where somebody has left a mark, which only a disable can make void again.
+    /// The same where somebody has left a mark, which a disable makes void.
     #[cold]
     #[inline(never)]
     fn release_marked(&self) -> Release {

@@ -327,12 +327,12 @@ impl<'a, Q> Turn<'a, Q> {
     ) -> Next {
         let settings = &instance.settings;
         let state = instance.state.load();
-        let work = self.work;
+        let rx = self.work.rx;
 
         if state.has(DISABLE) {
             return self.release(instance);
         }
-        let exhausted = work.rx >= self.budget;
+        let exhausted = rx >= self.budget;
         let waits = race::on(Race::ModeWaitsForDrain) && exhausted;
         if !keeps(owner, state) && !waits {
             return self.stay(instance, End::HandOver);
@@ -362,7 +362,7 @@ impl<'a, Q> Turn<'a, Q> {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
         let owned = claim.owned();
         let defer_hard_irqs = settings.defer_hard_irqs();
-        if work.rx > 0 {
+        if rx > 0 {
             owned.defer_count = defer_hard_irqs;
         }
         if exhausted {
@@ -380,7 +380,7 @@ impl<'a, Q> Turn<'a, Q> {
 
         let hold = settings.hold();
         if hold > 0 && owner != Owner::Application {
-            if work.any() {
+            if self.work.any() {
                 return self.stay(instance, End::Again);
             }
             // A shorter hold, set meanwhile, holds from now on.
