@@ -24,7 +24,7 @@ fn now() -> Ns {
 }
 
 fn sleep(until: Ns) {
-    thread::park_timeout(Duration::from_nanos(until.saturating_sub(now()).min(SECOND)));
+    thread::park_timeout(Duration::from_nanos(until.saturating_sub(now())));
 }
 
 /// The card, the application's socket and its epoll, and the threads.

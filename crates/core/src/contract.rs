@@ -19,7 +19,8 @@ mod checked {
     use crate::{Context, CpuId, Host, MILLISECOND, NEVER, Ns, Op, Task};
 
     std::thread_local! {
-        /// The step that a pass of this thread has given last, and that was not answered yet.
+        /// The step that a pass of this thread has given last, and that was not answered yet: on this
+        /// thread, as is said at `Pass`.
         static OWED: Cell<Option<Op>> = const { Cell::new(None) };
     }
 

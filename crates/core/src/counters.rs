@@ -154,7 +154,7 @@ counts! {
     /// Interrupts, also those that found the instance owned.
     interrupts: SharedCount,
     /// Interrupts that won the instance at least its hold after the last work: with *hold*, all of
-    /// them.
+    /// them, unless an application busy polls without deferral, which does not hold.
     interrupts_after_hold: OwnerCount,
     /// Interrupts that found the instance owned and left [`MISSED`](crate::state::MISSED).
     interrupts_missed: SharedCount,

@@ -120,7 +120,10 @@ impl<Q> Host<Q> {
 
     /// Changes an instance's settings while traffic flows. A new mode takes effect after the
     /// owner's current poll; an idle instance's, at its next schedule. Returns the state as it was
-    /// before. A world whose thread for the instance does not exist yet makes it first.
+    /// before.
+    ///
+    /// For a mode with a thread of the instance's own a world that has none makes it first; after any
+    /// change of the mode it wakes that thread, or starts it anew if it had [ended](crate::Kthread).
     ///
     /// # Errors
     /// A value out of the kernel's limits; nothing is changed then.
@@ -165,13 +168,21 @@ impl<Q> Host<Q> {
         self.rules.load()
     }
 
-    /// Moves an instance's interrupt, softirq and timer to another CPU, from its next schedule on.
+    /// Moves an instance's interrupt and softirq to another CPU, from its next schedule on, and its
+    /// timer at once: where that is armed, the [`Op::Arm`] for the new CPU's is returned.
+    ///
+    /// An owner that arms at this very moment may still tell the old CPU's. So a world that moves
+    /// instances under traffic calls [`timer`](Self::timer) for all of them, whichever CPU's time has come.
     ///
     /// # Panics
     /// If there is no such instance, or no such CPU.
-    pub fn set_cpu(&self, id: Id, cpu: CpuId) {
+    #[must_use = "the step that has the new CPU's timer fire"]
+    pub fn set_cpu(&self, id: Id, cpu: CpuId) -> Option<Op> {
         assert!(cpu.0 < self.cpus(), "CPU {} of {}", cpu.0, self.cpus());
-        self.instance(id).set_cpu(cpu);
+        let instance = self.instance(id);
+        instance.set_cpu(cpu);
+        let at = instance.deadline();
+        (at != NEVER).then_some(Op::Arm { id, at })
     }
 
     /// Allows (as is the default) or forbids applications to busy poll an instance.
@@ -292,8 +303,7 @@ impl<Q> Host<Q> {
         self.cpu(cpu).raise_from(vectors & crate::cpu::VECTORS & !crate::cpu::NET, from)
     }
 
-    /// Leaves an instance whose owner unwound to its CPU's softirq. The world, which knows that a
-    /// context unwound, runs the softirqs of all CPUs once.
+    /// Leaves an instance whose owner unwound to its CPU's softirq, which the world runs ([`Pass`](crate::Pass)).
     pub(crate) fn strand(&self, instance: &Instance<Q>) {
         let cpu = self.cpu(instance.cpu());
         cpu.list.push(instance);

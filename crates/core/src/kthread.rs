@@ -18,6 +18,10 @@ use napkin_policy::Threaded;
 /// It acts on `SCHED_THREADED` alone, never on `SCHED` (race R3). In threaded busy poll it enters
 /// with the first schedule and from then on never lets go; interrupts stay masked. It ends, with
 /// [`Op::Done`], once the mode is no longer the thread's and no token is left for it.
+///
+/// The mode may come back meanwhile ([`Host::set`]). So a thread whose pass is done has the world know first
+/// that it has gone, so that whoever would wake it starts it anew, and then looks at the mode once more:
+/// if that is its own again, it goes on with a new pass. Either alone loses a wake-up.
 #[derive(Debug)]
 pub struct Kthread<'a, Q> {
     host: &'a Host<Q>,

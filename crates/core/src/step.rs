@@ -38,7 +38,8 @@ pub enum Op {
     },
     /// Wake a task; answer `Ok`.
     ///
-    /// It is another thread's business: the step is done when that thread will run. A task's pass
+    /// It is another thread's business: the step is done when that thread will run. One that comes while
+    /// the task runs is remembered, and taken before the task sleeps. A task's pass
     /// ([`Kthread`](crate::Kthread), [`Worker`](crate::Worker), ksoftirqd's
     /// [`Softirq`](crate::Softirq)) sleeps and does not end; run at once, nested in the pass that
     /// asked for it, it hangs. In debug builds a task that begins there panics, unless
@@ -134,6 +135,16 @@ pub enum Task {
 /// around them: of several softirqs one finds something to run, and the others end. (What the real CPU
 /// would exclude, such as an interrupt while its softirq is masked, a world excludes for its own
 /// figures' sake.) One ksoftirqd a CPU and one thread an instance are enough.
+///
+/// Between two steps a pass may move to another thread, but not between an [`Op::Wake`] or [`Op::Raise`]
+/// and its answer: what is owed is remembered on the thread that was given it, in debug builds.
+///
+/// # A pass that is lost
+/// A pass that is dropped before [`Op::Done`], as where its thread panics, leaves an instance that it owned
+/// to the softirq of its CPU, and so may a [`Disable`](crate::Disable) that is given up. That softirq is
+/// then pending, and no step says so: the world runs a [`Softirq`](crate::Softirq) of every CPU once. An
+/// [`Op::Wake`], [`Op::Raise`] or [`Op::RunHere`] that was given is still taken, and a thread that goes on
+/// begins its pass anew.
 pub trait Pass<Q> {
     /// The next step, given what came of the last one.
     fn next(&mut self, now: Ns, did: Did) -> Op;

@@ -431,7 +431,7 @@ fn a_thread_that_polls_on_takes_the_weight_that_was_set_meanwhile() {
 #[test]
 fn an_instance_that_was_moved_is_scheduled_on_its_new_cpu() {
     let talk = Talk::of("base", 2, 1);
-    talk.host.set_cpu(ID, CpuId(1));
+    assert_eq!(talk.host.set_cpu(ID, CpuId(1)), None);
     assert_eq!(talk.host.instance(ID).cpu(), CpuId(1));
     talk.arrive(1);
     talk.interrupt(ID);
@@ -440,4 +440,13 @@ fn an_instance_that_was_moved_is_scheduled_on_its_new_cpu() {
     let context = Context::Interrupt { competition: false };
     let mut softirq = talk.hear(Softirq::new(&talk.host, CpuId(1), context));
     assert_eq!(softirq.says(), "poll 64 -> 1, deliver, unmask");
+
+    // Its timer moves with it.
+    let talk = Talk::of("defer20", 2, 1);
+    talk.arrive(1);
+    talk.interrupt(ID);
+    assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, timer +20us");
+    let at = 20 * MICROSECOND;
+    assert_eq!(talk.host.set_cpu(ID, CpuId(1)), Some(Op::Arm { id: ID, at }));
+    assert_eq!([CpuId(0), CpuId(1)].map(|cpu| talk.host.next_deadline(cpu)), [NEVER, at]);
 }

@@ -1,4 +1,4 @@
-//! A device of one's own in sixty lines: Ethernet frames over a pair of Unix sockets, one datagram a
+//! A device of one's own in seventy lines: Ethernet frames over a pair of Unix sockets, one datagram a
 //! frame, as virtual machines are cabled. An echo server runs on it, and a peer asks it.
 //!
 //! ```text
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use napkin_embed::nic::{ETHERNET_HEADER, FRAME_CAPACITY};
 use napkin_embed::{
     Address, CpuId, DeviceConfig, Echo, Engine, EngineConfig, Epoll, Frame, FrameBuilder, Ns,
     PacketQueue, Policy, Pool, QueueCounters, SendError, Service, Transmitter, Work, now, sched,
@@ -38,21 +39,27 @@ impl Cable {
 
 impl PacketQueue for Cable {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
-        let (end, mut rx) = (&self.end, 0);
+        let (counters, mut rx) = (&self.end.counters, 0);
+        // A datagram that does not fit is cut off: one byte more tells it from one that just fits.
+        let mut bytes = [0; FRAME_CAPACITY + 1];
         while rx < budget {
-            // Without a buffer a frame is taken and dropped: left in the ring it would be found for ever.
-            let mut buffer = self.pool.take();
-            let room = buffer.as_mut().map_or(&mut [][..], Frame::buffer);
-            let Ok(length) = end.socket.recv(room) else { break };
+            let Ok(length) = self.end.socket.recv(&mut bytes) else { break };
             rx += 1;
-            let Some(mut frame) = buffer else {
-                end.counters.rx_no_buffer.fetch_add(1, Relaxed);
-                continue;
+            // What is dropped is taken all the same: left in the ring it would be found for ever.
+            let counter = match (length, self.pool.take()) {
+                (..ETHERNET_HEADER, _) => &counters.rx_truncated,
+                (ETHERNET_HEADER..=FRAME_CAPACITY, Some(mut frame)) => {
+                    frame.buffer()[..length].copy_from_slice(&bytes[..length]);
+                    frame.set_len(length);
+                    frame.set_arrived(now);
+                    into.push(frame);
+                    counters.rx_bytes.fetch_add(length as u64, Relaxed);
+                    &counters.rx_packets
+                }
+                (ETHERNET_HEADER..=FRAME_CAPACITY, None) => &counters.rx_no_buffer,
+                _ => &counters.rx_oversized,
             };
-            frame.set_len(length);
-            frame.set_arrived(now);
-            end.counters.rx_packets.fetch_add(1, Relaxed);
-            into.push(frame);
+            counter.fetch_add(1, Relaxed);
         }
         Work { rx, tx: 0 }
     }
@@ -84,14 +91,20 @@ impl PacketQueue for Cable {
 
 impl Transmitter for End {
     fn send(&self, frame: &[u8], _now: Ns) -> std::result::Result<(), SendError> {
-        let sent = self.socket.send(frame).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => SendError::RingFull,
-            _ => SendError::Down,
-        });
-        let counter =
-            if sent.is_ok() { &self.counters.tx_packets } else { &self.counters.tx_dropped };
+        let sent = match frame.len() {
+            ..ETHERNET_HEADER => Err(SendError::TooShort),
+            ETHERNET_HEADER..=FRAME_CAPACITY => self.socket.send(frame).map_err(|error| {
+                let full = error.kind() == ErrorKind::WouldBlock;
+                if full { SendError::RingFull } else { SendError::Down }
+            }),
+            _ => Err(SendError::TooLong),
+        };
+        let counters = &self.counters;
+        let counter = if sent.is_ok() { &counters.tx_packets } else { &counters.tx_dropped };
         counter.fetch_add(1, Relaxed);
-        sent.map(|_| ())
+        let bytes = sent?;
+        counters.tx_bytes.fetch_add(bytes as u64, Relaxed);
+        Ok(())
     }
 }
 
@@ -106,13 +119,19 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let counters = queue.counters();
     let device = DeviceConfig::new("cable0", us, vec![(Box::new(queue), 0)], policy.instance);
     let cpus = sched::usable_cpus().into_iter().take(1).collect();
-    let engine = Engine::start(EngineConfig::new(cpus, vec![device]))?;
+    let config = EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
+    let engine = Engine::start(config)?;
+    engine.warnings().iter().for_each(|warning| eprintln!("{warning}"));
     let mut echo = Echo::new(engine.stack("cable0")?.bind_udp(7, 64)?);
     let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll)?;
+    epoll.set_spin(policy.application.spin);
     epoll.add(echo.socket(), 0)?;
 
     let asking = std::thread::spawn(move || -> Result<()> {
         let (mut question, mut answer) = ([0; 128], [0; 128]);
+        // No frames: these two are counted and dropped.
+        far.send(&[0; ETHERNET_HEADER - 1])?;
+        far.send(&[0; FRAME_CAPACITY + 1])?;
         for n in 0..100_u64 {
             let built = FrameBuilder::new(peer, us).udp(&mut question, 4_000, 7, &n.to_be_bytes());
             far.send(&question[..built.expect("it fits")])?;
@@ -127,7 +146,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         echo.serve_ready(now(), 64);
     }
     asking.join().expect("the peer was answered")?;
-    assert_eq!((counters.read().rx_packets, counters.read().tx_packets), (100, 100));
+    let counts = counters.read();
+    assert_eq!((counts.rx_packets, counts.tx_packets), (100, 100));
+    assert_eq!((counts.rx_truncated, counts.rx_oversized), (1, 1));
     println!("{policy}: {} answers, {:?}", echo.answered(), engine.napi(1)?.counts);
     Ok(())
 }

@@ -112,6 +112,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut worker = engine.stack("nk0")?.open_tcp(None, TcpLimits::default())?;
     worker.listen(80)?;
     let mut wait = ApplicationWait::new(&engine, CpuId(0), &worker.segments(), &policy)?;
+    if let Some(poller) = wait.poller(CpuId(0)) {
+        // The policy has another thread poll (`busypoll-separate`).
+        std::thread::spawn(move || while poller.poll().is_ok() {});
+    }
     let mut pump = Pump::new(Http(folder));
     loop {
         wait.wait(Some(Duration::from_nanos(worker.next_deadline().saturating_sub(now()))))?;

@@ -67,6 +67,10 @@ fn drain(
     sched::pin(None, &[cpu])?;
     let socket = engine.stack("vhost")?.open_raw(RawFilter::All, 4_096)?;
     let mut wait = ApplicationWait::new(engine, CpuId(0), &socket, policy)?;
+    if let Some(poller) = wait.poller(CpuId(0)) {
+        // The policy has another thread poll, on this CPU; the engine's end is its end.
+        std::thread::spawn(move || while poller.poll().is_ok() {});
+    }
     let mut spent = Spent::default();
     while !done.load(Relaxed) {
         wait.wait(Some(Duration::from_millis(100)))?;

@@ -57,7 +57,8 @@
 //!
 //! What a policy asks of a single socket (`busypoll`) takes a [`Blocking`] in the place of the epoll;
 //! an [`ApplicationWait`] is whichever of the two the policy asks for. A thread has one of them: one that
-//! waits in two in turn is counted twice.
+//! waits in two in turn is counted twice. Where the policy has another thread poll (`busypoll-separate`),
+//! [`ApplicationWait::poller`] is what that thread calls, until the engine stops: `examples/http.rs`.
 //!
 //! # The same on a synthetic queue
 //!
@@ -111,11 +112,18 @@
 //!     Context, CpuId, Enable, Host, Id, Interrupt, Ns, Op, Pass, Pressure, Queue, Softirq, Work,
 //! };
 //!
-//! struct Channel { ring: mpsc::Receiver<u32>, batch: Vec<u32>, received: mpsc::Sender<u32> }
+//! struct Channel {
+//!     ring: mpsc::Receiver<u32>,
+//!     /// What a look has taken: a channel cannot be looked into otherwise.
+//!     first: Option<u32>,
+//!     batch: Vec<u32>,
+//!     received: mpsc::Sender<u32>,
+//! }
 //!
 //! impl Queue for Channel {
 //!     fn poll(&mut self, budget: u16, _: Ns) -> Work {
-//!         self.batch.extend(self.ring.try_iter().take(budget.into()));
+//!         let mut take = || self.first.take().or_else(|| self.ring.try_recv().ok());
+//!         self.batch.extend((0..budget).map_while(|_| take()));
 //!         Work { rx: self.batch.len() as u16, tx: 0 }
 //!     }
 //!     fn deliver(&mut self, _: Ns) -> Pressure {
@@ -123,8 +131,11 @@
 //!         Pressure::Room
 //!     }
 //!     fn mask(&mut self) {}
-//!     // A ring that can say whether work waits says so here; this one is looked at below.
-//!     fn unmask(&mut self, _: Ns) -> bool { false }
+//!     // A frame that came while the interrupt was masked has none: without this look it would be lost.
+//!     fn unmask(&mut self, _: Ns) -> bool {
+//!         self.first = self.first.take().or_else(|| self.ring.try_recv().ok());
+//!         self.first.is_some()
+//!     }
 //! }
 //!
 //! /// Takes a pass's steps to its end, and the softirq that it has raised after that.
@@ -137,7 +148,7 @@
 //!
 //! let (wire, ring) = mpsc::channel();
 //! let (received, application) = mpsc::channel();
-//! let host = Host::new(1, [(Channel { ring, batch: vec![], received }, CpuId(0))]);
+//! let host = Host::new(1, [(Channel { ring, first: None, batch: vec![], received }, CpuId(0))]);
 //! run(&host, &mut Enable::new(&host, Id(0))?);
 //!
 //! (1..=3).for_each(|frame| wire.send(frame).unwrap());
@@ -152,7 +163,7 @@
 //!
 //! # A device of your own
 //!
-//! For the engine a device is a [`PacketQueue`]; `examples/device.rs` is one in sixty lines, and
+//! For the engine a device is a [`PacketQueue`]; `examples/device.rs` is one in seventy lines, and
 //! `docs/extending.md` goes through it.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.

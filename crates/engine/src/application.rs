@@ -20,7 +20,8 @@ pub struct ApplicationWait(Waits);
 #[derive(Debug)]
 enum Waits {
     Epoll(Epoll, Vec<Event>),
-    Blocking(Blocking, SocketPoller),
+    /// Whether another thread is to poll.
+    Blocking(Blocking, bool),
 }
 
 impl ApplicationWait {
@@ -79,13 +80,14 @@ impl ApplicationWait {
     ) -> Result<ApplicationWait, WaitError> {
         let options = policy.application;
         let blocking = Blocking::new(engine, cpu, socket, options)?;
-        Ok(ApplicationWait(Waits::Blocking(blocking, options.socket_poller)))
+        let separate = options.socket_poller == SocketPoller::Separate;
+        Ok(ApplicationWait(Waits::Blocking(blocking, separate && options.socket_busy_polls())))
     }
 
-    /// Waits until the socket is readable or a [`Waker`] ends it: `false` after `timeout` (`None`: for
-    /// ever; zero: looks, and busy polls once if the socket itself busy polls). In an epoll of a policy
-    /// that spins (`application=spin`) it is `false` as soon as the busy poll has found nothing, or at
-    /// once where there is none.
+    /// Waits until the socket is readable or closed, or a [`Waker`] ends it: `false` after `timeout`
+    /// (`None`: for ever; zero: looks, and busy polls once if the socket itself busy polls). In an epoll
+    /// of a policy that spins (`application=spin`) it is `false` as soon as the busy poll has found
+    /// nothing, or at once where there is none.
     ///
     /// # Errors
     /// If the engine was stopped.
@@ -133,10 +135,12 @@ impl ApplicationWait {
         }
     }
 
-    /// What a thread on `cpu` polls the socket's queue with, if the policy has another thread do so.
+    /// What a thread on `cpu` polls the socket's queue with, if the policy has another thread do so
+    /// (`socket-poller=separate`): it calls [`Poller::poll`] until the engine stops. This wait does not
+    /// busy poll then; without such a thread the policy is one of interrupts and timers.
     pub fn poller(&self, cpu: CpuId) -> Option<Poller> {
         match &self.0 {
-            Waits::Blocking(blocking, SocketPoller::Separate) => Some(blocking.poller(cpu)),
+            Waits::Blocking(blocking, true) => Some(blocking.poller(cpu)),
             _ => None,
         }
     }

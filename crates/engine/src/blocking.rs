@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use napkin_core::{CpuId, SocketWait};
-use napkin_policy::ApplicationPolicy;
+use napkin_policy::{ApplicationPolicy, SocketPoller};
 use napkin_stack::{Listener, Receiver, Socket};
 
 use crate::Engine;
@@ -67,21 +67,28 @@ impl Blocking {
         Ok(Blocking { receiver, listener, poller })
     }
 
-    /// Waits until the socket is readable or a [`Waker`] ends it: `false` after `timeout` (`None`: for
-    /// ever; zero: looks, and busy polls once if the socket has busy polling).
+    /// Waits until the socket is readable or closed, or a [`Waker`] ends it: `false` after `timeout`
+    /// (`None`: for ever; zero: looks, and busy polls once if the socket has busy polling). With
+    /// [`SocketPoller::Separate`] it never busy polls: that is its [`poller`](Self::poller)'s.
     ///
     /// # Errors
     /// If another thread waits here, or the engine was stopped.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, WaitError> {
-        if self.receiver.readable() {
+        let ready = || self.receiver.readable() || self.receiver.is_closed();
+        if ready() {
             return Ok(true);
+        }
+        let mut policy = self.poller.policy;
+        if policy.socket_poller == SocketPoller::Separate {
+            // A session of this thread would own the queue, and keep out whoever is to poll it.
+            policy.socket_busy_poll_usecs = 0;
         }
         let called = Cell::new(false);
         let look = Look(&|| {
             called.set(called.get() || self.poller.waiter.take_call());
-            u32::from(called.get() || self.receiver.readable())
+            u32::from(called.get() || ready())
         });
-        self.poller.wait(self.poller.policy, timeout, look)
+        self.poller.wait(policy, timeout, look)
     }
 
     /// Ends a wait from another thread, as a signal would.

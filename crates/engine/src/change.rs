@@ -91,20 +91,7 @@ impl From<InstancePolicy> for NapiChange {
 /// how that waits, and so whether it ever suspends, an instance does not know.
 pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
     let mut warnings = Policy { instance: settings, ..Policy::BASE }.warnings();
-    warnings.retain(|warning| {
-        matches!(
-            warning,
-            Warning::BelowMicrosecond { .. }
-                | Warning::DeferralWithoutPeriod
-                | Warning::PeriodWithoutDeferral
-                | Warning::SuspensionWithoutDeferral
-                | Warning::SuspensionShorterThanPeriod { .. }
-                | Warning::HoldBeforeDeferral { .. }
-                | Warning::TickWithoutHold
-                | Warning::OverruledByThreadedBusyPoll
-                | Warning::ParkTimeoutCapped { .. }
-        )
-    });
+    warnings.retain(Warning::concerns_instance);
     warnings
 }
 

@@ -129,8 +129,8 @@ impl Epoll {
         self.spin = spin;
     }
 
-    /// Watches a socket. An event that waits already is reported by the next wait. A socket is
-    /// watched by one at a time, an epoll (under one token) or a [`Blocking`](crate::Blocking): the last
+    /// Watches a socket. An event that waits already, its close included, is reported by the next wait. A
+    /// socket is watched by one at a time, an epoll (under one token) or a [`Blocking`](crate::Blocking): the last
     /// one wins. The other epolls report it no more; a `Blocking` is not woken for it any more, and sees
     /// only what is there when it looks.
     ///
@@ -158,7 +158,7 @@ impl Epoll {
         self.watches.push((Arc::clone(&watch), Arc::clone(&listener)));
         receiver.set_listener(listener);
         self.ready.follow(socket.incoming_napi_id());
-        if receiver.readable() {
+        if receiver.readable() || receiver.is_closed() {
             // Nobody waits: this handle is not shared.
             self.ready.list.announce(&watch, || {});
         }

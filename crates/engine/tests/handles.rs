@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{PORT, Setup, alone, eventually, policy, start};
+use common::{HANGS, PORT, Setup, alone, eventually, policy, start};
 use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, Blocking, Epoll, WATCHES, WaitError};
 use napkin_policy::EpollPolicy;
+use napkin_stack::TcpLimits;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 fn descriptors() -> usize {
@@ -183,6 +184,50 @@ fn sockets_that_close_without_a_word_do_not_fill_an_epoll() {
         epoll.wait(&mut events, 8, Some(Duration::ZERO)).expect("a wait");
         assert!(events.iter().any(|event| event.token == token), "{token} has closed");
     }
+    engine.stop();
+}
+
+#[test]
+fn a_wait_ends_when_its_socket_closes_and_one_that_has_closed_is_reported() {
+    let _alone = alone();
+    let policy = policy("base");
+    let (engine, _source) = start(&policy, &Setup::default());
+    let stack = engine.stack("syn0").expect("the device");
+    let worker = stack.open_tcp::<()>(None, TcpLimits::default()).expect("a worker");
+    let segments = worker.segments();
+    let options = policy.application;
+    let blocking = Blocking::new(&engine, CpuId(0), &segments, options).expect("options");
+    let waits = std::thread::spawn(move || blocking.wait(None));
+    // It sleeps by then, as a rule.
+    std::thread::sleep(Duration::from_millis(20));
+    drop(worker);
+    eventually("the end of a wait", || waits.is_finished());
+    assert_eq!(waits.join().expect("no panic"), Ok(true));
+    let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
+    epoll.add(&segments, 1).expect("room");
+    assert_eq!(tokens(&epoll), [1]);
+    engine.stop();
+}
+
+#[test]
+fn who_receives_leaves_the_polling_to_a_separate_poller() {
+    let _alone = alone();
+    let mut policy = policy("busypoll-separate");
+    policy.application.socket_prefer_busy_poll = false;
+    let (engine, _source) = start(&policy, &Setup::default());
+    let socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 64).expect("a port");
+    let mut waits = ApplicationWait::new(&engine, CpuId(0), &socket, &policy).expect("options");
+    let claims = || engine.napi(1).expect("its instance").counts.busy_claims;
+    for _ in 0..10 {
+        assert_eq!(waits.wait(Some(HANGS)), Ok(true));
+        while socket.try_recv().is_some() {}
+    }
+    assert_eq!(claims(), 0);
+    let poller = waits.poller(CpuId(0)).expect("the policy asks for one");
+    eventually("a poll by it", || {
+        poller.poll().expect("a poll");
+        claims() > 0
+    });
     engine.stop();
 }
 

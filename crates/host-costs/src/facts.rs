@@ -191,16 +191,24 @@ fn rules(facts: &mut Facts, release: &str) {
     let scheduler = if version >= (6, 6) { "eevdf" } else { "cfs" };
     facts.word("kernel.scheduler", scheduler, format!("{of}: eevdf since 6.6"));
     let on = |yes: bool| if yes { "on" } else { "off" };
-    for (key, yes, when) in [
-        ("inline-while-ksoftirqd", !((4, 9)..(6, 5)).contains(&version), "off from 4.9 to 6.4"),
-        ("session-polls-once-more", version < (7, 2), "up to 7.1"),
-        ("prolongs-without-poll", version <= (7, 3), "up to 7.3"),
-        ("hrtick", version >= (7, 1), "since 7.1"),
-        ("stacks-on-bound", ((5, 6)..=(5, 15)).contains(&version), "from 5.6 to 5.15"),
-        ("sync-wake-preempts", version < (6, 19), "up to 6.18"),
-        ("next-buddy", version >= (6, 19), "since 6.19"),
+    let inline = !((4, 9)..(6, 5)).contains(&version);
+    let once_more = "up to 7.1, and in 6.18 stable to September 2026";
+    // The last: whether the version alone tells.
+    for (key, yes, when, told) in [
+        ("inline-while-ksoftirqd", inline, "off from 4.9 to 6.4", true),
+        ("session-polls-once-more", version < (7, 2), once_more, version != (6, 18)),
+        ("prolongs-without-poll", true, "from 6.13 to 7.3 at least", version <= (7, 3)),
+        ("hrtick", version >= (7, 1), "since 7.1", true),
+        ("stacks-on-bound", ((5, 6)..=(5, 15)).contains(&version), "from 5.6 to 5.15", true),
+        ("sync-wake-preempts", version < (6, 19), "up to 6.18", true),
+        ("next-buddy", version >= (6, 19), "since 6.19", true),
     ] {
-        facts.word(&format!("kernel.{key}"), on(yes), format!("{of}: {when} (docs/races.md)"));
+        let (key, why) = (format!("kernel.{key}"), format!("{of}: {when} (docs/races.md)"));
+        match word_of(&key, on(yes)) {
+            Some(value) if told => facts.read(&key, value, why),
+            Some(value) => facts.assume(&key, value, why),
+            None => {}
+        }
     }
     if let Some(slice) =
         text("/sys/kernel/debug/sched/base_slice_ns").and_then(|it| it.parse().ok())
@@ -327,6 +335,21 @@ mod tests {
         assert_eq!(version("6.18.44-fc-v657"), Some((6, 18)));
         assert_eq!(version("7.2"), Some((7, 2)));
         assert_eq!(version("none"), None);
+    }
+
+    #[test]
+    fn a_rule_that_a_version_alone_does_not_tell_is_assumed() {
+        let rule = |release: &str, key: &str| {
+            let mut facts = Facts::default();
+            rules(&mut facts, release);
+            let constant = facts.constants.iter().find(|it| it.key == key).expect("a rule");
+            (constant.sourced, constant.value)
+        };
+        let key = "kernel.session-polls-once-more";
+        let said = ["6.17.1", "6.18.44", "6.19", "7.2"].map(|release| rule(release, key));
+        assert_eq!(said, [(true, 1.0), (false, 1.0), (true, 1.0), (true, 0.0)]);
+        let said = ["7.3", "7.4"].map(|release| rule(release, "kernel.prolongs-without-poll"));
+        assert_eq!(said, [(true, 1.0), (false, 1.0)]);
     }
 
     #[test]

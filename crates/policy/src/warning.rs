@@ -57,6 +57,8 @@ pub enum Warning {
     SocketSettingsUnused,
     /// An application that spins with waits that never busy poll.
     SpinWithoutBusyPoll,
+    /// An application that spins with receive calls that busy poll themselves.
+    SpinInReceiveUnused,
     /// A park timeout above its bound.
     ParkTimeoutCapped {
         /// `irq-suspend-timeout`, as the policy has it.
@@ -110,7 +112,10 @@ impl Policy {
             warn(!meant && polls_first && !instance.defers(), Warning::PreferWithoutDeferral);
             warn(hold != 0 && instance.defers(), Warning::HoldBeforeDeferral { hold });
             warn(hold == 0 && instance.hold_tick != 0, Warning::TickWithoutHold);
-            warn(application.spin && !epoll.enabled(), Warning::SpinWithoutBusyPoll);
+            let receives = application.socket_busy_polls();
+            warn(application.spin && receives, Warning::SpinInReceiveUnused);
+            let busy = epoll.enabled() || receives;
+            warn(application.spin && !busy, Warning::SpinWithoutBusyPoll);
         }
 
         let in_softirq = instance.threaded == Threaded::Disabled;
@@ -128,6 +133,32 @@ impl Policy {
             Warning::ParkTimeoutCapped { asked: suspension },
         );
         warnings
+    }
+}
+
+impl Warning {
+    /// Whether an instance's settings alone say it, however the application waits and wherever its CPU
+    /// runs the softirq.
+    pub const fn concerns_instance(&self) -> bool {
+        match self {
+            Warning::BelowMicrosecond { .. }
+            | Warning::DeferralWithoutPeriod
+            | Warning::PeriodWithoutDeferral
+            | Warning::SuspensionWithoutDeferral
+            | Warning::SuspensionShorterThanPeriod { .. }
+            | Warning::HoldBeforeDeferral { .. }
+            | Warning::TickWithoutHold
+            | Warning::OverruledByThreadedBusyPoll
+            | Warning::ParkTimeoutCapped { .. } => true,
+            Warning::SuspensionWithoutPrefer
+            | Warning::PreferWithoutDeferral
+            | Warning::SoftirqUnused
+            | Warning::EpollBudgetUnused
+            | Warning::KeepNapiIdUnused
+            | Warning::SocketSettingsUnused
+            | Warning::SpinWithoutBusyPoll
+            | Warning::SpinInReceiveUnused => false,
+        }
     }
 }
 
@@ -202,6 +233,11 @@ impl fmt::Display for Warning {
                 "the application spins, but its waits never busy poll, and leave the queue to \
                  interrupts and softirqs, which it delays; set epoll-busy-poll-usecs or \
                  epoll-prefer-busy-poll=on",
+            ),
+            Warning::SpinInReceiveUnused => f.write_str(
+                "application=spin is ignored where the sockets busy poll (socket-busy-poll-usecs): a \
+                 receive call sleeps once its busy poll has found nothing; only the waits of an epoll \
+                 spin",
             ),
             Warning::ParkTimeoutCapped { asked } => write!(
                 f,
@@ -333,6 +369,7 @@ mod tests {
         assert_eq!(warnings("socket-poller=separate"), [Warning::SocketSettingsUnused]);
         assert_eq!(warnings("ksoftirqd,threaded=enabled"), [Warning::SoftirqUnused]);
         assert_eq!(warnings("application=spin"), [Warning::SpinWithoutBusyPoll]);
+        assert_eq!(warnings("busypoll,application=spin"), [Warning::SpinInReceiveUnused]);
         assert_eq!(warnings("suspend20,application=spin"), [], "each wait makes one pass");
     }
 

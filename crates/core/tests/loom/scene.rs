@@ -298,7 +298,10 @@ impl Actor {
             Act::TxPoll => self.tx_poll(),
             Act::Schedule => self.schedule(napkin_core::RaisedFrom::Application),
             Act::Set(threaded) => self.set(&InstancePolicy { threaded, ..policy }),
-            Act::Move => self.world.host.set_cpu(self.id, CpuId(1 - CPU.0)),
+            Act::Move => {
+                // No timer of this world fires by itself, whichever CPU's it is.
+                let _ = self.world.host.set_cpu(self.id, CpuId(1 - CPU.0));
+            }
             Act::Disable => self.disable(others),
             Act::Abandon => self.abandon_disable(false),
             Act::AbandonAtOnce => self.abandon_disable(true),

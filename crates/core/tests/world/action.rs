@@ -49,9 +49,9 @@ impl World<'_> {
                 self.set(id, &policy);
             }
             4 => {
-                self.host.set_cpu(id, cpu);
-                let slot = usize::from(cpu.0);
-                self.timers[slot] = self.timers[slot].min(self.host.instance(id).deadline());
+                if let Some(op) = self.host.set_cpu(id, cpu) {
+                    self.carry_out(control, op)?;
+                }
                 self.act_note(format!("{id:?} moves to {cpu:?}"));
             }
             5 => {

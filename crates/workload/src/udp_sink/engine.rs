@@ -362,12 +362,25 @@ impl Application {
             (ApplicationWait::blocking(engine, CpuId(0), &socket, &policy)?, 1)
         };
         let mut sink = Sink::new(socket, consume);
-        while !stop.load(Ordering::Relaxed) {
-            if waits.wait(Some(Self::TICK))? {
-                sink.serve_ready(napkin_engine::now(), batch);
+        let stopped = || stop.load(Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            if let Some(poller) = waits.poller(CpuId(0)) {
+                // On the same CPU, as all of the experiment: it inherits where this thread runs.
+                let polls = move || {
+                    while !stopped() && poller.poll().is_ok() {
+                        std::hint::spin_loop();
+                    }
+                };
+                let named = std::thread::Builder::new().name("udp-sink-poll".into());
+                named.spawn_scoped(scope, polls).map_err(BenchError::Proc)?;
             }
-        }
-        Ok(())
+            while !stopped() {
+                if waits.wait(Some(Self::TICK))? {
+                    sink.serve_ready(napkin_engine::now(), batch);
+                }
+            }
+            Ok(())
+        })
     }
 }
 
