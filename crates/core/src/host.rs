@@ -171,8 +171,9 @@ impl<Q> Host<Q> {
     /// Moves an instance's interrupt and softirq to another CPU, from its next schedule on, and its
     /// timer at once: where that is armed, the [`Op::Arm`] for the new CPU's is returned.
     ///
-    /// An owner that arms at this very moment may still tell the old CPU's. So a world that moves
-    /// instances under traffic calls [`timer`](Self::timer) for all of them, whichever CPU's time has come.
+    /// An owner that arms at this very moment may still tell the old CPU's. So a world that moves instances under
+    /// traffic has one timer for all its CPUs (the least [`next_deadline`](Self::next_deadline)), or has every CPU's
+    /// look again at each [`Op::Arm`] and each move.
     ///
     /// # Panics
     /// If there is no such instance, or no such CPU.

@@ -20,8 +20,9 @@ use napkin_policy::Threaded;
 /// [`Op::Done`], once the mode is no longer the thread's and no token is left for it.
 ///
 /// The mode may come back meanwhile ([`Host::set`]). So a thread whose pass is done has the world know first
-/// that it has gone, so that whoever would wake it starts it anew, and then looks at the mode once more:
-/// if that is its own again, it goes on with a new pass. Either alone loses a wake-up.
+/// that it has gone, so that whoever would wake it starts it anew, and then looks at the state once more: if the
+/// mode is its own again or a token is left for it ([`THREADED`](crate::state::THREADED),
+/// [`SCHED_THREADED`](crate::state::SCHED_THREADED)), it goes on with a new pass. Either alone loses a wake-up.
 #[derive(Debug)]
 pub struct Kthread<'a, Q> {
     host: &'a Host<Q>,

@@ -39,7 +39,7 @@ pub enum Op {
     /// Wake a task; answer `Ok`.
     ///
     /// It is another thread's business: the step is done when that thread will run. One that comes while
-    /// the task runs is remembered, and taken before the task sleeps. A task's pass
+    /// the task runs is remembered, and taken before the task sleeps or ends. A task's pass
     /// ([`Kthread`](crate::Kthread), [`Worker`](crate::Worker), ksoftirqd's
     /// [`Softirq`](crate::Softirq)) sleeps and does not end; run at once, nested in the pass that
     /// asked for it, it hangs. In debug builds a task that begins there panics, unless

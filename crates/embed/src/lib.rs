@@ -178,7 +178,7 @@ pub use napkin_stack as stack;
 pub use napkin_core::{CpuId, Ns, Work};
 pub use napkin_engine::{
     ApplicationWait, Blocking, DeviceConfig, Engine, EngineConfig, EngineError, Epoll, Event,
-    WaitError, now, sched,
+    Poller, WaitError, now, sched,
 };
 pub use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
 pub use napkin_nic::tap::{Tap, TapConfig};

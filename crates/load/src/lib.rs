@@ -107,6 +107,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
             streams::run(config, host, &mut sleep)
         }
     }?;
+    signals.forget();
     Ok(LoadFigures { signal, ..figures })
 }
 
@@ -134,6 +135,7 @@ pub fn replay(
     let mut signal = None;
     let mut sleep = |time: Duration| has_come(&signals, time, &mut signal);
     let figures = watched(body, &progress, &mut sleep, tell)?;
+    signals.forget();
     Ok(ReplayFigures { signal, ..figures })
 }
 

@@ -197,13 +197,11 @@ pub(crate) struct Serve {
     /// stand how many queues there are (vhost:PATH:2), and behind that of virtio-user :packed and :ring-512,
     /// a ring's kind and size (split, 256). xdp:eth0:0-3 is AF_XDP on four queues of an interface (without
     /// numbers, the first of --queues): what goes to the port is ours, at the addresses that the interface has
-    /// when it starts, all else the kernel's (what is in a VLAN, too); xdp:eth0:0-3:all takes everything
-    /// there, at --address.
+    /// when it starts, all else the kernel's; xdp:eth0:0-3:all takes everything there, at --address.
     #[arg(long = "device", value_name = "DEVICE", required_unless_present = "listen")]
     pub(crate) devices: Vec<DeviceSpec>,
-    /// Serve on the operating system's own sockets in place of devices: at this address of this host, or,
-    /// over TCP only, at 0.0.0.0 for all of them (:: with IPv6). How the kernel delivers is then the business of
-    /// napkin run.
+    /// Serve on the operating system's own sockets in place of devices: at this address of this host, or
+    /// at 0.0.0.0 for all of them (:: with IPv6). How the kernel delivers is then the business of napkin run.
     #[arg(
         long,
         value_name = "ADDRESS",

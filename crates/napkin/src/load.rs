@@ -158,6 +158,10 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
     };
     if let Some(path) = &args.pcap {
         let figures = replay(&of_file(args, path), &mut tell).map_err(failure)?;
+        if figures.sent == 0 && figures.signal.is_some() {
+            say(&figures.to_string());
+            return ended(figures.signal, Ok(()));
+        }
         let whole = json!({ "file": path.display().to_string(), "figures": figures });
         return ended(figures.signal, shown(args, &whole, &figures));
     }

@@ -9,9 +9,10 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 use std::{fmt, iter};
 
 use napkin_core::Work;
@@ -29,6 +30,9 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 
 /// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
+
+/// How long the end waits for what is still to be written.
+const LATE: Duration = Duration::from_secs(2);
 
 /// Bytes of the file's own header.
 const HEADER: u64 = 24;
@@ -130,12 +134,27 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// The file could not be written: a full disk.
+    /// The file could not be written: a full disk, or a pipe that nobody has read from for two seconds.
     pub fn finish(self) -> io::Result<u64> {
+        let end = Instant::now() + LATE;
         // A thread that could not write has ended, and says why below.
-        let _ = self.tap.frames.send(None);
+        while let Err(TrySendError::Full(_)) = self.tap.frames.try_send(None) {
+            unread(end)?;
+        }
+        while !self.writer.is_finished() {
+            unread(end)?;
+        }
         self.writer.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     }
+}
+
+/// Waits a little; an error if it is over.
+fn unread(end: Instant) -> io::Result<()> {
+    if Instant::now() >= end {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads what is written to it"));
+    }
+    thread::sleep(Duration::from_millis(1));
+    Ok(())
 }
 
 /// Writes frames until there is no other: how many. On an error the file ends with a whole one.

@@ -113,6 +113,12 @@ impl Signals {
         unsafe { command.pre_exec(unblock) };
     }
 
+    /// Takes those that came meanwhile: they would end the program once they are not blocked any more, before anybody has
+    /// heard what it did.
+    pub fn forget(&self) {
+        while self.wait(Duration::ZERO).is_some() {}
+    }
+
     /// Waits for one of them, at most `timeout`; another signal's handler may end the wait early.
     pub fn wait(&self, timeout: Duration) -> Option<Came> {
         let timeout = libc::timespec {

@@ -309,7 +309,10 @@ impl Policy {
     pub const fn spins_by_design(&self) -> bool {
         let separate = self.application.socket_busy_polls()
             && matches!(self.application.socket_poller, SocketPoller::Separate);
-        matches!(self.instance.threaded, Threaded::BusyPoll) || self.application.spin || separate
+        // A receive call that busy polls sleeps in the end.
+        let spins = self.application.spin
+            && (self.epoll.enabled() || !self.application.socket_busy_polls());
+        matches!(self.instance.threaded, Threaded::BusyPoll) || spins || separate
     }
 }
 

@@ -113,7 +113,7 @@ impl Policy {
             warn(hold != 0 && instance.defers(), Warning::HoldBeforeDeferral { hold });
             warn(hold == 0 && instance.hold_tick != 0, Warning::TickWithoutHold);
             let receives = application.socket_busy_polls();
-            warn(application.spin && receives, Warning::SpinInReceiveUnused);
+            warn(application.spin && receives && !epoll.enabled(), Warning::SpinInReceiveUnused);
             let busy = epoll.enabled() || receives;
             warn(application.spin && !busy, Warning::SpinWithoutBusyPoll);
         }

@@ -76,9 +76,8 @@ pub fn run(
     tell(Event::Started(&server));
     let served = until_an_end(&mut server, &signals, limit, tell);
     let stopped = server.stop();
-    // Another signal did not end it before everything was put back (SIGQUIT does, should anything hang), and
-    // does not end it now, before anybody has heard of it.
-    while signals.wait(Duration::ZERO).is_some() {}
+    // Another signal did not end it before everything was put back (SIGQUIT does, should anything hang).
+    signals.forget();
     both(served, stopped)
 }
 

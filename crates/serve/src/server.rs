@@ -193,6 +193,13 @@ impl Server {
             "listening on {address} ({protocols}), the operating system's own sockets: {threads} \
              thread{shared}"
         ));
+        if address.ip().is_unspecified() && protocols != "TCP" {
+            server.notes.push(
+                "an answer over UDP leaves from the address that its route picks: where this host has several, listen at \
+                 one"
+                .into(),
+            );
+        }
         server.meter = Meter::of_sockets(progress, cpus);
         Ok(server)
     }

@@ -82,17 +82,12 @@ pub struct OsUdp {
 
 impl OsUdp {
     /// Binds an address, which others may bind, too (`SO_REUSEPORT`): the kernel spreads datagrams over
-    /// them by their flows.
+    /// them by their flows. At an address that stands for all (0.0.0.0, ::) an answer leaves from the one that its
+    /// route picks, which need not be the one that was asked.
     ///
     /// # Errors
-    /// As [`OsTcp::listen`](crate::OsTcp::listen); an address that stands for all (0.0.0.0, ::): answers would
-    /// leave from whichever the route picks, which need not be the one that was asked.
+    /// As [`OsTcp::listen`](crate::OsTcp::listen).
     pub fn bind(address: SocketAddr) -> io::Result<OsUdp> {
-        if address.ip().is_unspecified() {
-            let why = "datagrams need one address of this host: from all of them an answer need not come from the \
-                       one that was asked";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family(address), SocketType::DGRAM, flags, None)?;
         sockopt::set_socket_reuseport(&socket, true)?;

@@ -329,7 +329,7 @@ fn no_server_is_said_at_once() {
     ] {
         let text = error.to_string();
         assert!(text.contains(&address.to_string()) && text.contains("refused"), "{text}");
-        assert!(text.contains("is memcached listening"), "{text}");
+        assert!(text.contains("does the service listen there"), "{text}");
     }
     let cpus = CpuList(vec![1_000]);
     let error = Client::start(&Config { cpus, ..config }).map(drop).expect_err("no such CPU");

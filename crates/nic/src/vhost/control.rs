@@ -31,6 +31,11 @@ impl Peers {
 
     pub(super) fn refuse(&self, why: String) {
         self.refused.fetch_add(1, Relaxed);
+        self.tell(why);
+    }
+
+    /// Says what is no fault of anybody's.
+    pub(super) fn tell(&self, why: String) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 }

@@ -244,12 +244,15 @@ fn agree(
 ) -> Result<(), Useless> {
     let path = config.path.display();
     let lacks = |what: &str| Err(Useless::Lacks(format!("the backend at {path} {what}")));
-    let ask = |request, first| {
-        let answer = connection.ask(request, first)?;
+    let ask = |request, late: Option<&dyn Fn()>| {
+        let answer = connection.ask(request, late)?;
         answer.number().ok_or(Ended::Malformed("has not the form of a number"))
     };
-    let number = |request| ask(request, false);
-    let offered = ask(request::GET_FEATURES, true)?;
+    let number = |request| ask(request, None);
+    let peers = rings.peers;
+    let late =
+        || peers.tell(format!("the backend at {path} does not answer yet: it may serve another"));
+    let offered = ask(request::GET_FEATURES, Some(&late))?;
     let wanted = match config.packed {
         true => features::TAKEN | features::PACKED_TAKEN,
         false => features::TAKEN,

@@ -220,11 +220,19 @@ impl<'a> Connection<'a> {
         self.read(Instant::now() + MESSAGE_TIME)
     }
 
-    /// Sends a request, and waits for its answer, which comes without descriptors: as the first one for as long
-    /// as it takes, since a backend that serves another answers when that has gone.
-    pub(super) fn ask(&self, request: u32, first: bool) -> Result<Message, Ended> {
+    /// Sends a request, and waits for its answer, which comes without descriptors: with `late` for as long as it
+    /// takes, since a backend that serves another answers when that has gone. It is called if that is long.
+    pub(super) fn ask(&self, request: u32, late: Option<&dyn Fn()>) -> Result<Message, Ended> {
         self.send(&Message::ask(request, Vec::new(), Vec::new()))?;
-        let answer = self.answer(request, (!first).then_some(MESSAGE_TIME))?;
+        let began = self.wait(Some(Instant::now() + MESSAGE_TIME));
+        match (began, late) {
+            (Err(Ended::Silent), Some(late)) => {
+                late();
+                self.wait(None)?;
+            }
+            (began, _) => began?,
+        }
+        let answer = self.answer(request)?;
         match answer.files.is_empty() {
             true => Ok(answer),
             false => Err(Ended::Malformed("is not the answer to what was asked")),
@@ -234,12 +242,12 @@ impl<'a> Connection<'a> {
     /// Sends a request, and waits for its answer.
     pub(super) fn ask_files(&self, request: u32, payload: Vec<u8>) -> Result<Message, Ended> {
         self.send(&Message::ask(request, payload, Vec::new()))?;
-        self.answer(request, Some(MESSAGE_TIME))
+        self.wait(Some(Instant::now() + MESSAGE_TIME))?;
+        self.answer(request)
     }
 
-    /// Waits so long, or for ever, for an answer to begin.
-    fn answer(&self, request: u32, patience: Option<Duration>) -> Result<Message, Ended> {
-        self.wait(patience.map(|patience| Instant::now() + patience))?;
+    /// Reads an answer whose first byte is there.
+    fn answer(&self, request: u32) -> Result<Message, Ended> {
         let answer = self.read(Instant::now() + MESSAGE_TIME)?;
         if answer.request != request || !answer.is_reply() {
             return Err(Ended::Malformed("is not the answer to what was asked"));

@@ -210,8 +210,10 @@ impl Incoming for PackedDriver {
     fn ready(&mut self, most: u16) -> Option<u16> {
         let most = most.min(self.slots.out());
         let waiting = self.waiting(most);
-        // What is used and cannot have been.
-        self.broken |= waiting == 0 && most > 0 && self.used();
+        // What is used and cannot have been; it may have been used since the look above.
+        if waiting == 0 && most > 0 && self.features.in_order && self.used() {
+            self.broken = self.batch_at(self.back, 0).is_none();
+        }
         (!self.broken).then_some(waiting)
     }
 

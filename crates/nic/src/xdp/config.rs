@@ -10,7 +10,7 @@ use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_ADDRESSES, MAX_XDP_QUEUES};
 pub enum Traffic {
     /// Every frame of the queues, ARP and neighbour discovery too: the kernel receives nothing there.
     All,
-    /// UDP and TCP to these ports of these addresses, in no VLAN. Fragments, ARP, neighbour discovery and
+    /// UDP and TCP to these ports of these addresses, in no VLAN that the frame itself tells of. Fragments, ARP, neighbour discovery and
     /// everything else stay the kernel's, so `ssh` goes on, the kernel answers for the address, and what
     /// it forwards it still receives.
     Ports {

@@ -4,7 +4,7 @@
 //! which nobody has the socket passes its frames on, so that a program that is attached before its
 //! sockets are bound, or whose sockets were closed, takes nothing from anybody.
 //!
-//! By port it takes what goes to our own addresses alone, and nothing that is in a VLAN: what the host
+//! By port it takes what goes to our own addresses alone, and nothing that is in a VLAN, where the card leaves the tag in the frame: what the host
 //! forwards, and what an interface above this one is for, are the kernel's, whatever their port.
 
 use std::net::IpAddr;

@@ -131,14 +131,16 @@ fn a_backend_that_refuses_by_hanging_up_is_told_of_once_and_has_not_served() {
 }
 
 #[test]
-fn a_frontend_at_the_door_of_a_backend_that_serves_another_waits_and_complains_of_nothing() {
+fn a_frontend_at_the_door_of_a_backend_that_serves_another_waits_and_says_so() {
     let place = Place::new();
     let backend = backend(&place).expect("a free path");
     let first = frontend(&place);
     until("one is served", || first.peers.rings.load(Relaxed) == 2);
     let second = frontend(&place);
-    // Longer than any other answer may take.
-    std::thread::sleep(Duration::from_millis(1_200));
+    // After a time that any other answer has to have come in.
+    until("it says so", || {
+        second.peers.trouble().is_some_and(|it| it.contains("may serve another"))
+    });
     drop(first);
     until("so is the other", || second.peers.served.load(Relaxed) == 1);
     let refused = [&second.peers.refused, &backend.peers.refused];

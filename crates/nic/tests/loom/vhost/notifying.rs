@@ -51,6 +51,7 @@ fn consume(mut ring: impl Incoming, bells: &Bells, count: u8, without: Without) 
     let mut next = 0;
     let mut buffer = [0; FRAME_CAPACITY];
     loop {
+        assert!(ring.ready(1).is_some(), "it makes sense, whenever it is looked at");
         loop {
             match ring.take(&mut buffer) {
                 Taken::Frame(len) => {
@@ -111,7 +112,7 @@ fn scene(way: Way, event: bool, count: u8, without: Without) {
     explore(move || {
         let memory = Arc::new(Memory::new(usize::from(SIZE) * STRIDE));
         let at = RingAddresses { table: START, driver: START + 0x20, device: START + 0x40 };
-        let features = RingFeatures { event, ..RingFeatures::default() };
+        let features = RingFeatures { event, in_order: event, ..RingFeatures::default() };
         let slots = Slots::new(FRAMES, SIZE);
         let bells = Arc::new(Bells::default());
         macro_rules! run {

@@ -11,6 +11,7 @@ use super::load::Pktgen;
 use crate::machine::frame::check_rate;
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_machine::UdpSink;
+use napkin_policy::SocketPoller;
 use napkin_traffic::Rng;
 
 /// Runs it with so many datagrams a second offered.
@@ -20,6 +21,14 @@ use napkin_traffic::Rng;
 /// If the profile has no `[udp-sink]`, or the rate is not one.
 pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
     let profile = run.profile;
+    let application = &run.policy.application;
+    if application.socket_busy_polls() && application.socket_poller == SocketPoller::Separate {
+        return Err(
+            "the model of udp-sink has no thread of its own that polls (socket-poller=separate): \
+                    ask xsk-rr's, or the engine"
+                .into(),
+        );
+    }
     profile.require("udp-sink").map_err(|error| error.to_string())?;
     let config = Config::of(profile);
     check_rate(offered_per_s, &config)?;
