@@ -71,7 +71,10 @@ pub fn compare(
     let probe = probe.transpose()?;
     let rows = options.policies.iter().map(|(name, policy)| Row::new(name, policy)).collect();
     let mut report = Report::new(service, options, rows);
-    report.notes.extend(probe.iter().flat_map(|probe| probe.notes().to_vec()));
+    if let Some(probe) = &probe {
+        report.notes.extend(service.not_timed());
+        report.notes.extend(probe.notes().to_vec());
+    }
     let mut run = Run {
         service,
         options,

@@ -76,7 +76,6 @@ impl Service {
                  short"
             ));
         }
-        notes.extend(not_timed(processes.len(), ports.len()));
         let ports = ports.into_iter().collect();
         let service = Service { pid, comm, processes, ports, namespace, device, notes };
         Ok(service)
@@ -100,7 +99,8 @@ impl Service {
     }
 
     /// How many of its processes and ports are not timed, in a sentence, for there are more than
-    /// [`latency::Options::MOST`]; `None` if all are. It is among the notes.
+    /// [`latency::Options::MOST`]; `None` if all are. It is none of the notes, as not every comparison times
+    /// requests.
     pub fn not_timed(&self) -> Option<String> {
         not_timed(self.processes.len(), self.ports.len())
     }

@@ -1,5 +1,6 @@
 //! Which devices a wish means: by name, driver or MAC address. All that is given must fit.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use napkin_kernel::netlink::{LinkRecord, Route};
@@ -89,31 +90,60 @@ fn is_like(name: &str, pattern: &str) -> bool {
     pattern[of..].iter().all(|c| *c == '*')
 }
 
+/// The devices that are meant, as far as it can be told.
+#[derive(Debug)]
+pub(crate) struct Matched {
+    /// Each with the places of those that mean it.
+    pub(crate) devices: Vec<(LinkRecord, Vec<usize>)>,
+    /// Why sysfs does not say whose drivers are which, where a driver is asked for: those devices are found
+    /// that are virtual, or whose driver was known before.
+    pub(crate) no_drivers: Option<BackendError>,
+}
+
+/// The drivers of devices by ifindex, from when sysfs told them last: a device that is held by its driver
+/// would else look like one of which nothing is wished, once sysfs cannot be had.
+pub(crate) type Drivers = BTreeMap<u32, String>;
+
 /// The devices of this network namespace that are meant, with the places in `matches` of those that mean
-/// each.
+/// each. Drivers that are told are put into `known`, and taken from there where none are.
 ///
 /// # Errors
-/// If the kernel does not answer, or sysfs does not say whose drivers are which and a driver is asked for:
-/// a device that is held by that would look like one of which nothing is wished.
+/// If the kernel does not answer.
 pub(crate) fn matched<'a>(
     matches: impl IntoIterator<Item = &'a Match>,
-) -> Result<Vec<(LinkRecord, Vec<usize>)>, BackendError> {
+    known: &mut Drivers,
+) -> Result<Matched, BackendError> {
     let matches: Vec<&Match> = matches.into_iter().collect();
     let mut route = Route::open()?;
-    let (links, sysfs) = if matches.iter().any(|it| it.driver.is_some()) {
-        let (links, sysfs) = links_and_sysfs(&mut route)?;
-        (links, Some(sysfs))
-    } else {
-        (route.links()?, None)
+    let by_driver = matches.iter().any(|it| it.driver.is_some());
+    let told = by_driver.then(|| links_and_sysfs(&mut route)).transpose();
+    let (links, no_drivers) = match told {
+        Ok(Some((links, sysfs))) => {
+            let driver = |link: &LinkRecord| Some((link.ifindex, sysfs.driver(&link.name)?));
+            *known = links.iter().filter_map(driver).collect();
+            (links, None)
+        }
+        Ok(None) => (route.links()?, None),
+        Err(error) => (route.links()?, Some(error)),
     };
+    Ok(Matched { devices: meant(links, &matches, known), no_drivers })
+}
+
+/// Those links that are meant, with the places of those that mean each.
+fn meant(
+    links: Vec<LinkRecord>,
+    matches: &[&Match],
+    drivers: &Drivers,
+) -> Vec<(LinkRecord, Vec<usize>)> {
     let of = |link: LinkRecord| {
-        let driver = sysfs.as_ref().and_then(|sysfs| sysfs.driver(&link.name));
-        let driver = driver.or_else(|| link.kind.clone());
-        let fits = |(at, it): (usize, &&Match)| it.fits(&link, driver.as_deref()).then_some(at);
+        let driver = drivers.get(&link.ifindex).or(link.kind.as_ref());
+        let fits = |(at, it): (usize, &&Match)| {
+            it.fits(&link, driver.map(String::as_str)).then_some(at)
+        };
         let meant: Vec<usize> = matches.iter().enumerate().filter_map(fits).collect();
         (link, meant)
     };
-    Ok(links.into_iter().map(of).filter(|(_, meant)| !meant.is_empty()).collect())
+    links.into_iter().map(of).filter(|(_, meant)| !meant.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -147,6 +177,21 @@ mod tests {
         let mac = Match { mac: Match::read_mac("02-00-00-00-00-09"), ..Match::default() };
         assert!(mac.fits(&link("eth0"), None), "the one that it was built with");
         assert!(!Match { mac: Some([2; 6]), ..Match::default() }.fits(&link("eth0"), None));
+    }
+
+    #[test]
+    fn without_sysfs_a_device_is_found_by_what_is_known_of_it() {
+        let by_name = Match { name: Some("eth0".into()), ..Match::default() };
+        let by_driver = Match { driver: Some("igb".into()), ..Match::default() };
+        let by_kind = Match { driver: Some("veth".into()), ..Match::default() };
+        let veth = LinkRecord { ifindex: 3, kind: Some("veth".into()), ..link("va") };
+        let places = |known: &Drivers| {
+            let links = vec![link("eth0"), veth.clone()];
+            let found = meant(links, &[&by_name, &by_driver, &by_kind], known);
+            found.into_iter().map(|(link, meant)| (link.ifindex, meant)).collect::<Vec<_>>()
+        };
+        assert_eq!(places(&Drivers::new()), [(2, vec![0]), (3, vec![2])]);
+        assert_eq!(places(&Drivers::from([(2, "igb".into())])), [(2, vec![0, 1]), (3, vec![2])]);
     }
 
     #[test]

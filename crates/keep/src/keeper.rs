@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 use napkin_kernel::process::Process;
 use napkin_kernel::shell;
 use napkin_kernel::sysfs::Sysfs;
-use napkin_linux::apply::{ApplyError, BackendError, HeldDevice, Linux};
+use napkin_linux::apply::{ApplyError, Backend, BackendError, HeldDevice, Linux, Target};
 use napkin_linux::journal::{Found as Changed, JournalError, Lock, Store};
+use napkin_linux::process_change::ProcessChange;
 use napkin_os::signals::Signals;
 use thiserror::Error;
 
 use crate::corrections::{Corrections, PAUSE};
-use crate::device_match::matched;
+use crate::device_match::{Drivers, Matched, matched};
 use crate::directory::{Directory, DirectoryError, Found};
 use crate::event::Event;
 use crate::guards::Guards;
@@ -83,6 +84,10 @@ pub struct Keeper {
     watch: Watch,
     found: Found,
     held: Vec<HeldDevice>,
+    /// As sysfs told them last.
+    drivers: Drivers,
+    /// The ifindexes of the devices that are wished of, as of the last look.
+    meant: BTreeSet<u32>,
     /// Whether the last look found a device that another napkin has.
     locked: bool,
     /// Of wishes with a unit.
@@ -121,6 +126,8 @@ impl Keeper {
             watch,
             found: Found::default(),
             held: Vec::new(),
+            drivers: Drivers::new(),
+            meant: BTreeSet::new(),
             locked: false,
             programs: Vec::new(),
             guards: Guards::default(),
@@ -169,7 +176,11 @@ impl Keeper {
             while self.look(tell) {}
             self.look_at_programs(true, tell);
             if !ready {
-                for left in left_before(&self.store) {
+                let (meant, backend) = (&self.meant, &mut self.backend);
+                let mut is_left = |ifindex: u32, identity: Option<u64>| {
+                    !meant.contains(&ifindex) && is_here(backend, ifindex, identity)
+                };
+                for left in left_before(&self.store, &mut is_left) {
                     tell(&Event::Problem(left));
                 }
             }
@@ -254,8 +265,8 @@ impl Keeper {
         let mut meant_devices = BTreeSet::new();
         let mut meant_wishes = BTreeSet::new();
         self.locked = false;
-        match matched(self.found.wishes.iter().map(|wish| &wish.device)) {
-            Ok(devices) => {
+        match matched(self.found.wishes.iter().map(|wish| &wish.device), &mut self.drivers) {
+            Ok(Matched { devices, no_drivers }) => {
                 for (link, meant) in devices {
                     meant_devices.insert(link.ifindex);
                     meant_wishes.extend(meant.iter().copied());
@@ -280,6 +291,9 @@ impl Keeper {
                     }
                 }
                 for (at, wish) in self.found.wishes.iter().enumerate() {
+                    if no_drivers.is_some() && wish.device.driver.is_some() {
+                        continue;
+                    }
                     if !meant_wishes.contains(&at) {
                         let (name, place) = (&wish.name, wish.place());
                         problems.insert(format!(
@@ -288,14 +302,22 @@ impl Keeper {
                         ));
                     }
                 }
+                // The other wishes are held all the same, and so are devices whose driver was known before.
+                let why = |error: BackendError| format!("wishes by driver: no other is found: {error}");
+                problems.extend(no_drivers.map(why));
                 self.let_go(&meant_devices, &mut problems, tell);
+                self.meant = meant_devices;
             }
             Err(error) => {
                 problems.insert(format!("the devices cannot be listed: {error}"));
             }
         }
         self.meant_programs(&mut files, &mut problems, tell);
-        let new = self.watch.follow(&files);
+        let mut new = self.watch.follow(&files);
+        if self.watch.wishes_again() {
+            self.reload(true, tell);
+            new = true;
+        }
         problems.extend(self.watch.unfollowed().cloned());
         self.told_problems(problems, tell);
         let fight = self.corrections.count(corrected.is_some());
@@ -390,8 +412,10 @@ impl Keeper {
 
 /// What an earlier napkin has changed in this network namespace that nobody holds: a sentence for each device
 /// and each process. A keeper that was killed may have changed it for a wish that is no longer there; or it
-/// was applied for good, which the journal does not tell apart.
-fn left_before(store: &Store) -> Vec<String> {
+/// was applied for good, which the journal does not tell apart. `is_left` says of a device, by its ifindex and
+/// identity, whether it is here and nothing is wished of it: of others the keeper puts back what is surplus
+/// itself, or it went with them.
+fn left_before(store: &Store, is_left: &mut dyn FnMut(u32, Option<u64>) -> bool) -> Vec<String> {
     let found = match store.survey() {
         Ok(found) => found,
         Err(error) => return vec![error.to_string()],
@@ -399,8 +423,9 @@ fn left_before(store: &Store) -> Vec<String> {
     let left = |found: Changed| {
         let (what, restore) = match found {
             Changed::Device(journal) => {
-                let held = store.holder(journal.ifindex(), journal.identity()).is_some();
-                if held || journal.records().is_empty() {
+                let (ifindex, identity) = (journal.ifindex(), journal.identity());
+                let held = store.holder(ifindex, identity).is_some();
+                if held || journal.records().is_empty() || !is_left(ifindex, identity) {
                     return None;
                 }
                 (journal.ifname().to_owned(), format!(" {}", shell::dev(journal.ifname())))
@@ -408,7 +433,12 @@ fn left_before(store: &Store) -> Vec<String> {
             Changed::Process(journal) => {
                 let (pid, start_time) = journal.process();
                 let held = store.process_holder(pid, start_time).is_some();
-                if held || journal.is_elsewhere() || Process::reopen(pid, start_time).is_err() {
+                let gone = journal.is_elsewhere() || Process::reopen(pid, start_time).is_err();
+                // What a program had set itself as it was wished is written down as well.
+                let changed = |record: &Vec<ProcessChange>| {
+                    record.first().is_some_and(ProcessChange::is_change)
+                };
+                if held || gone || !journal.records().iter().any(changed) {
                     return None;
                 }
                 (format!("process {pid}"), String::new())
@@ -421,6 +451,12 @@ fn left_before(store: &Store) -> Vec<String> {
         ))
     };
     found.into_iter().filter_map(left).collect()
+}
+
+/// Whether the device with this ifindex is here, and the same one as far as that can be told.
+fn is_here(backend: &mut Linux, ifindex: u32, identity: Option<u64>) -> bool {
+    let at = backend.look(Target::Index(ifindex));
+    at.is_ok_and(|at| identity.zip(at.identity).is_none_or(|(left, there)| left == there))
 }
 
 /// `SIGHUP`: read the wishes again.
@@ -442,15 +478,19 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("napkin-left-{}", std::process::id()));
         let namespace = Identity { cookie: Some(1), inode: 1 };
         let store = Store::at(directory.clone(), "this boot".into(), namespace);
-        assert_eq!(left_before(&store), [""; 0]);
+        let left = |is_left: bool| left_before(&store, &mut |_, _| is_left);
+        assert_eq!(left(true), [""; 0]);
         let spot = Spot { place: Place::Device(Setting::GroFlushTimeout), napi_id: None };
         let mut journal = store.device(7, "va", Some(700)).expect("readable");
         let [old, new] = [0, 20_000].map(Value::Number);
         journal.before(&spot, &old, &new).expect("written");
-        let told = left_before(&store);
+        assert_eq!(left(false), [""; 0], "it is gone, or a wish means it");
+        let told = left_before(&store, &mut |ifindex, identity| {
+            (ifindex, identity) == (7, Some(700))
+        });
         assert!(matches!(&told[..], [it] if it.contains("napkin restore --dev va")), "{told:?}");
         let lock = store.lock(7, "va", Some(700)).expect("nobody has it");
-        assert_eq!(left_before(&store), [""; 0]);
+        assert_eq!(left(true), [""; 0]);
         drop(lock);
         let _ = std::fs::remove_dir_all(directory);
     }

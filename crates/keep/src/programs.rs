@@ -123,7 +123,8 @@ impl Programs {
             // A keeper that was killed: what it set would be taken for the program's own.
             if let Ok(process) = Process::open(pid) {
                 let left = restore_left(&self.store, pid, process.start_time());
-                if !left.changes.is_empty() {
+                // Tried again, the same is put back again: it was told the first time.
+                if !left.changes.is_empty() && before.is_none() {
                     let what =
                         format!("what an earlier napkin left in process {pid} is put back first");
                     tell(format!("{} ({}): {what}", self.name, self.unit));

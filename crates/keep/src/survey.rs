@@ -9,7 +9,7 @@ use napkin_os::rights::Right;
 use serde::Serialize;
 
 use crate::assign::assign;
-use crate::device_match::matched;
+use crate::device_match::{Drivers, Matched, matched};
 use crate::directory::{Directory, Found};
 use crate::parse::BadFile;
 use crate::wish::Wish;
@@ -79,12 +79,17 @@ pub struct Standing {
     pub wish: Wish,
     /// The devices that it means; none: it waits for one.
     pub devices: Vec<OnDevice>,
+    /// Why it is not known which devices it means by their driver, so that there may be more.
+    pub unknown: Option<String>,
 }
 
 impl Standing {
     /// How it is on all of its devices: the worst of them.
     pub fn state(&self) -> State {
-        self.devices.iter().map(OnDevice::state).max().unwrap_or(State::NotHeld)
+        // Of a device that may be meant nobody knows whether it is in force there.
+        let least = if self.unknown.is_some() { State::NotHeld } else { State::Held };
+        let worst = self.devices.iter().map(OnDevice::state).max().unwrap_or(State::NotHeld);
+        worst.max(least)
     }
 
     /// Whether nothing speaks against it here: it is held, or will be once a device is up and somebody
@@ -123,10 +128,10 @@ impl Standing {
 
     /// Why it is not in force, a sentence for each reason.
     pub fn why(&self) -> Vec<String> {
-        if self.devices.is_empty() {
+        if self.devices.is_empty() && self.unknown.is_none() {
             return vec![format!("no device here is {}", self.wish.device)];
         }
-        self.devices.iter().flat_map(OnDevice::why).collect()
+        self.unknown.iter().cloned().chain(self.devices.iter().flat_map(OnDevice::why)).collect()
     }
 }
 
@@ -217,9 +222,15 @@ impl Survey {
 const AGAIN: Duration = Duration::from_millis(50);
 
 fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
-    let mut standings: Vec<Standing> =
-        all.iter().map(|wish| Standing { wish: wish.clone(), devices: vec![] }).collect();
-    let devices = matched(all.iter().map(|wish| &wish.device))?;
+    let Matched { devices, no_drivers } =
+        matched(all.iter().map(|wish| &wish.device), &mut Drivers::new())?;
+    let standing = |wish: &Wish| {
+        let why = no_drivers.as_ref().filter(|_| wish.device.driver.is_some());
+        let unknown =
+            why.map(|error| format!("which devices are {} is not known: {error}", wish.device));
+        Standing { wish: wish.clone(), devices: vec![], unknown }
+    };
+    let mut standings: Vec<Standing> = all.iter().map(standing).collect();
     // The kernel is not asked for anything where nothing is wished of it.
     if devices.is_empty() {
         return Ok(standings);
@@ -269,7 +280,7 @@ mod tests {
         let said = |unit: &str| {
             let text = format!("policy = \"suspend20\"\n{unit}\n[match]\nname = \"eth0\"\n");
             let wish = Wish::parse(Path::new("/etc/napkin/a.toml"), &text).expect("a wish");
-            Standing { wish, devices: vec![] }.programs(None)
+            Standing { wish, devices: vec![], unknown: None }.programs(None)
         };
         assert_eq!(said(""), [""; 0]);
         let unit = said("unit = \"napkin-none.service\"");

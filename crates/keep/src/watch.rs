@@ -63,6 +63,8 @@ pub struct Watch {
     unfollowed: Option<String>,
     /// The same of the directory of wishes.
     unfollowed_wishes: Option<String>,
+    /// Whether that is watched again since a time in which it could not be.
+    again: bool,
 }
 
 impl Watch {
@@ -83,6 +85,7 @@ impl Watch {
             directory,
             unfollowed: None,
             unfollowed_wishes: None,
+            again: false,
         };
         watch.directory();
         Ok(watch)
@@ -93,9 +96,15 @@ impl Watch {
         self.notices.missing()
     }
 
-    /// Whose changes nobody notices until the next look, a sentence for each.
+    /// Whose changes nobody notices until something else leads to a look, a sentence for each.
     pub fn unfollowed(&self) -> impl Iterator<Item = &String> {
         self.unfollowed_wishes.iter().chain(&self.unfollowed)
+    }
+
+    /// Whether the directory of wishes could not be watched and is so again, since this was asked last: it has to
+    /// be read, as nothing tells of what was written meanwhile.
+    pub fn wishes_again(&mut self) -> bool {
+        std::mem::take(&mut self.again)
     }
 
     /// Watches the directory of wishes, or, while there is none, the one in which it is to be made.
@@ -116,6 +125,7 @@ impl Watch {
         }
         let own = inotify::add_watch(&self.wishes, &self.directory, changes).err();
         let failed = failed.or(own.filter(|errno| *errno != Errno::NOENT));
+        self.again |= self.unfollowed_wishes.is_some() && failed.is_none();
         self.unfollowed_wishes = failed.map(|errno| unfollowed(&self.directory, errno));
     }
 
@@ -156,29 +166,23 @@ impl Watch {
         let mut followed = BTreeMap::new();
         let mut new = false;
         for (path, follow) in paths {
-            // One that has gone is told of by others.
-            let Ok(file) = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-            else {
-                continue;
-            };
             let flags = match follow {
                 Follow::Writes => WatchFlags::MODIFY,
                 Follow::Made => WatchFlags::CREATE,
                 Follow::Removed => WatchFlags::DELETE,
             };
-            // By the descriptor, so that it is the file that is kept open.
-            let same = format!("/proc/self/fd/{}", file.as_raw_fd());
-            let watch = match inotify::add_watch(&self.files, same, flags) {
-                Ok(watch) => watch,
-                Err(Errno::NOENT) => continue,
-                Err(errno) => {
-                    // As when others have all the watches that there are: what is in force stays so.
-                    self.unfollowed.get_or_insert_with(|| unfollowed(path, errno));
-                    continue;
+            match watched(&self.files, path, flags) {
+                Ok((watch, file)) => {
+                    new |= !self.followed.contains_key(&watch);
+                    followed.insert(watch, file);
                 }
-            };
-            new |= !self.followed.contains_key(&watch);
-            followed.insert(watch, file);
+                // One that has gone is told of by others.
+                Err(Errno::NOENT) => {}
+                // As when others have all the watches that there are: what is in force stays so.
+                Err(errno) => {
+                    self.unfollowed.get_or_insert_with(|| unfollowed(path, errno));
+                }
+            }
         }
         for watch in self.followed.keys().filter(|watch| !followed.contains_key(watch)) {
             // It may have gone with its file.
@@ -189,15 +193,25 @@ impl Watch {
     }
 }
 
+/// Opens a file and watches it.
+fn watched(inotify: &OwnedFd, path: &Path, flags: WatchFlags) -> Result<(i32, OwnedFd), Errno> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // By the descriptor, so that it is the file that is kept open.
+    let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok((inotify::add_watch(inotify, same, flags)?, file))
+}
+
 /// That a file is not watched. Others are not for the same reason, as a rule.
 fn unfollowed(path: &Path, errno: Errno) -> String {
     let advice = match errno {
         Errno::NOSPC => " (sysctl fs.inotify.max_user_watches)",
+        Errno::MFILE => " (ulimit -n)",
+        Errno::NFILE => " (sysctl fs.file-max)",
         _ => "",
     };
     format!(
-        "{}, and perhaps others: changes are seen at the next look only, as it cannot be watched: \
-         {}{advice}",
+        "{}, and perhaps others: changes are seen only when something else leads to a look, as it cannot be \
+         watched: {}{advice}",
         path.display(),
         io::Error::from(errno)
     )

@@ -9,7 +9,7 @@ use napkin_os::sched::CpuList;
 use napkin_policy::Policy;
 use toml_edit::Value;
 
-use crate::device_match::{Match, matched};
+use crate::device_match::{Drivers, Match, Matched, matched};
 use crate::unit::Unit;
 
 /// The longest name of a wish, which is its file's name without `.toml`.
@@ -88,11 +88,15 @@ impl Wish {
     /// Devices here that are meant and carry what the policy can delay.
     ///
     /// # Errors
-    /// If the kernel does not answer.
+    /// If the kernel does not answer, or sysfs does not say which devices have the driver that is meant.
     pub fn risks(&self) -> Result<Vec<(String, Lifeline)>, BackendError> {
         let mut risks = Vec::new();
         if can_delay(&self.policy) {
-            for (link, _) in matched([&self.device])? {
+            let Matched { devices, no_drivers } = matched([&self.device], &mut Drivers::new())?;
+            if let Some(error) = no_drivers {
+                return Err(error);
+            }
+            for (link, _) in devices {
                 let found = lifelines(&link.name)?.into_iter();
                 risks.extend(found.map(|lifeline| (link.name.clone(), lifeline)));
             }

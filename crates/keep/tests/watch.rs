@@ -67,6 +67,28 @@ fn a_file_that_cannot_be_watched_is_told_of_and_the_others_are_watched() {
     paths.remove(&closed);
     assert!(!watch.follow(&paths));
     assert_eq!(watch.unfollowed().next(), None, "it is over");
+    watch.follow(&[(directory.join("none"), Follow::Writes)].into());
+    assert_eq!(watch.unfollowed().next(), None, "others tell of what has gone");
+    watch.follow(&[(open.join("below"), Follow::Writes)].into());
+    assert_eq!(watch.unfollowed().count(), 1, "it cannot be opened");
+    let _ = fs::remove_dir_all(&directory);
+}
+
+#[test]
+fn wishes_are_to_be_read_once_their_directory_can_be_watched_again() {
+    let directory = std::env::temp_dir().join(format!("napkin-again-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a directory");
+    fs::set_permissions(&directory, Permissions::from_mode(0o0)).expect("its owner's");
+    // Root may watch it all the same.
+    let refused = fs::read_dir(&directory).is_err();
+    let mut watch = Watch::open(&directory).expect("it listens");
+    assert_eq!(watch.unfollowed().count(), usize::from(refused));
+    watch.follow(&BTreeMap::new());
+    assert!(!watch.wishes_again(), "it still cannot be watched, or always could");
+    fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("its owner's");
+    watch.follow(&BTreeMap::new());
+    assert_eq!(watch.wishes_again(), refused);
+    assert!(!watch.wishes_again(), "it was told");
     let _ = fs::remove_dir_all(&directory);
 }
 

@@ -143,7 +143,7 @@ impl Route {
     /// as long as `net.ipv4.nexthop_compat_mode` is on, as it is by default.
     ///
     /// # Errors
-    /// Also where there are so many routes, some hundreds of thousands, that they are not read.
+    /// Also where there are so many routes that the kernel does not list them all within 5 s.
     pub fn defaults(&mut self) -> Result<Vec<u32>, NetlinkError> {
         let body = Body::new().header(&[0; RTMSG]);
         let what = format_args!("listing the routes");

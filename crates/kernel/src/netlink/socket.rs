@@ -21,7 +21,8 @@ use napkin_os::rights::Right;
 
 /// The longest wait for one reply.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is kept of one reply: some ten thousand devices with all of their attributes.
+/// The longest messages of one reply of which something is kept, in bytes together: some ten thousand
+/// devices with all of their attributes.
 const LONGEST_REPLY: usize = 32 << 20;
 /// The buffer for one datagram. The kernel fills up to 32 KiB of it in a dump.
 const DATAGRAM: usize = 64 << 10;
@@ -214,7 +215,8 @@ pub(super) struct Reply<'a, T> {
     port: u32,
     parse: Parse<'a, T>,
     records: Vec<T>,
-    received: usize,
+    /// Bytes of the messages of which there are records.
+    kept: usize,
     /// The list changed while it was written, or a part of it is lost.
     changed: bool,
     complete: bool,
@@ -230,7 +232,7 @@ impl<'a, T> Reply<'a, T> {
             port,
             parse,
             records: Vec::new(),
-            received: 0,
+            kept: 0,
             changed: false,
             complete: false,
             fault: None,
@@ -274,18 +276,24 @@ impl<'a, T> Reply<'a, T> {
             }
             _ if self.fault.is_some() => {}
             _ => {
-                self.received = self.received.saturating_add(HEADER + body.len());
-                if self.received > LONGEST_REPLY {
-                    self.records = Vec::new();
-                    self.fault(Fault::TooLarge);
-                    return;
-                }
                 match (self.parse)(kind, body) {
-                    Ok(Some(record)) => self.records.push(record),
+                    Ok(Some(record)) => self.keep(record, HEADER + body.len()),
+                    // It takes no memory: a router's few default routes are found among a million.
                     Ok(None) => {}
                     Err(Malformed(what)) => self.fault(Fault::Malformed(what)),
                 }
             }
+        }
+    }
+
+    /// Keeps what was read from a message of so many bytes, unless it is too much by now.
+    fn keep(&mut self, record: T, length: usize) {
+        self.kept = self.kept.saturating_add(length);
+        if self.kept > LONGEST_REPLY {
+            self.records = Vec::new();
+            self.fault(Fault::TooLarge);
+        } else {
+            self.records.push(record);
         }
     }
 
@@ -430,13 +438,35 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_reply_without_an_end_is_cut_off_and_let_go() {
+    /// One of sequence number 3, to port 9.
+    fn long() -> Vec<u8> {
         let mut message = vec![0; 60_000];
         message[..4].copy_from_slice(&60_000_u32.to_ne_bytes());
         message[4] = 16;
         message[8] = 3;
         message[12] = 9;
+        message
+    }
+
+    #[test]
+    fn what_is_skipped_of_a_reply_makes_it_no_longer() {
+        let mut messages = 0;
+        let mut parse = |_: u16, _: &[u8]| {
+            messages += 1;
+            Ok((messages % 500 == 1).then_some(messages))
+        };
+        let mut reply = Reply::new(3, 9, &mut parse);
+        let message = long();
+        for _ in 0..=LONGEST_REPLY / 60_000 {
+            reply.datagram(&message);
+        }
+        reply.datagram(&done(9));
+        assert_eq!(reply.result(format_args!("a test")), Ok((vec![1, 501], false)));
+    }
+
+    #[test]
+    fn a_reply_without_an_end_is_cut_off_and_let_go() {
+        let message = long();
         let mut parse = |_: u16, body: &[u8]| Ok(Some(body.len()));
         let mut reply = Reply::new(3, 9, &mut parse);
         for _ in 0..=LONGEST_REPLY / 60_000 {

@@ -163,7 +163,8 @@ fn write_down<W: Backend>(
 }
 
 /// A thread ends with its mode, and its CPUs, class and nice value with it. What somebody had given it is
-/// written down as a change to what a new thread has, so that it is given back.
+/// written down as a change to what a new thread has, so that it is given back: the nice value of a fair one
+/// alone, as none is part of other classes.
 fn remember_threads<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,

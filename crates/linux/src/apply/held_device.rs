@@ -19,7 +19,6 @@ use super::restored::DeviceRestored;
 use crate::journal::{Lock, Store, sole_writer};
 use crate::place::{Change, Place, Value};
 use napkin_kernel::settings::Setting;
-use napkin_os::sched::Class;
 
 /// A device whose lock is held; dropped, it is left as it is, and the journal knows.
 #[derive(Debug)]
@@ -127,7 +126,7 @@ impl HeldDevice {
         // A fair class may be given back to a thread that spins.
         let fair: BTreeSet<Place> = journal
             .located()
-            .filter(|(record, _)| record.before == Value::Class(Class::Fair))
+            .filter(|(record, _)| matches!(record.before, Value::Class(it) if it.is_fair()))
             .map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place).clone())
             .collect();
         // A place of a thread that is not there would be forgotten, as it goes with the thread; and

@@ -289,7 +289,7 @@ fn rank(place: &Place, value: &Value) -> u8 {
             Setting::IrqSuspendTimeout => 4,
             Setting::Threaded => 6,
         },
-        Place::ThreadClass(_) if *value == Value::Class(Class::Fair) => 5,
+        Place::ThreadClass(_) if matches!(value, Value::Class(it) if it.is_fair()) => 5,
         Place::ThreadCpus(_) => 7,
         Place::ThreadClass(_) => 8,
         Place::IrqCpus(_) => 9,

@@ -21,8 +21,10 @@ use crate::place::Place;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// There is nothing to place.
-    #[error("{ifname} has no instance that receives, or none of the CPUs is on")]
+    /// There is nothing to place, or its instances are others by now.
+    #[error(
+        "{ifname} has no instance that receives, or they were made anew meanwhile, or none of the CPUs is on"
+    )]
     Nothing {
         /// The device's name.
         ifname: String,
@@ -60,7 +62,8 @@ pub enum PlaceError {
 /// Moves a device's interrupts and threads, which irqbalance, where it runs, is told before to leave alone.
 ///
 /// # Errors
-/// If the instances are under several policies, irqbalance does not listen, or as [`apply`].
+/// If the instances are under several policies or were made anew since they were planned for, irqbalance does
+/// not listen, or as [`apply`].
 pub fn carry_out<B: Backend>(
     backend: &mut B,
     store: &Store,
@@ -76,6 +79,10 @@ pub fn carry_out<B: Backend>(
     let napis = placement.rows.iter().map(|row| row.napi).collect();
     let options = Options { cpus: placement.cpus(), napis, ..Options::default() };
     let at = backend.look(Target::Name(&ifname)).map_err(ApplyError::from)?;
+    // Of instances that were made anew since it was planned none would be moved, and nobody told so.
+    if placement.rows.iter().any(|row| at.device.napi(row.napi).is_none()) {
+        return Err(PlaceError::Nothing { ifname });
+    }
     let planned = plan(&policy, &at, backend.kernel(), &options).map_err(ApplyError::from)?;
     let placed = |place: &Place| matches!(place, Place::IrqCpus(_) | Place::ThreadCpus(_));
     if !planned.changes.iter().all(|change| placed(&change.place)) {

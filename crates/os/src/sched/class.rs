@@ -4,6 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A scheduling class.
+///
+/// A thread has a nice value in every class, which is told and set of the fair ones alone. So one that was
+/// made nice and then put into another class (`renice -20`, `chrt -f 50`) is told by that class, and if it is
+/// made [`Fair`](Class::Fair) or [`Nice`](Class::Nice) it loses the nice value that it had beside it: who
+/// gives the class back does not know of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Class {
     /// `SCHED_OTHER`, nice 0.
@@ -11,7 +16,7 @@ pub enum Class {
     Fair,
     /// `SCHED_OTHER` with another nice value, from -20 to 19, never 0.
     Nice(i8),
-    /// `SCHED_BATCH`: fair, for work that nobody waits for. How nice it is stays as it is.
+    /// `SCHED_BATCH`: fair, for work that nobody waits for. Who is put into it stays as nice as it was.
     Batch,
     /// `SCHED_IDLE`: what is left by all others.
     Idle,

@@ -173,7 +173,8 @@ pub fn left_of(cpus: &[usize], on: &[usize]) -> Vec<usize> {
 /// Puts a thread (`None`: the calling one) into a class, with the nice value that is part of it.
 ///
 /// # Errors
-/// Without the right to real-time priority or to a lower nice value, and for [`Class::Other`].
+/// Without the right to real-time priority, and for [`Class::Other`]: then it stays as it was. Without the
+/// right to a lower nice value it is in the class all the same, as nice as it was.
 pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
     let Some((policy, priority)) = class.policy() else {
         return Err(SchedError::Opaque { class });
@@ -182,11 +183,7 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
         Class::Fifo(priority) | Class::Rr(priority) => SchedError::RealTime { priority, source },
         _ => SchedError::Class { source },
     };
-    if let Some(nice) = class.nice() {
-        // First, as the class keeps it: where it is refused, the thread stays as it was.
-        let pid = id(thread).map_err(refused)?;
-        setpriority_process(pid, nice.into()).map_err(refused)?;
-    }
+    let pid = id(thread).map_err(refused)?;
     let thread = number(thread).map_err(refused)?;
     // SAFETY: the call takes a number and returns one.
     let now = unsafe { libc::sched_getscheduler(thread) };
@@ -197,7 +194,15 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
     param.sched_priority = i32::from(priority);
     // SAFETY: the pointer is to a live `sched_param`; the call reads it and nothing else.
     let result = unsafe { libc::sched_setscheduler(thread, policy | reset, &raw const param) };
-    if result == 0 { Ok(()) } else { Err(refused(last_error())) }
+    if result != 0 {
+        return Err(refused(last_error()));
+    }
+    let Some(nice) = class.nice().map(i32::from) else { return Ok(()) };
+    // After the class: giving up real-time takes no right, being nicer to oneself does.
+    match setpriority_process(pid, nice) {
+        Err(source) if getpriority_process(pid) != Ok(nice) => Err(refused(source)),
+        _ => Ok(()),
+    }
 }
 
 /// The CPUs on which a thread (`None`: the calling one) may run, in order.
@@ -304,6 +309,18 @@ mod tests {
             });
             assert_eq!(told.join().expect("no panic"), class);
         }
+    }
+
+    #[test]
+    fn a_class_is_given_up_also_where_the_nice_value_is_refused() {
+        let told = std::thread::spawn(|| {
+            classify(None, Class::Nice(19)).expect("it takes no right");
+            classify(None, Class::Batch).expect("it takes no right");
+            let set = classify(None, Class::Fair);
+            (set.is_ok(), class(None).expect("it lives"))
+        });
+        let (may, now) = told.join().expect("no panic");
+        assert_eq!(now, if may { Class::Fair } else { Class::Nice(19) });
     }
 
     #[test]

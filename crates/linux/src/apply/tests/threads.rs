@@ -86,6 +86,21 @@ fn a_thread_that_is_made_again_is_as_nice_as_the_one_before() {
 }
 
 #[test]
+fn a_thread_that_spun_and_was_nice_gives_up_real_time_before_it_spins_again() {
+    let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Nice(-20)));
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(2));
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
+    let class = &backend.everything()[&(7, Place::ThreadClass(queue(0)))];
+    assert_eq!(*class, Value::Class(Class::Fifo(10)));
+    // The fake refuses to let a real-time thread spin at any time.
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!(backend.everything(), original);
+}
+
+#[test]
 fn a_thread_in_use_that_somebody_has_placed_since_is_told_once() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
