@@ -137,9 +137,8 @@ fn meant(
 ) -> Vec<(LinkRecord, Vec<usize>)> {
     let of = |link: LinkRecord| {
         let driver = drivers.get(&link.ifindex).or(link.kind.as_ref());
-        let fits = |(at, it): (usize, &&Match)| {
-            it.fits(&link, driver.map(String::as_str)).then_some(at)
-        };
+        let fits =
+            |(at, it): (usize, &&Match)| it.fits(&link, driver.map(String::as_str)).then_some(at);
         let meant: Vec<usize> = matches.iter().enumerate().filter_map(fits).collect();
         (link, meant)
     };

@@ -303,7 +303,8 @@ impl Keeper {
                     }
                 }
                 // The other wishes are held all the same, and so are devices whose driver was known before.
-                let why = |error: BackendError| format!("wishes by driver: no other is found: {error}");
+                let why =
+                    |error: BackendError| format!("wishes by driver: no other is found: {error}");
                 problems.extend(no_drivers.map(why));
                 self.let_go(&meant_devices, &mut problems, tell);
                 self.meant = meant_devices;
@@ -485,9 +486,8 @@ mod tests {
         let [old, new] = [0, 20_000].map(Value::Number);
         journal.before(&spot, &old, &new).expect("written");
         assert_eq!(left(false), [""; 0], "it is gone, or a wish means it");
-        let told = left_before(&store, &mut |ifindex, identity| {
-            (ifindex, identity) == (7, Some(700))
-        });
+        let told =
+            left_before(&store, &mut |ifindex, identity| (ifindex, identity) == (7, Some(700)));
         assert!(matches!(&told[..], [it] if it.contains("napkin restore --dev va")), "{told:?}");
         let lock = store.lock(7, "va", Some(700)).expect("nobody has it");
         assert_eq!(left(true), [""; 0]);
