@@ -91,7 +91,7 @@ pub fn changes(places: impl IntoIterator<Item = (Place, Value)>, at: &Snapshot) 
         .map(|(place, new)| Change { old: at.values.get(&place).cloned(), place, new })
         .filter(|change| change.old.as_ref() != Some(&change.new))
         .collect();
-    sort(&mut changes, |change| (&change.place, &change.new));
+    sort(&mut changes, |change| (&change.place, &change.new, change.old.as_ref()));
     changes
 }
 
@@ -270,15 +270,20 @@ fn cpu_of(instance: &Instance, cpus: &[usize]) -> Option<usize> {
 ///
 /// Timeouts come before the count that brings them into force, and the count is off before them.
 /// Suspension needs deferral, so it comes last and goes first. A thread gives up real-time before
-/// it may spin, and gets a CPU and a class when it is there.
-pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value)) {
+/// it may spin, and gets a CPU and a class when it is there. `of` gives the place, its value to come, and that
+/// which it takes the place of, if there is one.
+pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value, Option<&Value>)) {
     writes.sort_by_cached_key(|write| {
-        let (place, value) = of(write);
-        (place.instance().cloned(), rank(place, value))
+        let (place, value, from) = of(write);
+        (place.instance().cloned(), rank(place, value, from))
     });
 }
 
-fn rank(place: &Place, value: &Value) -> u8 {
+fn rank(place: &Place, value: &Value, from: Option<&Value>) -> u8 {
+    let fair = |value: &Value| matches!(value, Value::Class(it) if it.is_fair());
+    // A nice one that another fair one stood in for is given to a thread that was made anew.
+    let given_up =
+        *value == Value::Class(Class::Fair) || fair(value) && from.is_some_and(|it| !fair(it));
     let off = *value == Value::Number(0);
     match place {
         Place::Napi(_, setting) | Place::Device(setting) => match setting {
@@ -289,7 +294,7 @@ fn rank(place: &Place, value: &Value) -> u8 {
             Setting::IrqSuspendTimeout => 4,
             Setting::Threaded => 6,
         },
-        Place::ThreadClass(_) if matches!(value, Value::Class(it) if it.is_fair()) => 5,
+        Place::ThreadClass(_) if given_up => 5,
         Place::ThreadCpus(_) => 7,
         Place::ThreadClass(_) => 8,
         Place::IrqCpus(_) => 9,

@@ -294,7 +294,7 @@ pub(super) fn put_back<W: Backend>(
         .map(|(at, (record, now))| (at, *record, place(record, *now), now.is_some()))
         .filter(|(at, _, place, _)| !left[*at] && !ending.holds(place))
         .collect();
-    sort(&mut all, |(_, record, place, _)| (place, &record.before));
+    sort(&mut all, |(_, record, place, _)| (place, &record.before, Some(&record.set)));
     for (number, record, place, there) in all {
         let now = match if there { backend.read(at, place) } else { Ok(None) } {
             Ok(now) => now,

@@ -32,7 +32,7 @@ pub(super) fn undo<W: Backend>(
         let place = now.map_or_else(|| spot.place.clone(), |now| now.place);
         back.extend(change.old.as_ref().map(|old| (spot, place, there, old, &change.new)));
     }
-    sort(&mut back, |(_, place, _, old, _)| (place, old));
+    sort(&mut back, |(_, place, _, old, new)| (place, old, Some(new)));
     let mut undone: Vec<(Spot, &Value)> = Vec::new();
     for (spot, place, there, old, new) in back {
         let place = &place;
