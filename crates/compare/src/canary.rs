@@ -14,7 +14,7 @@ use napkin_os::signals::Signals;
 
 use crate::error::CompareError;
 use crate::guard::{Bound, Condition, Guard, Reference};
-use crate::lookout::{Lookout, ON, TICK, off};
+use crate::monitor::{ON, SliceMonitor, TICK, off};
 use crate::service::{Service, napi_ids, netns, probe};
 
 /// How long it is looked at what is there before the change.
@@ -79,7 +79,7 @@ impl Canary {
         let absolute =
             matches!(canary.guard, Guard::Condition(Condition::Rate(Bound::Absolute(_))));
         if !canary.others && !absolute && !probe.tells_apart() {
-            return Err(CompareError::Option(format!(
+            return Err(CompareError::Usage(format!(
                 "{}: name the service by --pid: {}",
                 canary.guard,
                 probe.notes().join("; ")
@@ -92,7 +92,7 @@ impl Canary {
         canary.reference = Reference { whole: whole(&reading, canary.others), answers_per_s };
         canary.probe = Some(probe);
         if canary.guard.lacks(&canary.reference) {
-            return Err(CompareError::Option(format!(
+            return Err(CompareError::Usage(format!(
                 "{}: no request came through {ifname} and was answered in {} s before the change, so there \
                  is nothing to compare with: give a time or a rate, as in 'p99<500us', or a command",
                 canary.guard,
@@ -129,14 +129,14 @@ impl Canary {
         let began = Instant::now();
         let off = off(self.reference.answers_per_s).min(OFF);
         let (napi_ids, others) = (self.napi_ids.clone(), self.others);
-        let mut lookout = Lookout::new(Some(&self.guard), &self.reference);
+        let mut monitor = SliceMonitor::new(Some(&self.guard), &self.reference);
         loop {
             if let Some(probe) = &mut self.probe
                 && began.elapsed() >= CHANGE
             {
-                lookout.look(probe, &napi_ids, off)?;
+                monitor.look(probe, &napi_ids, off)?;
             }
-            let broken = lookout.broken(policy, 0, signals, |it| whole(it, others));
+            let broken = monitor.broken(policy, 0, signals, |it| whole(it, others));
             let broken = broken.map_err(|error| CompareError::System {
                 what: "the guard's command cannot be run",
                 error,
@@ -169,13 +169,13 @@ fn timed() -> Result<Options, CompareError> {
     let what = "the ports on which anybody serves cannot be listed";
     let ports = listening::ports().map_err(|error| CompareError::System { what, error })?;
     if ports.is_empty() {
-        return Err(CompareError::Option(
+        return Err(CompareError::Usage(
             "nobody serves in this network namespace, so that no request can be timed: give a command as guard"
                 .into(),
         ));
     }
     if ports.len() > Options::MOST {
-        return Err(CompareError::Option(format!(
+        return Err(CompareError::Usage(format!(
             "{} ports are served on, and at most {} can be timed: name the service by --pid",
             ports.len(),
             Options::MOST

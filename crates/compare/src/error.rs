@@ -19,7 +19,7 @@ use thiserror::Error;
 pub enum CompareError {
     /// An option makes no sense.
     #[error("{0}")]
-    Option(String),
+    Usage(String),
     /// This kernel cannot do what a policy says.
     #[error(transparent)]
     Refused(#[from] Refusal),

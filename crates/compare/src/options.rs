@@ -51,7 +51,7 @@ impl Options {
     /// # Errors
     /// Which option makes no sense, and why.
     pub(crate) fn check(&self) -> Result<(), CompareError> {
-        let wrong = |why: String| Err(CompareError::Option(why));
+        let wrong = |why: String| Err(CompareError::Usage(why));
         if self.policies.len() < 2 {
             return wrong("one policy has nothing to be compared with: name two or more".into());
         }

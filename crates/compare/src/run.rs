@@ -18,7 +18,7 @@ use crate::command::{Measure, Running, number};
 use crate::error::CompareError;
 use crate::force::Force;
 use crate::guard::{Guard, Reference};
-use crate::lookout::{Lookout, ON, TICK, off};
+use crate::monitor::{ON, SliceMonitor, TICK, off};
 use crate::options::Options;
 use crate::report::{Report, Row};
 use crate::service::Service;
@@ -31,7 +31,7 @@ const CHANGE: Duration = Duration::from_millis(100);
 
 /// What is told while it lasts.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum CompareEvent<'a> {
     /// A slice begins: its policy.
     Slice(&'a str),
     /// A policy is out of the rest.
@@ -54,7 +54,7 @@ pub fn compare(
     service: &Service,
     options: &Options,
     signals: &Signals,
-    tell: &mut dyn FnMut(Told<'_>),
+    tell: &mut dyn FnMut(CompareEvent<'_>),
 ) -> Result<Report, CompareError> {
     options.check()?;
     let kernel = Kernel::probe();
@@ -83,7 +83,7 @@ pub fn compare(
         reference: Reference::default(),
         off: Duration::ZERO,
     };
-    tell(Told::Slice(&format!("{}, to begin with", options.policies[0].0)));
+    tell(CompareEvent::Slice(&format!("{}, to begin with", options.policies[0].0)));
     match run.first(&mut report)? {
         None => {}
         Some(End::Signal(signal)) => {
@@ -107,7 +107,7 @@ pub fn compare(
             continue;
         }
         let name = &options.policies[step.subject].0;
-        tell(Told::Slice(name));
+        tell(CompareEvent::Slice(name));
         let ran = run.slice(step.subject, step.repetition, options.slice, true, &mut report);
         match ran {
             Ok(Ran::Done(slice, _)) => {
@@ -119,7 +119,7 @@ pub fn compare(
                 break;
             }
             Ok(Ran::Ended(End::Broken(why))) => {
-                tell(Told::Out { name, why: &why });
+                tell(CompareEvent::Out { name, why: &why });
                 report.rows[step.subject].out = Some(why.clone());
                 let broken = Slice {
                     round: step.repetition,
@@ -179,7 +179,7 @@ impl Run<'_> {
             Ran::Done(slice, whole) => {
                 let answers_per_s = slice.answers_per_s.unwrap_or(0.0);
                 if whole.count() == 0 && self.options.measure.is_none() {
-                    return Err(CompareError::Option(format!(
+                    return Err(CompareError::Usage(format!(
                         "{} answered nothing in {:.1} s: what it is asked now is what is compared, so it \
                          must have its load (or give --measure CMD, which brings its own)",
                         self.service, slice.seconds
@@ -190,7 +190,7 @@ impl Run<'_> {
                 if let Some(guard) = &self.options.guard
                     && guard.lacks(&self.reference)
                 {
-                    return Err(CompareError::Option(format!(
+                    return Err(CompareError::Usage(format!(
                         "{guard}: {} answered nothing in {:.1} s before --measure, so there is nothing to \
                          compare with: give a time or a rate, as in 'p99<500us', or a command; or let it have \
                          a load before",
@@ -301,7 +301,7 @@ impl Run<'_> {
         if let Some(probe) = &mut self.probe {
             probe.resume()?;
         }
-        let mut lookout = Lookout::new(self.options.guard.as_ref(), &self.reference);
+        let mut monitor = SliceMonitor::new(self.options.guard.as_ref(), &self.reference);
         let mut window: Option<Window> = None;
         let mut measuring: Option<Running> = None;
         let fail = |error| CompareError::System { what: "a command cannot be run", error };
@@ -320,10 +320,10 @@ impl Run<'_> {
             {
                 // While the service settles all is timed, so that a guard is quick; then in turns.
                 let off = if window.is_some() { self.off } else { Duration::ZERO };
-                lookout.look(probe, &self.service.napi_ids(), off)?;
+                monitor.look(probe, &self.service.napi_ids(), off)?;
             }
             let whole = |reading: &Reading| reading.all().of(Part::Whole).clone();
-            if let Some(why) = lookout.broken(name, round, self.signals, whole).map_err(fail)? {
+            if let Some(why) = monitor.broken(name, round, self.signals, whole).map_err(fail)? {
                 return Ok(Ran::Ended(End::Broken(why)));
             }
             match (&mut measuring, measure) {
@@ -335,13 +335,13 @@ impl Run<'_> {
                         let Some(window) = window.take() else { break };
                         let probe = self.probe.as_ref();
                         let (slice, whole) =
-                            window.end(self.service, &device, probe, lookout.timed())?;
+                            window.end(self.service, &device, probe, monitor.timed())?;
                         return Ok(Ran::Done(Slice { measured: Some(measured), ..slice }, whole));
                     }
                 }
                 _ if window.is_none() && began.elapsed() >= self.options.settle => {
                     window = Some(Window::begin(self.service, &device, self.probe.as_ref())?);
-                    lookout.restart();
+                    monitor.restart();
                     if let Some(Measure { command, limit, .. }) = measure {
                         let start = Running::start(command, name, round, *limit, self.signals);
                         measuring = Some(start.map_err(fail)?);
@@ -364,10 +364,10 @@ impl Run<'_> {
             }
         }
         let Some(window) = window else {
-            return Err(CompareError::Option("a slice ended before it had settled".into()));
+            return Err(CompareError::Usage("a slice ended before it had settled".into()));
         };
         let probe = self.probe.as_ref();
-        let (slice, whole) = window.end(self.service, &device, probe, lookout.timed())?;
+        let (slice, whole) = window.end(self.service, &device, probe, monitor.timed())?;
         Ok(Ran::Done(slice, whole))
     }
 }

@@ -109,7 +109,7 @@ impl Service {
     pub(crate) fn may_guard(&self, guard: &Guard) -> Result<(), CompareError> {
         match self.not_timed() {
             Some(why) if matches!(guard, Guard::Condition(Condition::Rate(_))) => {
-                Err(CompareError::Option(format!("{guard}: {why}; give a percentile or a command")))
+                Err(CompareError::Usage(format!("{guard}: {why}; give a percentile or a command")))
             }
             _ => Ok(()),
         }

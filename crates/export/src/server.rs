@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use napkin_os::clock;
-use napkin_os::signals::{Came, Signals};
+use napkin_os::signals::{ReceivedSignal, Signals};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -50,7 +50,7 @@ impl Server {
     ///
     /// # Errors
     /// If the operating system cannot wait.
-    pub fn run(&mut self, signals: &Signals) -> Result<Came, ServerError> {
+    pub fn run(&mut self, signals: &Signals) -> Result<ReceivedSignal, ServerError> {
         let signal = signals.readable()?;
         loop {
             if let Some(came) = signals.wait(std::time::Duration::ZERO) {

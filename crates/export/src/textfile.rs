@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use napkin_os::clock;
-use napkin_os::signals::{Came, Signals};
+use napkin_os::signals::{ReceivedSignal, Signals};
 
 use crate::exporter::Exporter;
 use crate::format::Format;
@@ -84,7 +84,7 @@ impl TextFile {
         exporter: &mut Exporter,
         every: Duration,
         signals: &Signals,
-    ) -> io::Result<Came> {
+    ) -> io::Result<ReceivedSignal> {
         loop {
             match exporter.text(Format::Prometheus, clock::now()) {
                 Ok(text) => self.replace(&text)?,

@@ -26,7 +26,7 @@ use std::num::NonZeroU32;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use napkin_kernel::count::stopwatch::Watchmaker;
+use napkin_kernel::count::stopwatch::KernelTypes;
 use napkin_machine::profile::{Draft, Profile, ProfileError};
 use napkin_os::rights::Right;
 use napkin_os::sched;
@@ -87,7 +87,7 @@ pub struct Measured {
 /// Measures. `say` is told what is going on, a line at a time.
 ///
 /// # Errors
-/// [`BenchError::Option`] for options that make no sense; [`BenchError::Interrupted`]; and if this
+/// [`BenchError::Usage`] for options that make no sense; [`BenchError::Interrupted`]; and if this
 /// machine fails at what any user may do. A right that is missing is no error: it is among what is
 /// missing.
 pub fn measure(
@@ -98,7 +98,7 @@ pub fn measure(
     if !SECONDS.contains(&options.seconds) {
         let (least, most) = (SECONDS.start(), SECONDS.end());
         let seconds = options.seconds;
-        return Err(BenchError::Option(format!(
+        return Err(BenchError::Usage(format!(
             "{seconds} seconds: give {least} to {most}; a minute is enough on a quiet machine"
         )));
     }
@@ -130,7 +130,7 @@ pub fn measure(
 }
 
 fn option(error: &ProfileError) -> BenchError {
-    BenchError::Option(error.to_string())
+    BenchError::Usage(error.to_string())
 }
 
 /// The rounds, and what was missing.
@@ -169,7 +169,7 @@ impl Bed {
         bed.veth = pair.is_some();
         let ends = Ends::new(pair.as_ref())?;
         let tracing = match (&pair, lacking(&[Right::Bpf, Right::Perfmon])) {
-            (Some(pair), None) => match Watchmaker::new(cpus()) {
+            (Some(pair), None) => match KernelTypes::new(cpus()) {
                 Ok(maker) => Some((maker, pair)),
                 Err(error) => {
                     bed.lacks(TRACED, error.to_string());
@@ -224,7 +224,7 @@ fn cpus() -> NonZeroU32 {
 /// One round: every step, each for its share of the time.
 fn one(
     ends: &Ends,
-    tracing: Option<(&Watchmaker, &Pair)>,
+    tracing: Option<(&KernelTypes, &Pair)>,
     placement: Placement,
     clock: f64,
     time: Duration,

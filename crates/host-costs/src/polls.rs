@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use napkin_kernel::Setting;
-use napkin_kernel::count::stopwatch::{Point, Record, Watchmaker};
+use napkin_kernel::count::stopwatch::{KernelTypes, Point, Record};
 use napkin_kernel::netlink::{Netdev, Route};
 
 use super::ends::{ANSWER, CONNECTIONS, Ends, REQUEST, receive_soon, send};
@@ -86,7 +86,7 @@ impl Drop for Deferring<'_> {
 /// Where to measure.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
-    pub(super) maker: &'a Watchmaker,
+    pub(super) maker: &'a KernelTypes,
     pub(super) deferring: &'a Deferring<'a>,
     pub(super) ends: &'a Ends,
     /// This thread's CPU.

@@ -14,8 +14,8 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, Netdev, Route, VethConfig};
 use napkin_kernel::{Setting, Settings, device};
 use napkin_linux::apply::{
-    Also, Applied, ApplyError, Linux, Options, Request, Restoration, RestoreOptions, Temporary,
-    apply, restore,
+    Applied, ApplyError, Linux, Options, OtherJournal, Request, Restoration, RestoreOptions,
+    Temporary, apply, restore,
 };
 use napkin_linux::journal::Store;
 use napkin_os::procfs::{interrupts::Interrupts, irq, thread};
@@ -426,12 +426,12 @@ fn what_was_changed_in_a_namespace_that_is_gone_is_dropped_and_told() {
     })
     .expect("entered");
     let seen = other.run(|| restored(&home)).expect("entered");
-    assert!(matches!(&seen.also[..], [Also::OtherNamespace { .. }]), "{seen:?}");
+    assert!(matches!(&seen.also[..], [OtherJournal::OtherNamespace { .. }]), "{seen:?}");
     assert_eq!(home.files(), 1, "left alone");
     drop(one);
     // The kernel takes it down behind our back; what counts is that nobody can enter it any more.
     let seen = other.run(|| restored(&home)).expect("entered");
-    assert!(matches!(&seen.also[..], [Also::NamespaceGone { .. }]), "{seen:?}");
+    assert!(matches!(&seen.also[..], [OtherJournal::NamespaceGone { .. }]), "{seen:?}");
     assert!(seen.is_complete());
     assert_eq!(home.files(), 0);
 }

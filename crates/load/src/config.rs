@@ -55,10 +55,10 @@ pub struct LoadConfig {
 
 impl LoadConfig {
     /// # Errors
-    /// [`LoadError::Option`] with the value that makes no sense, and what does.
+    /// [`LoadError::Usage`] with the value that makes no sense, and what does.
     pub fn check(&self) -> Result<(), LoadError> {
         self.check_device()?;
-        let wrong = |why: String| Err(LoadError::Option(why));
+        let wrong = |why: String| Err(LoadError::Usage(why));
         let ours = self.network.ip;
         if !self.network.contains(self.to.ip()) {
             return wrong(format!(
@@ -105,7 +105,7 @@ impl LoadConfig {
 
     /// Comes first: no address is of use on a device that cannot ask.
     fn check_device(&self) -> Result<(), LoadError> {
-        let wrong = |why: &str| Err(LoadError::Option(why.into()));
+        let wrong = |why: &str| Err(LoadError::Usage(why.into()));
         match &self.device.kind {
             DeviceKind::Xdp(spec) if !spec.all => wrong(
                 "by port an AF_XDP device leaves ARP to the kernel, so nobody could be found: give \

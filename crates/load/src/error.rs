@@ -17,7 +17,7 @@ use crate::pcap::PcapFileError;
 pub enum LoadError {
     /// A value that makes no sense.
     #[error("{0}")]
-    Option(String),
+    Usage(String),
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] ServeError),
@@ -83,7 +83,7 @@ impl LoadError {
     /// Whether what was asked for makes no sense, rather than something having failed.
     pub fn is_usage(&self) -> bool {
         match self {
-            LoadError::Option(_) => true,
+            LoadError::Usage(_) => true,
             LoadError::Device(error) => error.is_usage(),
             _ => false,
         }

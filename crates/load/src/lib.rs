@@ -98,7 +98,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
                         let (addresses, first_port) = (device.addresses, Some(any_port()));
                         Ok(Host { queue, addresses, first_port })
                     }
-                    Err(queues) => Err(LoadError::Option(format!(
+                    Err(queues) => Err(LoadError::Usage(format!(
                         "connections are asked by a device of one queue, and this one has {}",
                         queues.len()
                     ))),

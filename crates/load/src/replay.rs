@@ -71,7 +71,7 @@ pub enum Pace {
 
 impl ReplayConfig {
     pub(crate) fn check(&self) -> Result<(), LoadError> {
-        let wrong = |why: String| Err(LoadError::Option(why));
+        let wrong = |why: String| Err(LoadError::Usage(why));
         if let Pace::PerSecond(rate) = self.pace
             && !(1..=HIGHEST_RATE).contains(&rate)
         {

@@ -303,7 +303,7 @@ impl Apply {
     /// Looks at what is there before anything is changed.
     fn canary(&self, guard: napkin_compare::Guard) -> Result<Canary, Failure> {
         let canary = Canary::begin(guard, &self.dev, self.pid).map_err(|error| match error {
-            CompareError::Option(why) => Failure::Usage(why),
+            CompareError::Usage(why) => Failure::Usage(why),
             error => Failure::of(error),
         })?;
         if let Some(why) = canary.not_timed() {

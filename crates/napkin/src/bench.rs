@@ -326,7 +326,7 @@ fn all(
                 }
                 return Err(match error {
                     BenchError::Interrupted(interrupted) => attempt.interrupted(interrupted),
-                    BenchError::Option(text) => Failure::Usage(text),
+                    BenchError::Usage(text) => Failure::Usage(text),
                     error => {
                         attempt.failed();
                         Failure::of(error)

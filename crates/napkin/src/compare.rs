@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use napkin_compare::{CompareError, Guard, Measure, Options, Report, Service, Told, compare};
+use napkin_compare::{
+    CompareError, CompareEvent, Guard, Measure, Options, Report, Service, compare,
+};
 use napkin_measure::report::{Progress, Provenance, file, text};
 use napkin_os::signals::Signals;
 use napkin_policy::NamedPolicy;
@@ -138,10 +140,10 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
             args.dev
         ));
     }
-    let mut tell = |told: Told<'_>| match told {
-        Told::Slice(name) => progress.step(name),
-        Told::Out { name, why } => progress.say(&format!("{name} is out: {why}")),
-        Told::Note(note) => progress.say(&format!("note: {note}")),
+    let mut tell = |told: CompareEvent<'_>| match told {
+        CompareEvent::Slice(name) => progress.step(name),
+        CompareEvent::Out { name, why } => progress.say(&format!("{name} is out: {why}")),
+        CompareEvent::Note(note) => progress.say(&format!("note: {note}")),
     };
     let compared = compare(&service, &options, &signals, &mut tell);
     drop(progress);
@@ -163,7 +165,7 @@ pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
 
 fn failure(error: CompareError) -> Failure {
     match error {
-        CompareError::Option(why) => Failure::Usage(why),
+        CompareError::Usage(why) => Failure::Usage(why),
         error => Failure::of(error),
     }
 }

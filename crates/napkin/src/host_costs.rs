@@ -107,7 +107,7 @@ fn measure(
     progress: &mut (dyn FnMut(&str) + Send),
 ) -> Result<Measured, Failure> {
     napkin_host_costs::measure(options, interrupt, progress).map_err(|error| match error {
-        BenchError::Option(_) | BenchError::Placement(_) => Failure::Usage(error.to_string()),
+        BenchError::Usage(_) | BenchError::Placement(_) => Failure::Usage(error.to_string()),
         BenchError::Interrupted(by) => {
             say("interrupted: nothing was written");
             Failure::Exit(by.exit_code())

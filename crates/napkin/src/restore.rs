@@ -1,7 +1,7 @@
 //! `napkin restore`.
 
 use napkin_linux::apply::{
-    Also, DeviceRestored, Linux, ProcessRestored, Restoration, RestoreOptions, restore,
+    DeviceRestored, Linux, OtherJournal, ProcessRestored, Restoration, RestoreOptions, restore,
 };
 use napkin_linux::journal::{Store, Subject};
 use serde_json::json;
@@ -144,29 +144,29 @@ fn process(restored: &ProcessRestored, dry_run: bool) -> Result<(), Failure> {
     told
 }
 
-fn also(also: &Also, dry_run: bool) {
+fn also(also: &OtherJournal, dry_run: bool) {
     let dropped = if dry_run { "would be dropped" } else { "dropped" };
     let name = |subject: &Subject| match subject {
         Subject::Device { ifname, .. } => ifname.clone(),
         Subject::Process { pid, .. } => format!("process {pid}"),
     };
     say(&match also {
-        Also::OtherBoot { subject } => {
+        OtherJournal::OtherBoot { subject } => {
             format!("{}: changed before the last boot, which undid it: {dropped}", name(subject))
         }
-        Also::NamespaceGone { subject, namespace } => format!(
+        OtherJournal::NamespaceGone { subject, namespace } => format!(
             "{}: changed in network namespace {namespace}, which is gone: {dropped}; if it was a \
              physical device, it is back in the first namespace as it was set (napkin show)",
             name(subject)
         ),
-        Also::OtherNamespace { subject, namespace, path } => format!(
+        OtherJournal::OtherNamespace { subject, namespace, path } => format!(
             "{}: changed in another network namespace, {namespace}: left alone; restore from within \
              it, or remove {}",
             name(subject),
             path.display()
         ),
-        Also::Unreadable { why, forgotten: true, .. } => format!("given up: {why}"),
-        Also::Unreadable { why, .. } => why.clone(),
+        OtherJournal::Unreadable { why, forgotten: true, .. } => format!("given up: {why}"),
+        OtherJournal::Unreadable { why, .. } => why.clone(),
         _ => return,
     });
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Came {
+pub struct ReceivedSignal {
     /// The signal's number, as in `signal(7)`.
     pub signal: i32,
     /// How it was sent: `si_code` of sigaction(2).
@@ -120,7 +120,7 @@ impl Signals {
     }
 
     /// Waits for one of them, at most `timeout`; another signal's handler may end the wait early.
-    pub fn wait(&self, timeout: Duration) -> Option<Came> {
+    pub fn wait(&self, timeout: Duration) -> Option<ReceivedSignal> {
         let timeout = libc::timespec {
             tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
@@ -139,7 +139,7 @@ impl Signals {
         // SAFETY: the kernel fills it for what a process or a terminal sent; of all else a plain
         // number is read.
         let sender = unsafe { info.si_pid() };
-        Some(Came { signal, code: info.si_code, sender })
+        Some(ReceivedSignal { signal, code: info.si_code, sender })
     }
 }
 

@@ -243,7 +243,7 @@ impl Default for ServeConfig {
 
 impl ServeConfig {
     pub(super) fn check(&self) -> Result<(), ServeError> {
-        let wrong = |what: String| Err(ServeError::Option(what));
+        let wrong = |what: String| Err(ServeError::Usage(what));
         match self.listen {
             Some(_) if !self.devices.is_empty() => {
                 return wrong("give devices, or an address to listen on, not both".into());
@@ -270,7 +270,7 @@ impl ServeConfig {
         let service = match &self.what {
             What::Datagrams(_) => None,
             What::Memcached(limits) => {
-                limits.check().map_err(|error| ServeError::Option(error.to_string()))?;
+                limits.check().map_err(|error| ServeError::Usage(error.to_string()))?;
                 Some("memcached")
             }
             What::Disk(_) => Some("nbd"),

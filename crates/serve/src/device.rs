@@ -35,7 +35,7 @@ const ASKING: usize = 255;
 pub fn open(config: &ServeConfig) -> Result<Made, ServeError> {
     config.check()?;
     let device = config.devices.first();
-    let device = device.ok_or_else(|| ServeError::Option("give a device".into()))?;
+    let device = device.ok_or_else(|| ServeError::Usage("give a device".into()))?;
     make(config, device, &config.networks, ASKING, None)
 }
 
@@ -311,7 +311,7 @@ fn synthetic(
 ) -> Result<Made, ServeError> {
     // Checked: there is one.
     let Some(ours) = addresses.list().first().copied() else {
-        return Err(ServeError::Option("a device needs an address".into()));
+        return Err(ServeError::Usage("a device needs an address".into()));
     };
     let ip = Network { ip: ours.ip, prefix: ours.prefix }.neighbour();
     let peer = Address { mac: [2, b's', b'y', b'n', 0, place as u8], ip, prefix: ours.prefix };

@@ -13,7 +13,7 @@ use super::network::Network;
 pub enum ServeError {
     /// An option that makes no sense.
     #[error("{0}")]
-    Option(String),
+    Usage(String),
     /// Two devices' policies disagree about a CPU that they share.
     #[error("{one} and {other} share CPU {cpu}, but {conflict}")]
     Conflict {
@@ -189,7 +189,7 @@ impl ServeError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            ServeError::Option(_)
+            ServeError::Usage(_)
                 | ServeError::Conflict { .. }
                 | ServeError::Address(_)
                 | ServeError::Size(_)

@@ -225,7 +225,7 @@ impl Served {
         let mut waiting = Vec::new();
         for (number, (service, mut worker)) in services.into_iter().zip(workers).enumerate() {
             // A new worker listens nowhere yet.
-            worker.listen(PORT).map_err(|error| BenchError::Option(error.to_string()))?;
+            worker.listen(PORT).map_err(|error| BenchError::Usage(error.to_string()))?;
             let segments = worker.segments();
             let cpu = CpuId((number % cpus.len()) as u16);
             let waits = ApplicationWait::new(&serving.engine, cpu, &segments, policy)?;

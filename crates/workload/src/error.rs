@@ -54,7 +54,7 @@ pub enum BenchError {
     Unsupported(String),
     /// A value that makes no sense.
     #[error("{0}")]
-    Option(String),
+    Usage(String),
     /// The run was asked to end.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -61,31 +61,31 @@ impl Options {
     /// Refuses what makes no sense, before anything runs.
     ///
     /// # Errors
-    /// [`BenchError::Option`] with what is wrong first.
+    /// [`BenchError::Usage`] with what is wrong first.
     pub fn check(&self) -> Result<(), BenchError> {
         if self.policies.is_empty() || self.repetitions == 0 || self.window.is_zero() {
-            return Err(BenchError::Option(
+            return Err(BenchError::Usage(
                 "nothing to run: give at least one policy, one repetition and a window".into(),
             ));
         }
         if self.repetitions > MOST_REPETITIONS || self.window > LONGEST_WINDOW {
-            return Err(BenchError::Option(format!(
+            return Err(BenchError::Usage(format!(
                 "give at most {MOST_REPETITIONS} repetitions, and a window of at most 1h, not {} and {}",
                 self.repetitions,
                 Time(u64::try_from(self.window.as_nanos()).unwrap_or(u64::MAX))
             )));
         }
         if !(1..=MOST_QUEUES).contains(&self.queues) {
-            return Err(BenchError::Option(format!(
+            return Err(BenchError::Usage(format!(
                 "give 1 to {MOST_QUEUES} queues on the engine, not {}",
                 self.queues
             )));
         }
-        NamedPolicy::distinct(&self.policies).map_err(BenchError::Option)?;
+        NamedPolicy::distinct(&self.policies).map_err(BenchError::Usage)?;
         let usable = usable_cpus();
         if let Some(cpu) = self.cpus.iter().find(|cpu| !usable.contains(cpu)) {
             let refused = SchedError::Cpu { cpu: *cpu, usable: CpuList(usable).to_string() };
-            return Err(BenchError::Option(refused.to_string()));
+            return Err(BenchError::Usage(refused.to_string()));
         }
         Ok(())
     }

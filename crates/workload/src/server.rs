@@ -174,13 +174,13 @@ impl Wire {
     fn ports(given: &Given) -> Result<Option<Wire>, BenchError> {
         let port = |name| {
             let text = given.one(name).map(str::parse::<XdpPort>);
-            text.transpose().map_err(BenchError::Option)
+            text.transpose().map_err(BenchError::Usage)
         };
         let (Some(here), Some(there)) = (port("device")?, port("client-device")?) else {
             return Ok(None);
         };
         if here.interface == there.interface {
-            return Err(BenchError::Option(format!(
+            return Err(BenchError::Usage(format!(
                 "{} cannot be at both ends of a cable: give --client-device another interface",
                 here.interface
             )));
@@ -235,7 +235,7 @@ impl Servers {
                     Wire::Vhost => ("has virtio rings", "--wire vhost"),
                     _ => ("has a cable", "--wire cable"),
                 };
-                return Err(BenchError::Option(format!(
+                return Err(BenchError::Usage(format!(
                     "only the engine {what}: leave {option} out, or --server {}",
                     other.name()
                 )));

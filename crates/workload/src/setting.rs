@@ -76,9 +76,9 @@ impl Given {
     /// A value of another type; `None` if it was not given.
     ///
     /// # Errors
-    /// [`BenchError::Option`] for a value that [`Setting::check`] would have refused.
+    /// [`BenchError::Usage`] for a value that [`Setting::check`] would have refused.
     pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, BenchError> {
-        let refused = |text| BenchError::Option(format!("--{name} {text} is no number"));
+        let refused = |text| BenchError::Usage(format!("--{name} {text} is no number"));
         self.one(name).map(|text| text.parse().map_err(|_| refused(text))).transpose()
     }
 
@@ -90,7 +90,7 @@ impl Given {
         let Some(text) = self.one(name) else { return Ok(None) };
         match text.parse() {
             Ok(Time(ns)) => Ok(Some(ns)),
-            Err(error) => Err(BenchError::Option(format!("--{name} {text}: {error}"))),
+            Err(error) => Err(BenchError::Usage(format!("--{name} {text}: {error}"))),
         }
     }
 }
@@ -98,11 +98,11 @@ impl Given {
 /// Refuses `--load` where an engine's workload has settings in its place.
 ///
 /// # Errors
-/// [`BenchError::Option`] with any load.
+/// [`BenchError::Usage`] with any load.
 pub(crate) fn no_loads(loads: &[String]) -> Result<(), BenchError> {
     match loads {
         [] => Ok(()),
-        _ => Err(BenchError::Option("--load is for a modelled host: add --world machine".into())),
+        _ => Err(BenchError::Usage("--load is for a modelled host: add --world machine".into())),
     }
 }
 

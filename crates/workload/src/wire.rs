@@ -167,7 +167,7 @@ pub(crate) fn queues(
 fn one_queue(options: &Options) -> Result<(), BenchError> {
     match options.queues {
         1 => Ok(()),
-        more => Err(BenchError::Option(format!(
+        more => Err(BenchError::Usage(format!(
             "a client with a stack of its own has one queue, and so has the engine over this wire, not {more}: \
              leave --queues out"
         ))),

@@ -52,9 +52,9 @@ pub trait Workload: Sync {
     /// Sets it up on the engine, under these loads; without any, under some of its own.
     ///
     /// # Errors
-    /// [`BenchError::Option`] for values that make no sense, and where the engine does not have it.
+    /// [`BenchError::Usage`] for values that make no sense, and where the engine does not have it.
     fn engine(&self, _loads: &[String], _given: &Given) -> Result<Box<dyn Live>, BenchError> {
-        Err(BenchError::Option(format!("the engine has no {}", self.name())))
+        Err(BenchError::Usage(format!("the engine has no {}", self.name())))
     }
 
     /// What it is in virtual time.
@@ -65,9 +65,9 @@ pub trait Workload: Sync {
     /// Sets it up in the kernel, under these loads; without any, under some of its own.
     ///
     /// # Errors
-    /// [`BenchError::Option`] for a load that is none, and where linux does not have it.
+    /// [`BenchError::Usage`] for a load that is none, and where linux does not have it.
     fn linux(&self, _loads: &[String], _given: &Given) -> Result<Box<dyn Live>, BenchError> {
-        Err(BenchError::Option(format!("linux has no {}", self.name())))
+        Err(BenchError::Usage(format!("linux has no {}", self.name())))
     }
 }
 

@@ -123,22 +123,22 @@ pub struct Stopwatch {
 
 /// The kernel's description of its types, read once for several stopwatches.
 #[derive(Debug)]
-pub struct Watchmaker {
+pub struct KernelTypes {
     btf: Btf,
     layout: Layout,
     cpus: NonZeroU32,
 }
 
-impl Watchmaker {
+impl KernelTypes {
     /// Reads it, for CPUs numbered from 0 to one less than `cpus`.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_PERFMON`, and as [`super::Counter::start`].
-    pub fn new(cpus: NonZeroU32) -> Result<Watchmaker, CountError> {
+    pub fn new(cpus: NonZeroU32) -> Result<KernelTypes, CountError> {
         may_count()?;
         let btf = Btf::kernel()?;
         let layout = Layout::read(&btf).map_err(|Absent(what)| CountError::Absent(what))?;
-        Ok(Watchmaker { btf, layout, cpus: cpus.min(NonZeroU32::new(MOST_CPUS).unwrap_or(cpus)) })
+        Ok(KernelTypes { btf, layout, cpus: cpus.min(NonZeroU32::new(MOST_CPUS).unwrap_or(cpus)) })
     }
 
     /// Records these points from now on. A point that this kernel has not is in

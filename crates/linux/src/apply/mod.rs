@@ -45,7 +45,7 @@ pub use linux::{Linux, links_and_sysfs};
 pub use neighbours::{Neighbours, neighbours};
 pub use plan::{Options, Plan, Wanted, changes, plan, wanted};
 pub use restore::{RestoreOptions, restore, restore_left};
-pub use restored::{Also, DeviceRestored, Failed, ProcessRestored, Restoration};
+pub use restored::{DeviceRestored, Failed, OtherJournal, ProcessRestored, Restoration};
 pub(crate) use suspension::held_by_others;
 pub use suspension::{Suspension, end_suspension, give_back};
 pub use temporary::{Ended, Temporary};

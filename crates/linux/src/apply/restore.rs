@@ -19,7 +19,7 @@ use super::error::{ApplyError, BackendError};
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
-use super::restored::{Also, DeviceRestored, Failed, Restoration};
+use super::restored::{DeviceRestored, Failed, OtherJournal, Restoration};
 use crate::journal::{DeviceJournal, Found, JournalError, Record, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
@@ -151,8 +151,8 @@ fn moved_here<W: Backend>(
 }
 
 /// A file with which nothing could be done: it stays as it is, and keeps no other from being put back.
-fn failed(path: PathBuf, error: &ApplyError) -> Also {
-    Also::Unreadable { path, why: error.to_string(), forgotten: false }
+fn failed(path: PathBuf, error: &ApplyError) -> OtherJournal {
+    OtherJournal::Unreadable { path, why: error.to_string(), forgotten: false }
 }
 
 /// What is neither a device of this namespace nor a process.
@@ -160,21 +160,21 @@ fn other(
     store: &Store,
     found: Found,
     options: &RestoreOptions,
-) -> Result<Option<Also>, JournalError> {
+) -> Result<Option<OtherJournal>, JournalError> {
     let sweep = |path: &PathBuf| if options.dry_run { Ok(()) } else { store.sweep(path) };
     let drop = |path: &PathBuf| if options.dry_run { Ok(()) } else { store.forget(path) };
     Ok(match found {
         Found::OtherBoot { path, subject } => {
             sweep(&path)?;
-            Some(Also::OtherBoot { subject })
+            Some(OtherJournal::OtherBoot { subject })
         }
         Found::OtherNamespace { path, subject, namespace, alive, journal: _ } => {
             let name = namespace.to_string();
             if alive == Some(false) {
                 drop(&path)?;
-                Some(Also::NamespaceGone { subject, namespace: name })
+                Some(OtherJournal::NamespaceGone { subject, namespace: name })
             } else {
-                Some(Also::OtherNamespace { subject, namespace: name, path })
+                Some(OtherJournal::OtherNamespace { subject, namespace: name, path })
             }
         }
         Found::Empty { path } => {
@@ -186,7 +186,7 @@ fn other(
             let given_up = if options.forget { drop(&path) } else { Err(error) };
             let forgotten = given_up.is_ok();
             let why = given_up.err().map_or(why, |error| error.to_string());
-            Some(Also::Unreadable { path, why, forgotten })
+            Some(OtherJournal::Unreadable { path, why, forgotten })
         }
         Found::Device(_) | Found::Process(_) => None,
     })
@@ -196,14 +196,14 @@ fn give_up(
     store: &Store,
     error: JournalError,
     options: &RestoreOptions,
-) -> Result<Also, JournalError> {
+) -> Result<OtherJournal, JournalError> {
     let (JournalError::Corrupt { path, .. } | JournalError::TooLarge { path, .. }) = &error else {
         return Err(error);
     };
     if !options.dry_run {
         store.forget(path)?;
     }
-    Ok(Also::Unreadable { path: path.clone(), why: error.to_string(), forgotten: true })
+    Ok(OtherJournal::Unreadable { path: path.clone(), why: error.to_string(), forgotten: true })
 }
 
 fn restore_device<W: Backend>(

@@ -124,7 +124,7 @@ pub struct ProcessRestored {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what")]
 #[non_exhaustive]
-pub enum Also {
+pub enum OtherJournal {
     /// Of another boot, whose settings died with it: dropped.
     OtherBoot {
         /// The device or the process that the journal is about.
@@ -166,13 +166,14 @@ pub struct Restoration {
     /// One for each process that had a journal.
     pub processes: Vec<ProcessRestored>,
     /// Journals that were left as they are, each with its reason.
-    pub also: Vec<Also>,
+    pub also: Vec<OtherJournal>,
 }
 
 impl Restoration {
     /// Whether nothing of this namespace is left to be put back.
     pub fn is_complete(&self) -> bool {
-        let unreadable = |also: &Also| matches!(also, Also::Unreadable { forgotten: false, .. });
+        let unreadable =
+            |also: &OtherJournal| matches!(also, OtherJournal::Unreadable { forgotten: false, .. });
         self.devices.iter().all(DeviceRestored::is_complete)
             && self.processes.iter().all(|it| it.left.is_empty() || it.forgotten)
             && !self.also.iter().any(unreadable)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, getpgid};
 
 use super::witness::{Place, Witness};
-use napkin_os::signals::{Came, Signals};
+use napkin_os::signals::{ReceivedSignal, Signals};
 
 /// How long whoever signals a whole group, one process after the other, may need for the next one.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ impl Reached {
 /// A signal that is kept.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
-    came: Came,
+    came: ReceivedSignal,
     since: Instant,
     until: Instant,
 }
@@ -70,7 +70,7 @@ impl Passing {
     /// Keeps a signal. The same from the same sender is one with it: `timeout` signals the process
     /// and then its group. What stops a process and what continues it undo each other, as they do in
     /// the kernel, and so with the witnesses, while they are pending.
-    pub(super) fn keep(&mut self, came: Came, now: Instant) {
+    pub(super) fn keep(&mut self, came: ReceivedSignal, now: Instant) {
         match came.signal {
             libc::SIGCONT => self.kept.retain(|kept| kept.came.signal != libc::SIGTSTP),
             libc::SIGTSTP => self.kept.retain(|kept| kept.came.signal != libc::SIGCONT),
@@ -87,7 +87,7 @@ impl Passing {
     }
 
     /// Decides those whose time has come, in the order in which they came: none overtakes one that is kept longer.
-    pub(super) fn decide(&mut self, now: Instant) -> Vec<(Came, Reached)> {
+    pub(super) fn decide(&mut self, now: Instant) -> Vec<(ReceivedSignal, Reached)> {
         if self.next().is_none_or(|next| next > now) {
             return Vec::new();
         }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn no_signal_overtakes_one_that_is_kept_longer_on_a_busy_machine() {
         let mut passing = Passing { group: None, apart: None, kept: Vec::new() };
-        let came = |signal| Came { signal, code: libc::SI_USER, sender: 1 };
+        let came = |signal| ReceivedSignal { signal, code: libc::SI_USER, sender: 1 };
         let now = Instant::now();
         let before = |ms| now - Duration::from_millis(ms);
         passing.keep(came(libc::SIGTERM), before(70));

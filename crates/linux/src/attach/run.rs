@@ -16,7 +16,7 @@ use super::attachment::Attachment;
 use super::event::Event;
 use super::passing::{Passing, Reached};
 use crate::process_change::Recorder;
-use napkin_os::signals::{Came, Signals};
+use napkin_os::signals::{ReceivedSignal, Signals};
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,7 +241,7 @@ fn stop_with(status: WaitStatus) {
 /// Passes a signal on to the program, or, once it has ended, to the processes that are left, unless
 /// they got it as well.
 fn pass_on<R: Recorder>(
-    came: Came,
+    came: ReceivedSignal,
     reached: Reached,
     program: Pid,
     ended: bool,

@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use rustix::thread::set_name;
 
 use napkin_os::procfs::read_text;
-use napkin_os::signals::{Came, Signals};
+use napkin_os::signals::{ReceivedSignal, Signals};
 
 /// Where it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) struct Witness {
     /// How often it was asked; an answer says to which question.
     asked: i32,
     /// What it got and nobody has taken yet, and when it told so.
-    got: Vec<(Came, Instant)>,
+    got: Vec<(ReceivedSignal, Instant)>,
 }
 
 impl Witness {
@@ -106,7 +106,7 @@ impl Witness {
                 [0, answer, _] if answer == self.asked => return Ok(()),
                 [0, ..] => {}
                 [signal, code, sender] => {
-                    let came = Came { signal, code, sender };
+                    let came = ReceivedSignal { signal, code, sender };
                     if !self.got.iter().any(|(got, _)| *got == came) {
                         self.got.push((came, Instant::now()));
                     }
@@ -116,7 +116,7 @@ impl Witness {
     }
 
     /// Whether it told that it got this signal, from the same sender. It is forgotten then.
-    pub(super) fn take(&mut self, came: Came) -> bool {
+    pub(super) fn take(&mut self, came: ReceivedSignal) -> bool {
         let before = self.got.len();
         self.got.retain(|(got, _)| *got != came);
         self.got.len() < before
@@ -216,8 +216,8 @@ mod tests {
 
     use super::*;
 
-    fn came(signal: i32) -> Came {
-        Came { signal, code: libc::SI_USER, sender: getpid().as_raw_nonzero().get() }
+    fn came(signal: i32) -> ReceivedSignal {
+        ReceivedSignal { signal, code: libc::SI_USER, sender: getpid().as_raw_nonzero().get() }
     }
 
     #[test]
@@ -229,7 +229,10 @@ mod tests {
         kill_process(witness.pid, Signal::USR1).unwrap();
         kill_process(witness.pid, Signal::USR2).unwrap();
         witness.ask().unwrap();
-        assert!(!witness.take(Came { sender: 1, ..came(libc::SIGUSR1) }), "somebody else's");
+        assert!(
+            !witness.take(ReceivedSignal { sender: 1, ..came(libc::SIGUSR1) }),
+            "somebody else's"
+        );
         assert!(witness.take(came(libc::SIGUSR1)));
         assert!(!witness.take(came(libc::SIGUSR1)), "it was taken");
         witness.ask().unwrap();

@@ -1,7 +1,7 @@
 //! Workloads that are answered: who answers as soon as the soonest for less CPU, or sooner than what
 //! Linux does by itself, and for how much more of it.
 
-use super::evidence::{CPU, Doubt, Figure, Group, Order, P50, P99, RATE, Witness};
+use super::evidence::{CPU, Figure, Group, Inconclusive, Order, P50, P99, RATE, Witness};
 use super::evidence::{cannot_tell, least, most, worse};
 use super::{of_its_cpu, times};
 
@@ -12,7 +12,7 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let group = highest(groups)?;
     let rows = Group { load: group.load.clone(), rows: carrying(group) };
     // The tail first; the median bears more.
-    let mut doubt: Option<Doubt> = None;
+    let mut doubt: Option<Inconclusive> = None;
     let mut told = None;
     for figure in [P99, P50] {
         match soonest(&rows, figure) {
@@ -62,9 +62,9 @@ fn carrying<'a>(group: &Group<'a>) -> Vec<Witness<'a>> {
 }
 
 /// Who answers as soon as the soonest for less CPU, or sooner than the reference.
-fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Doubt>> {
+fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclusive>> {
     let (rows, doubt, left_out) = group.sound(figure);
-    let unsure = |doubt: Option<Doubt>| doubt.map(Err);
+    let unsure = |doubt: Option<Inconclusive>| doubt.map(Err);
     if rows.len() < 2 {
         return unsure(doubt);
     }

@@ -83,7 +83,7 @@ pub(super) enum Order {
 
 /// Why nothing can be told.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Doubt {
+pub(super) enum Inconclusive {
     /// A run was interrupted, for this share of the time.
     Interrupted(f64),
     /// Some repetitions of a row do not tell the figure: mostly those in which it is worst.
@@ -94,13 +94,15 @@ pub(super) enum Doubt {
     Once,
 }
 
-impl std::fmt::Display for Doubt {
+impl std::fmt::Display for Inconclusive {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Doubt::Interrupted(share) => f.write_str(&interrupted(*share)),
-            Doubt::Partly(what) => write!(f, "not every repetition tells {what}"),
-            Doubt::Apart(what) => write!(f, "repetitions differ more than policies do ({what})"),
-            Doubt::Once => f.write_str(
+            Inconclusive::Interrupted(share) => f.write_str(&interrupted(*share)),
+            Inconclusive::Partly(what) => write!(f, "not every repetition tells {what}"),
+            Inconclusive::Apart(what) => {
+                write!(f, "repetitions differ more than policies do ({what})")
+            }
+            Inconclusive::Once => f.write_str(
                 "one repetition does not say how far the next would be off; give --repetitions 6",
             ),
         }
@@ -113,7 +115,7 @@ pub(super) fn interrupted(share: f64) -> String {
 }
 
 /// The sentence that is none.
-pub(super) fn cannot_tell(doubt: &Doubt) -> String {
+pub(super) fn cannot_tell(doubt: &Inconclusive) -> String {
     format!("cannot tell: {doubt}")
 }
 
@@ -170,17 +172,17 @@ impl<'a> Witness<'a> {
     }
 
     /// Why a figure of this row says nothing, by itself.
-    pub(super) fn doubt(&self, figure: Figure) -> Option<Doubt> {
+    pub(super) fn doubt(&self, figure: Figure) -> Option<Inconclusive> {
         if let Some(share) = self.interrupted().filter(|share| *share > figure.bears) {
-            return Some(Doubt::Interrupted(share));
+            return Some(Inconclusive::Interrupted(share));
         }
         let all = &self.row.repetitions;
         let known = all.iter().filter(|it| (figure.get)(&it.figures).is_some()).count();
         // A p99 that too many requests without an answer may exceed is such a figure, in whatever time.
         if known != 0 && known != all.len() {
-            return Some(Doubt::Partly(format!("{} of {}", figure.name, self.name())));
+            return Some(Inconclusive::Partly(format!("{} of {}", figure.name, self.name())));
         }
-        (!self.virtual_time && all.len() < 2).then_some(Doubt::Once)
+        (!self.virtual_time && all.len() < 2).then_some(Inconclusive::Once)
     }
 
     /// Whether both rows have all of a figure: over a veth the reference does not of its CPU.
@@ -195,7 +197,7 @@ impl<'a> Witness<'a> {
         &self,
         figure: Figure,
         other: &Witness<'_>,
-    ) -> Option<Result<(Order, f64), Doubt>> {
+    ) -> Option<Result<(Order, f64), Inconclusive>> {
         if !self.has_beside(figure, other) {
             return None;
         }
@@ -223,16 +225,16 @@ impl<'a> Witness<'a> {
         let (name, spread) =
             if wide(&one) >= wide(&two) { (self.name(), one) } else { (other.name(), two) };
         let (least, most) = ((figure.show)(spread.min), (figure.show)(spread.max));
-        Some(Err(Doubt::Apart(format!("{} of {name} {least} to {most}", figure.name))))
+        Some(Err(Inconclusive::Apart(format!("{} of {name} {least} to {most}", figure.name))))
     }
 }
 
 /// The doubt that is told of two: the longer interruption.
-pub(super) fn worse(one: Doubt, other: Doubt) -> Doubt {
+pub(super) fn worse(one: Inconclusive, other: Inconclusive) -> Inconclusive {
     match (&one, &other) {
-        (Doubt::Interrupted(a), Doubt::Interrupted(b)) if b > a => other,
-        (Doubt::Interrupted(_), _) => one,
-        (_, Doubt::Interrupted(_)) => other,
+        (Inconclusive::Interrupted(a), Inconclusive::Interrupted(b)) if b > a => other,
+        (Inconclusive::Interrupted(_), _) => one,
+        (_, Inconclusive::Interrupted(_)) => other,
         _ => one,
     }
 }
@@ -283,7 +285,10 @@ impl<'a> Group<'a> {
     }
 
     /// The rows that have a figure and may be believed in it, and the doubt about the others.
-    pub(super) fn sound(&self, figure: Figure) -> (Vec<Witness<'a>>, Option<Doubt>, Vec<&'a str>) {
+    pub(super) fn sound(
+        &self,
+        figure: Figure,
+    ) -> (Vec<Witness<'a>>, Option<Inconclusive>, Vec<&'a str>) {
         let rows = self.rows.iter().copied().filter(|row| row.median(figure).is_some());
         let (mut sound, mut doubt, mut left_out) = (Vec::new(), None, Vec::new());
         for row in rows {

@@ -1,6 +1,6 @@
 //! A flood of requests: who takes fewer interrupts for them, and what that costs.
 
-use super::evidence::{CPU, Doubt, Group, INTERRUPTS, Order, RATE, Witness};
+use super::evidence::{CPU, Group, INTERRUPTS, Inconclusive, Order, RATE, Witness};
 use super::evidence::{cannot_tell, least, most};
 use super::{of_its_cpu, times};
 
@@ -13,7 +13,7 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
 }
 
 /// By interrupts, where these are counted.
-fn fewest(group: &Group<'_>) -> Option<Result<String, Doubt>> {
+fn fewest(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
     let best = least(&group.rows, INTERRUPTS)?;
     let reference = group.reference()?;
     let compared = match best.compare(INTERRUPTS, &reference)? {
@@ -44,7 +44,7 @@ fn fewest(group: &Group<'_>) -> Option<Result<String, Doubt>> {
 }
 
 /// By answers, where there are no interrupts to count.
-fn answers_most(group: &Group<'_>) -> Option<Result<String, Doubt>> {
+fn answers_most(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
     let (rows, doubt, _) = group.sound(RATE);
     if rows.len() < 2 {
         return doubt.map(Err);

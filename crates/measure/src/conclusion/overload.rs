@@ -1,6 +1,6 @@
 //! A receiver that is offered more than it can take: who still receives.
 
-use super::evidence::{Doubt, Group, Order, RATE, Witness, cannot_tell, least, most, worse};
+use super::evidence::{Group, Inconclusive, Order, RATE, Witness, cannot_tell, least, most, worse};
 use super::times;
 
 /// The sentence, of the load under which it matters most who polls.
@@ -34,7 +34,7 @@ fn compare(
     best: &Witness<'_>,
     worst: &Witness<'_>,
     group: &Group<'_>,
-) -> Option<Result<(f64, String), Doubt>> {
+) -> Option<Result<(f64, String), Inconclusive>> {
     let compared = best.compare(RATE, worst)?;
     let (most, least, at) = (best.shown(RATE), worst.shown(RATE), group.at());
     let (best, worst) = (best.name(), worst.name());

@@ -34,15 +34,15 @@ const PAUSE: (i64, i64) = (10, 500);
 const LASTS: Duration = Duration::from_secs(1);
 
 /// Why a backend is of no use.
-enum Useless {
+enum Unusable {
     Ended(Ended),
     /// In a sentence.
     Lacks(String),
 }
 
-impl<E: Into<Ended>> From<E> for Useless {
-    fn from(error: E) -> Useless {
-        Useless::Ended(error.into())
+impl<E: Into<Ended>> From<E> for Unusable {
+    fn from(error: E) -> Unusable {
+        Unusable::Ended(error.into())
     }
 }
 
@@ -65,11 +65,11 @@ pub(super) fn run(
                 let (start, served) = (Instant::now(), peers.served.load(Relaxed));
                 let connection = Connection::new(&socket, stop).map_err(Ended::System);
                 let driven = connection
-                    .map_or_else(Useless::Ended, |it| drive(config, ports, peers, &it, &mut last));
+                    .map_or_else(Unusable::Ended, |it| drive(config, ports, peers, &it, &mut last));
                 let why = match driven {
-                    Useless::Ended(Ended::Stopped) => return,
-                    Useless::Ended(Ended::Closed) if peers.served.load(Relaxed) != served => None,
-                    Useless::Ended(Ended::Closed) => {
+                    Unusable::Ended(Ended::Stopped) => return,
+                    Unusable::Ended(Ended::Closed) if peers.served.load(Relaxed) != served => None,
+                    Unusable::Ended(Ended::Closed) => {
                         hung_up = hung_up.saturating_add(1);
                         // One that is about to end, and has us still at its door, does so too; once.
                         (hung_up == 2).then(|| {
@@ -77,8 +77,8 @@ pub(super) fn run(
                             format!("the backend at {path} closed the connection while rings were agreed on")
                         })
                     }
-                    Useless::Ended(ended) => Some(ended.to_string()),
-                    Useless::Lacks(what) => Some(what),
+                    Unusable::Ended(ended) => Some(ended.to_string()),
+                    Unusable::Lacks(what) => Some(what),
                 };
                 if peers.served.load(Relaxed) != served {
                     (hung_up, told) = (0, None);
@@ -120,7 +120,7 @@ fn drive(
     peers: &Arc<Peers>,
     connection: &Connection<'_>,
     last: &mut Option<Shared>,
-) -> Useless {
+) -> Unusable {
     let mut rings = Rings {
         ports: Arc::clone(ports),
         peers,
@@ -159,8 +159,8 @@ struct Shared {
 
 impl Shared {
     /// New rings in new memory.
-    fn new(config: &FrontendConfig, features: u64) -> Result<Shared, Useless> {
-        let lacks = |what: String| Useless::Lacks(what);
+    fn new(config: &FrontendConfig, features: u64) -> Result<Shared, Unusable> {
+        let lacks = |what: String| Unusable::Lacks(what);
         let count = 2 * u64::from(config.queues);
         let (_, _, each) = layout(0, config.ring);
         let (memory, file) = Memory::own(START, each * count)
@@ -241,9 +241,9 @@ fn agree(
     config: &FrontendConfig,
     connection: &Connection<'_>,
     rings: &mut Rings<'_>,
-) -> Result<(), Useless> {
+) -> Result<(), Unusable> {
     let path = config.path.display();
-    let lacks = |what: &str| Err(Useless::Lacks(format!("the backend at {path} {what}")));
+    let lacks = |what: &str| Err(Unusable::Lacks(format!("the backend at {path} {what}")));
     let ask = |request, late: Option<&dyn Fn()>| {
         let answer = connection.ask(request, late)?;
         answer.number().ok_or(Ended::Malformed("has not the form of a number"))

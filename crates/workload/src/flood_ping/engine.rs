@@ -139,7 +139,7 @@ impl Live for FloodPing {
             }
             Client::Ping => {
                 let IpAddr::V4(host) = PEER.ip else {
-                    return Err(BenchError::Option("a TAP device's address is IPv4".into()));
+                    return Err(BenchError::Usage("a TAP device's address is IPv4".into()));
                 };
                 let config = TapConfig {
                     name: DEVICE.into(),
@@ -148,7 +148,7 @@ impl Live for FloodPing {
                 };
                 let tap = Tap::open(&config, &Pool::new(4_096))?;
                 let queue = tap.queues.into_iter().next().ok_or_else(|| {
-                    BenchError::Option("the TAP device came without a queue".into())
+                    BenchError::Usage("the TAP device came without a queue".into())
                 })?;
                 (Box::new(queue), 0)
             }

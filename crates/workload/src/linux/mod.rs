@@ -72,7 +72,7 @@ pub(crate) fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
 }
 
 pub(crate) fn not_a_load(given: &str, form: &str) -> BenchError {
-    BenchError::Option(format!("'{}' is not a load of this workload: give {form}", quoted(given)))
+    BenchError::Usage(format!("'{}' is not a load of this workload: give {form}", quoted(given)))
 }
 
 #[cfg(test)]

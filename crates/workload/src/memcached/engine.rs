@@ -55,8 +55,8 @@ impl Default for Memcached {
 /// If it does not take one.
 fn filled(config: &Config) -> Result<Service, BenchError> {
     // Nothing expires.
-    let mut service = Service::new(Limits::default(), 0)
-        .map_err(|error| BenchError::Option(error.to_string()))?;
+    let mut service =
+        Service::new(Limits::default(), 0).map_err(|error| BenchError::Usage(error.to_string()))?;
     let records = Records::new(config.records, config.seed);
     // Of no connection that there is.
     let mut connection = service.open(Flow::new(NOBODY, NOBODY));
@@ -67,7 +67,7 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
         let served = service.serve(&mut connection, &set, &mut said, napkin_engine::now());
         if served != Served::Took(set.len()) || !said.is_empty() {
             let said = String::from_utf8_lossy(&said).into_owned();
-            return Err(BenchError::Option(format!("the store refuses a record: {said}")));
+            return Err(BenchError::Usage(format!("the store refuses a record: {said}")));
         }
     }
     Ok(service)

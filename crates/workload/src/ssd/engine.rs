@@ -44,13 +44,13 @@ impl Load {
     /// One as the machine reads it: `4K:10000`.
     ///
     /// # Errors
-    /// [`BenchError::Option`] with what it has to be.
+    /// [`BenchError::Usage`] with what it has to be.
     pub fn read(text: &str) -> Result<Load, BenchError> {
         let refused =
-            || BenchError::Option(format!("'{text}' is no load of ssd: give {OPERATIONS}"));
+            || BenchError::Usage(format!("'{text}' is no load of ssd: give {OPERATIONS}"));
         let (bytes, rate) = text.split_once(':').ok_or_else(refused)?;
         let bytes =
-            size(bytes, OPERATIONS).map_err(|error| BenchError::Option(error.to_string()))?;
+            size(bytes, OPERATIONS).map_err(|error| BenchError::Usage(error.to_string()))?;
         let rate = whole_rate(rate).filter(|rate| *rate > 0).ok_or_else(refused)?;
         Ok(Load { bytes, per_second: rate as f64 })
     }
@@ -70,7 +70,7 @@ pub struct Ssd {
 /// A disk all of whose bytes were written.
 fn filled() -> Result<MemoryStore, BenchError> {
     let mut memory =
-        MemoryStore::new(EXPORT).map_err(|error| BenchError::Option(error.to_string()))?;
+        MemoryStore::new(EXPORT).map_err(|error| BenchError::Usage(error.to_string()))?;
     let piece = 1u64 << 20;
     for offset in (0..EXPORT).step_by(piece as usize) {
         let action = Action::Write(vec![b'.'; piece as usize]);
@@ -103,7 +103,7 @@ impl Live for Ssd {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let Load { bytes, per_second } = self.loads[index];
         let named = Profile::named(crate::schema(), super::machine::Ssd.profile());
-        let profile = named.map_err(|error| BenchError::Option(error.to_string()))?;
+        let profile = named.map_err(|error| BenchError::Usage(error.to_string()))?;
         let device = Device::new(&profile, bytes);
         let memory = filled()?;
         let mut threads = Threads { services: Vec::new(), limits: TCP_LIMITS, timers: Vec::new() };
@@ -113,7 +113,7 @@ impl Live for Ssd {
             let store = store.map_err(|errno| BenchError::Proc(errno.into()))?;
             threads.timers.push(Arc::clone(store.timer()));
             let service = Nbd::new("ssd", false, store);
-            threads.services.push(service.map_err(|it| BenchError::Option(it.to_string()))?);
+            threads.services.push(service.map_err(|it| BenchError::Usage(it.to_string()))?);
         }
         let rate = Rate::Open { per_second };
         let client = embedded::client(self.connections, rate, trial.options, trial.seed);

@@ -53,7 +53,7 @@ impl TcpRr {
     pub(super) fn read(loads: &[String]) -> Result<Vec<u32>, BenchError> {
         let read = |text: &String| size(text, super::SIZE);
         let bytes: Result<_, _> = loads.iter().map(read).collect();
-        bytes.map_err(|error| BenchError::Option(error.to_string()))
+        bytes.map_err(|error| BenchError::Usage(error.to_string()))
     }
 }
 

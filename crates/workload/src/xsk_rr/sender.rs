@@ -109,7 +109,7 @@ impl Sender {
             if due <= now {
                 payload[..8].copy_from_slice(&due.to_be_bytes());
                 let length = builder.udp(&mut bytes, PORT, PORT, &payload);
-                let length = length.map_err(|error| BenchError::Option(error.to_string()))?;
+                let length = length.map_err(|error| BenchError::Usage(error.to_string()))?;
                 // One that the device does not take is never answered, and so told.
                 let _ = wire.send(&bytes[..length], now);
                 due += self.period;

@@ -360,10 +360,10 @@ fn a_spoilt_file_of_a_named_device_is_given_up_only_if_that_is_asked_for() {
     asked(named()).expect_err("it cannot be read");
     let forget = RestoreOptions { forget: true, ..named() };
     let dry = asked(RestoreOptions { dry_run: true, ..forget.clone() }).expect("told");
-    assert!(matches!(&dry.also[..], [Also::Unreadable { .. }]) && file.exists());
+    assert!(matches!(&dry.also[..], [OtherJournal::Unreadable { .. }]) && file.exists());
     assert!(!dry.is_empty());
     let given_up = asked(forget).expect("given up");
-    assert!(matches!(&given_up.also[..], [Also::Unreadable { forgotten: true, .. }]));
+    assert!(matches!(&given_up.also[..], [OtherJournal::Unreadable { forgotten: true, .. }]));
     assert_eq!(place.files(), [""; 0]);
 }
 

@@ -114,7 +114,7 @@ fn the_end_of_its_namespace_is_not_the_end_of_a_device() {
     for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
         backend.otherwise = otherwise;
         let told = all_back(&mut backend, &there);
-        assert!(matches!(&told.also[..], [Also::OtherNamespace { .. }]), "{told:?}");
+        assert!(matches!(&told.also[..], [OtherJournal::OtherNamespace { .. }]), "{told:?}");
         assert_eq!(place.files(), ["device-700.journal"]);
     }
 }

@@ -123,7 +123,7 @@ fn a_file_that_cannot_be_removed_keeps_no_device_from_being_put_back() {
     std::fs::write(place.0.join("device-1.journal"), "").expect("written");
     std::fs::create_dir(place.0.join("device-1.lock")).expect("made");
     let restored = all_back(&mut backend, &place.store());
-    let [Also::Unreadable { why, forgotten: false, .. }] = &restored.also[..] else {
+    let [OtherJournal::Unreadable { why, forgotten: false, .. }] = &restored.also[..] else {
         panic!("{restored:?}")
     };
     assert!(why.contains("device-1.lock") && !restored.is_complete(), "{why}");

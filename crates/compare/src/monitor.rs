@@ -50,7 +50,7 @@ pub(crate) fn off(answers_per_s: f64) -> Duration {
 
 /// A look at one policy, from the moment that it is in force.
 #[derive(Debug)]
-pub(crate) struct Lookout<'a> {
+pub(crate) struct SliceMonitor<'a> {
     guard: Option<&'a Guard>,
     reference: &'a Reference,
     /// Readings of the time that is looked back at; of the latest turn, if there are turns.
@@ -61,11 +61,11 @@ pub(crate) struct Lookout<'a> {
     command: GuardCommand,
 }
 
-impl<'a> Lookout<'a> {
+impl<'a> SliceMonitor<'a> {
     /// With the programs at work.
-    pub(crate) fn new(guard: Option<&'a Guard>, reference: &'a Reference) -> Lookout<'a> {
+    pub(crate) fn new(guard: Option<&'a Guard>, reference: &'a Reference) -> SliceMonitor<'a> {
         let now = Instant::now();
-        Lookout {
+        SliceMonitor {
             guard,
             reference,
             recent: VecDeque::new(),
