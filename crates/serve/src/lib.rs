@@ -55,8 +55,8 @@ pub enum Event<'a> {
     Status(Status),
     /// A device was removed from outside; the others go on.
     Gone(&'a str),
-    /// Something was wrong with the other side of a virtio device, which is waited for again, or the capture has ended:
-    /// in a sentence.
+    /// Something was wrong with the other side of a virtio device, which is waited for again; the capture has ended; or
+    /// a driver ignores busy polling: in a sentence.
     Trouble(&'a str),
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use napkin_linux::apply::Temporary;
 use napkin_nic::faulty::FaultCounters;
 use napkin_nic::vhost::Peers;
+use napkin_nic::xdp::BusyVerdict;
 use napkin_nic::{PacketQueue, Pool};
 use napkin_stack::Addresses;
 
@@ -24,6 +25,8 @@ pub struct Made {
     pub note: String,
     /// What was done to frames, of each queue around which there is an injector.
     pub faults: Vec<Arc<FaultCounters>>,
+    /// What is seen of each queue's busy polling of the kernel's NAPI, where there is any.
+    pub busy: Vec<BusyVerdict>,
     /// How it goes with who is at the other side of a socket.
     pub peers: Option<Arc<Peers>>,
     /// Its buffers, if they are its own.

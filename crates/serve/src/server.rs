@@ -12,6 +12,7 @@ use napkin_engine::{Contexts, DeviceConfig, Engine, EngineConfig, Placement, sch
 use napkin_linux::apply::Temporary;
 use napkin_nic::capture::Capture;
 use napkin_nic::vhost::Peers;
+use napkin_nic::xdp::{BusyPolling, BusyVerdict};
 use napkin_policy::Policy;
 use napkin_service::memcached::MemcachedUdp;
 use napkin_stack::UdpSocket;
@@ -44,6 +45,8 @@ pub struct Server {
     deferrals: Vec<Temporary>,
     /// Devices with somebody at the other side of a socket.
     peers: Vec<(String, Arc<Peers>)>,
+    /// Devices whose policy polls the kernel's NAPI below, as long as nothing was said of that.
+    busy: Vec<(String, Vec<BusyVerdict>)>,
 }
 
 /// A device's policy, and the engine's CPUs that its queues are on.
@@ -106,6 +109,8 @@ impl Server {
         let deferrals = devices.iter_mut().filter_map(|it| it.deferral.take()).collect();
         let peers = devices.iter().filter_map(|it| Some((it.name.clone(), it.peers.clone()?)));
         let peers = peers.collect();
+        let busy = devices.iter_mut().map(|it| (it.name.clone(), std::mem::take(&mut it.busy)));
+        let busy = busy.collect();
         let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
         let mut notes: Vec<String> = devices.iter().map(note).collect();
 
@@ -122,6 +127,7 @@ impl Server {
         server.engine = Some(engine);
         server.capture = capture;
         server.peers = peers;
+        server.busy = busy;
         server.deferrals = deferrals;
         // The server puts them back before it lets go of the engine.
         drop(open);
@@ -247,15 +253,23 @@ impl Server {
         Ok(news.to_vec())
     }
 
-    /// What was wrong with the other side of virtio devices, and why the capture has ended, each told once.
-    pub(super) fn troubles(&self) -> Vec<String> {
+    /// What was wrong with the other side of virtio devices, which devices' drivers ignore busy polling, and why the
+    /// capture has ended, each told once.
+    pub(super) fn troubles(&mut self) -> Vec<String> {
+        let ignored = |(_, queues): &mut (String, Vec<BusyVerdict>)| {
+            queues.iter().any(|queue| queue.get() == BusyPolling::Ignored)
+        };
+        let ignored = self.busy.extract_if(.., ignored).map(|(name, _)| {
+            let what = BusyPolling::Ignored;
+            format!("device {name}: busy polling: {what}; a policy without it costs less here")
+        });
         let told = self.peers.iter().filter_map(|(name, peers)| Some((name, peers.trouble()?)));
         let told = told.map(|(name, trouble)| format!("device {name}: {trouble}"));
         let ended = self.capture.iter().filter_map(|(path, capture)| {
             let why = capture.failed()?;
             Some(format!("the capture has ended: cannot write {}: {why}", path.display()))
         });
-        told.chain(ended).collect()
+        told.chain(ended).chain(ignored).collect()
     }
 
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all.

@@ -54,6 +54,7 @@ pub(super) fn make(
     }
     let (deferral, below) = defer(name, policy, &xdp);
     let note = note(spec, config.port, &left, &xdp) + &below;
+    let busy = xdp.queues.iter().filter_map(|queue| queue.busy_polling()).collect();
     let queues = xdp.queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
     let queues = queues.collect();
     Ok(Made {
@@ -62,6 +63,7 @@ pub(super) fn make(
         queues,
         note,
         faults: Vec::new(),
+        busy,
         peers: None,
         pool: Some(pool),
         deferral,

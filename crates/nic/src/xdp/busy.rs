@@ -2,9 +2,17 @@
 //! while the kernel's interrupts, on another CPU perhaps, bring the frames.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use napkin_policy::Ns;
 
 /// Looks that found frames, after which something can be said.
 const ENOUGH: u64 = 256;
+
+/// Who looks again within this time spins: what he finds then without a call, right after a call that found
+/// nothing, somebody else has brought.
+const SPINS: Ns = 10_000;
 
 /// What has been seen of a queue's busy polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +29,11 @@ pub enum BusyPolling {
     NoNapi,
 }
 
+impl BusyPolling {
+    const ALL: [BusyPolling; 4] =
+        [BusyPolling::Unknown, BusyPolling::Honoured, BusyPolling::Ignored, BusyPolling::NoNapi];
+}
+
 impl fmt::Display for BusyPolling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -32,30 +45,56 @@ impl fmt::Display for BusyPolling {
     }
 }
 
+/// What is seen of a queue's busy polling, for whoever does not own the queue.
+#[derive(Debug, Clone, Default)]
+pub struct BusyVerdict(Arc<AtomicU8>);
+
+impl BusyVerdict {
+    /// As it was a moment ago.
+    pub fn get(&self) -> BusyPolling {
+        BusyPolling::ALL[usize::from(self.0.load(Relaxed)) % BusyPolling::ALL.len()]
+    }
+}
+
 /// How frames came.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     /// Calls that brought some, of the last ones.
     by_call: u64,
-    /// Looks that found some before any call.
+    /// Looks of who spins that found some before any call.
     alone: u64,
+    /// When a call found nothing, if no look and no interrupt came since.
+    spins: Option<Ns>,
+    asked: bool,
     /// There is nothing that could be polled.
     pub(super) useless: bool,
+    pub(super) verdict: BusyVerdict,
 }
 
 impl Busy {
-    pub(super) fn called(&mut self, found: bool) {
-        self.by_call += u64::from(found);
-        self.age();
+    pub(super) fn called(&mut self, found: bool, now: Ns) {
+        self.spins = (!found).then_some(now);
+        if found {
+            self.by_call += 1;
+            self.age();
+        }
     }
 
     /// `napi_id` is asked once, by when the first frames have come: the kernel knows it then, or never.
-    pub(super) fn came_alone(&mut self, napi_id: impl FnOnce() -> u32) {
-        if self.by_call + self.alone == 0 {
-            self.useless = napi_id() == 0;
+    pub(super) fn came_alone(&mut self, now: Ns, napi_id: impl FnOnce() -> u32) {
+        if !std::mem::replace(&mut self.asked, true) && napi_id() == 0 {
+            self.useless = true;
+            self.judge();
         }
-        self.alone += 1;
-        self.age();
+        if self.spins.take().is_some_and(|then| now.saturating_sub(then) < SPINS) {
+            self.alone += 1;
+            self.age();
+        }
+    }
+
+    /// What is found next an interrupt has told of.
+    pub(super) fn interrupted(&mut self) {
+        self.spins = None;
     }
 
     /// What was long ago counts less and less.
@@ -64,16 +103,20 @@ impl Busy {
             self.by_call /= 2;
             self.alone /= 2;
         }
+        if (self.by_call + self.alone).is_multiple_of(ENOUGH) {
+            self.judge();
+        }
     }
 
-    pub(super) fn verdict(&self) -> BusyPolling {
-        match self.by_call + self.alone {
+    fn judge(&self) {
+        let seen = self.by_call + self.alone;
+        let verdict = match self.by_call {
             _ if self.useless => BusyPolling::NoNapi,
-            seen if seen < ENOUGH => BusyPolling::Unknown,
-            // Full budgets leave the ring not empty, and the next look finds the rest alone.
-            seen if self.by_call * 16 < seen => BusyPolling::Ignored,
+            _ if seen < ENOUGH => BusyPolling::Unknown,
+            by_call if by_call * 16 < seen => BusyPolling::Ignored,
             _ => BusyPolling::Honoured,
-        }
+        };
+        self.verdict.0.store(verdict as u8, Relaxed);
     }
 }
 
@@ -83,19 +126,35 @@ mod tests {
 
     #[test]
     fn a_driver_that_brings_nothing_by_calls_is_found_out() {
-        let mut busy = Busy::default();
-        assert_eq!(busy.verdict(), BusyPolling::Unknown);
-        (0..ENOUGH).for_each(|_| busy.came_alone(|| 8));
-        assert_eq!(busy.verdict(), BusyPolling::Ignored);
-        (0..1_000_000).for_each(|_| busy.called(false));
-        assert_eq!(busy.verdict(), BusyPolling::Ignored);
-        (0..10 * ENOUGH).for_each(|_| busy.called(true));
-        assert_eq!(busy.verdict(), BusyPolling::Honoured);
-        (0..100 * ENOUGH * 64).for_each(|_| busy.came_alone(|| 0));
-        assert_eq!(busy.verdict(), BusyPolling::Ignored);
+        let (mut busy, mut now) = (Busy::default(), 0);
+        let mut spins = |busy: &mut Busy, times: u64, pause: Ns| {
+            for _ in 0..times {
+                busy.called(false, now);
+                now += pause;
+                busy.came_alone(now, || 8);
+            }
+        };
+        assert_eq!(busy.verdict.get(), BusyPolling::Unknown);
+        // Who looks now and then only, or after an interrupt, finds what came meanwhile.
+        spins(&mut busy, 10 * ENOUGH, SPINS);
+        for _ in 0..10 * ENOUGH {
+            busy.called(false, 0);
+            busy.interrupted();
+            busy.came_alone(1, || 8);
+        }
+        assert_eq!(busy.verdict.get(), BusyPolling::Unknown);
+        // Nor does the rest of a full budget say anything.
+        (0..10 * ENOUGH).for_each(|_| busy.came_alone(0, || 8));
+        assert_eq!(busy.verdict.get(), BusyPolling::Unknown);
+        spins(&mut busy, ENOUGH, 1_000);
+        assert_eq!(busy.verdict.get(), BusyPolling::Ignored);
+        (0..10 * ENOUGH).for_each(|_| busy.called(true, 0));
+        assert_eq!(busy.verdict.get(), BusyPolling::Honoured);
+        spins(&mut busy, 100 * ENOUGH * 64, 1_000);
+        assert_eq!(busy.verdict.get(), BusyPolling::Ignored);
 
         let mut busy = Busy::default();
-        busy.came_alone(|| 0);
-        assert_eq!(busy.verdict(), BusyPolling::NoNapi);
+        busy.came_alone(0, || 0);
+        assert_eq!(busy.verdict.get(), BusyPolling::NoNapi);
     }
 }

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use napkin_os::rights::Right;
 
 use self::attachment::attach;
-pub use self::busy::BusyPolling;
+pub use self::busy::{BusyPolling, BusyVerdict};
 pub use self::config::{BusyPoll, Copying, Mode, Traffic, XdpConfig};
 pub use self::error::XdpError;
 use self::interface::{Interface, promiscuous};

@@ -23,7 +23,7 @@ use rustix::event::epoll;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socket_with};
 
-use super::busy::{Busy, BusyPolling};
+use super::busy::{Busy, BusyVerdict};
 use super::ring::{Consumer, Descriptor, Producer};
 use super::socket::{Called, Dropped};
 use super::transmitter::Wire;
@@ -126,9 +126,9 @@ impl XdpQueue {
         Ok(queue)
     }
 
-    /// Whether the driver honours busy polling, as far as has been seen; `None` without it.
-    pub fn busy_polling(&self) -> Option<BusyPolling> {
-        self.busy.as_ref().map(Busy::verdict)
+    /// Whether the driver honours busy polling, as far as is seen; `None` without it.
+    pub fn busy_polling(&self) -> Option<BusyVerdict> {
+        self.busy.as_ref().map(|busy| busy.verdict.clone())
     }
 
     /// Buffers that are with the kernel.
@@ -189,7 +189,7 @@ impl XdpQueue {
         self.look();
         let rx = self.take(budget, now, into);
         if let Some(busy) = &mut self.busy {
-            busy.called(rx > 0);
+            busy.called(rx > 0, now);
         }
         rx
     }
@@ -241,7 +241,7 @@ impl PacketQueue for XdpQueue {
         let mut rx = self.take(budget, now, into);
         match &mut self.busy {
             Some(busy) if !busy.useless && rx > 0 => {
-                busy.came_alone(|| self.wire.socket.napi_id());
+                busy.came_alone(now, || self.wire.socket.napi_id());
             }
             Some(busy) if !busy.useless => rx = self.call(budget, now, into),
             _ if rx == 0 => self.kick(),
@@ -274,6 +274,9 @@ impl PacketQueue for XdpQueue {
 
     fn acknowledge(&mut self) {
         self.interrupted = true;
+        if let Some(busy) = &mut self.busy {
+            busy.interrupted();
+        }
         add(&self.wire.counters.interrupts_rx, 1);
     }
 

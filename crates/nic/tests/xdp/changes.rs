@@ -80,7 +80,7 @@ fn busy_polling_brings_the_frames_or_is_said_to_do_nothing_and_then_interrupts_b
         ours.next(|frame| checked(frame) == Some(number));
     }
     // Linux polls the NAPI of a copying socket up to 6.12 only.
-    let verdict = ours.queue.busy_polling().expect("it was asked for");
+    let verdict = ours.queue.busy_polling().expect("it was asked for").get();
     match verdict {
         BusyPolling::Honoured => {}
         BusyPolling::NoNapi => assert!(verdict.to_string().contains("no NAPI")),
