@@ -26,7 +26,7 @@ enum Waits {
 
 impl ApplicationWait {
     /// A thread that runs on `cpu` (the engine's own number). It waits in blocking calls if the
-    /// policy has the socket itself busy poll, otherwise in an epoll.
+    /// policy has the socket itself busy poll and no epoll, otherwise in an epoll.
     ///
     /// # Errors
     /// Parameters or options that the kernel would refuse.
@@ -39,7 +39,7 @@ impl ApplicationWait {
         socket: &impl Socket,
         policy: &Policy,
     ) -> Result<ApplicationWait, WaitError> {
-        if policy.application.socket_busy_polls() {
+        if policy.application.socket_busy_polls() && !policy.epoll.enabled() {
             ApplicationWait::blocking(engine, cpu, socket, policy)
         } else {
             ApplicationWait::epoll(engine, cpu, socket, policy)

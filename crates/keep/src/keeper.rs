@@ -86,8 +86,8 @@ pub struct Keeper {
     held: Vec<HeldDevice>,
     /// As sysfs told them last.
     drivers: Drivers,
-    /// The ifindexes of the devices that are wished of, as of the last look.
-    meant: BTreeSet<u32>,
+    /// The ifindexes of the devices that are wished of, as of the last look; `None` where drivers could not be told.
+    meant: Option<BTreeSet<u32>>,
     /// Whether the last look found a device that another napkin has.
     locked: bool,
     /// Of wishes with a unit.
@@ -127,7 +127,7 @@ impl Keeper {
             found: Found::default(),
             held: Vec::new(),
             drivers: Drivers::new(),
-            meant: BTreeSet::new(),
+            meant: None,
             locked: false,
             programs: Vec::new(),
             guards: Guards::default(),
@@ -171,14 +171,16 @@ impl Keeper {
             tell(&Event::Problem(format!("no notice of changes: {missing}")));
         }
         self.reload(true, tell);
-        let mut ready = false;
+        let (mut ready, mut told_left) = (false, false);
         loop {
             while self.look(tell) {}
             self.look_at_programs(true, tell);
-            if !ready {
-                let (meant, backend) = (&self.meant, &mut self.backend);
+            if let (false, Some(meant)) = (told_left, &self.meant) {
+                told_left = true;
+                let backend = &mut self.backend;
                 let mut is_left = |ifindex: u32, identity: Option<u64>| {
-                    !meant.contains(&ifindex) && is_here(backend, ifindex, identity)
+                    let up = is_up(backend, ifindex, identity);
+                    up.is_some_and(|up| up || !meant.contains(&ifindex))
                 };
                 for left in left_before(&self.store, &mut is_left) {
                     tell(&Event::Problem(left));
@@ -302,12 +304,13 @@ impl Keeper {
                         ));
                     }
                 }
+                let known = no_drivers.is_none();
                 // The other wishes are held all the same, and so are devices whose driver was known before.
                 let why =
                     |error: BackendError| format!("wishes by driver: no other is found: {error}");
                 problems.extend(no_drivers.map(why));
                 self.let_go(&meant_devices, &mut problems, tell);
-                self.meant = meant_devices;
+                self.meant = known.then_some(meant_devices);
             }
             Err(error) => {
                 problems.insert(format!("the devices cannot be listed: {error}"));
@@ -413,9 +416,8 @@ impl Keeper {
 
 /// What an earlier napkin has changed in this network namespace that nobody holds: a sentence for each device
 /// and each process. A keeper that was killed may have changed it for a wish that is no longer there; or it
-/// was applied for good, which the journal does not tell apart. `is_left` says of a device, by its ifindex and
-/// identity, whether it is here and nothing is wished of it: of others the keeper puts back what is surplus
-/// itself, or it went with them.
+/// was applied for good, which the journal does not tell apart. `is_left` says of a device that nobody holds, by its
+/// ifindex and identity, whether it is here and not only waited for until it is up.
 fn left_before(store: &Store, is_left: &mut dyn FnMut(u32, Option<u64>) -> bool) -> Vec<String> {
     let found = match store.survey() {
         Ok(found) => found,
@@ -454,10 +456,11 @@ fn left_before(store: &Store, is_left: &mut dyn FnMut(u32, Option<u64>) -> bool)
     found.into_iter().filter_map(left).collect()
 }
 
-/// Whether the device with this ifindex is here, and the same one as far as that can be told.
-fn is_here(backend: &mut Linux, ifindex: u32, identity: Option<u64>) -> bool {
-    let at = backend.look(Target::Index(ifindex));
-    at.is_ok_and(|at| identity.zip(at.identity).is_none_or(|(left, there)| left == there))
+/// Whether the device with this ifindex is up; `None` if it is not here, or another one as far as that can be told.
+fn is_up(backend: &mut Linux, ifindex: u32, identity: Option<u64>) -> Option<bool> {
+    let at = backend.look(Target::Index(ifindex)).ok()?;
+    let same = identity.zip(at.identity).is_none_or(|(left, there)| left == there);
+    same.then_some(at.device.up)
 }
 
 /// `SIGHUP`: read the wishes again.

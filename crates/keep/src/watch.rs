@@ -173,7 +173,8 @@ impl Watch {
             };
             match watched(&self.files, path, flags) {
                 Ok((watch, file)) => {
-                    new |= !self.followed.contains_key(&watch);
+                    // Its old descriptor goes at once, or twice as many would be open here.
+                    new |= self.followed.remove(&watch).is_none() && !followed.contains_key(&watch);
                     followed.insert(watch, file);
                 }
                 // One that has gone is told of by others.
@@ -184,7 +185,7 @@ impl Watch {
                 }
             }
         }
-        for watch in self.followed.keys().filter(|watch| !followed.contains_key(watch)) {
+        for watch in self.followed.keys() {
             // It may have gone with its file.
             let _ = inotify::remove_watch(&self.files, *watch);
         }

@@ -31,8 +31,8 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 /// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
 
-/// How long the end waits for what is still to be written.
-const LATE: Duration = Duration::from_secs(2);
+/// How long the end waits for a reader that takes nothing.
+const LATE: Duration = Duration::from_secs(5);
 
 /// Bytes of the file's own header.
 const HEADER: u64 = 24;
@@ -48,6 +48,8 @@ pub struct Capture {
     file: Arc<File>,
     tap: Tapped,
     writer: JoinHandle<io::Result<u64>>,
+    /// Bytes of it that are written.
+    written: Arc<AtomicU64>,
     failure: Arc<Mutex<Option<String>>>,
 }
 
@@ -91,13 +93,15 @@ impl Capture {
         let (frames, received) = mpsc::sync_channel(BACKLOG);
         let named = thread::Builder::new().name("capture".into());
         let (theirs, told) = (Arc::clone(&file), Arc::clone(&failure));
+        let written = Arc::<AtomicU64>::default();
+        let progress = Arc::clone(&written);
         let writer = named.spawn(move || {
-            write(&theirs, &received).inspect_err(|error| {
+            write(&theirs, &received, &progress).inspect_err(|error| {
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             })
         })?;
         let tap = Tapped { frames, pool: Pool::new(BACKLOG), missed: Arc::default() };
-        Ok(Capture { file, tap, writer, failure })
+        Ok(Capture { file, tap, writer, written, failure })
     }
 
     /// Empties the file and writes its header. Once, before the first frame.
@@ -134,31 +138,40 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// The file could not be written: a full disk, or a pipe that nobody has read from for two seconds.
+    /// The file could not be written: a full disk, or a pipe whose reader takes nothing for five seconds.
     pub fn finish(self) -> io::Result<u64> {
-        let end = Instant::now() + LATE;
+        // A disk is waited for, however slow it is.
+        let bounded = !self.file.metadata().is_ok_and(|it| it.is_file());
+        let (mut written, mut since) = (0, Instant::now());
+        let mut unread = || {
+            let now = self.written.load(Relaxed);
+            if now != written {
+                (written, since) = (now, Instant::now());
+            }
+            if bounded && since.elapsed() >= LATE {
+                let why = "nobody reads what is written to it";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            thread::sleep(Duration::from_millis(1));
+            Ok(())
+        };
         // A thread that could not write has ended, and says why below.
         while let Err(TrySendError::Full(_)) = self.tap.frames.try_send(None) {
-            unread(end)?;
+            unread()?;
         }
         while !self.writer.is_finished() {
-            unread(end)?;
+            unread()?;
         }
         self.writer.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     }
 }
 
-/// Waits a little; an error if it is over.
-fn unread(end: Instant) -> io::Result<()> {
-    if Instant::now() >= end {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads what is written to it"));
-    }
-    thread::sleep(Duration::from_millis(1));
-    Ok(())
-}
-
 /// Writes frames until there is no other: how many. On an error the file ends with a whole one.
-fn write(mut file: &File, frames: &Receiver<Option<Frame>>) -> io::Result<u64> {
+fn write(
+    mut file: &File,
+    frames: &Receiver<Option<Frame>>,
+    progress: &AtomicU64,
+) -> io::Result<u64> {
     let ns = |clock| {
         let now = clock_gettime(clock);
         i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
@@ -189,6 +202,7 @@ fn write(mut file: &File, frames: &Receiver<Option<Frame>>) -> io::Result<u64> {
             return Err(error);
         }
         end += records.len() as u64;
+        progress.store(end, Relaxed);
         records.clear();
     }
     Ok(written)
@@ -350,7 +364,7 @@ mod tests {
         let tap = Tapped { frames, pool: Pool::new(2), missed: Arc::default() };
         (0..2).for_each(|at| tap.write(&[1; 60], at));
         drop(tap);
-        write(&file, &received).expect_err("two records have more bytes");
+        write(&file, &received, &AtomicU64::new(0)).expect_err("two records have more bytes");
         assert_eq!(file.metadata().unwrap().len(), HEADER);
     }
 }

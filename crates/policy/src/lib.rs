@@ -309,7 +309,7 @@ impl Policy {
     pub const fn spins_by_design(&self) -> bool {
         let separate = self.application.socket_busy_polls()
             && matches!(self.application.socket_poller, SocketPoller::Separate);
-        // A receive call that busy polls sleeps in the end.
+        // A receive call that busy polls sleeps in the end; where there is an epoll, that is waited in.
         let spins = self.application.spin
             && (self.epoll.enabled() || !self.application.socket_busy_polls());
         matches!(self.instance.threaded, Threaded::BusyPoll) || spins || separate
@@ -378,10 +378,13 @@ mod tests {
 
     #[test]
     fn spinning_is_a_design_and_a_bounded_busy_poll_is_not() {
-        for text in ["threaded-busy-poll", "fullbusy", "busypoll-separate"] {
+        let beside = "fullbusy,socket-busy-poll-usecs=50";
+        for text in ["threaded-busy-poll", "fullbusy", "busypoll-separate", beside] {
             assert!(policy(text).spins_by_design(), "{text}");
         }
-        for text in ["base", "hold", "napibusy", "suspend20", "busypoll", "socket-poller=separate"]
+        let sleeps = "busypoll,application=spin";
+        for text in
+            ["base", "hold", "napibusy", "suspend20", "busypoll", "socket-poller=separate", sleeps]
         {
             assert!(!policy(text).spins_by_design(), "{text}");
         }

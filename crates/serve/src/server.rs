@@ -261,7 +261,7 @@ impl Server {
         };
         let ignored = self.busy.extract_if(.., ignored).map(|(name, _)| {
             let what = BusyPolling::Ignored;
-            format!("device {name}: busy polling: {what}; a policy without it costs less here")
+            format!("device {name}: busy polling: {what}; a policy without it costs less then")
         });
         let told = self.peers.iter().filter_map(|(name, peers)| Some((name, peers.trouble()?)));
         let told = told.map(|(name, trouble)| format!("device {name}: {trouble}"));

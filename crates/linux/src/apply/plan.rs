@@ -280,10 +280,10 @@ pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value, Opti
 }
 
 fn rank(place: &Place, value: &Value, from: Option<&Value>) -> u8 {
-    let fair = |value: &Value| matches!(value, Value::Class(it) if it.is_fair());
-    // A nice one that another fair one stood in for is given to a thread that was made anew.
+    let real_time = |value: &Value| matches!(value, Value::Class(Class::Fifo(_) | Class::Rr(_)));
+    // Any other class that a fair one stood in for is given to a thread that was made anew.
     let given_up =
-        *value == Value::Class(Class::Fair) || fair(value) && from.is_some_and(|it| !fair(it));
+        *value == Value::Class(Class::Fair) || !real_time(value) && from.is_some_and(real_time);
     let off = *value == Value::Number(0);
     match place {
         Place::Napi(_, setting) | Place::Device(setting) => match setting {

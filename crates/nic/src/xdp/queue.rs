@@ -189,7 +189,7 @@ impl XdpQueue {
         self.look();
         let rx = self.take(budget, now, into);
         if let Some(busy) = &mut self.busy {
-            busy.called(rx > 0, now);
+            busy.called(rx > 0, (now, self.wire.calls()));
         }
         rx
     }
@@ -241,7 +241,8 @@ impl PacketQueue for XdpQueue {
         let mut rx = self.take(budget, now, into);
         match &mut self.busy {
             Some(busy) if !busy.useless && rx > 0 => {
-                busy.came_alone(now, || self.wire.socket.napi_id());
+                let at = (now, self.wire.calls());
+                busy.came_alone(at, || self.wire.socket.napi_id());
             }
             Some(busy) if !busy.useless => rx = self.call(budget, now, into),
             _ if rx == 0 => self.kick(),

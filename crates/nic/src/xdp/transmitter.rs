@@ -47,6 +47,8 @@ pub(super) struct Wire {
     left: Places,
     /// Frames in the ring of which the kernel was not told.
     untold: AtomicU32,
+    /// Calls to send so far: where the kernel's instance is polled, each polls it.
+    calls: AtomicU32,
     /// The interface was down, or had no room: the frames in the ring wait for the next call.
     stuck: AtomicBool,
     pub(super) counters: Arc<QueueCounters>,
@@ -125,6 +127,7 @@ impl Wire {
             pool: pool.clone(),
             left: Places::new(LEFT),
             untold: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
             stuck: AtomicBool::new(false),
             counters: Arc::default(),
             _attachment: attachment,
@@ -231,6 +234,7 @@ impl Wire {
         let mut stuck = false;
         if ring.transmit.needs_wakeup() {
             for _ in 0..ROUNDS.max(waiting / BATCH + 1) {
+                self.calls.fetch_add(1, Relaxed);
                 match self.socket.send() {
                     Called::Done | Called::Again => {}
                     // Whoever sends once it is up again takes them along.
@@ -305,6 +309,11 @@ impl Wire {
         let ring = self.try_ring();
         let there = ring.map_or(0, |it| it.free.len() + it.out.iter().filter(|out| **out).count());
         there + self.left.len()
+    }
+
+    /// Calls to send so far.
+    pub(super) fn calls(&self) -> u32 {
+        self.calls.load(Relaxed)
     }
 
     /// Whether frames wait for another call.
