@@ -25,8 +25,8 @@ enum Waits {
 }
 
 impl ApplicationWait {
-    /// A thread that runs on `cpu` (the engine's own number). It waits in blocking calls if the
-    /// policy has the socket itself busy poll and no epoll, otherwise in an epoll.
+    /// A thread that runs on `cpu` (the engine's own number). It waits in blocking calls if the policy has the
+    /// socket itself busy poll, and no epoll or a [separate poller](Self::poller); otherwise in an epoll.
     ///
     /// # Errors
     /// Parameters or options that the kernel would refuse.
@@ -39,7 +39,9 @@ impl ApplicationWait {
         socket: &impl Socket,
         policy: &Policy,
     ) -> Result<ApplicationWait, WaitError> {
-        if policy.application.socket_busy_polls() && !policy.epoll.enabled() {
+        let options = policy.application;
+        let separate = options.socket_poller == SocketPoller::Separate;
+        if options.socket_busy_polls() && (separate || !policy.epoll.enabled()) {
             ApplicationWait::blocking(engine, cpu, socket, policy)
         } else {
             ApplicationWait::epoll(engine, cpu, socket, policy)

@@ -86,7 +86,8 @@ pub struct Keeper {
     held: Vec<HeldDevice>,
     /// As sysfs told them last.
     drivers: Drivers,
-    /// The ifindexes of the devices that are wished of, as of the last look; `None` where drivers could not be told.
+    /// The ifindexes of the devices that are wished of, as of the last look; `None` where drivers could
+    /// not be told, and what was left before waits to be told as well.
     meant: Option<BTreeSet<u32>>,
     /// Whether the last look found a device that another napkin has.
     locked: bool,
@@ -488,7 +489,7 @@ mod tests {
         let mut journal = store.device(7, "va", Some(700)).expect("readable");
         let [old, new] = [0, 20_000].map(Value::Number);
         journal.before(&spot, &old, &new).expect("written");
-        assert_eq!(left(false), [""; 0], "it is gone, or a wish means it");
+        assert_eq!(left(false), [""; 0], "it is gone, or waited for");
         let told =
             left_before(&store, &mut |ifindex, identity| (ifindex, identity) == (7, Some(700)));
         assert!(matches!(&told[..], [it] if it.contains("napkin restore --dev va")), "{told:?}");

@@ -31,6 +31,9 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 /// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
 
+/// Bytes that are written at a time: as many as a pipe whose reader is slow soon has room for.
+const PIECE: usize = 4_096;
+
 /// How long the end waits for a reader that takes nothing.
 const LATE: Duration = Duration::from_secs(5);
 
@@ -48,7 +51,7 @@ pub struct Capture {
     file: Arc<File>,
     tap: Tapped,
     writer: JoinHandle<io::Result<u64>>,
-    /// Bytes of it that are written.
+    /// Pieces of it that are written.
     written: Arc<AtomicU64>,
     failure: Arc<Mutex<Option<String>>>,
 }
@@ -197,12 +200,14 @@ fn write(
             }
         }
         // Whoever looks while it runs sees whole frames, and so does who looks at what a full disk has left.
-        if let Err(error) = file.write_all(&records) {
-            let _ = file.set_len(end);
-            return Err(error);
+        for piece in records.chunks(PIECE) {
+            if let Err(error) = file.write_all(piece) {
+                let _ = file.set_len(end);
+                return Err(error);
+            }
+            progress.fetch_add(1, Relaxed);
         }
         end += records.len() as u64;
-        progress.store(end, Relaxed);
         records.clear();
     }
     Ok(written)

@@ -64,7 +64,8 @@ pub(super) struct Busy {
     by_call: u64,
     /// Looks of who spins that found some before any call.
     alone: u64,
-    /// When a call found nothing, and after how many calls to send, if no look and no interrupt came since.
+    /// When a call found nothing, and after how many calls to send (twice as many), if no look and no interrupt came
+    /// since.
     spins: Option<(Ns, u32)>,
     asked: bool,
     /// There is nothing that could be polled.
@@ -73,8 +74,9 @@ pub(super) struct Busy {
 }
 
 impl Busy {
+    /// `at` has the time, and twice the calls to send before it, which poll as well; an odd number while one lasts.
     pub(super) fn called(&mut self, found: bool, at: (Ns, u32)) {
-        self.spins = (!found).then_some(at);
+        self.spins = (!found && at.1.is_multiple_of(2)).then_some(at);
         if found {
             self.by_call += 1;
             self.age();
@@ -146,6 +148,8 @@ mod tests {
             busy.interrupted();
             busy.came_alone((1, 0), || 8);
             busy.called(false, (0, 0));
+            busy.came_alone((1, 1), || 8);
+            busy.called(false, (0, 1));
             busy.came_alone((1, 1), || 8);
         }
         // Nor does the rest of a full budget say anything.

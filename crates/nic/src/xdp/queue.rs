@@ -186,10 +186,11 @@ impl XdpQueue {
 
     /// Has the kernel's NAPI polled, and looks again.
     fn call(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> u16 {
+        let sent = self.wire.calls();
         self.look();
         let rx = self.take(budget, now, into);
         if let Some(busy) = &mut self.busy {
-            busy.called(rx > 0, (now, self.wire.calls()));
+            busy.called(rx > 0, (now, sent));
         }
         rx
     }

@@ -47,7 +47,8 @@ pub(super) struct Wire {
     left: Places,
     /// Frames in the ring of which the kernel was not told.
     untold: AtomicU32,
-    /// Calls to send so far: where the kernel's instance is polled, each polls it.
+    /// Twice the calls to send so far, and one more while one lasts: where the kernel's instance is polled, each
+    /// polls it.
     calls: AtomicU32,
     /// The interface was down, or had no room: the frames in the ring wait for the next call.
     stuck: AtomicBool,
@@ -234,8 +235,10 @@ impl Wire {
         let mut stuck = false;
         if ring.transmit.needs_wakeup() {
             for _ in 0..ROUNDS.max(waiting / BATCH + 1) {
-                self.calls.fetch_add(1, Relaxed);
-                match self.socket.send() {
+                self.calls.fetch_add(1, SeqCst);
+                let called = self.socket.send();
+                self.calls.fetch_add(1, SeqCst);
+                match called {
                     Called::Done | Called::Again => {}
                     // Whoever sends once it is up again takes them along.
                     Called::Down => {
@@ -311,9 +314,9 @@ impl Wire {
         there + self.left.len()
     }
 
-    /// Calls to send so far.
+    /// Twice the calls to send so far, and one more while one lasts.
     pub(super) fn calls(&self) -> u32 {
-        self.calls.load(Relaxed)
+        self.calls.load(SeqCst)
     }
 
     /// Whether frames wait for another call.
