@@ -390,8 +390,15 @@ mod tests {
             assert!(error.contains("at most 1s"), "{error}");
         }
         assert!(parse("napkin bench udp-sink --consume 1s").is_ok());
-        for name in ["wire", "device"] {
-            assert!(parse(&format!("napkin bench flood-ping --{name} tap")).is_ok(), "{name}");
+        let ports = "--device xdp:a --client-device xdp:b";
+        for workload in ["flood-ping", "udp-sink", "xsk-rr", "tcp-rr", "memcached", "ssd"] {
+            for wire in ["--wire xdp", "--wire vhost", ports] {
+                assert!(
+                    parse(&format!("napkin bench {workload} {wire}")).is_ok(),
+                    "{workload} {wire}"
+                );
+            }
+            assert!(parse(&format!("napkin bench {workload} --wire xdp {ports}")).is_err());
         }
         assert!(parse("napkin bench xsk-rr").is_ok());
         assert!(parse("napkin bench xsk-rr --delay 1us").is_err(), "a delay goes with a rate");

@@ -79,10 +79,6 @@ fn story(workload: &dyn Workload) -> String {
 
 fn option(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.name).long(setting.name).help(setting.help);
-    let arg = match setting.alias {
-        Some(alias) => arg.alias(alias),
-        None => arg,
-    };
     let arg = match setting.value {
         None => arg.action(ArgAction::SetTrue),
         Some(value) => arg.value_name(value).value_parser(parser(setting)),

@@ -11,6 +11,7 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod beside;
+mod client_end;
 mod embedded;
 pub mod error;
 pub mod flood_ping;
@@ -26,10 +27,12 @@ pub mod partial;
 mod ping;
 mod rate;
 pub mod run;
+mod sender;
 pub mod server;
 pub mod serving;
 pub mod setting;
 pub mod short;
+mod source;
 pub mod ssd;
 pub mod sweep;
 pub mod tcp_rr;

@@ -130,6 +130,20 @@ pub(crate) const WIRE: Setting = Setting {
     )
 };
 
+/// What frames come over where the client has no stack, and may be within the queue.
+pub(crate) const FRAMES: Setting = Setting {
+    choices: &[
+        ("synthetic", "None: the frames come from within the queue"),
+        ("xdp", "AF_XDP at both ends of a veth; needs root"),
+        ("vhost", "Virtio rings (vhost-user)"),
+    ],
+    ..Setting::engine(
+        "wire",
+        "WIRE",
+        "What the frames come over, from a client at its other end. [default: synthetic]",
+    )
+};
+
 /// The engine's interface.
 pub(crate) const PORT: Setting = Setting {
     check: |text| text.parse::<XdpPort>().map(drop),

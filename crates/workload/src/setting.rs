@@ -12,8 +12,6 @@ use crate::world::World;
 pub struct Setting {
     /// Its name on the command line, without dashes.
     pub name: &'static str,
-    /// A name that it had before, which is taken and not shown.
-    pub alias: Option<&'static str>,
     /// What its value is called; `None` for a switch.
     pub value: Option<&'static str>,
     /// A sentence or two.
@@ -39,7 +37,6 @@ impl Setting {
     pub const fn engine(name: &'static str, value: &'static str, help: &'static str) -> Setting {
         Setting {
             name,
-            alias: None,
             value: Some(value),
             help,
             default: None,

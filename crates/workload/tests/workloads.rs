@@ -372,6 +372,34 @@ fn the_document_s_configurations_answer_over_virtio_rings_and_the_client_times_t
     }
 }
 
+/// A sink that is offered little, and much more than it can take: every datagram is received, dropped at the ring
+/// or the socket, or on its way.
+fn sinks(wire: Wire) {
+    let offered = [0.04, 3.0].map(Offered::TimesPeak).to_vec();
+    let sink = UdpSink { offered, wire: Some(wire.clone()), ..UdpSink::default() };
+    let report = answered(1, &sink, &["base"]);
+    let [little, much] = &report.rows[..] else { panic!("{report:?}") };
+    for row in [little, much] {
+        assert!(row.figures.packets > Some(0), "{row:?}");
+        assert_eq!(row.load["wire"], wire.to_string(), "{row:?}");
+    }
+    assert!(much.figures.dropped() > 0, "three times the peak is too much: {much:?}");
+}
+
+/// The same, and a flood of our own.
+fn sinks_and_floods(wire: &Wire) {
+    sinks(wire.clone());
+    let report = answered(1, &FloodPing::over(wire.clone()), &["base", "hold1000"]);
+    for row in &report.rows {
+        assert!(row.figures.packets > Some(10), "a closed loop goes round: {row:?}");
+    }
+}
+
+#[test]
+fn a_sink_and_a_flood_go_over_virtio_rings() {
+    sinks_and_floods(&Wire::Vhost);
+}
+
 #[test]
 fn tcp_is_asked_over_virtio_rings() {
     let servers = Servers { servers: vec![Server::Napkin], wire: Wire::Vhost };
@@ -410,9 +438,11 @@ fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
     for row in &report.rows {
         assert!(extra(row, "gets") > 0 && extra(row, "misses") == 0, "{row:?}");
     }
-    let report = answered(1, &over(wire), &PUBLISHED[..1]);
+    let report = answered(1, &over(wire.clone()), &PUBLISHED[..1]);
     assert!(report.rows[0].figures.packets > Some(0), "{:?}", report.rows);
+    sinks_and_floods(&wire);
     // And a veth of its own.
+    sinks(Wire::Xdp);
     let report = answered(1, &over(Wire::Xdp), &PUBLISHED);
     assert!(report.rows.iter().all(|row| row.figures.packets > Some(0)), "{:?}", report.rows);
     if needs_ping() {

@@ -1,11 +1,13 @@
 //! `flood-ping` (2007): echo requests as fast as replies come, answered by the stack itself.
 //!
-//! With a TAP device the client is the operating system's own `ping -f`; otherwise the flood is the
-//! synthetic queue's. No application takes part, so what is measured is delivery alone. The control
+//! With a TAP device or a veth the client is the operating system's own `ping -f`; over virtio rings, or two
+//! interfaces at the ends of a cable, it is one of our own, and otherwise the flood is the synthetic queue's. No application takes part, so what is measured is delivery alone. The control
 //! is an open-loop flood beyond the capacity, under which `hold` and `base` are equal: when there is
 //! always work there is nothing to hold.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 use std::time::Duration;
 
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
@@ -15,17 +17,18 @@ use napkin_policy::{ApplicationPolicy, EpollPolicy, MICROSECOND, Policy};
 use napkin_stack::FrameBuilder;
 use serde_json::{Map, Value, json};
 
+use super::pinger::{IDENT, Pinger};
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::ping::{PAYLOAD, Ping};
 use crate::server::Wire;
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
-use crate::wire::lay;
-use crate::{live::Trial, options::Options};
+use crate::wire::{lay, queues};
+use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::report::{Column, Figures, column};
 
 /// Who sends the requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Client {
     /// The synthetic queue, `turnaround` after each reply.
     Synthetic {
@@ -36,6 +39,8 @@ pub enum Client {
     Ping,
     /// `ping -f` on the other end of a veth, over AF_XDP.
     PingOverXdp,
+    /// A `ping -f` of our own, at the other end of a wire of two queues.
+    Pinger(Wire),
     /// The control: a synthetic open-loop flood at this rate, beyond what can be answered.
     Extreme {
         /// Requests a second.
@@ -69,6 +74,11 @@ impl FloodPing {
         FloodPing { clients: vec![Client::PingOverXdp] }
     }
 
+    /// With a ping of our own, at the other end of virtio rings or of a cable.
+    pub fn over(wire: Wire) -> FloodPing {
+        FloodPing { clients: vec![Client::Pinger(wire)] }
+    }
+
     /// The control: an open loop faster than the ring can be drained.
     pub fn extreme() -> Client {
         Client::Extreme { per_second: 400_000, cost: 5 * MICROSECOND }
@@ -88,7 +98,7 @@ struct Requests;
 impl Template for Requests {
     fn fill(&mut self, _: u32, seq: u64, buffer: &mut [u8]) -> usize {
         let request =
-            FrameBuilder::new(PEER, US).echo_request(buffer, 7, seq as u16, &[0x5a; PAYLOAD]);
+            FrameBuilder::new(PEER, US).echo_request(buffer, IDENT, seq as u16, &[0x5a; PAYLOAD]);
         // The buffer is large enough; a frame of no bytes would be counted as truncated.
         request.unwrap_or(0)
     }
@@ -104,12 +114,13 @@ impl Live for FloodPing {
     }
 
     fn load(&self, index: usize) -> Map<String, Value> {
-        let load = match self.clients[index] {
+        let load = match &self.clients[index] {
             Client::Synthetic { turnaround } => {
                 json!({ "client": "flood", "turnaround_ns": turnaround })
             }
             Client::Ping => json!({ "client": "ping -f" }),
             Client::PingOverXdp => json!({ "client": "ping -f", "wire": "xdp" }),
+            Client::Pinger(wire) => json!({ "client": "pinger", "wire": wire.to_string() }),
             Client::Extreme { per_second, cost } => {
                 json!({ "client": "extreme", "rate": per_second, "cost_ns": cost })
             }
@@ -120,17 +131,23 @@ impl Live for FloodPing {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
         let options = trial.options;
         let placement = options.placement();
-        let (mut offers, mut other_end) = (None, None);
-        let (queue, cost): (Box<dyn PacketQueue>, u64) = match self.clients[index] {
+        let (mut offers, mut other_end, mut pinger) = (None, None, None);
+        let (queue, cost): (Box<dyn PacketQueue>, u64) = match &self.clients[index] {
             Client::Synthetic { turnaround } => {
-                let arrivals = Arrivals::Flood { turnaround, outstanding: 1 };
+                let arrivals = Arrivals::Flood { turnaround: *turnaround, outstanding: 1 };
                 (Box::new(Self::synthetic_queue(arrivals, trial.seed)?), 0)
             }
+            Client::Pinger(wire) => {
+                let ((here, queue), namespace) = queues(wire, options)?;
+                let cpu = (placement.other != placement.queue).then_some(placement.other);
+                pinger = Some((Pinger { queue, cpu }, namespace));
+                (here, 0)
+            }
             Client::Extreme { per_second, cost } => {
-                let arrivals = Arrivals::Fixed { per_second: per_second.into() };
+                let arrivals = Arrivals::Fixed { per_second: f64::from(*per_second) };
                 let queue = Self::synthetic_queue(arrivals, trial.seed)?;
                 offers = Some(queue.control());
-                (Box::new(queue), cost)
+                (Box::new(queue), *cost)
             }
             Client::PingOverXdp => {
                 let (queues, end) = lay(&Wire::Xdp, options)?;
@@ -154,21 +171,37 @@ impl Live for FloodPing {
             }
         };
         let serving = Serving::start(trial.policy, placement, vec![queue], cost)?;
-        let ping = match self.clients[index] {
-            Client::Ping => Some(Ping::start(trial, placement.other, US.ip)?),
-            _ => {
-                let flood = || Ping::start(trial, placement.other, US.ip);
-                other_end.as_ref().map(|end| end.run(flood)).transpose()?
-            }
+        let flood = || Ping::start(trial, placement.other, US.ip);
+        let ping = match (&self.clients[index], &other_end) {
+            (Client::Ping, _) => Some(flood()?),
+            (_, Some(end)) => Some(end.run(flood)?),
+            _ => None,
         };
-        trial.warm_up(Duration::ZERO)?;
         let offered = || offers.as_ref().map(|queue| queue.offered());
-        let (answered, due) = (serving.stack.counters().answered(), offered());
-        let window = Window::begin(&serving, &[placement.queue], &[])?;
-        trial.window()?;
-        let mut figures = window.end(0)?;
-        let answered = serving.stack.counters().answered() - answered;
-        let due = offered().zip(due).map(|(end, begin)| end - begin);
+        // A namespace that was made for the wire is there for as long as its ends.
+        let (pinger, _namespace) = pinger.unzip();
+        let client = pinger.as_ref().and_then(|pinger| pinger.cpu);
+        let measure = || -> Result<_, BenchError> {
+            trial.warm_up(Duration::ZERO)?;
+            let (answered, due) = (serving.stack.counters().answered(), offered());
+            let window = Window::begin(&serving, &[placement.queue], client.as_slice())?;
+            trial.window()?;
+            let figures = window.end(0)?;
+            let answered = serving.stack.counters().answered() - answered;
+            Ok((figures, answered, offered().zip(due).map(|(end, begin)| end - begin)))
+        };
+        let stop = AtomicBool::new(false);
+        let (mut figures, answered, due) = std::thread::scope(|scope| {
+            let named = Builder::new().name("flood-ping-client".into());
+            let start = |pinger: Pinger| named.spawn_scoped(scope, || pinger.run(&stop));
+            let pinger = pinger.map(start).transpose().map_err(BenchError::Proc)?;
+            let measured = measure();
+            stop.store(true, Ordering::Relaxed);
+            if let Some(pinger) = pinger {
+                pinger.join().map_err(|_| BenchError::Panicked)??;
+            }
+            measured
+        })?;
         if let Some(ping) = ping {
             ping.stop()?;
         }
@@ -218,6 +251,16 @@ impl Live for FloodPing {
             notes.push(
                 "closed loop (every client but extreme): nothing is offered at a rate, and nothing falls due".into(),
             );
+        }
+        if self.clients.iter().any(|client| matches!(client, Client::Pinger(_))) {
+            notes.push(format!(
+                "the client is at the other end, on this host, {}",
+                match options.placement() {
+                    Placement { queue, other, .. } if queue == other =>
+                        "on the queue's own CPU, whose time it takes".into(),
+                    Placement { other, .. } => format!("on CPU {other}, where it never sleeps"),
+                }
+            ));
         }
         if self.clients.contains(&Client::Ping) {
             notes.push(

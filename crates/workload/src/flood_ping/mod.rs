@@ -3,6 +3,7 @@
 pub mod engine;
 pub mod linux;
 pub mod machine;
+mod pinger;
 
 use napkin_measure::conclusion::Rule;
 use napkin_policy::{MICROSECOND, MILLISECOND, Policy};
@@ -11,6 +12,7 @@ use crate::error::BenchError;
 use crate::linux::not_a_load;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::server::{CLIENT_PORT, PORT, Wire};
 use crate::setting::no_loads;
 use crate::setting::{Given, Setting};
 use crate::workload::Workload;
@@ -20,17 +22,18 @@ use crate::world::World;
 pub(crate) struct FloodPing;
 
 const WIRE: Setting = Setting {
-    alias: Some("device"),
     default: Some("synthetic"),
     choices: &[
         ("synthetic", "A synthetic queue that floods by itself"),
         ("tap", "A TAP device, and the operating system's ping"),
         ("xdp", "AF_XDP on a veth, and the operating system's ping"),
+        ("vhost", "Virtio rings (vhost-user), and a ping of our own"),
     ],
     ..Setting::engine(
         "wire",
         "WIRE",
-        "The real ping -f through a TAP device or a veth (needs root), or an embedded flood.",
+        "The real ping -f through a TAP device or a veth (needs root), one of our own at the other end of virtio \
+         rings, or an embedded flood.",
     )
 };
 
@@ -64,15 +67,16 @@ impl Workload for FloodPing {
     }
 
     fn settings(&self) -> &'static [Setting] {
-        &[WIRE]
+        &[WIRE, PORT, CLIENT_PORT]
     }
 
     fn engine(&self, loads: &[String], given: &Given) -> Result<Box<dyn Live>, BenchError> {
         no_loads(loads)?;
-        Ok(Box::new(match given.one("wire") {
-            Some("tap") => engine::FloodPing::tap(),
-            Some("xdp") => engine::FloodPing::xdp(),
-            _ => engine::FloodPing::synthetic(),
+        Ok(Box::new(match Wire::read(given)? {
+            Some(Wire::Tap) => engine::FloodPing::tap(),
+            Some(Wire::Xdp) => engine::FloodPing::xdp(),
+            Some(wire) => engine::FloodPing::over(wire),
+            None => engine::FloodPing::synthetic(),
         }))
     }
 

@@ -3,6 +3,7 @@
 pub mod engine;
 pub mod linux;
 pub mod machine;
+pub mod saturation;
 
 use napkin_measure::conclusion::Rule;
 use napkin_policy::{MICROSECOND, Policy};
@@ -11,6 +12,7 @@ use crate::error::BenchError;
 use crate::linux::rates;
 use crate::live::Live;
 use crate::machine::Scenario;
+use crate::server::{CLIENT_PORT, FRAMES, PORT, Wire};
 use crate::setting::no_loads;
 use crate::setting::{Given, Setting, cost};
 use crate::workload::Workload;
@@ -20,7 +22,7 @@ use engine::{Offered, Waits};
 /// Datagrams to one receiver, up to more than it can take.
 pub(crate) struct UdpSink;
 
-const SETTINGS: [Setting; 5] = [
+const SETTINGS: [Setting; 8] = [
     Setting {
         list: true,
         default: Some("0.2,0.4,0.6,0.8,0.9,1,1.1,1.2,1.4,1.6,1.8,2,2.5,3,4"),
@@ -63,6 +65,9 @@ const SETTINGS: [Setting; 5] = [
             "What it costs the application to consume one; at most 1s.",
         )
     },
+    FRAMES,
+    PORT,
+    CLIENT_PORT,
 ];
 
 fn offered(text: &str) -> Result<(), String> {
@@ -119,9 +124,14 @@ impl Workload for UdpSink {
         let default = engine::UdpSink::default();
         let times = given.all("offered").iter().filter_map(|it| it.parse().ok());
         let times: Vec<Offered> = times.map(Offered::TimesPeak).collect();
+        let (wire, corner) = (Wire::read(given)?, given.switched_on("corner"));
+        if corner && wire.is_some() {
+            return Err(BenchError::Usage(engine::CORNER_HAS_NO_WIRE.to_owned()));
+        }
         Ok(Box::new(engine::UdpSink {
+            wire,
             offered: match times {
-                _ if given.switched_on("corner") => vec![Offered::AfterSoftirq],
+                _ if corner => vec![Offered::AfterSoftirq],
                 times if times.is_empty() => default.offered,
                 times => times,
             },

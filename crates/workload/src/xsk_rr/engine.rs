@@ -15,18 +15,20 @@ use std::time::Duration;
 
 use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, sched};
-use napkin_nic::synthetic::{Arrivals, SourceControl, SyntheticConfig, SyntheticQueue, Template};
+use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
 use napkin_policy::{Ns, Policy, SocketPoller, Threaded};
 use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 
 use super::pace::{self, PACES, Pace};
-use super::sender::{PAYLOAD, PORT, Sender, Shared, own_cpu};
+use super::{PAYLOAD, UDP_PORT};
 use crate::error::BenchError;
 use crate::live::Live;
+use crate::sender::{Sender, Shared, own_cpu};
 use crate::server::Wire;
 use crate::serving::{PEER, Serving, US, Window};
+use crate::source::Source;
 use crate::told::of_the_client;
 use crate::wire::queues;
 use crate::{live::Trial, options::Options};
@@ -57,16 +59,8 @@ impl Template for Packets {
         let mut payload = [0; PAYLOAD];
         payload[..8].copy_from_slice(&seq.to_be_bytes());
         // The buffer is large enough; a frame of no bytes would be counted as truncated.
-        FrameBuilder::new(PEER, US).udp(buffer, PORT, PORT, &payload).unwrap_or(0)
+        FrameBuilder::new(PEER, US).udp(buffer, UDP_PORT, UDP_PORT, &payload).unwrap_or(0)
     }
-}
-
-/// Whose packets are answered.
-enum Far {
-    /// The synthetic queue's.
-    Itself(SourceControl),
-    /// Those of a sender at the other end of a wire.
-    Sends(Sender),
 }
 
 /// A queue in which packets arrive at a pace.
@@ -115,20 +109,22 @@ impl Live for XskRr {
         let (options, pace) = (trial.options, self.paces[index]);
         let placement = options.placement();
         // A namespace that was made for the wire is there for as long as its ends.
-        let (queue, far, _namespace) = match &self.wire {
+        let (queue, source, _namespace) = match &self.wire {
             None => {
                 let queue = synthetic(pace, trial.seed)?;
                 let control = queue.control();
-                (Box::new(queue) as Box<dyn PacketQueue>, Far::Itself(control), None)
+                (Box::new(queue) as Box<dyn PacketQueue>, Source::Within(control), None)
             }
             Some(wire) => {
                 let ((here, queue), namespace) = queues(wire, options)?;
                 let cpu = own_cpu(options, true);
-                (here, Far::Sends(Sender { queue, period: pace.period, cpu }), namespace)
+                let period = pace.period;
+                let sender = Sender { queue, period, port: UDP_PORT, payload: PAYLOAD, cpu };
+                (here, Source::AtTheOtherEnd(sender), namespace)
             }
         };
         let serving = Serving::start(trial.policy, placement, vec![queue], 0)?;
-        let socket = serving.stack.open_raw(RawFilter::UdpPort(PORT), 2_048)?;
+        let socket = serving.stack.open_raw(RawFilter::UdpPort(UDP_PORT), 2_048)?;
         let (shared, looking) = (Shared::default(), AtomicU64::new(0));
         let application = Application {
             serving: &serving,
@@ -143,42 +139,28 @@ impl Live for XskRr {
                 .name("xsk-rr".into())
                 .spawn_scoped(scope, || application.run(scope, &socket))
                 .map_err(BenchError::Proc)?;
-            let mut client = None;
-            let (offers, sender) = match far {
-                Far::Itself(control) => (Some(control), None),
-                Far::Sends(sender) => {
-                    client = sender.cpu;
-                    let named = std::thread::Builder::new().name("xsk-rr-client".into());
-                    let sender = named.spawn_scoped(scope, || sender.run(&shared));
-                    (None, Some(sender.map_err(BenchError::Proc)?))
-                }
-            };
-            let offered = || match &offers {
-                Some(control) => control.offered(),
-                None => shared.due(pace.period, napkin_engine::now()),
-            };
+            let source = source.start(scope, "xsk-rr-client", &shared)?;
             let warm = trial.warm_up(Duration::from_millis(50));
             let cpus = serving_cpus(trial.policy, placement);
-            let window = Window::begin(&serving, &cpus, client.as_slice());
+            let window = Window::begin(&serving, &cpus, source.cpu().as_slice());
             shared.measure.store(true, Ordering::Relaxed);
-            let before = offered();
+            let before = source.offered();
             let measured = warm.and_then(|()| trial.window());
             // While it still measures: what falls due after that is nobody's.
-            let offered = offered() - before;
-            let behind = shared.is_behind(napkin_engine::now());
+            let end = source.offered();
             shared.measure.store(false, Ordering::Relaxed);
             let looking = looking.load(Ordering::Relaxed);
             let figures = window.and_then(|window| window.end(looking));
             shared.stop.store(true, Ordering::Relaxed);
             let mut seen = receiver.join().map_err(|_| BenchError::Panicked)??;
-            if let Some(sender) = sender {
-                (seen.latency, seen.published) =
-                    sender.join().map_err(|_| BenchError::Panicked)??;
+            if let Some(times) = source.end()? {
+                (seen.latency, seen.published) = times;
             }
             measured?;
             let mut figures = figures?;
+            let offered = end.due - before.due;
             figures.extra.insert("offered".into(), json!(offered));
-            figures.extra.insert("client_behind".into(), json!(behind));
+            figures.extra.insert("client_behind".into(), json!(end.behind));
             figures.set_due(offered, seen.latency.count());
             Ok::<_, BenchError>((figures, seen))
         })?;

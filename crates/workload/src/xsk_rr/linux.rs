@@ -15,13 +15,14 @@ use napkin_policy::Ns;
 use serde_json::{Map, Value, json};
 
 use super::pace::{self, Pace};
-use super::sender::{Sender, Shared, own_cpu, turn};
+use super::{PAYLOAD, UDP_PORT};
 use crate::error::BenchError;
 use crate::linux::bed::Bed;
 use crate::linux::pair::{CLIENT_DEVICE, DEVICE};
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
+use crate::sender::{Sender, Shared, own_cpu, turn};
 use crate::told::of_the_client;
 use crate::{live::Trial, options::Options};
 use napkin_engine::sched;
@@ -57,7 +58,7 @@ fn serve(mut queue: Box<dyn PacketQueue>, delay: Ns, shared: &Shared) -> Result<
             continue;
         };
         // One that the ring does not take is counted there, and unanswered.
-        if turn(&mut frame) {
+        if turn(&mut frame, UDP_PORT) {
             let _ = wire.send(&frame, 0);
         }
         let busy_until = napkin_engine::now() + delay;
@@ -100,7 +101,7 @@ impl Live for XskRr {
         let queue = bed.pair.client.run(|| open(CLIENT_DEVICE)).map_err(failed)??;
         // Policies with a poller are refused above.
         let cpu = own_cpu(trial.options, false);
-        let sender = Sender { queue, period: pace.period, cpu };
+        let sender = Sender { queue, period: pace.period, port: UDP_PORT, payload: PAYLOAD, cpu };
         let shared = Shared::default();
         std::thread::scope(|scope| {
             let named = |name: &str| std::thread::Builder::new().name(name.into());

@@ -4,14 +4,13 @@ pub mod engine;
 pub mod linux;
 pub mod machine;
 pub mod pace;
-mod sender;
 
 use napkin_policy::Policy;
 
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::machine::Scenario;
-use crate::server::{CLIENT_PORT, PORT, Wire};
+use crate::server::{CLIENT_PORT, FRAMES, PORT, Wire};
 use crate::setting::no_loads;
 use crate::setting::{Given, Setting, cost, up_to};
 use crate::workload::Workload;
@@ -20,6 +19,11 @@ use pace::{PACES, Pace};
 
 /// Requests and answers on AF_XDP rings, at a fixed pace.
 pub(crate) struct XskRr;
+
+/// The UDP port of both ends.
+const UDP_PORT: u16 = 54_321;
+/// Bytes of a datagram, both ways.
+const PAYLOAD: usize = 400;
 
 const SETTINGS: [Setting; 5] = [
     Setting {
@@ -42,18 +46,7 @@ const SETTINGS: [Setting; 5] = [
              [default: 0us]",
         )
     },
-    Setting {
-        choices: &[
-            ("synthetic", "None: the frames come from within the queue"),
-            ("xdp", "AF_XDP at both ends of a veth; needs root"),
-            ("vhost", "Virtio rings (vhost-user)"),
-        ],
-        ..Setting::engine(
-            "wire",
-            "WIRE",
-            "What the frames come over, from a client at its other end. [default: synthetic]",
-        )
-    },
+    FRAMES,
     PORT,
     CLIENT_PORT,
 ];

@@ -1,60 +1,56 @@
-//! The other end of a wire: sends a frame when one is due, whatever comes back, and times the answers.
+//! The other end of a wire: sends a datagram when one is due, whatever comes back, and times the answers.
 //!
-//! It polls its queue itself. Where it has a CPU of its own it never sleeps, as the document's client does;
-//! elsewhere it would take the time of whom it measures, and sleeps until something is due. What it is late is
-//! charged, for each frame has in it when it was due.
+//! What it is late is charged, for each datagram has in it when it was due.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use napkin_engine::sched;
 use napkin_measure::{Latency, PublishedEstimator};
-use napkin_nic::{Frame, PacketQueue};
-use napkin_policy::{MICROSECOND, MILLISECOND, Ns};
+use napkin_nic::PacketQueue;
+use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::FrameBuilder;
 
+use crate::client_end::ClientEnd;
 use crate::error::BenchError;
 use crate::options::{Options, Placement};
 use crate::serving::{PEER, US};
 
-/// The UDP port of both ends.
-pub(super) const PORT: u16 = 54_321;
-/// Bytes of a datagram, both ways.
-pub(super) const PAYLOAD: usize = 400;
-/// Frames that a poll takes.
-const BATCH: u16 = 64;
-/// The longest that it sleeps: an answer waits as long.
-const NAP: Ns = 20 * MICROSECOND;
 /// Before the first frame, for whoever answers to be there.
 const BEGINS: Ns = 50 * MILLISECOND;
 /// As late an interruption of this host's may make it; beyond it, it cannot keep up.
 const BEHIND: Ns = 10 * MILLISECOND;
 /// Where a datagram's bytes begin: behind Ethernet, IPv4 without options, and UDP.
 const BYTES: usize = 14 + 20 + 8;
+/// Bytes of a datagram at most.
+const LONGEST: usize = 400;
 
 /// Who sends.
-pub(super) struct Sender {
-    pub(super) queue: Box<dyn PacketQueue>,
-    /// From one frame to the next.
-    pub(super) period: Ns,
+pub(crate) struct Sender {
+    pub(crate) queue: Box<dyn PacketQueue>,
+    /// From one datagram to the next.
+    pub(crate) period: Ns,
+    /// The UDP port of both ends.
+    pub(crate) port: u16,
+    /// Bytes of a datagram, from 8 for when it was due to [`LONGEST`].
+    pub(crate) payload: usize,
     /// A CPU that nobody else has, if there is one.
-    pub(super) cpu: Option<usize>,
+    pub(crate) cpu: Option<usize>,
 }
 
 /// What the threads of a run tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     /// Whether what comes is measured.
-    pub(super) measure: AtomicBool,
+    pub(crate) measure: AtomicBool,
     /// When the sender's first frame was due, and when the first one is that it has not sent; 0 before it begins.
     first: AtomicU64,
     next: AtomicU64,
-    pub(super) stop: AtomicBool,
+    pub(crate) stop: AtomicBool,
 }
 
 impl Shared {
     /// Frames, one a period, that were due by a time, whether or not the sender kept up.
-    pub(super) fn due(&self, period: Ns, now: Ns) -> u64 {
+    pub(crate) fn due(&self, period: Ns, now: Ns) -> u64 {
         match self.first.load(Relaxed) {
             0 => 0,
             first => now.checked_sub(first).map_or(0, |since| since / period.max(1) + 1),
@@ -62,14 +58,14 @@ impl Shared {
     }
 
     /// Whether at a time the sender is as late as no chance explains.
-    pub(super) fn is_behind(&self, now: Ns) -> bool {
+    pub(crate) fn is_behind(&self, now: Ns) -> bool {
         let next = self.next.load(Relaxed);
         next != 0 && now.saturating_sub(next) > BEHIND
     }
 }
 
 /// A CPU beside those of the queue, the application and, where it may have one, its poller.
-pub(super) fn own_cpu(options: &Options, has_poller: bool) -> Option<usize> {
+pub(crate) fn own_cpu(options: &Options, has_poller: bool) -> Option<usize> {
     let Placement { queue, other, poller } = options.placement();
     let taken = [Some(queue), Some(other), has_poller.then_some(poller)];
     let usable = sched::usable_cpus();
@@ -79,45 +75,36 @@ pub(super) fn own_cpu(options: &Options, has_poller: bool) -> Option<usize> {
 
 impl Sender {
     /// Sends until it is told to stop: the times of the answers.
-    pub(super) fn run(
-        mut self,
-        shared: &Shared,
-    ) -> Result<(Latency, PublishedEstimator), BenchError> {
-        sched::pin(None, self.cpu.as_slice())?;
-        self.queue.mask();
-        let wire = self.queue.transmitter();
+    ///
+    /// # Errors
+    /// If its device goes.
+    pub(crate) fn run(self, shared: &Shared) -> Result<(Latency, PublishedEstimator), BenchError> {
+        let Sender { queue, period, port, payload, cpu } = self;
+        let mut end = ClientEnd::new(queue, cpu)?;
         let builder = FrameBuilder::new(PEER, US);
-        let (mut bytes, mut payload) = ([0; 512], [0; PAYLOAD]);
+        let (mut frame, mut bytes) = ([0; BYTES + LONGEST], [0; LONGEST]);
         let (mut latency, mut published) = (Latency::new(), PublishedEstimator::new());
-        let mut frames: Vec<Frame> = Vec::with_capacity(BATCH.into());
         let mut due = napkin_engine::now() + BEGINS;
         shared.first.store(due, Relaxed);
         shared.next.store(due, Relaxed);
         while !shared.stop.load(Relaxed) {
             let now = napkin_engine::now();
-            self.queue.poll(BATCH, now, &mut frames);
             let measured = shared.measure.load(Relaxed);
-            for was_due in frames.drain(..).filter_map(|frame| answer(&frame)) {
+            for was_due in end.poll(now)?.filter_map(|frame| answer(&frame, port)) {
                 if let Some(took) = now.checked_sub(was_due).filter(|_| measured) {
                     latency.record(took);
                     published.record(took);
                 }
             }
-            if self.queue.gone() {
-                return Err(BenchError::Linux("the client's device has gone".into()));
-            }
             if due <= now {
-                payload[..8].copy_from_slice(&due.to_be_bytes());
-                let length = builder.udp(&mut bytes, PORT, PORT, &payload);
+                bytes[..8].copy_from_slice(&due.to_be_bytes());
+                let length = builder.udp(&mut frame, port, port, &bytes[..payload]);
                 let length = length.map_err(|error| BenchError::Usage(error.to_string()))?;
-                // One that the device does not take is never answered, and so told.
-                let _ = wire.send(&bytes[..length], now);
-                due += self.period;
+                end.send(&frame[..length], now);
+                due += period;
                 shared.next.store(due, Relaxed);
-            } else if self.cpu.is_some() {
-                std::hint::spin_loop();
             } else {
-                std::thread::sleep(Duration::from_nanos((due - now).min(NAP)));
+                end.rest(now, due);
             }
         }
         Ok((latency, published))
@@ -125,18 +112,18 @@ impl Sender {
 }
 
 /// When the request was due that this frame is, or answers; `None` if it is neither.
-fn answer(frame: &[u8]) -> Option<Ns> {
+fn answer(frame: &[u8], port: u16) -> Option<Ns> {
     let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 17;
     let ports = frame.get(34..38)?.as_chunks::<2>().0;
-    let answers = ours && ports.iter().all(|port| *port == PORT.to_be_bytes());
+    let answers = ours && ports.iter().all(|it| *it == port.to_be_bytes());
     let stamp = frame.get(BYTES..)?.first_chunk()?;
     answers.then(|| Ns::from_be_bytes(*stamp))
 }
 
 /// Makes the answer of a request: its addresses change places; the ports are the same, and so no sum changes.
 /// Whether it was a request.
-pub(super) fn turn(frame: &mut [u8]) -> bool {
-    if answer(frame).is_none() {
+pub(crate) fn turn(frame: &mut [u8], port: u16) -> bool {
+    if answer(frame, port).is_none() {
         return false;
     }
     let (mine, theirs) = frame.split_at_mut(6);
@@ -175,13 +162,14 @@ mod tests {
     #[test]
     fn an_answer_says_when_its_request_was_due_and_anything_else_is_none() {
         let mut bytes = [0; 512];
-        let mut payload = [0; PAYLOAD];
+        const PORT: u16 = 54_321;
+        let mut payload = [0; LONGEST];
         payload[..8].copy_from_slice(&77_u64.to_be_bytes());
         let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, PORT, &payload);
         let length = length.expect("it fits");
-        assert_eq!(answer(&bytes[..length]), Some(77));
-        (0..BYTES + 8).for_each(|length| assert_eq!(answer(&bytes[..length]), None));
-        assert!(turn(&mut bytes[..length]));
+        assert_eq!(answer(&bytes[..length], PORT), Some(77));
+        (0..BYTES + 8).for_each(|length| assert_eq!(answer(&bytes[..length], PORT), None));
+        assert!(turn(&mut bytes[..length], PORT));
         let (mut back, there) = ([0; 512], length);
         let length = FrameBuilder::new(PEER, US).udp(&mut back, PORT, PORT, &payload);
         assert_eq!(
@@ -190,6 +178,6 @@ mod tests {
             "what the other end would send"
         );
         let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, 9, &payload);
-        assert_eq!(answer(&bytes[..length.expect("it fits")]), None);
+        assert_eq!(answer(&bytes[..length.expect("it fits")], PORT), None);
     }
 }

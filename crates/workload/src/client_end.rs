@@ -1,0 +1,70 @@
+//! A client without a stack, at the other end of a wire: a queue that it polls itself, and frames of its own.
+//!
+//! Where it has a CPU of its own it never sleeps, as the document's clients do; elsewhere it would take the time
+//! of whom it measures, and sleeps until something is due, for a short while at most.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use napkin_engine::sched;
+use napkin_nic::{Frame, PacketQueue, Transmitter};
+use napkin_policy::{MICROSECOND, Ns};
+
+use crate::error::BenchError;
+
+/// Frames that a poll takes.
+const BATCH: u16 = 64;
+/// The longest that it sleeps: an answer waits as long.
+const NAP: Ns = 20 * MICROSECOND;
+
+/// The queue, in the hands of the thread that polls it.
+pub(crate) struct ClientEnd {
+    queue: Box<dyn PacketQueue>,
+    wire: Arc<dyn Transmitter>,
+    frames: Vec<Frame>,
+    /// Whether this thread's CPU is nobody else's.
+    alone: bool,
+}
+
+impl ClientEnd {
+    /// Takes the queue for the calling thread, which moves to a CPU that nobody else has, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be moved there.
+    pub(crate) fn new(
+        mut queue: Box<dyn PacketQueue>,
+        cpu: Option<usize>,
+    ) -> Result<ClientEnd, BenchError> {
+        sched::pin(None, cpu.as_slice())?;
+        queue.mask();
+        let wire = queue.transmitter();
+        let frames = Vec::with_capacity(BATCH.into());
+        Ok(ClientEnd { queue, wire, frames, alone: cpu.is_some() })
+    }
+
+    /// The frames that have come.
+    ///
+    /// # Errors
+    /// If the device has gone.
+    pub(crate) fn poll(&mut self, now: Ns) -> Result<std::vec::Drain<'_, Frame>, BenchError> {
+        self.queue.poll(BATCH, now, &mut self.frames);
+        if self.queue.gone() {
+            return Err(BenchError::Linux("the client's device has gone".into()));
+        }
+        Ok(self.frames.drain(..))
+    }
+
+    /// Sends a frame; one that the device has no room for is counted there.
+    pub(crate) fn send(&self, frame: &[u8], now: Ns) {
+        let _ = self.wire.send(frame, now);
+    }
+
+    /// Waits for a moment, until something is due.
+    pub(crate) fn rest(&self, now: Ns, due: Ns) {
+        if self.alone {
+            std::hint::spin_loop();
+        } else {
+            std::thread::sleep(Duration::from_nanos(due.saturating_sub(now).min(NAP)));
+        }
+    }
+}
