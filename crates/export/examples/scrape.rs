@@ -3,23 +3,30 @@
 //! rates scatter by far more than is to be seen, and what an answer takes does not: a saturated program answers
 //! fewer by as much as each takes more.
 //!
-//! `cargo run --release -p napkin-export --example scrape [PAIRS] [SECONDS] [latency|plain|no-count]`, as root, with two
-//! CPUs. `latency` (the default) is `napkin export --latency`. With `sysctl kernel.bpf_stats_enabled=1`, which itself
+//! `cargo run --release -p napkin-export --example scrape [PAIRS] [SECONDS] [latency|plain|no-count] [veth|outside]`, as
+//! root, with two CPUs. `latency` (the default) is `napkin export --latency`. Over a veth (the default) the client's end is
+//! polled on this host too. `outside` is as with clients elsewhere: the client is a stack of its own behind a TAP device,
+//! what it sends is received on the server's CPU (RPS), and a request is one poll. With `sysctl kernel.bpf_stats_enabled=1`, which itself
 //! costs, it tells what each run of each program took; the exporter's own CPU it tells in any case.
 
 #[path = "../../compare/tests/harness/mod.rs"]
 mod harness;
 
+use std::net::Ipv4Addr;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use harness::Bed;
-use napkin_client::{Client, Load};
+use napkin_client::{Client, Host, Load};
 use napkin_export::{Exporter, Format};
 use napkin_measure::paired::Ratio;
+use napkin_nic::Pool;
+use napkin_nic::tap::{Tap, TapConfig};
 use napkin_os::clock;
 use napkin_os::procfs::Time;
+use napkin_stack::Address;
 use napkin_watch::{CountOptions, LinuxSource, Often};
+use napkin_workload::linux::pair;
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 
@@ -30,10 +37,15 @@ fn main() {
     let what = arguments.next().unwrap_or_else(|| "latency".into());
     let window = Duration::from_secs_f64(seconds);
     let bed = Bed::new();
-    let mut client = bed.client(Load::Closed);
+    let mut client = match arguments.next().as_deref() {
+        None | Some("veth") => bed.client(Load::Closed),
+        Some("outside") => outside(&bed),
+        Some(other) => panic!("{other} is neither veth nor outside"),
+    };
     Bed::window(&mut client, window);
     let mut counters = Counters::of(&bed);
-    let mut taken = [vec![], vec![], vec![]];
+    let counted = if counters.0.is_empty() { 1 } else { NAMES.len() };
+    let mut taken = vec![vec![]; counted];
     for pair in 0..pairs {
         let mut window = |scraped_too: bool| {
             let mut taken = None;
@@ -72,31 +84,47 @@ fn main() {
     client.stop().expect("it stops");
 }
 
+/// A client that no kernel polls for, at a TAP device of the server's namespace.
+fn outside(bed: &Bed) -> Client {
+    let (device, cpu) = ("nk-outside", bed.cpus[0]);
+    let host = Address::v4([2, 0, 0, 0, 0x78, 2], [10, 78, 0, 2], 8);
+    let open = move || {
+        let address = Some((Ipv4Addr::new(10, 78, 0, 1), 24));
+        let config = TapConfig { name: device.into(), address, ..TapConfig::default() };
+        let tap = Tap::open(&config, &Pool::new(4_096)).expect("a TAP device");
+        pair::receive_on(device, &[cpu]).expect("RPS");
+        tap.queues.into_iter().next().expect("a queue")
+    };
+    let queue = Box::new(bed.pair.server.run(open).expect("entered"));
+    let host = Host { queue, addresses: host.into(), first_port: None };
+    Client::embedded(&bed.config(Load::Closed), host).expect("connected")
+}
+
 /// What is told of each window.
 const NAMES: [&str; 3] = ["answers a second", "instructions an answer", "cycles an answer"];
 
-/// Instructions and cycles of the server's threads, in the kernel too: also of softirqs that run on top of them.
+/// Instructions and cycles of the server's threads, in the kernel too: also of softirqs that run on top of them. None
+/// where the processor's counters cannot be had, as in many virtual machines.
 struct Counters(Vec<[Counter; 2]>);
 
 impl Counters {
     fn of(bed: &Bed) -> Counters {
         let tasks =
             std::fs::read_dir(format!("/proc/{}/task", bed.pid())).expect("it runs").flatten();
-        let counter = |tid, of| {
-            let mut counter = Builder::new(of)
-                .observe_pid(tid)
-                .any_cpu()
-                .exclude_kernel(false)
-                .build()
-                .expect("the processor's counters, and the right to them");
-            counter.enable().expect("enabled");
-            counter
-        };
+        let counter =
+            |tid, of| Builder::new(of).observe_pid(tid).any_cpu().exclude_kernel(false).build();
         let of_task = |task: std::fs::DirEntry| {
             let tid = task.file_name().to_string_lossy().parse().expect("a number");
-            [Hardware::INSTRUCTIONS, Hardware::CPU_CYCLES].map(|of| counter(tid, of))
+            let mut pair =
+                [counter(tid, Hardware::INSTRUCTIONS)?, counter(tid, Hardware::CPU_CYCLES)?];
+            pair.iter_mut().try_for_each(Counter::enable)?;
+            Ok(pair)
         };
-        Counters(tasks.map(of_task).collect())
+        let counters: std::io::Result<_> = tasks.map(of_task).collect();
+        Counters(counters.unwrap_or_else(|error| {
+            println!("no processor's counters here ({error}): rates alone");
+            Vec::new()
+        }))
     }
 
     fn read(&mut self) -> [u64; 2] {
