@@ -31,16 +31,23 @@ impl Failure {
         Failure::Exit(u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
     }
 
-    /// Says it and gives the exit code.
-    pub(crate) fn report(self) -> ExitCode {
+    /// Says it by a rule of the caller's own; what is left is the exit code.
+    pub(crate) fn told(self, tell: impl FnOnce(&str)) -> Failure {
         let (text, code) = match self {
             Failure::Usage(text) => (text, 2),
             Failure::Failed(text) => (text, 1),
-            Failure::Closed => return ExitCode::SUCCESS,
-            Failure::Exit(code) => return ExitCode::from(code),
+            Failure::Closed | Failure::Exit(_) => return self,
         };
-        say(&format!("error: {text}"));
-        ExitCode::from(code)
+        tell(&format!("error: {text}"));
+        Failure::Exit(code)
+    }
+
+    /// Says it and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        match self.told(say) {
+            Failure::Exit(code) => ExitCode::from(code),
+            _ => ExitCode::SUCCESS,
+        }
     }
 }
 
@@ -73,4 +80,17 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
 /// Prints a line to standard error, where there may be nobody any more to read it.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped_lines(line));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_not_told_again_and_its_exit_code_stays() {
+        let mut said = Vec::new();
+        let left = Failure::Usage("it".into()).told(|line| said.push(line.to_owned()));
+        assert_eq!(said, ["error: it"]);
+        assert!(matches!(left.told(|_| panic!("again")), Failure::Exit(2)));
+    }
 }

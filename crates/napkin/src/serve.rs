@@ -62,6 +62,13 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             let _ = write!(io::stderr(), "\r\x1b[?7l{status}\x1b[K\x1b[?7h");
         }
         Event::Status(status) => say(&status.to_string()),
+        Event::Served(totals) => {
+            if terminal {
+                // Below the status.
+                tell("");
+            }
+            tell(&format!("served: {totals}"));
+        }
         Event::Gone(_) | Event::Trouble(_) => {
             if terminal {
                 // Below the status.
@@ -78,17 +85,13 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             }
         }
     });
-    if terminal {
-        tell("");
-    }
-    match result {
-        Ok(totals) => {
-            tell(&format!("served: {totals}"));
-            Ok(())
-        }
-        Err(error) if error.is_usage() => Err(Failure::Usage(error.to_string())),
-        Err(error) => Err(Failure::of(error)),
-    }
+    let failure = match result {
+        Ok(_) => return Ok(()),
+        Err(error) if error.is_usage() => Failure::Usage(error.to_string()),
+        Err(error) => Failure::of(error),
+    };
+    // Whoever told it to end waits for that, and perhaps reads no more.
+    Err(failure.told(tell))
 }
 
 /// Says a line, if somebody reads. The thread that writes is the one that takes signals: at a pipe whose reader has

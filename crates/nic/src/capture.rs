@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -17,6 +18,7 @@ use std::{fmt, iter};
 
 use napkin_core::Work;
 use napkin_policy::Ns;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::forward::forward;
@@ -31,7 +33,7 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 /// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
 
-/// Bytes that are written at a time: as many as a pipe whose reader is slow soon has room for.
+/// Bytes that are written at a time to what is no file: as many as a pipe whose reader is slow soon has room for.
 const PIECE: usize = 4_096;
 
 /// How long the end waits for a reader that takes nothing.
@@ -45,11 +47,14 @@ const CHUNK: usize = 64 * 1_024;
 
 /// A file that several queues write to.
 ///
-/// Whole frames stand in it at any time; all of them once [`finish`](Self::finish) has returned.
+/// Each write to it ends with a whole frame, unless it is a pipe or a device; all of them stand in it once
+/// [`finish`](Self::finish) has returned.
 #[derive(Debug)]
 pub struct Capture {
     file: Arc<File>,
     tap: Tapped,
+    /// Lets the thread begin to write. If it goes without, nothing is ever written.
+    begun: SyncSender<()>,
     writer: JoinHandle<io::Result<u64>>,
     /// Pieces of it that are written.
     written: Arc<AtomicU64>,
@@ -81,33 +86,52 @@ impl Tapped {
 
 impl Capture {
     /// Makes the file, or takes one that is there and leaves what is in it until it [begins](Self::begin); and starts
-    /// the thread that writes it.
+    /// the thread that writes it. Frames wait for the beginning, some thousands of them.
     ///
     /// # Errors
     ///
-    /// The file cannot be made or opened, another capture writes to it, or there can be no thread.
+    /// The file cannot be made or opened, another capture writes to it, it is a FIFO that nobody reads yet, or there can
+    /// be no thread.
     pub fn create(path: &Path) -> io::Result<Capture> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        // A FIFO's reader would be waited for, by a thread that may have signals blocked.
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path);
+        let file = opened.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENXIO) if is_fifo(path) => {
+                io::Error::other("nobody reads this FIFO yet: start the reader first")
+            }
+            _ => error,
+        })?;
+        // One who reads slowly is waited for, by the thread that writes.
+        fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
         // Where there are no locks it goes without; and what is no file (a pipe, /dev/null) has nothing to lose.
         if file.metadata()?.is_file() && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::Error::other("another program captures to it"));
         }
         let (file, failure) = (Arc::new(file), Arc::<Mutex<Option<String>>>::default());
         let (frames, received) = mpsc::sync_channel(BACKLOG);
+        let (begun, begins) = mpsc::sync_channel(1);
         let named = thread::Builder::new().name("capture".into());
         let (theirs, told) = (Arc::clone(&file), Arc::clone(&failure));
         let written = Arc::<AtomicU64>::default();
         let progress = Arc::clone(&written);
         let writer = named.spawn(move || {
+            if begins.recv().is_err() {
+                return Ok(0);
+            }
             write(&theirs, &received, &progress).inspect_err(|error| {
                 *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
             })
         })?;
         let tap = Tapped { frames, pool: Pool::new(BACKLOG), missed: Arc::default() };
-        Ok(Capture { file, tap, writer, written, failure })
+        Ok(Capture { file, tap, begun, writer, written, failure })
     }
 
-    /// Empties the file and writes its header. Once, before the first frame.
+    /// Empties the file, writes its header, and has the thread write the frames behind it. Once.
     ///
     /// # Errors
     ///
@@ -118,7 +142,10 @@ impl Capture {
         }
         // Version 2.4, no time zone, no accuracy, the longest frame.
         let header = [MAGIC, 2 | 4 << 16, 0, 0, FRAME_CAPACITY as u32, ETHERNET];
-        (&*self.file).write_all(header.map(u32::to_ne_bytes).as_flattened())
+        (&*self.file).write_all(header.map(u32::to_ne_bytes).as_flattened())?;
+        // It waits for this, and for nothing else.
+        let _ = self.begun.try_send(());
+        Ok(())
     }
 
     /// Why nothing is written any more, in the operating system's words; told once.
@@ -136,13 +163,15 @@ impl Capture {
         self.tap.missed.load(Relaxed)
     }
 
-    /// Waits until everything so far is written; says how many frames that were. What queues and
+    /// Waits until everything so far is written; says how many frames that were, none if it has not begun. What queues and
     /// transmitters still see is missed.
     ///
     /// # Errors
     ///
     /// The file could not be written: a full disk, or a pipe whose reader takes nothing for five seconds.
     pub fn finish(self) -> io::Result<u64> {
+        // A thread that has not begun does not begin any more.
+        drop(self.begun);
         // A disk is waited for, however slow it is.
         let bounded = !self.file.metadata().is_ok_and(|it| it.is_file());
         let (mut written, mut since) = (0, Instant::now());
@@ -169,6 +198,10 @@ impl Capture {
     }
 }
 
+fn is_fifo(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo())
+}
+
 /// Writes frames until there is no other: how many. On an error the file ends with a whole one.
 fn write(
     mut file: &File,
@@ -179,6 +212,9 @@ fn write(
         let now = clock_gettime(clock);
         i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
     };
+    // Whoever looks at a file while it grows sees whole frames, and so does who looks at what a full disk has left. Of a
+    // pipe it is to be seen that its reader takes some.
+    let at_once = if file.metadata()?.is_file() { usize::MAX } else { PIECE };
     let (mut records, mut end, mut written, mut last) = (Vec::new(), HEADER, 0, false);
     while !last && let Ok(Some(first)) = frames.recv() {
         // Anew each time: the clock is set now and then, and the machine may have slept.
@@ -199,8 +235,7 @@ fn write(
                 break;
             }
         }
-        // Whoever looks while it runs sees whole frames, and so does who looks at what a full disk has left.
-        for piece in records.chunks(PIECE) {
+        for piece in records.chunks(at_once) {
             if let Err(error) = file.write_all(piece) {
                 let _ = file.set_len(end);
                 return Err(error);
@@ -269,8 +304,10 @@ impl Transmitter for CapturedTransmitter {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use napkin_testing::until;
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use rustix::fs::{CWD, MemfdFlags, Mode, SealFlags, fcntl_add_seals, memfd_create, mkfifoat};
 
     use super::*;
     use crate::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
@@ -345,16 +382,43 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_that_can_write_no_more_says_so_once() {
+    fn a_capture_that_cannot_begin_or_does_not_writes_nothing() {
         let capture = Capture::create(Path::new("/dev/full")).unwrap();
         assert!(capture.begin().is_err());
+        capture.tap.write(&[1; 60], 0);
+        assert_eq!((capture.failed(), capture.finish().unwrap()), (None, 0));
+    }
+
+    #[test]
+    fn a_fifo_is_written_while_somebody_reads_it_and_that_it_ends_is_told_once() {
+        let path = std::env::temp_dir().join(format!("napkin-fifo-{}", std::process::id()));
+        mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        let refused = Capture::create(&path).expect_err("nobody reads it");
+        assert!(refused.to_string().contains("start the reader first"), "{refused}");
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        let mut reader = reader.unwrap();
+        let capture = Capture::create(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let flags = fcntl_getfl(&capture.file).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "who reads slowly is waited for");
+        capture.tap.write(&[1; 60], 0);
+        capture.begin().unwrap();
+        // The header, and a frame that came before it.
+        let mut bytes = Vec::new();
+        until("it was written", || {
+            let _ = reader.read_to_end(&mut bytes);
+            bytes.len() == HEADER as usize + 16 + 60
+        });
+        assert_eq!(read(&bytes).len(), 1);
+
+        drop(reader);
         capture.tap.write(&[1; 60], 0);
         let mut why = None;
         until("it fails", || {
             why = capture.failed();
             why.is_some()
         });
-        assert!(why.is_some_and(|why| why.contains("No space left")));
+        assert!(why.is_some_and(|why| why.contains("Broken pipe")));
         assert_eq!(capture.failed(), None);
         assert!(capture.finish().is_err());
     }

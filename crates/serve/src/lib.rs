@@ -58,9 +58,11 @@ pub enum Event<'a> {
     /// Something was wrong with the other side of a virtio device, which is waited for again; the capture has ended; or
     /// a driver ignores busy polling: in a sentence.
     Trouble(&'a str),
+    /// It has stopped, and this is what has happened in all: also where it ends with an error, which comes after it.
+    Served(&'a Totals),
 }
 
-/// Serves until a signal comes, or for `limit`; returns the totals.
+/// Serves until a signal comes, or for `limit`; returns the totals, which are told before as well.
 ///
 /// # Errors
 /// If it cannot start, a thread of the application ends before its time, the last device goes, the capture
@@ -75,10 +77,11 @@ pub fn run(
     let mut server = Server::start(config)?;
     tell(Event::Started(&server));
     let served = until_an_end(&mut server, &signals, limit, tell);
-    let stopped = server.stop();
+    let (totals, stopped) = server.stop();
+    tell(Event::Served(&totals));
     // Another signal did not end it before everything was put back (SIGQUIT does, should anything hang).
     signals.forget();
-    both(served, stopped)
+    both(served, stopped.map(|()| totals))
 }
 
 fn until_an_end(

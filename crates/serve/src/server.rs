@@ -92,11 +92,6 @@ impl Server {
             let capture = capture.as_ref().map(|(_, capture)| capture);
             devices.push(device::make(config, device, &networks, place, capture)?);
         }
-        // Only now is an older file lost: a second server of the same devices has come to its end above.
-        if let Some((path, capture)) = &capture {
-            let refused = |error| ServeError::Capture { path: path.clone(), error };
-            capture.begin().map_err(refused)?;
-        }
         let faults: Vec<_> =
             devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
         // Kept open, whatever closes the queues, until it is put back: with an interface's program its instances may go.
@@ -171,6 +166,11 @@ impl Server {
         notes.push(format!("control: {}", path.display()));
         server.notes = notes;
         server.meter = Meter::new(engine, progress, faults);
+        // The last step, for an older file is lost by it: nothing can fail any more. Frames have waited for it.
+        if let Some((path, capture)) = &server.capture {
+            let refused = |error| ServeError::Capture { path: path.clone(), error };
+            capture.begin().map_err(refused)?;
+        }
         Ok(server)
     }
 
@@ -272,21 +272,19 @@ impl Server {
         told.chain(ended).chain(ignored).collect()
     }
 
-    /// Stops: no thread, no device and no socket is left. Returns what has happened in all.
-    ///
-    /// # Errors
-    /// The capture could not be written, or the kernel's settings below a device not be put back.
-    pub fn stop(mut self) -> Result<Totals, ServeError> {
+    /// Stops: no thread, no device and no socket is left. Returns what has happened in all, and an error beside it if the
+    /// capture could not be written, or the kernel's settings below a device not be put back.
+    pub fn stop(mut self) -> (Totals, Result<(), ServeError>) {
         let mut totals = self.meter.totals(self.engine.as_deref());
-        let missed = self.shut_down()?;
+        let (missed, stopped) = self.shut_down();
         if missed > 0 {
             totals.drops.insert("capture_missed", missed);
         }
-        Ok(totals)
+        (totals, stopped)
     }
 
-    /// Returns the frames that the capture misses.
-    fn shut_down(&mut self) -> Result<u64, ServeError> {
+    /// Returns the frames that the capture misses, and what went wrong.
+    fn shut_down(&mut self) -> (u64, Result<(), ServeError>) {
         self.control = None;
         // While its instances are there: they may go with the device's program.
         let mut left = Vec::new();
@@ -304,11 +302,10 @@ impl Server {
             let _ = thread.join();
         }
         let left = if left.is_empty() { Ok(()) } else { Err(ServeError::Left(left.join(", "))) };
-        let missed = self.capture.take().map_or(Ok(0), |(path, capture)| {
-            let missed = capture.missed();
-            capture.finish().map_err(|error| ServeError::Capture { path, error }).map(|_| missed)
-        });
-        both(left, missed)
+        let Some((path, capture)) = self.capture.take() else { return (0, left) };
+        let missed = capture.missed();
+        let written = capture.finish().map_err(|error| ServeError::Capture { path, error });
+        (missed, both(left, written.map(|_| ())))
     }
 }
 
@@ -404,5 +401,22 @@ mod tests {
             can_have(&usable)
         });
         pinned.join().expect("no panic").expect("all are there");
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_an_older_capture_as_it_is() {
+        let path = std::env::temp_dir().join(format!("napkin-serve-older-{}", std::process::id()));
+        std::fs::write(&path, b"older").expect("a file");
+        let config = ServeConfig {
+            devices: vec!["synthetic".parse().expect("a device")],
+            capture: Some(path.clone()),
+            cpus: vec![ABSENT],
+            ..ServeConfig::default()
+        };
+        // The devices are open by then.
+        let refused = Server::start(&config).expect_err("there is no such CPU");
+        assert!(refused.to_string().contains("CPU 1023"), "{refused}");
+        assert_eq!(std::fs::read(&path).expect("it is there"), b"older");
+        std::fs::remove_file(&path).expect("it is ours");
     }
 }

@@ -88,7 +88,19 @@ fn own(name: &str) -> Result<(Vec<Network>, Vec<Network>), ServeError> {
     if own.is_empty() {
         return Err(ServeError::NoAddress { name: name.to_owned() });
     }
-    Ok(divide(own))
+    Ok(divide(once(own)))
+}
+
+/// Each address once. The kernel may have one under several prefixes; the shortest reaches all neighbours of the others.
+fn once(own: Vec<Network>) -> Vec<Network> {
+    let mut once: Vec<Network> = Vec::new();
+    for network in own {
+        match once.iter_mut().find(|it| it.ip == network.ip) {
+            Some(it) => it.prefix = it.prefix.min(network.prefix),
+            None => once.push(network),
+        }
+    }
+    once
 }
 
 /// As many as a stack has, and the rest; those that hold on their link alone are the first to be left.
@@ -143,5 +155,14 @@ mod tests {
         assert_eq!((ours, left), (own[1..].to_vec(), own[..1].to_vec()));
         assert_eq!(divide(own[..ADDRESSES].to_vec()).0.len(), ADDRESSES);
         assert!(divide(own[..ADDRESSES].to_vec()).1.is_empty());
+    }
+
+    #[test]
+    fn an_address_under_two_prefixes_is_one_with_the_shorter_of_them() {
+        let list = |all: &[&str]| -> Vec<Network> {
+            all.iter().map(|it| it.parse().expect("an address")).collect()
+        };
+        let own = list(&["10.0.0.1/28", "10.0.1.1/24", "10.0.0.1/16", "10.0.0.1/24"]);
+        assert_eq!(once(own), list(&["10.0.0.1/16", "10.0.1.1/24"]));
     }
 }

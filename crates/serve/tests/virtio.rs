@@ -48,7 +48,7 @@ fn a_server_answers_the_driver_of_its_rings_and_its_socket_is_its_own() {
         }
     };
     assert_eq!((&answer[20..22], &answer[28..32]), (&[0, 2][..], &[10, 99, 0, 1][..]));
-    server.stop().expect("it ends");
+    server.stop().1.expect("it ends");
     assert!(!path.exists(), "the socket is left");
 }
 

@@ -33,7 +33,7 @@ fn child() -> bool {
     let Some(directory) = std::env::var_os(CHILD).map(PathBuf::from) else { return false };
     let server = start(&directory, Vec::new()).expect("it starts");
     println!("{}", server.notes().join("\n"));
-    server.stop().expect("it ends");
+    server.stop().1.expect("it ends");
     // The device is there by the time that the engine asks for its CPU.
     println!("{}", start(&directory, vec![1_023]).expect_err("there is no such CPU"));
     let changes = |found| match found {

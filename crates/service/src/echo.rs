@@ -35,8 +35,7 @@ impl<S: Exchange> Echo<S> {
         self.answered
     }
 
-    /// Messages that could not be sent back. They are lost, as datagrams may be; the socket's stack
-    /// counts the reasons.
+    /// Messages that could not be sent back. They are lost, as datagrams may be.
     pub fn failed(&self) -> u64 {
         self.failed
     }

@@ -45,27 +45,50 @@ impl Held {
         Held { of, bytes: 0 }
     }
 
-    /// Holds so many bytes from now on; whether there is room for more. Without, none are held.
+    /// Holds so many bytes from now on; whether there is room for more. Without, it holds what it did.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
-        let before = std::mem::replace(&mut self.bytes, bytes);
-        if bytes <= before {
-            if bytes < before {
-                self.of.bytes.fetch_sub(before - bytes, Relaxed);
+        if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
+            let limit = self.of.limit;
+            // What there is no room for counts at no time: others would be refused for it.
+            let room = |held: usize| held.checked_add(more).filter(|it| *it <= limit);
+            if self.of.bytes.fetch_update(Relaxed, Relaxed, room).is_err() {
+                return false;
             }
-            return true;
+        } else if bytes < self.bytes {
+            self.of.bytes.fetch_sub(self.bytes - bytes, Relaxed);
         }
-        let more = bytes - before;
-        let fits = self.of.bytes.fetch_add(more, Relaxed) + more <= self.of.limit;
-        if !fits {
-            self.of.refused.fetch_add(1, Relaxed);
-            self.set(0);
-        }
-        fits
+        self.bytes = bytes;
+        true
+    }
+
+    /// Holds nothing any more, for there was no room for what it was to hold.
+    pub(crate) fn refuse(&mut self) {
+        self.of.refused.fetch_add(1, Relaxed);
+        self.set(0);
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         self.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_refused_takes_nobody_s_room() {
+        let bound = Arc::new(Bound::new(100));
+        let mut held = [(); 2].map(|()| Held::new(Arc::clone(&bound)));
+        assert!(held[0].set(60));
+        assert!(!held[1].set(41) && !held[1].set(usize::MAX));
+        assert_eq!((bound.bytes(), bound.refused()), (60, 0), "it may ask for less");
+        assert!(held[1].set(40) && !held[0].set(61) && held[0].set(50));
+        held[1].refuse();
+        assert_eq!((bound.bytes(), bound.refused()), (50, 1));
+        drop(held);
+        assert_eq!(bound.bytes(), 0);
     }
 }

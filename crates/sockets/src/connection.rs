@@ -18,6 +18,8 @@ pub(super) struct Connection<T> {
     pub(super) flow: Flow,
     pub(super) state: T,
     pub(super) directions: Directions,
+    /// Until when the peer may take to end it, once we have.
+    pub(super) until: Option<Ns>,
 }
 
 /// What is known of the two directions.
@@ -47,7 +49,7 @@ impl<T> Connection<T> {
         scratch: &mut [u8],
         now: Ns,
     ) -> bool {
-        let Connection { socket, flow, state, directions } = self;
+        let Connection { socket, flow, state, directions, .. } = self;
         directions.more = false;
         let mut stream =
             OsStream { socket: socket.as_fd(), flow: *flow, directions, scratch, turn: TURN };

@@ -35,6 +35,8 @@ const LINGER: Ns = 70_000 * MILLISECOND;
 /// bytes unanswered: as the stack's own TCP.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const PEER_TIMEOUT_MS: u32 = 120_000;
+/// Deadlines that are kept beside two for each connection before those of ended ones are looked for.
+const SPARE: usize = 64;
 /// How long nothing is accepted where the operating system has neither descriptors nor memory for it.
 const RESPITE: Ns = 200 * MILLISECOND;
 
@@ -67,9 +69,9 @@ pub struct OsTcp<T> {
     events: Vec<u64>,
     /// Those whose turn was over before their bytes were, or for which something has ended.
     again: Vec<usize>,
-    /// Those that we ended, and until when the peer may take to do so; with who they are, for their
-    /// places are given to others.
-    lingering: VecDeque<(Ns, usize, Flow)>,
+    /// Those that we ended, and until when the peer may take to do so. A connection knows its own time: its place may be
+    /// another's by then.
+    lingering: VecDeque<(Ns, usize)>,
     /// When connections are accepted again; until then the listener is not watched.
     respite: Option<Ns>,
     /// The time of the last step.
@@ -202,9 +204,8 @@ impl<T> OsTcp<T> {
         }
         self.events = events;
         self.events.clear();
-        while let Some(&(until, place, flow)) = self.lingering.front() {
-            let it = self.connections.get_mut(place);
-            let it = it.filter(|it| it.flow == flow && it.directions.shut);
+        while let Some(&(until, place)) = self.lingering.front() {
+            let it = self.connections.get_mut(place).filter(|it| it.until == Some(until));
             if it.is_some() && until > now {
                 break;
             }
@@ -241,16 +242,29 @@ impl<T> OsTcp<T> {
 
     fn look<A: TcpApplication<State = T>>(&mut self, place: usize, now: Ns, application: &mut A) {
         let Some(connection) = self.connections.get_mut(place) else { return };
-        let shut = connection.directions.shut;
         if connection.ready(application, &mut self.scratch, now) {
             self.remove(place);
             return;
         }
-        if connection.directions.shut && !shut {
-            self.lingering.push_back((now.saturating_add(LINGER), place, connection.flow));
-        }
         if connection.directions.more {
             self.again.push(place);
+        }
+        if connection.directions.shut && connection.until.is_none() {
+            let until = now.saturating_add(LINGER);
+            connection.until = Some(until);
+            self.lingering.push_back((until, place));
+            self.forget_ended();
+        }
+    }
+
+    /// Drops deadlines of connections that have ended, once they are more than those that have not.
+    fn forget_ended(&mut self) {
+        let connections = &self.connections;
+        if self.lingering.len() > 2 * connections.len() + SPARE {
+            let there = |&(until, place): &(Ns, usize)| {
+                connections.get(place).is_some_and(|it| it.until == Some(until))
+            };
+            self.lingering.retain(there);
         }
     }
 
@@ -298,7 +312,7 @@ impl<T> OsTcp<T> {
             let state = application.opened(flow);
             let directions = Directions::default();
             self.places.insert(flow, place);
-            self.connections.insert(Connection { socket, flow, state, directions });
+            self.connections.insert(Connection { socket, flow, state, directions, until: None });
         }
     }
 
@@ -372,6 +386,26 @@ mod tests {
         until(&mut tcp, 1, |tcp| tcp.connections() == 0);
         tcp.step(1, &mut Closer);
         assert!(tcp.lingering.is_empty());
+    }
+
+    #[test]
+    fn deadlines_of_what_has_ended_do_not_gather_and_end_nobody_else() {
+        let (mut tcp, _first) = connected();
+        let address = tcp.address().expect("its address");
+        let all_shut = |tcp: &OsTcp<()>| tcp.connections.iter().all(|(_, it)| it.directions.shut);
+        for opened in 1..=100 {
+            until(&mut tcp, opened, |tcp| tcp.counters.opened == opened && all_shut(tcp));
+            assert!(tcp.lingering.len() <= 2 * 2 + SPARE, "of two at most at a time");
+            // Behind that of the first, which stays, they are not due.
+            let last = TcpStream::connect(address).expect("it answers");
+            until(&mut tcp, opened, |tcp| tcp.connections() == 2 && all_shut(tcp));
+            drop(last);
+            until(&mut tcp, opened, |tcp| tcp.connections() == 1);
+        }
+        // One that had the first one's place.
+        tcp.lingering.push_front((0, 0));
+        tcp.step(101, &mut Closer);
+        assert_eq!(tcp.connections(), 1);
     }
 
     #[test]

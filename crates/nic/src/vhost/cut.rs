@@ -18,8 +18,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// The most mappings that are watched: a peer has at most 8.
-const MOST: usize = 512;
+use super::memory::MAX_REGIONS;
+
+/// Devices that have a peer at a time: as many as a server has.
+const DEVICES: usize = 64;
+
+/// The most mappings that are watched. A peer has its regions and what is in flight, each twice while it gives others.
+const MOST: usize = DEVICES * (2 * MAX_REGIONS + 2);
 
 /// A mapping, for a signal handler to find.
 struct Mapping {

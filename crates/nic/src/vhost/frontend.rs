@@ -1,9 +1,11 @@
 //! The thread of a frontend: connects, makes rings in memory of its own, tells the backend of them, and
 //! begins again when that has gone: with new memory, so that nothing of the last connection is left; or, where both
-//! backends note what is in flight, with the rings as they are, and what is in them is not lost.
+//! backends note what is in flight, with the rings as they are, and what is in them is not lost. A backend that leaves in a
+//! ring what cannot be in one is as good as gone.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -62,10 +64,12 @@ pub(super) fn run(
     loop {
         let why = match connect(&config.path) {
             Ok(socket) => {
+                let socket = Arc::new(socket);
                 let (start, served) = (Instant::now(), peers.served.load(Relaxed));
                 let connection = Connection::new(&socket, stop).map_err(Ended::System);
-                let driven = connection
-                    .map_or_else(Unusable::Ended, |it| drive(config, ports, peers, &it, &mut last));
+                let driven = connection.map_or_else(Unusable::Ended, |it| {
+                    drive(config, ports, peers, (&it, &socket), &mut last)
+                });
                 let why = match driven {
                     Unusable::Ended(Ended::Stopped) => return,
                     Unusable::Ended(Ended::Closed) if peers.served.load(Relaxed) != served => None,
@@ -118,12 +122,13 @@ fn drive(
     config: &FrontendConfig,
     ports: &Arc<[Arc<Port>]>,
     peers: &Arc<Peers>,
-    connection: &Connection<'_>,
+    (connection, socket): (&Connection<'_>, &Arc<UnixStream>),
     last: &mut Option<Shared>,
 ) -> Unusable {
     let mut rings = Rings {
         ports: Arc::clone(ports),
         peers,
+        socket,
         calls: Vec::new(),
         run: 0,
         shared: last,
@@ -139,7 +144,7 @@ fn drive(
         return useless;
     }
     peers.served.fetch_add(1, Relaxed);
-    // A backend says nothing unasked, but that it is gone.
+    // A backend says nothing unasked, but that it is gone; where a ring makes no sense, that is as if it were.
     match connection.receive() {
         Ok(_) => Ended::Malformed("came that was not asked for").into(),
         Err(ended) => ended.into(),
@@ -194,6 +199,8 @@ impl Shared {
 struct Rings<'a> {
     ports: Arc<[Arc<Port>]>,
     peers: &'a Arc<Peers>,
+    /// Ended by whoever finds that one of them makes no sense.
+    socket: &'a Arc<UnixStream>,
     /// Where the backend notifies, and of which pair.
     calls: Vec<(usize, OwnedFd)>,
     run: u64,
@@ -329,7 +336,7 @@ fn agree(
         };
         let (base, theirs) = (base_word(config.packed, kind.base()), kick.try_clone()?);
         let (notify, pair) = (Some(Arc::new(Notifier::new(kick))), index as usize / 2);
-        let ready = Ring::new(kind, notify).telling(rings.peers, pair);
+        let ready = Ring::new(kind, notify).telling(rings.peers, pair).over(rings.socket);
         if goes_on {
             // Whatever the last backend was told of, it may not have seen.
             ready.ring();
@@ -356,4 +363,73 @@ fn agree(
         port.wake();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use napkin_testing::until;
+
+    use super::super::Vhost;
+    use super::super::memory::RegionAt;
+    use super::*;
+    use crate::{PacketQueue, Pool};
+
+    /// A backend of virtio 1.0 and no more, which has agreed with whoever comes next; and the memory that it was given.
+    fn agreed(listener: &UnixListener) -> (UnixStream, OwnedFd) {
+        let mut came = None;
+        until("it connects", || {
+            came = listener.accept().ok();
+            came.is_some()
+        });
+        let (peer, _) = came.expect("it came");
+        let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let connection = Connection::new(&peer, never.as_fd()).expect("a connection");
+        let (mut asked, mut memory) = (0, None);
+        // It asks at first, and once it has said all.
+        while asked < 2 {
+            let mut message = connection.receive().expect("a message");
+            match message.request {
+                request::GET_FEATURES => {
+                    let offered = features::VERSION_1.to_ne_bytes().to_vec();
+                    let answer = Message::reply(request::GET_FEATURES, offered);
+                    connection.send(&answer).expect("it waits for that");
+                    asked += 1;
+                }
+                request::SET_MEM_TABLE => memory = message.files.pop(),
+                _ => {}
+            }
+        }
+        (peer, memory.expect("it shares some"))
+    }
+
+    #[test]
+    fn a_ring_of_ours_that_makes_no_sense_ends_the_connection_and_there_is_another() {
+        let path = std::env::temp_dir().join(format!("napkin-frontend-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("a free path");
+        listener.set_nonblocking(true).expect("a socket");
+        let config = FrontendConfig { ring: 16, ..FrontendConfig::new(&path) };
+        let device = Vhost::frontend(&config, &Pool::new(64)).expect("it can be");
+        let Vhost { mut queues, peers } = device;
+        let mut queue = queues.remove(0);
+        let wire = queue.transmitter();
+        let (_, _, each) = layout(0, config.ring);
+        // The ring to receive from, and the one to send to.
+        for ring in 0..2 {
+            let (_peer, file) = agreed(&listener);
+            until("it is served", || peers.served.load(Relaxed) == ring + 1);
+            let at = RegionAt { guest: START, len: 2 * each, user: START, offset: 0 };
+            let memory = Memory::map(&[(at, file)]).expect("it is whole");
+            let (ours, ..) = layout(START + ring * each, config.ring);
+            assert!(memory.write(ours.device + 2, &1_000u16.to_le_bytes()), "an index that leaps");
+            while wire.send(&[1; 60], 0).is_ok() {}
+            queue.poll(1, 0, &mut Vec::new());
+            let trouble = peers.trouble().expect("a reason");
+            assert!(trouble.contains("until there is another connection"), "{trouble}");
+        }
+        agreed(&listener);
+        assert_eq!(peers.refused.load(Relaxed), 2);
+        std::fs::remove_file(&path).expect("it is ours");
+    }
 }

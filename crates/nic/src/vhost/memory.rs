@@ -9,6 +9,9 @@
 //! A peer may cut its file short afterwards, unless it is sealed (QEMU's `memory-backend-memfd` is, by default; ours
 //! is). The regions in it are then [empty](super::cut).
 //!
+//! A page of a file that holds nothing yet is made by whoever touches it first, and a control group counts it as his: it is
+//! ours where we read a hole. So regions of more bytes than this host has memory are refused.
+//!
 //! Whose file is read from a disk, or asked of another process (FUSE), has whoever touches its memory wait for those: for
 //! ever, if that process is the peer's. So a region's file is one that is in memory itself, which its seals tell without
 //! asking any file system. (To close a descriptor may ask its file system, too: that is the control thread's to wait for.)
@@ -57,6 +60,9 @@ pub(super) enum MemoryError {
     /// The file ends before the region does: an access would be a SIGBUS.
     #[error("the region ends at byte {end:#x} of a file of {size:#x}")]
     Beyond { end: u64, size: u64 },
+    /// No memory of this host holds them.
+    #[error("the regions have {bytes} bytes together, and this host has {limit} of memory")]
+    TooMuch { bytes: u64, limit: u64 },
     /// Not something that has seals, and so perhaps not always there.
     #[error(
         "a region's descriptor is no file in memory: the peer has to share its memory from a memfd, /dev/shm or \
@@ -153,8 +159,16 @@ impl Region {
 }
 
 impl Memory {
-    /// Maps regions of files.
+    /// Maps regions of files, which together are no larger than this host's memory.
     pub(super) fn map(list: &[(RegionAt, OwnedFd)]) -> Result<Memory, MemoryError> {
+        Memory::map_within(list, host_memory())
+    }
+
+    fn map_within(list: &[(RegionAt, OwnedFd)], limit: u64) -> Result<Memory, MemoryError> {
+        let bytes = list.iter().fold(0u64, |sum, (at, _)| sum.saturating_add(at.len));
+        if bytes > limit {
+            return Err(MemoryError::TooMuch { bytes, limit });
+        }
         let mut regions: Vec<Region> = Vec::with_capacity(list.len());
         for (at, file) in list {
             let region = Region::map(*at, file)?;
@@ -290,6 +304,13 @@ impl Memory {
     }
 }
 
+/// Bytes of memory that this host has.
+fn host_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 /// A part of a ring: fields at offsets, each an atomic, little-endian.
 #[derive(Debug)]
 pub(super) struct Area {
@@ -411,6 +432,17 @@ mod tests {
         let other = std::fs::File::open("/proc/self/maps").expect("it is there");
         let refused = Memory::map(&[(at(0, 1, 0), other.into())]).expect_err("it has no seals");
         assert!(refused.to_string().contains("memfd, /dev/shm or hugetlbfs"), "{refused}");
+    }
+
+    #[test]
+    fn regions_of_more_bytes_together_than_the_host_has_are_refused() {
+        let two = [(at(0, 0x1000, 0), file(0x1000)), (at(0x1000, 0x1000, 0), file(0x1000))];
+        Memory::map_within(&two, 0x2000).expect("as many as there are");
+        let refused = Memory::map_within(&two, 0x1fff).expect_err("one more");
+        assert!(refused.to_string().contains("8192 bytes together"), "{refused}");
+        // A file of holes, larger than any host's memory.
+        let refused = Memory::map(&[(at(0, 1 << 50, 0), file(1 << 50))]).expect_err("a petabyte");
+        assert!(matches!(refused, MemoryError::TooMuch { .. }), "{refused}");
     }
 
     #[test]

@@ -28,12 +28,18 @@
 //!
 //! # A peer that means no good
 //!
-//! It can stop its own traffic, and at worst hold up the end of this process (below), and nothing else: what it says is
-//! checked before it is done ([`Peers`] counts what is refused), descriptors are read once and checked against the memory that it shares with each access,
-//! chains are followed for at most 1024 steps in all of a frame, and a frame that makes no sense is
+//! It can stop its own traffic, hold up the end of this process, and have memory counted as this process' (both below), and nothing
+//! else: what it says is checked before it is done ([`Peers`] counts what is refused), descriptors are read once and checked against the
+//! memory that it shares with each access, chains are followed for at most 1024 steps in all of a frame, and a frame that makes no sense is
 //! counted in [`rx_malformed`](crate::QueueCounters::rx_malformed). A ring that makes none (an index that leaps) is not looked at
-//! again until the peer sets it up anew. Nor is one that cuts the file of its memory short: a SIGBUS in it is caught (from the first
-//! peer on, for the whole process; of any other comes what would have come of it before), and the memory is empty from then on.
+//! again until the peer sets it up anew; a frontend ends the connection for that, and makes it anew. Nor is one that cuts the file of its
+//! memory short: a SIGBUS in it is caught (from the first peer on, for the whole process; of any other comes what would have come of it
+//! before), and the memory is empty from then on.
+//!
+//! A page of its memory that holds nothing yet is counted as the memory of whoever touches it first, by control groups: as ours, where a
+//! frame or a table of descriptors is said to lie there. A limit of ours (`MemoryMax=`) has to leave room for all of a peer's memory; one
+//! that is to have more than this host has is refused.
+//!
 //! Its memory has to be in a memfd, /dev/shm or hugetlbfs, and what it notifies by an eventfd: a file of any other kind may be one of a
 //! file system of its own (FUSE), and whoever touches that waits for it. Such a file is refused and closed;
 //! where its file system has even the closing wait, the control thread waits, and with it whoever ends the device, or the process.

@@ -5,7 +5,9 @@
 //! found because the control thread wakes the queue when it is done ([`Port::wake`]).
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,18 +82,31 @@ pub(super) struct Sending {
     pub(super) awaits_room: bool,
     /// Who is told if the ring makes no sense, and of which pair it is: taken, for it is told once.
     tell: Option<(Arc<Peers>, usize)>,
+    /// The connection to the one who serves a ring of ours. Taken, for it is ended once.
+    connection: Option<Arc<UnixStream>>,
 }
 
 impl Sending {
     /// A frame found that the ring makes no sense.
     #[cold]
     pub(super) fn broken(&mut self) {
+        let then = self.give_up();
         if let Some((peers, pair)) = self.tell.take() {
             peers.refuse(format!(
-                "queue {pair}: the peer's ring to send to holds what cannot be in one; nothing is sent there \
-                 until the peer sets it up anew"
+                "queue {pair}: the peer's ring to send to holds what cannot be in one; nothing is sent there {then}"
             ));
         }
+    }
+
+    /// The ring makes no sense: until when that is so. A peer that drives one sets it up anew some time; of our own there
+    /// is another with the next connection alone, so this one is ended, which wakes the control thread.
+    #[cold]
+    pub(super) fn give_up(&mut self) -> &'static str {
+        let Some(connection) = self.connection.take() else {
+            return "until the peer sets it up anew";
+        };
+        let _ = connection.shutdown(Shutdown::Both);
+        "until there is another connection, for which this one is ended"
     }
 }
 
@@ -103,6 +118,12 @@ impl Ring {
     /// Who is told if a sender finds that it makes no sense, and of which pair it is.
     pub(super) fn telling(mut self, peers: &Arc<Peers>, pair: usize) -> Ring {
         self.sending.tell = Some((Arc::clone(peers), pair));
+        self
+    }
+
+    /// Of our own, and served over this connection.
+    pub(super) fn over(mut self, connection: &Arc<UnixStream>) -> Ring {
+        self.sending.connection = Some(Arc::clone(connection));
         self
     }
 

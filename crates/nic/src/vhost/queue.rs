@@ -195,7 +195,7 @@ impl PacketQueue for VhostQueue {
             polled.cut(&mut self.segments, (budget, now), &self.port, &mut self.spare, into);
         }
         let gate = self.port.incoming.try_enter();
-        let entered = gate.is_some();
+        let (entered, mut until) = (gate.is_some(), "");
         if let Some(mut gate) = gate
             && let Some(ring) = &mut *gate
         {
@@ -203,14 +203,16 @@ impl PacketQueue for VhostQueue {
             if with!(ring, it => polled.drain(it, (budget, now), port, rest, into)) {
                 ring.ring();
             }
+            if polled.broken {
+                until = ring.sending.give_up();
+            }
         }
         // Whoever was not there has not seen whether it is.
         if entered && polled.broken != self.broken {
             self.broken = polled.broken;
             if polled.broken {
                 self.peers.refuse(format!(
-                    "queue {}: the peer's ring holds what cannot be in one; it is not looked at until the \
-                     peer sets it up anew",
+                    "queue {}: the peer's ring holds what cannot be in one; it is not looked at {until}",
                     self.index
                 ));
             }

@@ -120,9 +120,10 @@ impl XdpQueue {
                 None => break,
             }
         }
-        queue.fill.ring.publish();
         // A card that began with the socket has found no buffer, and looks again only when it is called.
-        queue.kick();
+        if queue.fill.ring.publish_and_look() {
+            queue.look();
+        }
         Ok(queue)
     }
 
@@ -171,8 +172,7 @@ impl XdpQueue {
             }
         }
         self.receive.release();
-        fill.ring.publish();
-        if fill.ring.needs_wakeup() {
+        if fill.ring.publish_and_look() {
             self.wire.socket.receive();
         }
         let counters = &self.wire.counters;
@@ -265,7 +265,7 @@ impl PacketQueue for XdpQueue {
     /// `true` while frames that are to go out wait for another call to the kernel, or if the kernel does
     /// not let the socket be watched again; frames that came in are found by arming the descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
-        self.wire.flush();
+        self.wire.settle();
         self.kick();
         !self.watch.unmask(self.wire.socket.as_fd()) || self.wire.stuck()
     }

@@ -10,8 +10,8 @@ use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
@@ -195,6 +195,14 @@ impl<T: Entry> Producer<T> {
 
     pub(super) fn publish(&mut self) {
         self.shared.word(self.shared.producer).store(self.written, Release);
+    }
+
+    /// Publishes, and looks then whether the kernel asks for a call. Without the fence it could look before, as far as the
+    /// kernel sees: one that asks, and then looks at the ring once more, would find nothing, and nobody would call it.
+    pub(super) fn publish_and_look(&mut self) -> bool {
+        self.publish();
+        fence(SeqCst);
+        self.needs_wakeup()
     }
 
     /// Entries that the kernel has not read yet.

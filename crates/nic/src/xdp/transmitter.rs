@@ -52,6 +52,8 @@ pub(super) struct Wire {
     calls: AtomicU32,
     /// The interface was down, or had no room: the frames in the ring wait for the next call.
     stuck: AtomicBool,
+    /// The kernel had not taken all, and did not ask for a call: perhaps it is about to, and has looked before.
+    untaken: AtomicBool,
     pub(super) counters: Arc<QueueCounters>,
     /// What is attached for as long as there is a queue.
     _attachment: Arc<dyn fmt::Debug + Send + Sync>,
@@ -130,6 +132,7 @@ impl Wire {
             untold: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             stuck: AtomicBool::new(false),
+            untaken: AtomicBool::new(false),
             counters: Arc::default(),
             _attachment: attachment,
             kept: Kept { pool: pool.clone(), zero_copy, buffers: Mutex::default() },
@@ -229,11 +232,11 @@ impl Wire {
         if self.untold.load(Relaxed) == 0 {
             return;
         }
-        ring.transmit.publish();
         // In copy mode the kernel always asks for it, in zero-copy only while it sleeps.
+        let asks = ring.transmit.publish_and_look();
         let mut waiting = ring.transmit.waiting();
         let mut stuck = false;
-        if ring.transmit.needs_wakeup() {
+        if asks {
             for _ in 0..ROUNDS.max(waiting / BATCH + 1) {
                 self.calls.fetch_add(1, SeqCst);
                 let called = self.socket.send();
@@ -262,6 +265,7 @@ impl Wire {
         }
         self.untold.store(0, Relaxed);
         self.stuck.store(stuck, Relaxed);
+        self.untaken.store(waiting > 0 && !asks, Relaxed);
         self.reap(ring);
     }
 
@@ -294,17 +298,27 @@ impl Wire {
         done
     }
 
-    /// Reaps what was sent, and calls for what was not; for the owner of the queue. How many were
-    /// reaped.
+    /// Reaps what was sent, and calls for what was not; for the owner of the queue. How many were reaped.
     pub(super) fn poll(&self) -> u32 {
         self.with_ring(|ring| {
-            if self.stuck.load(Relaxed) {
+            if self.stuck.load(Relaxed) || self.untaken.load(Relaxed) {
                 self.untold.fetch_add(1, Relaxed);
             }
             self.tell(ring);
             self.reap(ring)
         })
         .unwrap_or(0)
+    }
+
+    /// Flushes, and sees whether a kernel that has not taken all asks for a call by now; for the owner, before it sleeps.
+    pub(super) fn settle(&self) {
+        if self.untaken.load(Relaxed) {
+            self.with_ring(|ring| {
+                self.untold.fetch_add(1, Relaxed);
+                self.tell(ring);
+            });
+        }
+        self.flush();
     }
 
     /// Buffers for frames that go out, wherever they are.

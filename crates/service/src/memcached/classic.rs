@@ -11,6 +11,9 @@ use super::stats::count;
 use super::store::{Change, Entry, Value};
 use super::{Answered, Data, KEY_LIMIT, Memcached, PIECE, Retrieval, VALUE_LIMIT, VERSION, data};
 
+/// Bytes of a line of `VALUE` beside its key, and of the ends of lines, at most.
+const HEAD: usize = 64;
+
 const ERROR: &str = "ERROR\r\n";
 pub(super) const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
 
@@ -162,6 +165,8 @@ impl Memcached {
             let hit = self.store.get(key, now, |entry, value| {
                 entry.read.store(now, Ordering::Relaxed);
                 entry.fetched.store(true, Ordering::Relaxed);
+                // In one piece: what grows has up to twice the room, which counts against the bound of all connections.
+                output.reserve(key.len() + value.data.len() + HEAD);
                 output.extend_from_slice(b"VALUE ");
                 output.extend_from_slice(key);
                 // A vector takes whatever is written to it.

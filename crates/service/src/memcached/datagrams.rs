@@ -58,7 +58,7 @@ impl<S: UdpExchange> MemcachedUdp<S> {
         self.silent
     }
 
-    /// Answers that could not be sent, or not in whole; the stack's own sockets count the reasons.
+    /// Answers that could not be sent, or not in whole.
     pub fn failed(&self) -> u64 {
         self.failed
     }

@@ -152,6 +152,8 @@ impl Memcached {
             }
             output.extend_from_slice(b"\r\n");
             if flags.has(b'v') {
+                // In one piece, as in a classic answer.
+                output.reserve(value.data.len() + 2);
                 output.extend_from_slice(&value.data);
                 output.extend_from_slice(b"\r\n");
             }

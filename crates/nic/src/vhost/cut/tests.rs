@@ -178,3 +178,17 @@ fn a_handler_of_before_that_gives_itself_up_leaves_ours() {
     killed(&ended);
     assert!(said(&ended, "it lives") && !said(&ended, "for ever"), "{ended:?}");
 }
+
+#[test]
+fn sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memory() {
+    let name = "sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memory";
+    let ended = apart(name, || {
+        let page = cut();
+        // The regions, and what is in flight.
+        let each = 2 * (MAX_REGIONS + 1);
+        let watch = |_| Watched::new(page, PAGE);
+        let all: Vec<_> = (0..64 * each).map(watch).collect::<io::Result<_>>().expect("places");
+        assert!(watch(0).is_err(), "no more than {}", all.len());
+    });
+    assert!(ended.status.success(), "{ended:?}");
+}

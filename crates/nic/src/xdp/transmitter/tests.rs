@@ -57,6 +57,25 @@ fn a_kernel_that_makes_no_room_is_called_once_for_all_that_were_left() {
 }
 
 #[test]
+fn a_kernel_that_has_not_taken_all_and_asks_for_no_call_is_looked_at_again() {
+    let looks: [fn(&Wire); 2] = [|wire| wire.settle(), |wire| _ = wire.poll()];
+    for look in looks {
+        let wire = full(SIZE);
+        let kernel = wire.socket.kernel.as_ref().expect("it was put there");
+        let asks = &kernel.transmit.words[2];
+        asks.store(0, Relaxed);
+        wire.flush();
+        look(&wire);
+        assert_eq!((calls_of(&wire), wire.stuck()), (0, false), "it takes them, perhaps");
+        asks.store(1, Relaxed);
+        look(&wire);
+        assert_eq!((calls_of(&wire), wire.under_way()), (1, 0), "it has fallen asleep");
+        look(&wire);
+        assert_eq!(calls_of(&wire), 1);
+    }
+}
+
+#[test]
 fn a_sender_that_was_preempted_before_its_frame_was_there_stops_nobody() {
     let wire = full(SIZE);
     let place = wire.left.hold_place();
