@@ -374,7 +374,7 @@ fn the_document_s_configurations_answer_over_virtio_rings_and_the_client_times_t
 
 /// A sink that is offered little, and much more than it can take: every datagram is received, dropped at the ring
 /// or the socket, or on its way.
-fn sinks(wire: Wire) {
+fn sinks(wire: &Wire) {
     let offered = [0.04, 3.0].map(Offered::TimesPeak).to_vec();
     let sink = UdpSink { offered, wire: Some(wire.clone()), ..UdpSink::default() };
     let report = answered(1, &sink, &["base"]);
@@ -388,7 +388,7 @@ fn sinks(wire: Wire) {
 
 /// The same, and a flood of our own.
 fn sinks_and_floods(wire: &Wire) {
-    sinks(wire.clone());
+    sinks(wire);
     let report = answered(1, &FloodPing::over(wire.clone()), &["base", "hold1000"]);
     for row in &report.rows {
         assert!(row.figures.packets > Some(10), "a closed loop goes round: {row:?}");
@@ -442,7 +442,7 @@ fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
     assert!(report.rows[0].figures.packets > Some(0), "{:?}", report.rows);
     sinks_and_floods(&wire);
     // And a veth of its own.
-    sinks(Wire::Xdp);
+    sinks(&Wire::Xdp);
     let report = answered(1, &over(Wire::Xdp), &PUBLISHED);
     assert!(report.rows.iter().all(|row| row.figures.packets > Some(0)), "{:?}", report.rows);
     if needs_ping() {
