@@ -159,7 +159,8 @@ impl EpollContext {
     /// Several threads may wait on one context, and it takes part once: the part is taken out of
     /// the context while it is prolonged, and if another thread's suspension, resume or close came
     /// meanwhile, this one's is surplus and ends. Otherwise the context would be counted twice and
-    /// could leave once, and its suspension would outlive it (invariant 6).
+    /// could leave once, and its suspension would outlive it (invariant 6). So would one whose timer is
+    /// put off after its context was let go of: every order of the two is gone through in `docs/races.md`.
     fn suspend<Q>(&self, host: &Host<Q>, id: Id, now: Ns) -> Option<Op> {
         let instance = host.instance(id);
         let timeout = instance.settings.irq_suspend_timeout();
@@ -179,10 +180,18 @@ impl EpollContext {
             return Self::leave(host, other, part, RaisedFrom::Application);
         }
         let part = instance.suspension.enter(held.map(|(_, part)| part), until);
+        // The timer is put off while the part is out of the context. Whoever lets go of the context before it
+        // is back finds none, and this thread leaves below, after its own store; whoever does so later sees
+        // that store, and has the instance polled, which arms the timer anew. Put off last, it could undo
+        // that poll's, and keep the queue waiting up to the timeout for a context that suspends no more.
+        let put_off = || instance.put_off(until).then_some(Op::Arm { id, at: until });
+        let last = race::on(Race::PutOffLast);
+        let arm = if last { None } else { put_off() };
         if !self.prolonged(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
-            return Self::leave(host, id, part, RaisedFrom::Application);
+            // While others suspend it, the deadline stays, and the world has to hear of it.
+            return Self::leave(host, id, part, RaisedFrom::Application).or(arm);
         }
-        instance.put_off(until).then_some(Op::Arm { id, at: until })
+        if last { put_off() } else { arm }
     }
 
     /// Puts the part back, unless another thread has replaced it meanwhile.

@@ -116,7 +116,8 @@ impl<Q> Kthread<'_, Q> {
 ///
 /// An instance is an item: taken from the head, polled once, and put back at the tail if it wants
 /// more, so that the items share the workers fairly. The pool has as many workers as there are
-/// CPUs; who wakes one for a new item need not know which.
+/// CPUs; who wakes one for a new item need not know which. An item that is put back wakes nobody: so
+/// a world whose workers say that they are idle looks once more ([`Host::work_waits`]) between that and the sleep.
 #[derive(Debug)]
 pub struct Worker<'a, Q> {
     host: &'a Host<Q>,

@@ -4,7 +4,7 @@
 //! the feature `races`) can switch one on, for the current thread; everywhere else
 //! [`on`] is the constant `false` and the optimiser removes the broken branch.
 
-/// A race of the kernel's history that this core can be made to repeat.
+/// A race of the kernel's history, or of this core's own, that it can be made to repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Race {
     /// R1: an interrupt between the last look at the ring and the release is forgotten.
@@ -35,6 +35,9 @@ pub enum Race {
     ResumeCancelsAll,
     /// R18: a wait that finds events prolongs a suspension although nobody has polled since.
     ProlongWithoutPoll,
+    /// A suspension puts the timer off only after its context has its part in it, and may have let go (this
+    /// core's own, until it was modelled).
+    PutOffLast,
 }
 
 #[cfg(any(loom, feature = "races"))]

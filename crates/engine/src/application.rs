@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use napkin_core::CpuId;
 use napkin_os::clock;
-use napkin_policy::{NEVER, Policy, SocketPoller};
+use napkin_policy::{NEVER, Policy, WaitsIn};
 use napkin_stack::{Socket, TcpApplication, TcpWorker};
 
 use crate::{Blocking, Engine, Epoll, Event, Poller, WaitError, Waker};
@@ -25,8 +25,9 @@ enum Waits {
 }
 
 impl ApplicationWait {
-    /// A thread that runs on `cpu` (the engine's own number). It waits in blocking calls if the policy has the
-    /// socket itself busy poll, and no epoll or a [separate poller](Self::poller); otherwise in an epoll.
+    /// A thread that runs on `cpu` (the engine's own number). It waits in blocking calls if that is where the
+    /// policy [waits](Policy::waits_in): if the socket itself busy polls, and no epoll does or a [separate
+    /// poller](Self::poller) is to. Otherwise it waits in an epoll.
     ///
     /// # Errors
     /// Parameters or options that the kernel would refuse.
@@ -39,12 +40,9 @@ impl ApplicationWait {
         socket: &impl Socket,
         policy: &Policy,
     ) -> Result<ApplicationWait, WaitError> {
-        let options = policy.application;
-        let separate = options.socket_poller == SocketPoller::Separate;
-        if options.socket_busy_polls() && (separate || !policy.epoll.enabled()) {
-            ApplicationWait::blocking(engine, cpu, socket, policy)
-        } else {
-            ApplicationWait::epoll(engine, cpu, socket, policy)
+        match policy.waits_in() {
+            Some(WaitsIn::Socket) => ApplicationWait::blocking(engine, cpu, socket, policy),
+            Some(WaitsIn::Epoll) | None => ApplicationWait::epoll(engine, cpu, socket, policy),
         }
     }
 
@@ -82,8 +80,7 @@ impl ApplicationWait {
     ) -> Result<ApplicationWait, WaitError> {
         let options = policy.application;
         let blocking = Blocking::new(engine, cpu, socket, options)?;
-        let separate = options.socket_poller == SocketPoller::Separate;
-        Ok(ApplicationWait(Waits::Blocking(blocking, separate && options.socket_busy_polls())))
+        Ok(ApplicationWait(Waits::Blocking(blocking, options.has_poller())))
     }
 
     /// Waits until the socket is readable or closed, or a [`Waker`] ends it: `false` after `timeout`

@@ -48,7 +48,8 @@ impl std::fmt::Debug for DeviceConfig {
 }
 
 /// Where and how each kind of context runs. Interrupt threads and ksoftirqd are always pinned to
-/// their CPU; a placement without CPUs means those that the thread which starts the engine may use.
+/// their CPU; a placement without CPUs means those that the thread which starts the engine may use, and
+/// [`Class::Fair`] that thread's own class, where that is nice, batch or idle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contexts {
     /// The class of `irq/<cpu>`.

@@ -181,15 +181,11 @@ pub(crate) fn napi(shared: &Shared, id: Id, meter: &mut Meter) {
 /// The thread `kworker/u:<n>`.
 pub(crate) fn worker(shared: &Shared, index: usize, meter: &mut Meter) {
     let mut worker = Worker::new(&shared.host);
-    let parker = &shared.workers.parkers[index];
-    let idle = &shared.workers.idle[index];
     let mut ended = drive::drive(shared, &mut worker, meter, &mut Plain);
     while let Ended::Sleep(_) = ended {
-        // Whoever brings work wakes somebody afterwards, at worst the next in turn: a wake-up that
-        // comes between the last look and the sleep ends the sleep.
-        idle.store(true, Ordering::Release);
-        let go_on = sleep(shared, parker, meter);
-        idle.store(false, Ordering::Release);
+        let mut go_on = true;
+        let waits = || shared.host.work_waits();
+        shared.workers.rest(index, waits, |parker| go_on = sleep(shared, parker, meter));
         if !go_on {
             return;
         }

@@ -55,6 +55,7 @@ mod thread;
 mod timer;
 mod wait_error;
 mod waiter;
+mod workers;
 
 pub use activity::{Activity, Role};
 pub use application::ApplicationWait;

@@ -4,7 +4,7 @@
 //! whole length (`napi_threads`): the locks here are held for a few instructions, and none on the way of a
 //! packet.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use napkin_core::{CpuId, Host, Id, Ns};
@@ -17,7 +17,9 @@ use crate::parker::Parker;
 use crate::port::{Port, PortShares};
 use crate::slack::Slack;
 use crate::spin::Spin;
-use napkin_os::{clock, sched};
+use crate::workers::Workers;
+use napkin_os::clock;
+use napkin_os::sched::{self, Class};
 
 /// One instance's place in its device, and where its thread sleeps.
 #[derive(Debug)]
@@ -79,35 +81,6 @@ impl Napi {
     }
 }
 
-/// Where the shared pool's workers sleep.
-#[derive(Debug)]
-pub(crate) struct Workers {
-    pub(crate) parkers: Box<[Parker]>,
-    pub(crate) idle: Box<[AtomicBool]>,
-    next: AtomicUsize,
-}
-
-impl Workers {
-    pub(crate) fn new(count: usize) -> Workers {
-        Workers {
-            parkers: (0..count).map(|_| Parker::default()).collect(),
-            idle: (0..count).map(|_| AtomicBool::new(false)).collect(),
-            next: AtomicUsize::new(0),
-        }
-    }
-
-    /// Wakes a worker: an idle one if there is one, otherwise the next in turn, who will look at
-    /// the queue once more before he sleeps. Says whether he slept.
-    pub(crate) fn wake(&self) -> bool {
-        let idle = self
-            .idle
-            .iter()
-            .position(|idle| idle.load(Ordering::Relaxed) && idle.swap(false, Ordering::AcqRel));
-        let turn = || self.next.fetch_add(1, Ordering::Relaxed) % self.parkers.len().max(1);
-        self.parkers.get(idle.unwrap_or_else(turn)).is_some_and(Parker::unpark)
-    }
-}
-
 /// What every context sees.
 pub(crate) struct Shared {
     pub(crate) host: Host<Port>,
@@ -117,6 +90,9 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers,
     /// The CPUs that the thread which started the engine could use: those of threads that name none.
     pub(crate) usable: Vec<usize>,
+    /// The class of that thread where it is fair, batch or idle, and otherwise fair: that of threads that are to
+    /// be fair.
+    pub(crate) class: Class,
     pub(crate) stopping: AtomicBool,
     /// Interrupt threads sleep for the last time, too.
     pub(crate) ended: AtomicBool,
@@ -149,6 +125,8 @@ impl Shared {
         devices: Box<[Device]>,
     ) -> Shared {
         let workers = Workers::new(cpus.len());
+        // Real-time priority is for those that are given it by name.
+        let fair = |class: &Class| class.is_fair() || matches!(class, Class::Batch | Class::Idle);
         Shared {
             host,
             cpus,
@@ -157,6 +135,7 @@ impl Shared {
             workers,
             // If they cannot be read, such threads stay where they are born.
             usable: sched::affinity(None).unwrap_or_default(),
+            class: sched::class(None).ok().filter(fair).unwrap_or_default(),
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             activities: Mutex::default(),

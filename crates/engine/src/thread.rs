@@ -17,7 +17,8 @@ pub(crate) type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
 
 /// Starts a named thread in its place, and returns once it is there. A CPU that is not there is an
 /// error; a class that was refused is returned beside the thread. Where and in which class the calling
-/// thread runs makes no difference: it may be any that changes a setting.
+/// thread runs makes no difference, as it may be any that changes a setting: what is to be fair has the class
+/// of the thread that started the engine.
 pub(crate) fn spawn(
     shared: &Arc<Shared>,
     role: Role,
@@ -40,11 +41,10 @@ pub(crate) fn spawn(
             }
             let place = sched::pin(None, &placement.cpus);
             let failed = place.is_err();
-            let fair =
-                |class: Class| class.is_fair() || matches!(class, Class::Batch | Class::Idle);
             let refused = match placement.class {
                 // As most are born: how nice they are stays, too.
-                Class::Fair if sched::class(None).is_ok_and(fair) => None,
+                Class::Fair if sched::class(None).is_ok_and(|born| born == shared.class) => None,
+                Class::Fair => sched::classify(None, shared.class).err(),
                 class => sched::classify(None, class).err(),
             };
             // The receiver waits for exactly this.

@@ -65,3 +65,25 @@ fn a_thread_without_a_place_has_the_engine_s_whoever_changes_the_mode() {
     assert_eq!(sched::class(thread).expect("it lives"), Class::Fair);
     engine.stop();
 }
+
+#[test]
+fn a_thread_without_a_class_has_that_of_the_engine_s_start_whoever_changes_the_mode() {
+    let _alone = alone();
+    let born = sched::class(None).expect("it lives");
+    // Neither way takes a right.
+    for (starts, changes) in [(born, Class::Batch), (Class::Batch, born)] {
+        sched::classify(None, starts).expect("it takes no right");
+        let (engine, _source) = start(&policy("base"), &Setup::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sched::classify(None, changes).expect("it takes no right");
+                engine.change(1, &mode(Threaded::Enabled).into()).expect("a thread");
+            });
+        });
+        let thread = engine.napi(1).expect("it is there").pid;
+        assert!(thread.is_some());
+        assert_eq!(sched::class(thread).expect("it lives"), starts);
+        engine.stop();
+    }
+    sched::classify(None, born).expect("it takes no right");
+}

@@ -88,8 +88,8 @@ pub struct Measured {
 ///
 /// # Errors
 /// [`BenchError::Usage`] for options that make no sense; [`BenchError::Interrupted`]; and if this
-/// machine fails at what any user may do. A right that is missing is no error: it is among what is
-/// missing.
+/// machine fails at what any user may do. A right that is missing is no error, nor is a kernel without a
+/// veth: both are among what is missing.
 pub fn measure(
     options: &Options,
     interrupt: &Interrupt,
@@ -159,13 +159,7 @@ impl Bed {
         say: &mut (dyn FnMut(&str) + Send),
     ) -> Result<Bed, BenchError> {
         let mut bed = Bed::default();
-        let pair = match lacking(&[Right::SysAdmin, Right::NetAdmin]) {
-            None => Some(Pair::new()?),
-            Some(why) => {
-                bed.lacks("a veth of napkin's own (what is sent goes over loopback)", why);
-                None
-            }
-        };
+        let pair = bed.pair(lacking(&[Right::SysAdmin, Right::NetAdmin]), Pair::new);
         bed.veth = pair.is_some();
         let ends = Ends::new(pair.as_ref())?;
         let tracing = match (&pair, lacking(&[Right::Bpf, Right::Perfmon])) {
@@ -207,6 +201,26 @@ impl Bed {
             bed.rounds.push(one(&ends, tracing, placement, clock, time, interrupt)?);
         }
         Ok(bed)
+    }
+
+    /// The veth, made by `make` unless rights are `lacking`. A kernel that has none, or an administrator who
+    /// allows none, leaves loopback, as a right that is missing does.
+    fn pair(
+        &mut self,
+        lacking: Option<String>,
+        make: impl FnOnce() -> Result<Pair, BenchError>,
+    ) -> Option<Pair> {
+        let made = match lacking {
+            None => make().map_err(|error| error.to_string()),
+            Some(why) => Err(why),
+        };
+        match made {
+            Ok(pair) => Some(pair),
+            Err(why) => {
+                self.lacks("a veth of napkin's own (what is sent goes over loopback)", why);
+                None
+            }
+        }
     }
 
     fn lacks(&mut self, keys: &str, why: impl Into<String>) {
@@ -418,6 +432,16 @@ fn comments(on: &str, rounds: &[Round], missing: &[Missing]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_right_or_a_veth_loopback_is_left_and_the_reason_is_told() {
+        let mut bed = Bed::default();
+        assert!(bed.pair(Some("needs a right".into()), || panic!("nothing is made")).is_none());
+        assert!(bed.pair(None, || Err(failed("no such kind of link"))).is_none());
+        let why: Vec<&str> = bed.missing.iter().map(|it| it.why.as_str()).collect();
+        assert!(why[0] == "needs a right" && why[1].contains("no such kind of link"), "{why:?}");
+        assert!(bed.missing.iter().all(|it| it.keys.contains("loopback")));
+    }
 
     #[test]
     fn a_host_whose_cores_the_machine_has_not_is_written_as_the_nearest_that_it_has() {

@@ -257,6 +257,11 @@ impl ApplicationPolicy {
         self.socket_busy_poll_usecs != 0
     }
 
+    /// Whether that is done by a thread of its own.
+    pub const fn has_poller(&self) -> bool {
+        self.socket_busy_polls() && matches!(self.socket_poller, SocketPoller::Separate)
+    }
+
     /// Whether setting the budget needs `CAP_NET_ADMIN`: any does, as the kernel lets nobody else
     /// raise one, and a new socket's is 0 (`sk_setsockopt`).
     pub const fn needs_budget_privilege(&self) -> bool {
@@ -267,6 +272,16 @@ impl ApplicationPolicy {
     pub const fn needs_prefer_privilege(&self) -> bool {
         self.socket_prefer_busy_poll
     }
+}
+
+/// In what an application waits that does as its policy says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitsIn {
+    /// In an epoll, which busy polls: the policy's epoll part counts, and its socket part does not.
+    Epoll,
+    /// In receive calls, which busy poll, or have another thread do so (`socket-poller=separate`): the
+    /// socket part counts, and neither the epoll part nor `application=spin` does.
+    Socket,
 }
 
 /// A delivery policy: one value for all four places in which the modes live.
@@ -291,12 +306,27 @@ impl Policy {
             && !matches!(self.instance.threaded, Threaded::BusyPoll)
     }
 
+    /// In what the application waits, of which a thread has one; `None` where neither busy polls, and so it does
+    /// not matter. A policy that has both parts busy polls in the epoll, unless another thread polls the
+    /// sockets: beside that the application sleeps in a receive call.
+    pub const fn waits_in(&self) -> Option<WaitsIn> {
+        if self.application.has_poller() {
+            Some(WaitsIn::Socket)
+        } else if self.epoll.enabled() {
+            Some(WaitsIn::Epoll)
+        } else if self.application.socket_busy_polls() {
+            Some(WaitsIn::Socket)
+        } else {
+            None
+        }
+    }
+
     /// How long a packet may wait for the timer after an application's busy poll has found nothing,
     /// and its epoll context has dropped its NAPI id, or it sleeps; `None` where that is at most 500 us, or cannot be.
     pub const fn waits_after_vain_poll(&self) -> Option<Ns> {
         const SHORT: Ns = 500 * crate::MICROSECOND;
         let period = self.instance.gro_flush_timeout;
-        let drops = self.epoll.enabled()
+        let drops = matches!(self.waits_in(), Some(WaitsIn::Epoll))
             // One that sleeps afterwards waits for the timer all the same.
             && !(self.epoll.keep_napi_id && self.application.spin)
             && self.instance.defers()
@@ -307,8 +337,7 @@ impl Policy {
     /// Whether a thread occupies a CPU even when nothing arrives: threaded busy poll, an
     /// application that spins, or a separate thread that busy polls the sockets.
     pub const fn spins_by_design(&self) -> bool {
-        let separate = self.application.socket_busy_polls()
-            && matches!(self.application.socket_poller, SocketPoller::Separate);
+        let separate = self.application.has_poller();
         // A receive call that busy polls sleeps in the end; where there is an epoll, that is waited in.
         let spins = self.application.spin
             && (self.epoll.enabled() || !self.application.socket_busy_polls());
@@ -363,7 +392,10 @@ mod tests {
         // Who sleeps waits for it all the same.
         let sleeps = "napibusy,gro-flush-timeout=5ms,epoll-keep-napi-id=on";
         assert_eq!(waits(sleeps), Some(5 * MILLISECOND));
-        for text in ["napibusy", "suspend200", "defer5000", "fullbusy,epoll-keep-napi-id=on"] {
+        // Another thread polls meanwhile.
+        let polled = "fullbusy,socket-busy-poll-usecs=50,socket-poller=separate";
+        let kept = "fullbusy,epoll-keep-napi-id=on";
+        for text in ["napibusy", "suspend200", "defer5000", kept, polled] {
             assert_eq!(waits(text), None, "{text}");
         }
     }
@@ -388,6 +420,23 @@ mod tests {
         {
             assert!(!policy(text).spins_by_design(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_policy_of_both_parts_waits_in_one_of_them() {
+        let waits = |text: &str| policy(text).waits_in();
+        for text in ["base", "defer20", "threaded-busy-poll", "socket-poller=separate"] {
+            assert_eq!(waits(text), None, "{text}");
+        }
+        let both = "napibusy,socket-busy-poll-usecs=50";
+        for text in ["suspend20", "napibusy", "fullbusy", both] {
+            assert_eq!(waits(text), Some(WaitsIn::Epoll), "{text}");
+        }
+        let apart = "napibusy,socket-busy-poll-usecs=50,socket-poller=separate";
+        for text in ["busypoll", "busypoll-separate", apart] {
+            assert_eq!(waits(text), Some(WaitsIn::Socket), "{text}");
+        }
+        assert!(policy(apart).application.has_poller() && !policy(both).application.has_poller());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{KEYS, NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Takes, Threaded};
+use super::{KEYS, NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Takes, Threaded, WaitsIn};
 use crate::{MICROSECOND, Ns, Time};
 
 /// One setting without the effect that it suggests.
@@ -59,6 +59,10 @@ pub enum Warning {
     SpinWithoutBusyPoll,
     /// An application that spins with receive calls that busy poll themselves.
     SpinInReceiveUnused,
+    /// Sockets that busy poll beside an epoll that does.
+    SocketPartUnused,
+    /// An epoll that busy polls beside a thread that polls the sockets.
+    EpollPartUnused,
     /// A park timeout above its bound.
     ParkTimeoutCapped {
         /// `irq-suspend-timeout`, as the policy has it.
@@ -116,6 +120,11 @@ impl Policy {
             warn(application.spin && receives && !epoll.enabled(), Warning::SpinInReceiveUnused);
             let busy = epoll.enabled() || receives;
             warn(application.spin && !busy, Warning::SpinWithoutBusyPoll);
+            if epoll.enabled() && receives {
+                let in_epoll = self.waits_in() == Some(WaitsIn::Epoll);
+                warn(in_epoll, Warning::SocketPartUnused);
+                warn(!in_epoll, Warning::EpollPartUnused);
+            }
         }
 
         let in_softirq = instance.threaded == Threaded::Disabled;
@@ -157,7 +166,9 @@ impl Warning {
             | Warning::KeepNapiIdUnused
             | Warning::SocketSettingsUnused
             | Warning::SpinWithoutBusyPoll
-            | Warning::SpinInReceiveUnused => false,
+            | Warning::SpinInReceiveUnused
+            | Warning::SocketPartUnused
+            | Warning::EpollPartUnused => false,
         }
     }
 }
@@ -238,6 +249,16 @@ impl fmt::Display for Warning {
                 "application=spin is ignored where the sockets busy poll (socket-busy-poll-usecs): a \
                  receive call sleeps once its busy poll has found nothing; only the waits of an epoll \
                  spin",
+            ),
+            Warning::SocketPartUnused => f.write_str(
+                "the socket settings are not used beside an epoll that busy polls: a thread has one wait, \
+                 and that is the epoll's; leave out socket-busy-poll-usecs, or epoll-busy-poll-usecs and \
+                 epoll-prefer-busy-poll",
+            ),
+            Warning::EpollPartUnused => f.write_str(
+                "the epoll settings, and application=spin, are not used beside a thread that polls the \
+                 sockets (socket-poller=separate): the application waits in receive calls then; leave out \
+                 epoll-busy-poll-usecs and epoll-prefer-busy-poll, or socket-poller=separate",
             ),
             Warning::ParkTimeoutCapped { asked } => write!(
                 f,
@@ -371,6 +392,21 @@ mod tests {
         assert_eq!(warnings("application=spin"), [Warning::SpinWithoutBusyPoll]);
         assert_eq!(warnings("busypoll,application=spin"), [Warning::SpinInReceiveUnused]);
         assert_eq!(warnings("suspend20,application=spin"), [], "each wait makes one pass");
+    }
+
+    #[test]
+    fn a_policy_of_both_parts_is_told_which_of_them_is_not_used() {
+        let both = "suspend20,socket-busy-poll-usecs=50";
+        assert_eq!(warnings(both), [Warning::SocketPartUnused]);
+        let prefers = "napibusy,socket-busy-poll-usecs=50,socket-prefer-busy-poll=on";
+        assert_eq!(warnings(prefers), [Warning::SocketPartUnused]);
+        // Beside a thread that polls the epoll is not waited in, and so nobody spins there.
+        for name in ["suspend20", "napibusy", "fullbusy"] {
+            let text = std::format!("{name},socket-busy-poll-usecs=50,socket-poller=separate");
+            assert_eq!(warnings(&text), [Warning::EpollPartUnused], "{text}");
+        }
+        let text = std::format!("{both},threaded=busy-poll");
+        assert_eq!(warnings(&text), [Warning::OverruledByThreadedBusyPoll], "neither is reached");
     }
 
     #[test]

@@ -8,23 +8,20 @@
 use napkin_kernel::settings::Setting;
 use napkin_linux::apply::{Lifeline, Options, Request, Temporary, lifelines};
 use napkin_nic::xdp::{BusyPoll, Xdp};
-use napkin_policy::{InstancePolicy, Policy, Time};
+use napkin_policy::{InstancePolicy, Policy, Time, WaitsIn, effective_budget};
 
 /// The policy's busy polling, as an AF_XDP socket has it; `None` for a policy that does not.
 pub(super) fn busy_poll(policy: &Policy) -> Option<BusyPoll> {
     let Policy { epoll, application, .. } = policy;
-    // With the preference and without a time an epoll makes one pass, as a call here does.
-    let (usecs, budget, prefer) = if epoll.enabled() {
-        (epoll.busy_poll_usecs, epoll.effective_budget(), epoll.prefer_busy_poll)
-    } else if application.socket_busy_polls() {
-        let budget = match application.socket_busy_poll_budget {
-            0 => napkin_policy::DEFAULT_BUDGET,
-            budget => budget,
-        };
-        (application.socket_busy_poll_usecs, budget, application.socket_prefer_busy_poll)
-    } else {
-        return None;
+    // By the part that the application's own waits go by.
+    let (usecs, budget, prefer) = match policy.waits_in()? {
+        WaitsIn::Epoll => (epoll.busy_poll_usecs, epoll.effective_budget(), epoll.prefer_busy_poll),
+        WaitsIn::Socket => {
+            let budget = effective_budget(application.socket_busy_poll_budget);
+            (application.socket_busy_poll_usecs, budget, application.socket_prefer_busy_poll)
+        }
     };
+    // With the preference and without a time an epoll makes one pass, as a call here does.
     Some(BusyPoll { usecs: usecs.max(1), budget, prefer })
 }
 
@@ -111,5 +108,10 @@ mod tests {
         assert_eq!(of("napibusy"), Some(expected));
         assert_eq!(of("suspend20").expect("one pass").0, 1);
         assert!(of("busypoll").is_some());
+        // Of both parts the one that the application waits in counts.
+        let both = "napibusy,socket-busy-poll-usecs=50,socket-busy-poll-budget=5";
+        assert_eq!(of(both), Some(expected));
+        let apart = format!("{both},socket-poller=separate");
+        assert_eq!(of(&apart), Some((50, 5, false)));
     }
 }

@@ -86,8 +86,7 @@ where
     let mut client = end.client(config)?;
     trial.warm_up(Duration::ZERO)?;
     let Some(serving) = &served.serving else { return Err(BenchError::Panicked) };
-    let cpus = trial.options.serving();
-    let window = Window::begin(serving, &cpus, &[trial.options.placement().other])?;
+    let window = Window::begin(serving, &served.cpus, &[trial.options.placement().other])?;
     client.begin_window()?;
     let before = received();
     trial.window()?;
@@ -196,6 +195,8 @@ struct Served {
     /// `None` once it has ended.
     serving: Option<Serving>,
     threads: Vec<JoinHandle<Result<(), BenchError>>>,
+    /// On which all of it runs: the serving CPUs, and that of a thread that polls beside them.
+    cpus: Vec<usize>,
     /// Each wakes one of the threads, which may have ended.
     relays: Vec<Relay>,
 }
@@ -231,7 +232,12 @@ impl Served {
             let waits = ApplicationWait::new(&serving.engine, cpu, &segments, policy)?;
             waiting.push((Pump::new(service), worker, waits, cpu));
         }
-        let mut served = Served { serving: Some(serving), threads: Vec::new(), relays: Vec::new() };
+        let mut served = Served {
+            serving: Some(serving),
+            threads: Vec::new(),
+            cpus: cpus.clone(),
+            relays: Vec::new(),
+        };
         for (number, (mut pump, mut worker, mut waits, cpu)) in waiting.into_iter().enumerate() {
             let here = cpus[usize::from(cpu.0)];
             if let Some(timer) = timers.get(number) {
@@ -243,6 +249,9 @@ impl Served {
             if let Some(poller) = waits.poller(cpu) {
                 let beside = Some(trial.options.placement().poller);
                 let beside = beside.filter(|poller| !cpus.contains(poller)).unwrap_or(here);
+                if !served.cpus.contains(&beside) {
+                    served.cpus.push(beside);
+                }
                 served.spawn(format!("poll/{number}"), beside, move || {
                     while poller.poll().is_ok() {
                         std::hint::spin_loop();

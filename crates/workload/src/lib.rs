@@ -6,6 +6,7 @@
 //! - [`live`]: one that is set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`mod@run`]: the
 //!   interleaved run of it; [`short`]: the short round.
 //! - [`machine`]: one on modelled hosts, planned, swarmed, fitted; [`sweep`]: many points of it.
+//! - [`waiting`]: in what an application waits, and what of a policy takes no part there.
 //! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
@@ -38,6 +39,7 @@ pub mod sweep;
 pub mod tcp_rr;
 mod told;
 pub mod udp_sink;
+pub mod waiting;
 mod wire;
 pub mod workload;
 mod world;

@@ -207,6 +207,22 @@ fn the_real_ping_is_answered_over_a_tap_device() {
 }
 
 #[test]
+fn the_figures_are_of_the_poller_s_cpu_too_where_there_is_a_thread_that_polls() {
+    let workload = TcpRr { flows: 4, threads: Some(2), ..TcpRr::default() };
+    let placement = Options::default().placement();
+    let apart = "socket-busy-poll-usecs=50,socket-poller=separate";
+    // Where there is no third CPU, it is the queue's.
+    let polled = [placement.queue, placement.poller];
+    for (policy, mut expected) in [("base", vec![placement.queue]), (apart, polled.to_vec())] {
+        let report = briefly(&workload, &[policy]);
+        let covered = &report.rows[0].repetitions[0].figures.extra["serving_cpus"];
+        expected.sort_unstable();
+        expected.dedup();
+        assert_eq!(covered, &serde_json::json!(expected), "{policy}");
+    }
+}
+
+#[test]
 fn a_thousand_connections_are_answered_under_every_owner_of_a_poll() {
     let workload =
         TcpRr { bytes: vec![1, 5_000], flows: 1_000, threads: Some(2), ..TcpRr::default() };

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use loom::thread::spawn;
+use napkin_core::race::Race;
 use napkin_core::*;
 
 use crate::scene::*;
-use crate::world::{Actor, ID, LATE, World, join};
+use crate::world::{Actor, ID, LATE, SUSPENSION, World, join};
 
 /// A served instance, and a context that suspends it.
 fn suspended() -> (Arc<World>, Actor, Arc<EpollContext>) {
@@ -20,10 +21,26 @@ fn suspended() -> (Arc<World>, Actor, Arc<EpollContext>) {
     (world, main, context)
 }
 
+/// While nobody suspends the masked instance its timer fires by the period: whoever let go last has had it
+/// polled, and nobody has put that off since. (A suspension is twenty periods, and no actor's steps take one.)
+fn not_put_off(world: &World) {
+    let instance = world.host.instance(ID);
+    let suspended = instance.suspending_contexts() > 0;
+    let soon = instance.polled_at() + SUSPENSION / 2;
+    assert!(
+        suspended || !world.line(ID).masked() || instance.deadline() <= soon,
+        "put off for nobody: polled at {}, and then at {}",
+        instance.polled_at(),
+        instance.deadline()
+    );
+}
+
 /// The last handle of the context goes: its suspension ends at once, and nothing is left.
 fn close(world: &World, mut main: Actor, context: &EpollContext) {
     world.still();
+    not_put_off(world);
     main.close(context);
+    not_put_off(world);
     assert_eq!(
         world.host.instance(ID).suspending_contexts(),
         0,
@@ -62,6 +79,13 @@ fn two_threads_of_one_context_find_events() {
 #[test]
 fn one_thread_of_a_context_finds_events_and_another_nothing() {
     explore(|| two_waits(1, 0, false));
+    explore(|| two_waits(1, 0, true));
+}
+
+#[test]
+fn a_timer_that_is_put_off_last_is_put_off_for_nobody() {
+    let why = fails_with(Race::PutOffLast, || two_waits(1, 0, false));
+    assert!(why.contains("put off for nobody"), "{why}");
 }
 
 #[test]

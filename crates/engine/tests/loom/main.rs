@@ -1,5 +1,5 @@
 //! Models of the engine's own protocols without a lock: sleeping and waking, kicks, timers, ready
-//! lists.
+//! lists, the pool's workers.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p napkin-engine --release --test loom
@@ -26,10 +26,13 @@ mod ready;
 mod slack;
 #[path = "../../src/timer.rs"]
 mod timer;
+#[path = "../../src/workers.rs"]
+mod workers;
 
 mod kicking;
 mod listing;
 mod os;
+mod pooling;
 mod sleeping;
 mod sync;
 mod timing;

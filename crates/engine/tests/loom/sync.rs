@@ -7,10 +7,9 @@
 
 use std::collections::VecDeque;
 
-use loom::sync::atomic::AtomicUsize;
 use loom::sync::{Condvar, Mutex, MutexGuard};
 
-pub(crate) use loom::sync::atomic::{Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
 macro_rules! word {
     ($name:ident, $atomic:ty, $int:ty) => {

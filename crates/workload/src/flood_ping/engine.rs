@@ -13,7 +13,7 @@ use std::time::Duration;
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::tap::{Tap, TapConfig};
 use napkin_nic::{PacketQueue, Pool};
-use napkin_policy::{ApplicationPolicy, EpollPolicy, MICROSECOND, Policy};
+use napkin_policy::MICROSECOND;
 use napkin_stack::FrameBuilder;
 use serde_json::{Map, Value, json};
 
@@ -23,6 +23,7 @@ use crate::live::Live;
 use crate::ping::{PAYLOAD, Ping};
 use crate::server::Wire;
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
+use crate::waiting::Waiting;
 use crate::wire::{lay, queues};
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::report::{Column, Figures, column};
@@ -269,28 +270,15 @@ impl Live for FloodPing {
                     .into(),
             );
         }
-        let asking = options.policies.iter().filter(|it| asks_the_application(&it.policy));
-        let asking: Vec<&str> = asking.map(|it| it.name.as_str()).collect();
-        if !asking.is_empty() {
-            notes.push(format!(
-                "no application takes part: what these ask of one (busy polling, suspending) does \
-                 not happen here, and only the rest of them is measured: {}",
-                asking.join(", ")
-            ));
-        }
+        notes.extend(Waiting::Nowhere.note(&options.policies));
         notes
     }
-}
-
-/// Whether a part of the policy only takes effect in an application's waits.
-pub(crate) fn asks_the_application(policy: &Policy) -> bool {
-    policy.epoll != EpollPolicy::default() || policy.application != ApplicationPolicy::default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_policy::NamedPolicy;
+    use napkin_policy::{NamedPolicy, Policy};
 
     #[test]
     fn policies_that_need_an_application_are_named() {

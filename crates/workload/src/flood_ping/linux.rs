@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::engine::asks_the_application;
 use crate::error::BenchError;
 use crate::linux::bed::Bed;
 use crate::linux::pair::SERVER;
@@ -12,9 +11,9 @@ use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
 use crate::ping::Ping;
+use crate::waiting::Waiting;
 use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Figures, Report, column};
-use napkin_policy::NamedPolicy;
 
 /// The workload; it has one load, a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,16 +77,7 @@ impl Live for FloodPing {
     fn notes(&self, options: &Options) -> Vec<String> {
         let mut notes = notes();
         notes.push("closed loop: the client keeps its latency to itself".into());
-        let asks = |it: &&NamedPolicy| asks_the_application(&it.policy);
-        let asking = options.policies.iter().filter(asks);
-        let asking: Vec<&str> = asking.map(|it| it.name.as_str()).collect();
-        if !asking.is_empty() {
-            notes.push(format!(
-                "no application takes part: what these ask of one (busy polling, suspending) does \
-                 not happen here: {}",
-                asking.join(", ")
-            ));
-        }
+        notes.extend(Waiting::Nowhere.note(&options.policies));
         notes
     }
 }

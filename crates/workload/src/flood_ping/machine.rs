@@ -10,6 +10,7 @@ use napkin_machine::profile::{Constants, Profile};
 use serde_json::{Map, Value};
 
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, whole};
+use crate::waiting::Waiting;
 
 pub use scenario::run;
 
@@ -40,6 +41,10 @@ impl Scenario for FloodPing {
 
     fn constants(&self) -> Option<Constants> {
         Some(constants::CONSTANTS)
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Receive
     }
 
     fn loads(&self) -> Vec<String> {

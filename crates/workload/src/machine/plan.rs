@@ -25,6 +25,10 @@ use napkin_policy::NamedPolicy;
 /// Longest virtual time of one run, warm-up included: an hour.
 pub const LONGEST: Ns = 3_600_000 * MILLISECOND;
 
+/// What a reader must know of interrupts where transmissions raise them, too.
+const BOTH_KINDS: &str = "irqs/pkt, and interrupts in the JSON, are of both kinds, receive and transmit: this \
+                          profile's card raises both on one line (nic.tx-interrupts = on)";
+
 /// Why a table was not run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -311,13 +315,18 @@ impl Plan<'_> {
             format!("the run ended early, with {there} of {count} runs: {interrupted}")
         };
         let known = self.policies.iter().filter_map(NamedPolicy::note);
+        let ran = |it: &&NamedPolicy| {
+            table.iter().any(|row| row.name == it.name && !row.repetitions.is_empty())
+        };
+        let left_out = self.scenario.waiting().note(self.policies.iter().filter(ran));
+        let both = self.profile.on("nic.tx-interrupts").then(|| BOTH_KINDS.to_owned());
         let mut report = Report {
             workload: self.scenario.name().to_owned(),
             world: "machine".to_owned(),
             host: host::host(&self.profile, &self.source),
             conclusion: None,
             rows: table,
-            notes: known.chain(interrupted.map(early)).collect(),
+            notes: known.chain(left_out).chain(both).chain(interrupted.map(early)).collect(),
             extra: Map::from_iter([
                 ("seed".to_owned(), Value::from(self.seed)),
                 ("window_ns".to_owned(), Value::from(self.window)),

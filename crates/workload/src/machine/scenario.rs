@@ -11,6 +11,7 @@ use napkin_policy::text::quoted;
 use serde_json::{Map, Value};
 
 use crate::rate::whole_rate;
+use crate::waiting::Waiting;
 
 /// A workload in this world.
 pub trait Scenario: fmt::Debug + Sync {
@@ -32,6 +33,12 @@ pub trait Scenario: fmt::Debug + Sync {
     /// [`ProfileError::Invalid`] naming the section if the profile does not have it.
     fn require(&self, profile: &Profile) -> Result<(), ProfileError> {
         self.constants().map_or(Ok(()), |it| profile.require(it.section))
+    }
+
+    /// In what its application waits: where that is not what a policy says, a part of the policy takes no
+    /// part.
+    fn waiting(&self) -> Waiting {
+        Waiting::AsAsked
     }
 
     /// The loads of the publication, or some of them.

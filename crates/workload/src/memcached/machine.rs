@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::machine::scenario::{
     LEAST_FRAME, LoadError, RATE_OR_MAX, Scenario, field, rate_of, whole,
 };
+use crate::waiting::Waiting;
 
 pub use load::Rate;
 pub use scenario::{Setup, run};
@@ -40,6 +41,10 @@ impl Scenario for Memcached {
 
     fn constants(&self) -> Option<Constants> {
         Some(constants::CONSTANTS)
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Epoll
     }
 
     fn loads(&self) -> Vec<String> {

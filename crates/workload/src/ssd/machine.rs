@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::OPERATIONS;
 use crate::machine::scenario::{LEAST_FRAME, LoadError, Scenario, field, rate_of, size, whole};
+use crate::waiting::Waiting;
 
 pub use scenario::{Setup, run};
 
@@ -41,6 +42,10 @@ impl Scenario for Ssd {
 
     fn constants(&self) -> Option<Constants> {
         Some(constants::CONSTANTS)
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Epoll
     }
 
     fn loads(&self) -> Vec<String> {

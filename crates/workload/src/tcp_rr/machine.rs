@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::SIZE;
 use crate::machine::scenario::{LoadError, Scenario, field, size};
+use crate::waiting::Waiting;
 
 pub use scenario::{Setup, run};
 
@@ -29,6 +30,10 @@ impl Scenario for TcpRr {
 
     fn constants(&self) -> Option<Constants> {
         Some(constants::CONSTANTS)
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Epoll
     }
 
     fn loads(&self) -> Vec<String> {

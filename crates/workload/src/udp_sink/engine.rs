@@ -17,7 +17,7 @@ use napkin_engine::{ApplicationWait, Spin, sched};
 use napkin_kernel::namespace::Namespace;
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
-use napkin_policy::{MICROSECOND, Ns, Policy};
+use napkin_policy::{MICROSECOND, NamedPolicy, Ns, Policy, WaitsIn};
 use napkin_service::{Service, Sink};
 use napkin_stack::{FrameBuilder, UdpSocket};
 use serde::Serialize;
@@ -31,6 +31,7 @@ use crate::server::Wire;
 use crate::serving::{PEER, Serving, US, Window, set_ratio};
 use crate::source::Source;
 use crate::told::of_the_client;
+use crate::waiting::Waiting;
 use crate::wire::queues;
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::engine::RING_DROPS;
@@ -280,13 +281,17 @@ impl Live for UdpSink {
                  delivery and application"
             ));
         }
-        let epoll = options.policies.iter().filter(|it| it.policy.epoll.enabled());
+        let epoll = |it: &&NamedPolicy| it.policy.waits_in() == Some(WaitsIn::Epoll);
+        let epoll = options.policies.iter().filter(epoll);
         let epoll: Vec<&str> = epoll.map(|it| it.name.as_str()).collect();
         if self.waits == Waits::Blocking && !epoll.is_empty() {
             notes.push(format!(
                 "these wait in epoll, whatever the load says, since they are about it: {}",
                 epoll.join(", ")
             ));
+        }
+        if self.waits == Waits::Epoll {
+            notes.extend(Waiting::Epoll.note(&options.policies));
         }
         notes
     }
@@ -330,7 +335,8 @@ impl Application {
             work.run();
             received.fetch_add(1, Ordering::Relaxed);
         };
-        let (mut waits, batch) = if waits == Waits::Epoll || policy.epoll.enabled() {
+        let in_epoll = waits == Waits::Epoll || policy.waits_in() == Some(WaitsIn::Epoll);
+        let (mut waits, batch) = if in_epoll {
             (ApplicationWait::epoll(engine, CpuId(0), &socket, &policy)?, Self::BATCH)
         } else {
             (ApplicationWait::blocking(engine, CpuId(0), &socket, &policy)?, 1)
@@ -388,6 +394,19 @@ mod tests {
         set_ratios(&mut row.figures);
         assert!(!row.figures.extra.contains_key("ring_share"), "{row:?}");
         assert_eq!(row.figures.extra["polled_ratio"], 2.0);
+    }
+
+    #[test]
+    fn policies_that_wait_otherwise_than_the_load_says_are_named() {
+        let policies = "base,busypoll,suspend20,busypoll-separate";
+        let policies = NamedPolicy::read(policies).expect("presets");
+        let options = Options { policies, ..Options::default() };
+        let note = |waits: Waits| {
+            UdpSink { waits, ..UdpSink::default() }.notes(&options).pop().expect("there are notes")
+        };
+        assert!(note(Waits::Blocking).ends_with("they are about it: suspend20"));
+        let note = note(Waits::Epoll);
+        assert!(note.ends_with("measured: busypoll, busypoll-separate"), "{note}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::machine::scenario::{
     LEAST_FRAME, LoadError, RATE_FORM, Scenario, field, per_second, whole,
 };
+use crate::waiting::Waiting;
 
 pub use load::Pktgen;
 pub use scenario::run;
@@ -30,6 +31,10 @@ impl Scenario for UdpSink {
 
     fn constants(&self) -> Option<Constants> {
         Some(constants::CONSTANTS)
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Receive
     }
 
     fn loads(&self) -> Vec<String> {

@@ -17,7 +17,7 @@ use napkin_core::CpuId;
 use napkin_engine::{ApplicationWait, sched};
 use napkin_nic::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue, Template};
 use napkin_nic::{PacketQueue, Pool};
-use napkin_policy::{Ns, Policy, SocketPoller, Threaded};
+use napkin_policy::{Ns, Policy, Threaded, WaitsIn};
 use napkin_stack::{FrameBuilder, RawFilter, RawSocket};
 use serde_json::{Map, Value, json};
 
@@ -245,10 +245,8 @@ impl XskRr {
 
 /// The CPUs that serve: the poller's counts where there is one.
 fn serving_cpus(policy: &Policy, placement: crate::options::Placement) -> Vec<usize> {
-    let separate = policy.application.socket_busy_polls()
-        && policy.application.socket_poller == SocketPoller::Separate;
     let mut cpus = vec![placement.queue, placement.other];
-    if separate {
+    if policy.application.has_poller() {
         cpus.push(placement.poller);
     }
     cpus
@@ -275,7 +273,7 @@ impl<'a> Application<'a> {
         sched::pin(None, &[self.placement.other])?;
         let cpu = self.serving.other;
         let engine = &self.serving.engine;
-        let epoll = self.policy.epoll.enabled();
+        let epoll = self.policy.waits_in() == Some(WaitsIn::Epoll);
         let (mut waits, tick) = if epoll {
             (ApplicationWait::epoll(engine, cpu, socket, self.policy)?, Duration::from_millis(50))
         } else {

@@ -43,6 +43,38 @@ fn the_table_has_the_other_worlds_json() {
     }
 }
 
+/// The notes of a short table of a workload.
+fn notes(workload: &str, load: &str, policies: &str) -> Vec<String> {
+    let scenario = crate::find(workload).and_then(|it| it.machine()).expect("it has one");
+    let profile = Profile::named(crate::schema(), scenario.profile()).unwrap();
+    let (loads, policies) = (vec![load.to_owned()], NamedPolicy::read(policies).unwrap());
+    let short = Plan { scenario, profile, loads, policies, repetitions: 1, ..plan() };
+    short.run(Progress::hidden).unwrap().notes
+}
+
+#[test]
+fn what_of_a_policy_takes_no_part_is_told_of_those_that_ran() {
+    // The last one is refused, and its row says why.
+    let sink = notes("udp-sink", "5000", "base,busypoll,suspend20,busypoll-separate");
+    let [note] = &sink[..] else { panic!("{sink:?}") };
+    assert!(note.starts_with("the application waits in receive calls"), "{note}");
+    assert!(note.ends_with("only the rest of them is measured: suspend20"), "{note}");
+    let ping = notes("flood-ping", "flood", "base,busypoll-separate");
+    assert!(ping[0].ends_with("measured: busypoll-separate"), "{ping:?}");
+    let ssd = notes("ssd", "4K:5000", "suspend20,busypoll");
+    assert!(ssd[0].starts_with("the application waits in an epoll"), "{ssd:?}");
+    assert!(ssd[0].ends_with("measured: busypoll"), "{ssd:?}");
+    let both = notes("xsk-rr", "12000", "busypoll,suspend20");
+    assert_eq!(both, [""; 0], "it does as it is asked to");
+}
+
+#[test]
+fn interrupts_of_both_kinds_are_told_where_the_card_raises_both() {
+    let told = |notes: Vec<String>| notes.iter().any(|note| note.contains("nic.tx-interrupts"));
+    assert!(told(notes("flood-ping", "flood", "base")));
+    assert!(!told(notes("udp-sink", "5000", "base")));
+}
+
 #[test]
 fn the_same_seeds_give_the_same_bytes_on_any_number_of_threads() {
     let one = json(&Plan { jobs: NonZeroUsize::new(1), ..plan() }).to_string();

@@ -11,7 +11,6 @@ use super::load::Pktgen;
 use crate::machine::frame::check_rate;
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_machine::UdpSink;
-use napkin_policy::SocketPoller;
 use napkin_traffic::Rng;
 
 /// Runs it with so many datagrams a second offered.
@@ -21,8 +20,7 @@ use napkin_traffic::Rng;
 /// If the profile has no `[udp-sink]`, or the rate is not one.
 pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
     let profile = run.profile;
-    let application = &run.policy.application;
-    if application.socket_busy_polls() && application.socket_poller == SocketPoller::Separate {
+    if run.policy.application.has_poller() {
         return Err(
             "the model of udp-sink has no thread of its own that polls (socket-poller=separate): \
                     ask xsk-rr's, or the engine"

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
-use napkin_policy::{Policy, SocketPoller, Threaded};
+use napkin_policy::{Policy, Threaded, WaitsIn};
 
 use napkin_machine::profile::Profile;
 
@@ -43,19 +43,18 @@ impl Kick {
     /// What the thread that sends does under a policy. A thread that polls apart sends, too: with it,
     /// as under a queue's own spinning thread, no call is needed.
     pub(super) fn sending(policy: &Policy) -> Kick {
-        let separate = policy.application.socket_poller == SocketPoller::Separate;
-        match policy.instance.threaded {
-            Threaded::BusyPoll => Kick::Never,
-            _ if !policy.application.socket_busy_polls() => Kick::Wake,
-            _ if separate => Kick::Never,
-            _ => Kick::Poll,
+        match (policy.instance.threaded, policy.waits_in()) {
+            (Threaded::BusyPoll, _) => Kick::Never,
+            (_, Some(WaitsIn::Socket)) if policy.application.has_poller() => Kick::Never,
+            (_, Some(WaitsIn::Socket)) => Kick::Poll,
+            (_, Some(WaitsIn::Epoll) | None) => Kick::Wake,
         }
     }
 
     /// What the thread that receives does when its ring is empty.
     pub(super) fn receiving(policy: &Policy) -> Kick {
         match Kick::sending(policy) {
-            Kick::Wake if policy.epoll.enabled() => Kick::Epoll,
+            Kick::Wake if policy.waits_in() == Some(WaitsIn::Epoll) => Kick::Epoll,
             kick => kick,
         }
     }

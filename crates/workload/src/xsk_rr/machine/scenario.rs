@@ -10,7 +10,7 @@
 
 use napkin_core::{EpollContext, Ns};
 use napkin_machine::{Affinity, Class, Config, Kind, Machine, Packet, Placement, Program};
-use napkin_policy::{Policy, SocketPoller};
+use napkin_policy::WaitsIn;
 
 use super::load::XskPeer;
 use super::program::{BYTES, CALL_BUCKETS, End, Kick, Poller, Receiver, Sender, Steps, Tally};
@@ -96,7 +96,7 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<RoundTrips, String> {
     threads.add("receiver", 0, 1, client, Some(rings[0]));
     threads.add("sender", 0, 2, sender, None);
     threads.add("server", 1, 1, server, Some(rings[1]));
-    if separate(&policy) {
+    if policy.application.has_poller() {
         for host in [0, 1] {
             threads.add("poller", host, 3, Box::new(Poller::new(end(host))), None);
         }
@@ -115,18 +115,12 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<RoundTrips, String> {
     counts.epolls.truncate(1);
     let tally = tally.borrow();
     let seconds = run.window as f64 / 1e9;
-    let serving = if separate(&policy) { vec![0, 1, 2, 3] } else { vec![0, 1, 2] };
+    let serving = if policy.application.has_poller() { vec![0, 1, 2, 3] } else { vec![0, 1, 2] };
     let mut outcome =
         Outcome::of(&machine, counts, serving).offered(tally.due, machine.latency().count());
     let calls: u64 = tally.calls.iter().sum();
     outcome.figures.insert("receive_calls_per_s".to_owned(), calls as f64 / seconds);
     Ok(RoundTrips { outcome, round_trips: tally.round_trips.clone(), calls: tally.calls })
-}
-
-/// Whether a thread of its own polls.
-fn separate(policy: &Policy) -> bool {
-    let application = &policy.application;
-    application.socket_busy_polls() && application.socket_poller == SocketPoller::Separate
 }
 
 /// Where the tool's threads are added.
@@ -150,7 +144,7 @@ impl Threads<'_, '_> {
         let class = Class::Fifo(PRIORITY);
         let name = if host == 0 { name.to_owned() } else { format!("{name}/peer") };
         let thread = machine.add_thread(&name, Affinity::pinned(host * CPUS + cpu), class, program);
-        let waits = machine.policy().epoll.enabled();
+        let waits = machine.policy().waits_in() == Some(WaitsIn::Epoll);
         match ring.filter(|_| waits) {
             Some(ring) => machine.watch(thread, u32::from(host), ring),
             None => {
@@ -168,6 +162,7 @@ mod tests {
     use super::*;
     use napkin_core::{MICROSECOND, MILLISECOND};
     use napkin_machine::profile::Profile;
+    use napkin_policy::Policy;
 
     fn ran(policy: &str, pace: Pace) -> RoundTrips {
         let profile = Profile::named(crate::schema(), "xsk-2025").unwrap();
@@ -226,6 +221,16 @@ mod tests {
         assert_eq!(ran.round_trips.iter().sum::<u64>(), ran.outcome.latency.count());
         let calls: u64 = ran.calls.iter().sum();
         assert!(calls > ran.outcome.latency.count(), "it calls while it waits: {calls}");
+    }
+
+    #[test]
+    fn a_policy_of_both_parts_runs_as_the_one_that_its_application_waits_in() {
+        for (both, one) in [
+            ("napibusy,socket-busy-poll-usecs=50", "napibusy"),
+            ("busypoll-separate,epoll-busy-poll-usecs=64", "busypoll-separate"),
+        ] {
+            assert_eq!(ran(both, IDLE), ran(one, IDLE), "{both}");
+        }
     }
 
     #[test]

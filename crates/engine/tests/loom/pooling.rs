@@ -1,0 +1,103 @@
+//! The pool's workers: none goes to sleep beside an item, though another worker were busy for ever.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::Ordering::Relaxed;
+use loom::thread::spawn;
+use napkin_core::NEVER;
+
+use crate::explore;
+use crate::parker::Parker;
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::workers::Workers;
+
+/// Who is busy all the time, and is woken in turn where nobody is idle.
+const BUSY: usize = 0;
+/// Who looks for something to do.
+const FREE: usize = 1;
+
+/// The protocol, as it is and as it was or could be.
+trait Pools: Send + Sync + 'static {
+    fn new() -> Self;
+    fn wake(&self);
+    /// The free worker sleeps, unless something is on the queue.
+    fn rest(&self, waits: impl FnOnce() -> bool);
+}
+
+impl Pools for Workers {
+    fn new() -> Workers {
+        Workers::new(2)
+    }
+
+    fn wake(&self) {
+        Workers::wake(self);
+    }
+
+    fn rest(&self, waits: impl FnOnce() -> bool) {
+        Workers::rest(self, FREE, waits, |parker| parker.park(NEVER, || {}));
+    }
+}
+
+/// As it was, without a look at the queue between saying that it is idle and the sleep; or (`LOOKS`) with
+/// one and without the fences, so that each side may miss what the other has stored.
+struct Wrong<const LOOKS: bool> {
+    parkers: [Parker; 2],
+    idle: AtomicBool,
+}
+
+impl<const LOOKS: bool> Pools for Wrong<LOOKS> {
+    fn new() -> Self {
+        Wrong { parkers: [Parker::default(), Parker::default()], idle: AtomicBool::new(false) }
+    }
+
+    fn wake(&self) {
+        let idle = self.idle.load(Ordering::Relaxed) && self.idle.swap(false, Ordering::AcqRel);
+        self.parkers[if idle { FREE } else { BUSY }].unpark();
+    }
+
+    fn rest(&self, waits: impl FnOnce() -> bool) {
+        self.idle.store(true, Ordering::Release);
+        if !(LOOKS && waits()) {
+            self.parkers[FREE].park(NEVER, || {});
+        }
+        self.idle.store(false, Ordering::Release);
+    }
+}
+
+struct Scene<P> {
+    pool: P,
+    /// What is on the queue, at most one. Relaxed: it is the fences that order it.
+    items: AtomicU32,
+}
+
+/// An item is brought while one worker is busy, who would not sleep before it is done, and the other may be
+/// about to sleep: that one takes it.
+fn one_is_busy<P: Pools>() {
+    let scene = Arc::new(Scene { pool: P::new(), items: AtomicU32::new(0) });
+    let theirs = scene.clone();
+    let thread = spawn(move || {
+        theirs.items.store(1, Relaxed);
+        theirs.pool.wake();
+    });
+    while scene.items.swap(0, Relaxed) == 0 {
+        scene.pool.rest(|| scene.items.load(Relaxed) > 0);
+    }
+    thread.join().expect("a bringer");
+}
+
+#[test]
+fn an_item_is_not_left_to_a_worker_that_is_busy() {
+    explore(one_is_busy::<Workers>);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_a_look_before_the_sleep_an_item_is_left() {
+    explore(one_is_busy::<Wrong<false>>);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_fences_an_item_is_left() {
+    explore(one_is_busy::<Wrong<true>>);
+}
