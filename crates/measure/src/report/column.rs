@@ -81,7 +81,7 @@ columns! {
     WAITING: "waiting", "cpu.waiting", Share, "of the same: ready to run, and had no CPU";
     DROPS: "drops", "drops", Count, "packets lost, whoever counted them";
     BUSY: "busy", "server_busy", Share, "of the serving CPU's time: neither idle nor stolen";
-    INTERRUPTS_PER_PACKET: "irqs/pkt", "interrupts_per_packet", Ratio, "receive interrupts for each packet polled";
+    INTERRUPTS_PER_PACKET: "irqs/pkt", "interrupts_per_packet", Ratio, "receive interrupts for each packet polled; in the machine of both kinds, where the card raises both";
     ASLEEP: "asleep", "cpu.asleep", Share, "of the serving CPUs' time: the rest";
     SOFTIRQ_POLLS: "softirq", "polls_softirq", Count, "polls by a softirq";
     THREAD_POLLS: "thread", "polls_thread", Count, "polls by a thread of the kernel's";
@@ -107,7 +107,7 @@ columns! {
     SUSPENSIONS: "suspend", "suspensions", Count, "waits of applications that suspended the interrupt";
     P5: "p5", "latency_ns.p5", Time, "latency that 5 % do not exceed";
     PACKETS: "packets", "packets", Count, "packets served in the window";
-    INTERRUPTS: "irqs", "interrupts", Count, "receive interrupts that found the instance free";
+    INTERRUPTS: "irqs", "interrupts", Count, "receive interrupts that found the instance free; in the machine of both kinds, where the card raises both";
     TX_INTERRUPTS_PER_PACKET: "tx irqs/pkt", "interrupts_tx_per_packet", Ratio, "transmit interrupts for each packet polled";
     INTERRUPTS_WON: "irqs won", "interrupts_won", Count, "interrupts of either kind that found it free";
     AFTER_HOLD: "after hold", "interrupts_after_hold", Count, "of these, the ones that came after a hold";
