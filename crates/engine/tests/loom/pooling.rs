@@ -79,7 +79,8 @@ fn one_is_busy<P: Pools>() {
         theirs.items.store(1, Relaxed);
         theirs.pool.wake();
     });
-    while scene.items.swap(0, Relaxed) == 0 {
+    // Found is enough: taken off by a swap, loom would order that before the store that it has not seen.
+    while scene.items.load(Relaxed) == 0 {
         scene.pool.rest(|| scene.items.load(Relaxed) > 0);
     }
     thread.join().expect("a bringer");
