@@ -1,13 +1,15 @@
 //! Guards against starvation over the devices that are held, while programs of units run.
 //!
-//! A guard that ends an instance's suspension does so against the wish: the keeper leaves that to it.
+//! A guard that ends an instance's suspension does so against the wish: the keeper leaves that to it. It gives
+//! it back after 10 s, to try again, and after each further time twice as late: a unit may run for months, and
+//! what starved a queue for once is no reason to go without suspension for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use napkin_kernel::settings::Setting;
 use napkin_linux::apply::{ApplyError, Backend, HeldDevice, Kept, Snapshot};
-use napkin_linux::guard::{Event, Guard, Options};
+use napkin_linux::guard::{Again, Event, Guard, Options};
 use napkin_linux::journal::Store;
 use napkin_linux::place::{Place, Value};
 
@@ -30,7 +32,8 @@ impl Guards {
             if self.by_device.contains_key(&device) {
                 continue;
             }
-            let options = Options { only: Some(device), held: Some(device), ..Options::default() };
+            let held = Some(device);
+            let options = Options { only: held, held, again: Again::LATER };
             let lines = Arc::clone(&self.lines);
             let tell = move |event: &Event| {
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,8 +73,8 @@ impl Guards {
         Ok(kept)
     }
 
-    /// Wants no suspension of an instance whose suspension this device's guard has ended. With the
-    /// guard's end that is given back, and wanted again.
+    /// Wants no suspension of an instance whose suspension this device's guard has ended. When the guard
+    /// tries again, and with its end, that is given back, and wanted again.
     fn excuse(&self, at: &Snapshot, wanted: &mut BTreeMap<Place, Value>) {
         let Some(Some(guard)) = self.by_device.get(&at.device.ifindex) else { return };
         for (place, value) in wanted {

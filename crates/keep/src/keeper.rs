@@ -5,21 +5,21 @@
 //! not know. While it holds a device no other napkin changes it.
 
 mod device;
+mod left;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use napkin_kernel::process::Process;
-use napkin_kernel::shell;
+use napkin_kernel::open_files::OpenFiles;
 use napkin_kernel::sysfs::Sysfs;
-use napkin_linux::apply::{ApplyError, Backend, BackendError, HeldDevice, Linux, Target};
-use napkin_linux::journal::{Found as Changed, JournalError, Lock, Store};
-use napkin_linux::process_change::ProcessChange;
+use napkin_linux::apply::{ApplyError, BackendError, HeldDevice, Linux};
+use napkin_linux::journal::{JournalError, Lock, Store};
 use napkin_os::signals::Signals;
 use thiserror::Error;
 
+use self::left::{is_up, left_before};
 use crate::corrections::{Corrections, PAUSE};
 use crate::device_match::{Drivers, Matched, matched};
 use crate::directory::{Directory, DirectoryError, Found};
@@ -27,8 +27,9 @@ use crate::event::Event;
 use crate::guards::Guards;
 use crate::parse::BadFile;
 use crate::programs::Programs;
+use crate::refusals::Refusals;
 use crate::sd_notify::SdNotify;
-use crate::watch::{Follow, Watch, WatchError, wait};
+use crate::watch::{Follow, Watch, WatchError, Woken, readable, wait};
 use crate::wish::Wish;
 
 /// A burst of notices is over when none came for this time, or after [`BURST`].
@@ -84,6 +85,7 @@ pub struct Keeper {
     watch: Watch,
     found: Found,
     held: Vec<HeldDevice>,
+    refusals: Refusals,
     /// As sysfs told them last.
     drivers: Drivers,
     /// The ifindexes of the devices that are wished of, as of the last look; `None` where drivers could
@@ -118,6 +120,8 @@ impl Keeper {
                 lock => break lock?,
             }
         };
+        // Each file that is followed takes one, and each device that is held.
+        OpenFiles::raise();
         let watch = Watch::open(options.directory.path())?;
         Ok(Keeper {
             options,
@@ -127,6 +131,7 @@ impl Keeper {
             watch,
             found: Found::default(),
             held: Vec::new(),
+            refusals: Refusals::default(),
             drivers: Drivers::new(),
             meant: None,
             locked: false,
@@ -209,7 +214,13 @@ impl Keeper {
                 }
                 self.look_at_programs(false, tell);
             };
-            let wishes = woken.wishes | self.settle(signal.as_fd())?;
+            let settled = self.settle(signal.as_fd(), tell)?;
+            let wishes = woken.wishes | settled.wishes;
+            if wishes {
+                self.refusals.clear();
+            } else if woken.notice | settled.notice {
+                self.refusals.something_changed();
+            }
             // Nothing tells of what is written to a file through a link that is elsewhere.
             if wishes || is_due() {
                 self.reload(wishes, tell);
@@ -217,15 +228,20 @@ impl Keeper {
         }
     }
 
-    /// Waits for the end of a burst of notices, and says whether files of wishes are among what came.
-    fn settle(&mut self, signal: std::os::fd::BorrowedFd<'_>) -> Result<bool, KeeperError> {
+    /// Waits for the end of a burst of notices, and gives what came.
+    fn settle(
+        &mut self,
+        signal: BorrowedFd<'_>,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<Woken, KeeperError> {
         let begun = Instant::now();
-        let mut wishes = false;
+        let mut all = Woken::default();
         loop {
             let before = Instant::now();
             self.watch.wait(signal, Some(QUIET))?;
             let woken = self.watch.take(signal)?;
-            wishes |= woken.wishes;
+            all.wishes |= woken.wishes;
+            all.notice |= woken.notice;
             // A signal stays until it is waited for.
             let quiet = !(woken.kernel || woken.wishes) && before.elapsed() >= QUIET;
             if woken.signal || quiet || begun.elapsed() >= BURST {
@@ -233,9 +249,29 @@ impl Keeper {
             }
         }
         if self.corrections.fighting() {
-            wait([signal].into_iter(), Some(PAUSE))?;
+            self.pause(signal, tell)?;
         }
-        Ok(wishes)
+        Ok(all)
+    }
+
+    /// Leaves devices alone for [`PAUSE`], or until a signal comes; programs are looked at meanwhile.
+    fn pause(
+        &mut self,
+        signal: BorrowedFd<'_>,
+        tell: &mut dyn FnMut(&Event),
+    ) -> Result<(), KeeperError> {
+        let end = Instant::now() + PAUSE;
+        while !readable(signal) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let next = self.programs.iter().filter_map(Programs::next).min();
+            let next = next.map(|next| next.saturating_duration_since(Instant::now()));
+            wait([signal].into_iter(), Some(next.unwrap_or(left).min(left)))?;
+            self.look_at_programs(false, tell);
+        }
+        Ok(())
     }
 
     /// Reads the wishes again; `told`: something told of a change of theirs, or it is the first time.
@@ -261,10 +297,12 @@ impl Keeper {
     /// Looks at every device that is wished of, and brings it to that. Gives whether to look again at
     /// once: something that is watched from now on may have changed before.
     fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
+        self.bury(tell);
         let mut problems: BTreeSet<String> =
             self.found.bad.iter().map(BadFile::to_string).collect();
         let mut files = BTreeMap::new();
         let mut corrected: Option<String> = None;
+        let (mut stopped, mut listed) = (false, true);
         let mut meant_devices = BTreeSet::new();
         let mut meant_wishes = BTreeSet::new();
         self.locked = false;
@@ -281,9 +319,9 @@ impl Keeper {
                         // It has gone since it was listed: a notice of that comes.
                         Err(error) if is_absent(&error) => {}
                         Err(error) => {
-                            if matches!(error, ApplyError::Stopped { .. }) {
-                                corrected = Some(link.name.clone());
-                            }
+                            // Nothing is written down where there is no room, say; what was set before is put
+                            // back, and that wakes this again.
+                            stopped |= matches!(error, ApplyError::Stopped { .. });
                             if matches!(error, ApplyError::Journal(JournalError::Locked { .. })) {
                                 // Its lock is removed when it is given up, though not by who is killed.
                                 self.locked = true;
@@ -314,18 +352,20 @@ impl Keeper {
                 self.meant = known.then_some(meant_devices);
             }
             Err(error) => {
+                listed = false;
                 problems.insert(format!("the devices cannot be listed: {error}"));
             }
         }
         self.meant_programs(&mut files, &mut problems, tell);
-        let mut new = self.watch.follow(&files);
+        // Of devices that are not known what is followed stays so.
+        let mut new = listed && self.watch.follow(&files);
         if self.watch.wishes_again() {
             self.reload(true, tell);
             new = true;
         }
         problems.extend(self.watch.unfollowed().cloned());
         self.told_problems(problems, tell);
-        let fight = self.corrections.count(corrected.is_some());
+        let fight = self.corrections.count(corrected.is_some() || stopped);
         if let Some(ifname) = corrected.filter(|_| fight) {
             tell(&Event::Fight { ifname });
         }
@@ -415,87 +455,9 @@ impl Keeper {
     }
 }
 
-/// What an earlier napkin has changed in this network namespace that nobody holds: a sentence for each device
-/// and each process. A keeper that was killed may have changed it for a wish that is no longer there; or it
-/// was applied for good, which the journal does not tell apart. `is_left` says of a device that nobody holds, by its
-/// ifindex and identity, whether it is here and not only waited for until it is up.
-fn left_before(store: &Store, is_left: &mut dyn FnMut(u32, Option<u64>) -> bool) -> Vec<String> {
-    let found = match store.survey() {
-        Ok(found) => found,
-        Err(error) => return vec![error.to_string()],
-    };
-    let left = |found: Changed| {
-        let (what, restore) = match found {
-            Changed::Device(journal) => {
-                let (ifindex, identity) = (journal.ifindex(), journal.identity());
-                let held = store.holder(ifindex, identity).is_some();
-                if held || journal.records().is_empty() || !is_left(ifindex, identity) {
-                    return None;
-                }
-                (journal.ifname().to_owned(), format!(" {}", shell::dev(journal.ifname())))
-            }
-            Changed::Process(journal) => {
-                let (pid, start_time) = journal.process();
-                let held = store.process_holder(pid, start_time).is_some();
-                let gone = journal.is_elsewhere() || Process::reopen(pid, start_time).is_err();
-                // What a program had set itself as it was wished is written down as well.
-                let changed = |record: &Vec<ProcessChange>| {
-                    record.first().is_some_and(ProcessChange::is_change)
-                };
-                if held || gone || !journal.records().iter().any(changed) {
-                    return None;
-                }
-                (format!("process {pid}"), String::new())
-            }
-            _ => return None,
-        };
-        Some(format!(
-            "{what}: what an earlier napkin has changed was not put back, and nobody holds it: napkin \
-             restore{restore} puts it back"
-        ))
-    };
-    found.into_iter().filter_map(left).collect()
-}
-
-/// Whether the device with this ifindex is up; `None` if it is not here, or another one as far as that can be told.
-fn is_up(backend: &mut Linux, ifindex: u32, identity: Option<u64>) -> Option<bool> {
-    let at = backend.look(Target::Index(ifindex)).ok()?;
-    let same = identity.zip(at.identity).is_none_or(|(left, there)| left == there);
-    same.then_some(at.device.up)
-}
-
 /// `SIGHUP`: read the wishes again.
 const HANGUP: i32 = 1;
 
 fn is_absent(error: &ApplyError) -> bool {
     matches!(error, ApplyError::Backend(error) if error.is_absent())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use napkin_kernel::namespace::Identity;
-    use napkin_kernel::settings::Setting;
-    use napkin_linux::place::{Place, Spot, Value};
-
-    #[test]
-    fn what_a_killed_keeper_has_left_is_told_of_unless_somebody_holds_it() {
-        let directory = std::env::temp_dir().join(format!("napkin-left-{}", std::process::id()));
-        let namespace = Identity { cookie: Some(1), inode: 1 };
-        let store = Store::at(directory.clone(), "this boot".into(), namespace);
-        let left = |is_left: bool| left_before(&store, &mut |_, _| is_left);
-        assert_eq!(left(true), [""; 0]);
-        let spot = Spot { place: Place::Device(Setting::GroFlushTimeout), napi_id: None };
-        let mut journal = store.device(7, "va", Some(700)).expect("readable");
-        let [old, new] = [0, 20_000].map(Value::Number);
-        journal.before(&spot, &old, &new).expect("written");
-        assert_eq!(left(false), [""; 0], "it is gone, or waited for");
-        let told =
-            left_before(&store, &mut |ifindex, identity| (ifindex, identity) == (7, Some(700)));
-        assert!(matches!(&told[..], [it] if it.contains("napkin restore --dev va")), "{told:?}");
-        let lock = store.lock(7, "va", Some(700)).expect("nobody has it");
-        assert_eq!(left(true), [""; 0]);
-        drop(lock);
-        let _ = std::fs::remove_dir_all(directory);
-    }
 }

@@ -21,6 +21,7 @@ mod guards;
 mod keeper;
 mod parse;
 mod programs;
+mod refusals;
 mod sd_notify;
 mod survey;
 mod unit;

@@ -35,6 +35,8 @@ pub(crate) struct Programs {
     attachment: Option<Attachment<ProcessJournals>>,
     lines: Lines,
     next: Option<Instant>,
+    /// Why threads are not pinned though they are to be.
+    unpinned: Option<String>,
     /// Processes that cannot be set, each with when it started, as numbers are used again, and why.
     failing: BTreeMap<(i32, Option<u64>), String>,
 }
@@ -58,6 +60,7 @@ impl Programs {
             attachment: None,
             lines: Lines::new(Detail::News),
             next: None,
+            unpinned: None,
             failing: BTreeMap::new(),
         })
     }
@@ -85,9 +88,10 @@ impl Programs {
         self.attachment.is_some()
     }
 
-    /// What keeps processes from being set, a sentence for each.
+    /// What keeps processes from being set, or their threads from being pinned, a sentence for each.
     pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
-        self.failing.values().map(|why| format!("{} ({}): {why}", self.name, self.unit))
+        let all = self.unpinned.iter().chain(self.failing.values());
+        all.map(|why| format!("{} ({}): {why}", self.name, self.unit))
     }
 
     /// Looks at the unit's processes, and sets what is not as wished. `again`: also those that could not be
@@ -97,20 +101,30 @@ impl Programs {
         self.failing.retain(|key, _| there.contains(&key.0) && started(key.0) == key.1);
         if there.is_empty() && self.attachment.is_none() {
             self.next = None;
+            self.unpinned = None;
             return;
         }
+        let new = self.attachment.is_none();
         let attachment = self.attachment.get_or_insert_with(|| {
             let journals = ProcessJournals::new(self.store.clone());
             let mut attachment = Attachment::new(self.plan.clone(), journals);
             attachment.raise_open_files();
-            if self.pin {
-                match cpus_by_napi() {
-                    Ok(cpus) => attachment.pin_with(cpus),
-                    Err(why) => tell(format!("{} ({}): not pinned: {why}", self.name, self.unit)),
-                }
-            }
             attachment
         });
+        if self.pin && (new || again && self.unpinned.is_some()) {
+            let why = match cpus_by_napi() {
+                Ok(cpus) => {
+                    attachment.pin_with(cpus);
+                    None
+                }
+                Err(error) => Some(format!("not pinned: {error}")),
+            };
+            // While none of the processes can be set, each look is a new beginning: it was told the first time.
+            if let Some(why) = why.as_ref().filter(|why| self.unpinned.as_ref() != Some(*why)) {
+                tell(format!("{} ({}): {why}", self.name, self.unit));
+            }
+            self.unpinned = why;
+        }
         for pid in there {
             if attachment.holds(pid) {
                 continue;
@@ -217,9 +231,13 @@ mod tests {
         programs.failing.insert((i32::MAX, Some(7)), "no right".into());
         programs.look(false, &mut tell);
         assert!(programs.next().is_some() && programs.failing().count() == 0);
+        programs.unpinned = Some("not pinned: no answer".into());
+        let failing: Vec<String> = programs.failing().collect();
+        assert_eq!(failing, ["a (a.service): not pinned: no answer"]);
         fs::write(&list, "").expect("written");
         programs.look(false, &mut tell);
         assert_eq!(programs.next(), None, "they have ended");
+        assert_eq!(programs.failing().count(), 0, "there is nothing to pin");
         assert_eq!(told, [""; 0]);
         let _ = fs::remove_dir_all(directory);
     }

@@ -4,9 +4,10 @@
 //! A write by a program to a file of procfs or sysfs is seen by inotify as one to any other file. What
 //! the kernel itself changes in them is not; of that its notices tell. An entry of procfs that went and
 //! came again is another file of the same name, so files are opened anew at each look; a watch that is
-//! there already is found again by its number.
+//! there already is found again by its number. Where no descriptor is left to open one anew, the watch
+//! that there is stays: what else is to be opened counts for more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,9 +15,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use napkin_kernel::netlink::{NetlinkError, Notices};
+use napkin_kernel::netlink::{NetlinkError, Notices, Taken};
+use napkin_kernel::open_files::{has_room, is_shortage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags};
@@ -25,6 +27,12 @@ use rustix::io::Errno;
 /// Events that are read at once.
 const BUFFER: usize = 8 << 10;
 
+/// So many descriptors are left to devices, programs and their journals that come later.
+const SPARE: u64 = 64;
+
+/// How long the kernel may take from when a device is not listed any more until it says so.
+const NOTICE: Duration = Duration::from_secs(1);
+
 /// What woke who waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Woken {
@@ -32,6 +40,8 @@ pub struct Woken {
     pub signal: bool,
     /// Something of the kernel's may have changed.
     pub kernel: bool,
+    /// The kernel has told of that itself: it was not only somebody's write to a file.
+    pub notice: bool,
     /// Files of wishes may have changed.
     pub wishes: bool,
 }
@@ -47,15 +57,37 @@ pub enum Follow {
     Removed,
 }
 
+/// What notices have said of a device of this number since it was last known to be here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    No,
+    Deleted,
+    Moved,
+    /// Some were lost.
+    Unknown,
+}
+
+/// A file that is watched. It has to stay open: else its entry in procfs may be dropped from memory, and a
+/// later writer gets another one that nobody watches.
+#[derive(Debug)]
+struct Followed {
+    _file: OwnedFd,
+    path: PathBuf,
+}
+
 /// Everything that is listened to.
 #[derive(Debug)]
 pub struct Watch {
     notices: Notices,
+    /// Whether one came that nobody has taken yet.
+    heard: bool,
+    /// Of the devices that are [expected](Watch::expect) to leave some time.
+    left: BTreeMap<u32, Left>,
     /// Of files that others write.
     files: OwnedFd,
-    /// Watches by number, each with the file, which has to stay open: else its entry in procfs may be
-    /// dropped from memory, and a later writer gets another one that nobody watches.
-    followed: BTreeMap<i32, OwnedFd>,
+    /// Watches by number.
+    followed: BTreeMap<i32, Followed>,
+    spare: u64,
     /// Of the directory of wishes.
     wishes: OwnedFd,
     directory: PathBuf,
@@ -79,8 +111,11 @@ impl Watch {
         let directory = directory.to_owned();
         let mut watch = Watch {
             notices,
+            heard: false,
+            left: BTreeMap::new(),
             files,
             followed: BTreeMap::new(),
+            spare: SPARE,
             wishes,
             directory,
             unfollowed: None,
@@ -131,6 +166,9 @@ impl Watch {
 
     /// Waits until something happens, at most for `limit`. Nothing that has come before is lost.
     pub fn wait(&self, signals: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), WatchError> {
+        if self.heard {
+            return Ok(());
+        }
         let all = [signals, self.files.as_fd(), self.wishes.as_fd()];
         wait(all.into_iter().chain(self.notices.descriptors()), limit)
     }
@@ -143,7 +181,62 @@ impl Watch {
             self.directory();
         }
         let files = drain(&self.files, |_| true)?;
-        Ok(Woken { signal, kernel: self.notices.take() | files, wishes })
+        self.hear();
+        let notice = std::mem::take(&mut self.heard);
+        Ok(Woken { signal, kernel: notice | files, notice, wishes })
+    }
+
+    /// Takes the notices that have come, and says whether none was lost.
+    fn hear(&mut self) -> bool {
+        let Taken { came, left, lost } = self.notices.take();
+        self.heard |= came;
+        // The first tells of who was there; a later one may be of another device with its number.
+        for (ifindex, deleted) in left.into_iter().filter(|_| !lost) {
+            if let Some(it) = self.left.get_mut(&ifindex).filter(|it| **it == Left::No) {
+                *it = if deleted { Left::Deleted } else { Left::Moved };
+            }
+        }
+        if lost {
+            let silent = self.left.values_mut().filter(|it| **it == Left::No);
+            silent.for_each(|it| *it = Left::Unknown);
+        }
+        !lost
+    }
+
+    /// Begins to mind how a device of this number leaves this network namespace, unless that is done. Who
+    /// sees after this that a device is here knows that the next notice of its leaving is its own.
+    pub fn expect(&mut self, ifindex: u32) {
+        if self.left.get(&ifindex) != Some(&Left::No) {
+            let known = self.hear();
+            self.left.insert(ifindex, if known { Left::No } else { Left::Unknown });
+        }
+    }
+
+    /// Minds these devices, as far as they are [expected](Watch::expect) to leave, and no others.
+    pub fn expect_only(&mut self, devices: &BTreeSet<u32>) {
+        self.left.retain(|ifindex, _| devices.contains(ifindex));
+    }
+
+    /// Whether a device that is [expected](Watch::expect) to may have left since, as far as was heard.
+    pub fn may_have_left(&self, ifindex: u32) -> bool {
+        self.left.get(&ifindex).is_some_and(|it| *it != Left::No)
+    }
+
+    /// Of a device that was [expected](Watch::expect) to leave and has: whether a notice says that it was
+    /// deleted. Of one that is in another network namespace none does, nor of one whose notice was lost. It is
+    /// waited for, for a second at most: the kernel says that a device has gone after it has taken it from
+    /// its list. The device is expected no more.
+    pub fn was_deleted(&mut self, ifindex: u32) -> bool {
+        let begun = Instant::now();
+        while self.left.get(&ifindex) == Some(&Left::No) {
+            self.hear();
+            let rest = NOTICE.saturating_sub(begun.elapsed());
+            let silent = self.left.get(&ifindex) == Some(&Left::No);
+            if silent && (rest.is_zero() || wait(self.notices.descriptors(), Some(rest)).is_err()) {
+                break;
+            }
+        }
+        self.left.remove(&ifindex) == Some(Left::Deleted)
     }
 
     /// Whether somebody has only begun to write a file: its end is told as well. Of a link there is no
@@ -156,6 +249,11 @@ impl Watch {
         })
     }
 
+    /// Leaves so many descriptors to others from now on, however many there are.
+    pub fn spare(&mut self, descriptors: u64) {
+        self.spare = descriptors;
+    }
+
     /// Follows these files and directories, and no others. Gives whether one is watched that was not
     /// before: it may have been written to meanwhile. What cannot be is [`unfollowed`](Watch::unfollowed).
     pub fn follow(&mut self, paths: &BTreeMap<PathBuf, Follow>) -> bool {
@@ -163,29 +261,43 @@ impl Watch {
             self.directory();
         }
         self.unfollowed = None;
+        let mut before = std::mem::take(&mut self.followed);
+        let known: BTreeMap<PathBuf, i32> =
+            before.iter().map(|(watch, it)| (it.path.clone(), *watch)).collect();
         let mut followed = BTreeMap::new();
         let mut new = false;
+        // What was short for one is so for those behind it.
+        let mut short: Option<Errno> = None;
         for (path, follow) in paths {
             let flags = match follow {
                 Follow::Writes => WatchFlags::MODIFY,
                 Follow::Made => WatchFlags::CREATE,
                 Follow::Removed => WatchFlags::DELETE,
             };
-            match watched(&self.files, path, flags) {
+            match short.map_or_else(|| watched(&self.files, path, flags, self.spare), Err) {
                 Ok((watch, file)) => {
                     // Its old descriptor goes at once, or twice as many would be open here.
-                    new |= self.followed.remove(&watch).is_none() && !followed.contains_key(&watch);
-                    followed.insert(watch, file);
+                    new |= before.remove(&watch).is_none() && !followed.contains_key(&watch);
+                    followed.insert(watch, Followed { _file: file, path: path.clone() });
                 }
                 // One that has gone is told of by others.
                 Err(Errno::NOENT) => {}
                 // As when others have all the watches that there are: what is in force stays so.
                 Err(errno) => {
-                    self.unfollowed.get_or_insert_with(|| unfollowed(path, errno));
+                    short = short.or(Some(errno).filter(|errno| is_shortage(*errno)));
+                    let known = known.get(path).filter(|_| short.is_some());
+                    match known.and_then(|watch| before.remove_entry(watch)) {
+                        Some((watch, it)) => {
+                            followed.insert(watch, it);
+                        }
+                        None => {
+                            self.unfollowed.get_or_insert_with(|| unfollowed(path, errno));
+                        }
+                    }
                 }
             }
         }
-        for watch in self.followed.keys() {
+        for watch in before.keys() {
             // It may have gone with its file.
             let _ = inotify::remove_watch(&self.files, *watch);
         }
@@ -194,9 +306,15 @@ impl Watch {
     }
 }
 
-/// Opens a file and watches it.
-fn watched(inotify: &OwnedFd, path: &Path, flags: WatchFlags) -> Result<(i32, OwnedFd), Errno> {
+/// Opens a file and watches it, if that leaves so many descriptors for what else is to be opened.
+fn watched(
+    inotify: &OwnedFd,
+    path: &Path,
+    flags: WatchFlags,
+    spare: u64,
+) -> Result<(i32, OwnedFd), Errno> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    has_room(u64::try_from(file.as_raw_fd()).unwrap_or(0).saturating_add(spare))?;
     // By the descriptor, so that it is the file that is kept open.
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok((inotify::add_watch(inotify, same, flags)?, file))
@@ -206,7 +324,7 @@ fn watched(inotify: &OwnedFd, path: &Path, flags: WatchFlags) -> Result<(i32, Ow
 fn unfollowed(path: &Path, errno: Errno) -> String {
     let advice = match errno {
         Errno::NOSPC => " (sysctl fs.inotify.max_user_watches)",
-        Errno::MFILE => " (ulimit -n)",
+        Errno::MFILE => " (ulimit -n, LimitNOFILE= of the service)",
         Errno::NFILE => " (sysctl fs.file-max)",
         _ => "",
     };
@@ -233,7 +351,8 @@ pub(crate) fn wait<'a>(
     }
 }
 
-fn readable(descriptor: BorrowedFd<'_>) -> bool {
+/// Whether this is readable now.
+pub(crate) fn readable(descriptor: BorrowedFd<'_>) -> bool {
     let mut one = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut one, Some(&now)).is_ok_and(|ready| ready > 0)

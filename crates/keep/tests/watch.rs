@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use napkin_keep::{Follow, Watch};
@@ -12,7 +13,7 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Route, VethConfig};
 use napkin_os::rights::Right;
 use napkin_os::signals::Signals;
-use napkin_testing::{needs, test};
+use napkin_testing::{needs, needs_program, test};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(30));
 
@@ -72,6 +73,68 @@ fn a_file_that_cannot_be_watched_is_told_of_and_the_others_are_watched() {
     watch.follow(&[(open.join("below"), Follow::Writes)].into());
     assert_eq!(watch.unfollowed().count(), 1, "it cannot be opened");
     let _ = fs::remove_dir_all(&directory);
+}
+
+#[test]
+fn what_is_followed_stays_so_where_no_descriptor_is_left() {
+    let directory = std::env::temp_dir().join(format!("napkin-short-{}", std::process::id()));
+    fs::create_dir_all(&directory).expect("a directory");
+    let [first, second] = ["first", "second"].map(|name| directory.join(name));
+    for file in [&first, &second] {
+        fs::write(file, "").expect("written");
+    }
+    let signals = Signals::block_ends().expect("blocked");
+    let signal = signals.readable().expect("a descriptor");
+    let mut watch = Watch::open(&directory.join("none")).expect("it listens");
+    let mut paths: BTreeMap<PathBuf, Follow> = [(first.clone(), Follow::Writes)].into();
+    assert!(watch.follow(&paths), "it was not watched before");
+    watch.take(signal.as_fd()).expect("taken");
+    watch.spare(u64::MAX);
+    paths.insert(second.clone(), Follow::Writes);
+    assert!(!watch.follow(&paths), "nothing is opened");
+    let told: Vec<String> = watch.unfollowed().cloned().collect();
+    assert!(matches!(&told[..], [why] if why.contains("ulimit -n")), "{told:?}");
+    fs::write(&second, "x").expect("written");
+    fs::write(&first, "x").expect("written");
+    watch.wait(signal.as_fd(), LONG).expect("it waits");
+    let woken = watch.take(signal.as_fd()).expect("taken");
+    assert!(woken.kernel, "{woken:?}");
+    watch.spare(0);
+    assert!(watch.follow(&paths), "the second is watched");
+    assert_eq!(watch.unfollowed().next(), None);
+    let _ = fs::remove_dir_all(&directory);
+}
+
+#[test]
+fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
+    for right in [Right::SysAdmin, Right::NetAdmin] {
+        needs(right.held(), right);
+    }
+    needs_program("ip");
+    let other = Namespace::new().expect("a namespace");
+    let there = format!("/proc/{}/fd/{}", std::process::id(), other.as_fd().as_raw_fd());
+    let inside = || {
+        let directory = std::env::temp_dir().join("napkin-none");
+        let mut watch = Watch::open(&directory).expect("it listens");
+        let mut route = Route::open().expect("a socket");
+        let config =
+            VethConfig { name: "va", peer: "vb", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
+        let index = route.add_veth(&config).expect("a veth");
+        watch.expect(index);
+        route.set_up(index).expect("up");
+        watch.expect(index);
+        assert!(!watch.may_have_left(index), "it is here");
+        route.delete(index).expect("deleted");
+        assert!(watch.was_deleted(index));
+        assert!(!watch.was_deleted(index), "it is minded no more");
+
+        let index = route.add_veth(&config).expect("a veth");
+        watch.expect(index);
+        let moved = Command::new("ip").args(["link", "set", "va", "netns", &there]).status();
+        assert!(moved.expect("it runs").success());
+        assert!(!watch.was_deleted(index), "it is elsewhere");
+    };
+    Namespace::new().expect("a namespace").run(inside).expect("entered");
 }
 
 #[test]

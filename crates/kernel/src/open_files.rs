@@ -56,7 +56,7 @@ pub fn leaves_room(opened: impl AsFd) -> Result<(), Errno> {
 /// As [`leaves_room`].
 pub fn has_room(number: u64) -> Result<(), Errno> {
     match getrlimit(Resource::Nofile).current {
-        Some(limit) if number + RESERVE >= limit => Err(Errno::MFILE),
+        Some(limit) if number.saturating_add(RESERVE) >= limit => Err(Errno::MFILE),
         _ => Ok(()),
     }
 }

@@ -32,7 +32,7 @@ Devices are meant by name (* and ? stand for other characters), driver, or MAC
 address: all that is given must fit. Queues are receive queues by index. One
 queue has one wish: of two the later in the order of the files is not held,
 and both are named. What this kernel or device cannot do is said, and the rest
-is held.
+is held; so with a CPU of cpus that is off: its queues stay as they were.
 
 A file may be written by hand as well:
   policy = \"suspend20\"
@@ -140,13 +140,16 @@ It sleeps until it is notified of a change: netlink's notices of links, of
 ethtool's settings and of devices; a write to an interrupt's smp_affinity or
 to a device's files in sysfs; a change of the wishes. A setting changed by
 another netlink client (ynl ... napi-set), or a thread moved by taskset, is
-announced by nobody: it is found by the look that --look asks for.
+announced by nobody: it is found by the look that --look asks for. So is a CPU
+that comes back. What the kernel refuses of a wish is said, and tried again at
+that look, by SIGHUP, and when a wish or the device's instances change.
 
 Each change is written to the journal before it is made: after kill -9 the
 next keeper goes on, or napkin restore puts everything back. While it holds a
 device no other napkin changes it. Programs of a wish's unit are set from when
 they start until they end, as napkin attach does: what they open later is
-looked for every 250 ms, and a guard watches for queues that they starve.
+looked for every 250 ms, and a guard watches for queues that they starve: it
+ends their suspension for 10 s, then for twice as long each further time.
 Without such a wish, or while none of them runs, it sleeps.
 
 It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use napkin_kernel::netlink::Route;
+use napkin_kernel::settings::Setting;
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_linux::apply::{ApplyError, Backend, DeviceRestored, HeldDevice, Snapshot, Target};
 use napkin_linux::place::Place;
@@ -16,7 +17,8 @@ use crate::wish::Wish;
 
 impl Keeper {
     /// Brings one device to what is wished of it, and says whether anything had to be changed. What the
-    /// kernel refuses of one wish keeps no other from being held: that wish's places are left as they are.
+    /// kernel refuses of one wish keeps no other from being held: that wish's places are left as they are,
+    /// for as long as the refusal [holds](crate::refusals::Refusals::leave).
     pub(super) fn device(
         &mut self,
         ifindex: u32,
@@ -39,16 +41,26 @@ impl Keeper {
                 problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
             }
         }
+        let again = self.options.look;
+        problems.extend(self.refusals.leave(&wishes, &at, &mut assignment, again));
         let held = match self.held.iter().position(|held| held.is(&at)) {
-            Some(place) => place,
+            Some(place) => {
+                self.watch.expect(ifindex);
+                place
+            }
             None if assignment.wanted.is_empty() => return Ok(false),
             None => {
-                self.held.push(HeldDevice::take(&self.backend, &self.store, &at)?);
+                self.watch.expect(ifindex);
+                let held = HeldDevice::take(&self.backend, &self.store, &at)?;
+                // Else the next notice that it has left might be another one's.
+                if !held.is_here(&mut self.backend) {
+                    return Ok(false);
+                }
+                self.held.push(held);
                 self.held.len() - 1
             }
         };
         self.files_of(&at, assignment.wanted.keys(), files);
-        let mut refused = false;
         let kept = loop {
             let wanted = &mut assignment.wanted;
             let error = match self.guards.keep(&self.held[held], &mut self.backend, &at, wanted) {
@@ -60,8 +72,9 @@ impl Keeper {
             let now = self.backend.look(Target::Index(ifindex))?;
             let which = assignment.leave(place, &now);
             let Some(wish) = which.and_then(|which| wishes.get(which)) else { return Err(error) };
-            problems.insert(format!("{} ({}): {ifname}: {error}", wish.name, wish.place()));
-            refused = true;
+            let why = format!("{} ({}): {ifname}: {error}", wish.name, wish.place());
+            self.refusals.add(&at, wish, &error, &why);
+            problems.insert(why);
         };
         for foreign in kept.foreign {
             tell(&Event::Again(foreign));
@@ -79,7 +92,7 @@ impl Keeper {
         if changed {
             tell(&Event::Set { ifname, changes: kept.changes });
         }
-        Ok(changed || refused)
+        Ok(changed)
     }
 
     /// The files by which others may change what is wanted of a device.
@@ -108,13 +121,45 @@ impl Keeper {
         }
     }
 
-    /// Gives up devices of which nothing is wished any more, and those that are gone.
+    /// Gives up devices that notices tell to have left: another one may have such a device's number.
+    pub(super) fn bury(&mut self, tell: &mut dyn FnMut(&Event)) {
+        let mut kept = Vec::new();
+        for held in std::mem::take(&mut self.held) {
+            if self.watch.may_have_left(held.ifindex()) && !held.is_here(&mut self.backend) {
+                self.gone(&held, tell);
+            } else {
+                kept.push(held);
+            }
+        }
+        self.held = kept;
+    }
+
+    /// Tells of a device that is not here any more. What was set went with it, or is with it in another
+    /// network namespace: there napkin restore knows of it.
+    fn gone(&mut self, held: &HeldDevice, tell: &mut dyn FnMut(&Event)) {
+        let ifname = held.ifname().to_owned();
+        // Before Linux 4.15 a notice does not tell the two apart; nor has it this setting, which came with 5.8.
+        let tells = self.backend.kernel().way(Setting::DeferHardIrqs).is_some();
+        let deleted = if self.watch.was_deleted(held.ifindex()) && tells {
+            if let Err(error) = held.forget() {
+                tell(&Event::Problem(format!("{ifname}: {error}")));
+            }
+            true
+        } else {
+            held.is_gone(&mut self.backend).unwrap_or(false)
+        };
+        tell(&Event::Gone { ifname, deleted });
+    }
+
+    /// Gives up devices of which nothing is wished any more, and those that are gone. One that could not be
+    /// put back is held on, and that is tried again at the next look.
     pub(super) fn let_go(
         &mut self,
         meant: &BTreeSet<u32>,
         problems: &mut BTreeSet<String>,
         tell: &mut dyn FnMut(&Event),
     ) {
+        self.refusals.retain(meant);
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.held) {
             let here = held.is_here(&mut self.backend);
@@ -122,23 +167,35 @@ impl Keeper {
                 kept.push(held);
                 continue;
             }
-            let ifname = held.ifname().to_owned();
             if !here {
-                // What was set went with it, or is with it in another network namespace: there napkin
-                // restore knows of it.
-                let gone = held.is_gone(&mut self.backend).unwrap_or(false);
-                tell(&Event::Gone { ifname, deleted: gone });
+                self.gone(&held, tell);
                 continue;
             }
-            let restored = held.restore(&mut self.backend);
-            if let Err(error) = &restored {
-                problems.insert(format!("{ifname}: {error}"));
+            match held.restore(&mut self.backend) {
+                Ok(restored) if restored.failed.is_empty() && restored.journal.is_none() => {
+                    tell(&Event::PutBack(restored));
+                }
+                Ok(restored) => {
+                    problems.extend(restored.words());
+                    let DeviceRestored { ifname, changes, .. } = restored;
+                    if !changes.is_empty() {
+                        let put_back =
+                            DeviceRestored { ifname, changes, ..DeviceRestored::default() };
+                        tell(&Event::PutBack(put_back));
+                    }
+                    kept.push(held);
+                }
+                Err(error) => {
+                    problems.insert(format!("{}: not put back: {error}", held.ifname()));
+                    kept.push(held);
+                }
             }
-            self.told_restored(&ifname, restored, tell);
         }
         self.held = kept;
+        self.watch.expect_only(&self.held.iter().map(HeldDevice::ifindex).collect());
     }
 
+    /// Tells how a device was put back at the end; whether all of it was.
     pub(super) fn told_restored(
         &mut self,
         ifname: &str,

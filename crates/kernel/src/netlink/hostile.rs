@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::attribute::{Body, Malformed, split_header};
 use super::error::NetlinkError;
 use super::socket::Reply;
-use super::{LinkRecord, QueueKind, ethtool, generic, netdev, route};
+use super::{LinkRecord, QueueKind, ethtool, generic, netdev, notice, route};
 use crate::settings::Settings;
 
 const CAPTURED: [(&str, &[u8]); 11] = [
@@ -50,7 +50,7 @@ fn read_generic<T>(
 }
 
 /// All parsers on the same bytes: how each fared.
-fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 11] {
+fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 12] {
     fn count<T>(read: Result<Vec<T>, NetlinkError>) -> Result<usize, NetlinkError> {
         read.map(|records| records.len())
     }
@@ -58,6 +58,7 @@ fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 11
         ("channels", count(read_generic(datagram, ethtool::channels))),
         ("coalescing", count(read_generic(datagram, ethtool::coalescing))),
         ("default routes", count(read(datagram, route::default_route))),
+        ("departures", count(read(datagram, route::departure))),
         ("dev-get", count(read_generic(datagram, netdev::dev))),
         ("family", count(read(datagram, |_, body| generic::family(body).map(Some)))),
         ("groups", count(read(datagram, |_, body| generic::groups(body).map(Some)))),
@@ -71,6 +72,9 @@ fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 11
         if let Ok(records) = result {
             assert!(records * 16 <= datagram.len(), "{parser} made {records} records");
         }
+    }
+    if let Ok(left) = notice::departures(datagram) {
+        assert!(left.len() * 16 <= datagram.len(), "{left:?}");
     }
     all
 }

@@ -2,7 +2,8 @@
 //!
 //! - [`Netdev`]: devices, queues and NAPI instances, and what can be set on them.
 //! - [`Ethtool`]: coalescing, channels, rings, features.
-//! - [`Notices`]: wakes who waits for links, channels or devices to change.
+//! - [`Notices`]: wakes who waits for links, channels or devices to change, and says of links that have
+//!   left whether they were deleted.
 //! - [`Route`]: links, and as much of making them as measurements and tests need.
 //!
 //! Each is one socket, bound to the network namespace of the thread that opened it; it stays there
@@ -27,5 +28,5 @@ mod socket;
 pub use error::NetlinkError;
 pub use ethtool::{Channels, Coalescing, Ethtool, GRO, GSO, Rings, TSO};
 pub use netdev::{Ability, DevRecord, NapiRecord, Netdev, Operation, QueueKind, QueueRecord};
-pub use notice::Notices;
+pub use notice::{Notices, Taken};
 pub use route::{AddressRecord, LinkRecord, Route, VethConfig};

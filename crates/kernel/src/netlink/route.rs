@@ -28,6 +28,8 @@ pub(super) const IFLA_NET_NS_FD: u16 = 28;
 pub(super) const IFLA_EXT_MASK: u16 = 29;
 pub(super) const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub(super) const IFLA_NUM_RX_QUEUES: u16 = 32;
+pub(super) const IFLA_NEW_NETNSID: u16 = 45;
+pub(super) const IFLA_NEW_IFINDEX: u16 = 49;
 pub(super) const IFLA_PROP_LIST: u16 = 52;
 pub(super) const IFLA_ALT_IFNAME: u16 = 53;
 pub(super) const IFLA_PERM_ADDRESS: u16 = 54;
@@ -398,9 +400,51 @@ pub(super) fn link(kind: u16, body: &[u8]) -> Result<Option<LinkRecord>, Malform
     Ok(Some(found))
 }
 
+/// A link that a notice tells to have left: its ifindex, and whether it was deleted. Of one that is moved to
+/// another namespace the kernel says to which, or that it has no number for it (`IFLA_NEW_NETNSID`).
+pub(super) fn departure(kind: u16, body: &[u8]) -> Result<Option<(u32, bool)>, Malformed> {
+    if kind != RTM_DELLINK {
+        return Ok(None);
+    }
+    let (header, list) = split_header(body, IFINFOMSG)?;
+    // A bridge says the same (AF_BRIDGE) of a port that it lets go of, and that stays.
+    if i32::from(header[0]) != libc::AF_UNSPEC {
+        return Ok(None);
+    }
+    let ifindex = header[4..].first_chunk().copied().map(u32::from_ne_bytes).unwrap_or_default();
+    let mut deleted = true;
+    for attribute in attributes(list) {
+        deleted &= ![IFLA_NEW_NETNSID, IFLA_NEW_IFINDEX].contains(&attribute?.kind);
+    }
+    Ok(Some((ifindex, deleted)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_was_deleted_unless_the_notice_says_where_it_is() {
+        let left = |kind: u16, family: u8, list: Body| {
+            let mut header = ifinfomsg(7, 0, 0);
+            header[0] = family;
+            let list = list.finish().expect("short");
+            departure(kind, &[&header[..], &list].concat())
+        };
+        let named = || Body::new().text(IFLA_IFNAME, "va");
+        assert_eq!(left(RTM_DELLINK, 0, named()), Ok(Some((7, true))));
+        // -1: the new namespace has no number in this one.
+        let moved = named().u32(IFLA_NEW_NETNSID, u32::MAX);
+        assert_eq!(left(RTM_DELLINK, 0, moved), Ok(Some((7, false))));
+        let moved = named().u32(IFLA_NEW_NETNSID, 0).u32(IFLA_NEW_IFINDEX, 9);
+        assert_eq!(left(RTM_DELLINK, 0, moved), Ok(Some((7, false))));
+        assert_eq!(left(RTM_NEWLINK, 0, named()), Ok(None));
+        let bridge = u8::try_from(libc::AF_BRIDGE).expect("small");
+        assert_eq!(left(RTM_DELLINK, bridge, named()), Ok(None), "a port that stays");
+        assert!(departure(RTM_DELLINK, &[0; IFINFOMSG - 1]).is_err());
+        let cut = [&ifinfomsg(7, 0, 0)[..], &[9, 0, 3, 0]].concat();
+        assert!(departure(RTM_DELLINK, &cut).is_err(), "what follows may say where it is");
+    }
 
     fn read(header: [u8; RTMSG], list: Body) -> Result<Option<Vec<u32>>, Malformed> {
         let list = list.finish().expect("short");

@@ -12,7 +12,8 @@ use napkin_kernel::settings::Setting;
 use napkin_kernel::sysfs::SysfsError;
 use napkin_os::procfs::irq::IrqError;
 use napkin_os::rights::Right;
-use napkin_os::sched::Class;
+use napkin_os::sched::{Class, SchedError};
+use rustix::io::Errno;
 
 /// Why the kernel could not be read or written.
 #[derive(Debug, Error)]
@@ -50,6 +51,18 @@ pub enum BackendError {
         ifname: String,
         /// Of which instance.
         subject: String,
+    },
+    /// A thread that sleeps now and is real-time would spin.
+    #[error(
+        "the NAPI thread of {instance} is of class {class} now, and would spin: the kernel stops a \
+         spinning real-time thread for 50 ms in every second (sched_rt_runtime_us); make it fair first \
+         (chrt -o -p 0 TID)"
+    )]
+    RealTimeSpin {
+        /// The NAPI instance that the thread polls.
+        instance: String,
+        /// What the thread has.
+        class: Class,
     },
     /// It was to be set to something that it cannot be.
     #[error("{what} cannot be {value}")]
@@ -221,6 +234,27 @@ impl ApplyError {
                 matches!(**failed, ApplyError::Backend(_)).then_some(place)
             }
             _ => None,
+        }
+    }
+
+    /// Whether a change failed because what was to be changed had vanished, as when a driver makes its
+    /// instances anew meanwhile: it may be there again.
+    pub fn is_vanished(&self) -> bool {
+        let ApplyError::Stopped { failed, .. } = self else { return false };
+        match &**failed {
+            ApplyError::Backend(BackendError::Gone { .. }) => true,
+            ApplyError::Backend(BackendError::Netlink(error)) => {
+                matches!(error, NetlinkError::NoNapi { .. })
+            }
+            ApplyError::Backend(BackendError::Irq(error)) => {
+                matches!(error, IrqError::Absent { .. })
+            }
+            ApplyError::Backend(BackendError::Thread { source, .. }) => matches!(
+                source,
+                SchedError::Affinity { source: Errno::SRCH }
+                    | SchedError::Class { source: Errno::SRCH }
+            ),
+            _ => false,
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Fake {
     pub(super) off: Vec<usize>,
     /// The kernel does not answer.
     pub(super) silent: bool,
+    /// Nobody says which device is which.
+    pub(super) blind: bool,
 }
 
 impl Fake {
@@ -67,6 +69,7 @@ impl Fake {
             right: true,
             off: Vec::new(),
             silent: false,
+            blind: false,
         };
         fake.add(7, "va", queues);
         fake.add(8, "vb", queues);
@@ -215,7 +218,8 @@ impl Fake {
             }
             (Place::ThreadClass(_), Value::Class(class)) => {
                 assert!(napi.pid.is_some(), "no thread to classify");
-                assert_ne!(napi.settings.threaded, Some(2), "a spinning thread's class");
+                let spins = napi.settings.threaded == Some(2);
+                assert!(!spins || class.is_fair(), "a spinning thread's class");
                 napi.thread_class = Some(*class);
             }
             (Place::IrqCpus(_), Value::Cpus(cpus)) => napi.irq_cpus = Some(cpus.clone()),
@@ -275,6 +279,10 @@ impl Backend for Fake {
     }
 
     fn here(&mut self, identity: u64) -> Result<Option<u32>, BackendError> {
+        if self.blind {
+            let value = identity.to_string();
+            return Err(BackendError::NoSuchValue { what: "identity", value });
+        }
         let here = self.identities.iter().find(|(_, it)| **it == identity);
         Ok(here.map(|(ifindex, _)| *ifindex))
     }

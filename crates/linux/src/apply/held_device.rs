@@ -129,36 +129,45 @@ impl HeldDevice {
             .filter(|(record, _)| matches!(record.before, Value::Class(it) if it.is_fair()))
             .map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place).clone())
             .collect();
+        // A thread that is about to spin has to be fair, which it is with any nice value: where it is fair the
+        // one that somebody had given it is given back.
+        let is_wanted = |place: &Place| {
+            let is_fair = |value: &Value| matches!(value, Value::Class(class) if class.is_fair());
+            let nice = || wanted.get(place).is_some_and(is_fair) && fair.contains(place);
+            let is_so = || at.values.get(place).is_none_or(is_fair);
+            wanted.contains_key(place) && !(nice() && is_so())
+        };
         // A place of a thread that is not there would be forgotten, as it goes with the thread; and
         // one that still spins must not become real-time.
         let waits = |place: &Place| {
             let class = matches!(place, Place::ThreadClass(_)) && !fair.contains(place);
             let spins = || class && mode(&at.values, place) == Some(&Value::Number(2));
-            let unwanted = !wanted.contains_key(place) && mode(wanted, place).is_some();
+            let unwanted = !is_wanted(place) && mode(wanted, place).is_some();
             unwanted && (!at.values.contains_key(place) || spins())
         };
-        let surplus = |place: &Place| !wanted.contains_key(place) && !waits(place);
+        let surplus = |place: &Place| !is_wanted(place) && !waits(place);
         let options = RestoreOptions::default();
         let left = put_back(backend, &at, &journal, &surplus, &options, &mut kept.put_back)?;
         journal.keep(&left)?;
         // Which records are where is told anew: some are gone.
         journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
-        let changes =
-            changes(wanted.iter().map(|(place, value)| (place.clone(), value.clone())), &at);
+        let wanted = wanted.iter().filter(|(place, _)| is_wanted(place));
+        let changes = changes(wanted.map(|(place, value)| (place.clone(), value.clone())), &at);
         execute(backend, &mut journal, &at, &changes, &mut kept.changes)?;
         let mut places =
             journal.located().map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place));
         Ok(changes.iter().any(makes_thread) && places.any(waits))
     }
 
-    /// Puts back all that napkin has changed on it, and gives it up.
+    /// Puts back all that napkin has changed on it. Its lock is held on, so that what could not be put back
+    /// can be tried again.
     ///
     /// # Errors
     /// If the kernel or the journal does not answer; then the journal still knows.
-    pub fn restore<W: Backend>(self, backend: &mut W) -> Result<DeviceRestored, ApplyError> {
+    pub fn restore<W: Backend>(&self, backend: &mut W) -> Result<DeviceRestored, ApplyError> {
         let _sole = sole_writer();
         let journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
-        let mut restored = DeviceRestored { ifname: self.ifname, ..Default::default() };
+        let mut restored = DeviceRestored { ifname: self.ifname.clone(), ..Default::default() };
         unlocked(backend, journal, &RestoreOptions::default(), &mut restored)?;
         Ok(restored)
     }
@@ -171,9 +180,23 @@ impl HeldDevice {
         let _sole = sole_writer();
         let gone = matches!(again(backend, self.ifindex, self.identity)?, Again::Gone);
         if gone {
-            self.store.device(self.ifindex, &self.ifname, self.identity)?.drop_all()?;
+            self.drop_journal()?;
         }
         Ok(gone)
+    }
+
+    /// Forgets what was changed on it, as it was deleted: by who was told that, for to look for it in all
+    /// other namespaces takes rights.
+    ///
+    /// # Errors
+    /// If the journal cannot be read or removed.
+    pub fn forget(&self) -> Result<(), ApplyError> {
+        let _sole = sole_writer();
+        self.drop_journal()
+    }
+
+    fn drop_journal(&self) -> Result<(), ApplyError> {
+        Ok(self.store.device(self.ifindex, &self.ifname, self.identity)?.drop_all()?)
     }
 }
 
@@ -184,13 +207,13 @@ fn mode<'a>(values: &'a BTreeMap<Place, Value>, place: &Place) -> Option<&'a Val
     of_instance.or_else(|| values.get(&Place::Device(Setting::Threaded)))
 }
 
-/// Whether a change makes threads that sleep, or has those sleep that spun.
+/// Whether a change makes threads, or has those sleep that spun.
 fn makes_thread(change: &Change) -> bool {
     let mode = matches!(
         change.place,
         Place::Napi(_, Setting::Threaded) | Place::Device(Setting::Threaded)
     );
-    mode && change.new == Value::Number(1)
+    mode && change.new != Value::Number(0)
 }
 
 #[cfg(test)]

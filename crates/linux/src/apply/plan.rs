@@ -32,6 +32,8 @@ pub struct Options {
     /// CPUs: the interrupt and the thread of queue i go to the i-th of them, round and round.
     /// Empty: they stay where they are.
     pub cpus: Vec<usize>,
+    /// Leave what would go to one of these CPUs that is off where it is, instead of refusing the plan.
+    pub skip_cpus_off: bool,
     /// The priority of the threads in `SCHED_FIFO`, 1 to 99; `None`: their class stays.
     pub rt: Option<u8>,
 }
@@ -153,7 +155,8 @@ pub fn wanted(
     // One that several instances have can go to one place only: the first one's.
     let mut irqs = BTreeSet::new();
     for (instance, napi) in &instances {
-        if let Some(cpu) = cpu_of(instance, &options.cpus) {
+        let cpu = cpu_of(instance, &options.cpus);
+        if let Some(cpu) = cpu.filter(|cpu| !options.skip_cpus_off || at.cpus.contains(cpu)) {
             if threaded {
                 wishes.push((Place::ThreadCpus(instance.clone()), Value::Cpus(vec![cpu])));
             }
@@ -213,7 +216,8 @@ fn check_options(
             }
         }
     }
-    if let Some(cpu) = options.cpus.iter().find(|cpu| !at.cpus.contains(cpu)) {
+    let off = options.cpus.iter().find(|cpu| !at.cpus.contains(cpu));
+    if let Some(cpu) = off.filter(|_| !options.skip_cpus_off) {
         let online = CpuList(at.cpus.clone()).to_string();
         return Err(PlanError::Cpu { cpu: *cpu, online });
     }

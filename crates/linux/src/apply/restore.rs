@@ -20,6 +20,7 @@ use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed, OtherJournal, Restoration};
+use super::undo::no_real_time_spin;
 use crate::journal::{DeviceJournal, Found, JournalError, Record, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
@@ -90,6 +91,8 @@ fn restore_named<W: Backend>(
     for found in store.survey()? {
         let journal = match found {
             Found::Device(journal) => journal,
+            // What is about another device is nothing to this one, and the kernel need not be asked of it.
+            found if !may_be_of(&found, ifname, at.as_ref()) => continue,
             found => {
                 let path = found.path().to_owned();
                 match moved_here(backend, found) {
@@ -114,6 +117,15 @@ fn restore_named<W: Backend>(
         }
     }
     Ok(())
+}
+
+/// Whether a file of another namespace may be about a device that was asked for by this name.
+fn may_be_of(found: &Found, ifname: &str, at: Option<&Snapshot>) -> bool {
+    let Found::OtherNamespace { journal, .. } = found else { return false };
+    match journal.identity().zip(at.and_then(|at| at.identity)) {
+        Some((theirs, its)) => theirs == its,
+        None => journal.ifname() == ifname,
+    }
 }
 
 /// Whether there are changes of a device that had this name.
@@ -294,7 +306,10 @@ pub(super) fn put_back<W: Backend>(
         .map(|(at, (record, now))| (at, *record, place(record, *now), now.is_some()))
         .filter(|(at, _, place, _)| !left[*at] && !ending.holds(place))
         .collect();
-    sort(&mut all, |(_, record, place, _)| (place, &record.before, Some(&record.set)));
+    // What a thread has now may be real-time, whoever gave it that.
+    sort(&mut all, |(_, record, place, _)| {
+        (place, &record.before, at.values.get(*place).or(Some(&record.set)))
+    });
     for (number, record, place, there) in all {
         let now = match if there { backend.read(at, place) } else { Ok(None) } {
             Ok(now) => now,
@@ -328,7 +343,9 @@ pub(super) fn put_back<W: Backend>(
                             .map_err(|right| ApplyError::NoRight { ifname, right })?;
                     }
                     fault::point();
-                    if let Err(error) = backend.put_back(at, place, before) {
+                    let done = no_real_time_spin(backend, at, place, before)
+                        .and_then(|()| backend.put_back(at, place, before));
+                    if let Err(error) = done {
                         let why = error.to_string();
                         restored.failed.push(Failed { place: place.clone(), why });
                         left[number] = true;

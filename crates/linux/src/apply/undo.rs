@@ -1,14 +1,17 @@
 //! Taking back the changes of one apply: those before it, and other people's, stay.
 
+use napkin_os::sched::Class;
+
 use super::again::{Again, again};
 use super::backend::{Backend, Snapshot};
-use super::error::ApplyError;
+use super::error::{ApplyError, BackendError};
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed};
 use crate::journal::{DeviceJournal, fault};
-use crate::place::{Change, Place, Spot, Value};
+use crate::place::{Change, Instance, Place, Spot, Value};
+use napkin_kernel::settings::Setting;
 
 /// Puts every place of `done` back to what it was, if it is still what was set. The device was
 /// `before` when they were made, and is `at` now.
@@ -127,6 +130,7 @@ fn one<W: Backend>(
         None => Ok(away(place)),
         Some(now) if now == *old => Ok(Outcome::WasSo),
         Some(now) if now == *new => {
+            no_real_time_spin(backend, at, place, old)?;
             fault::point();
             backend.put_back(at, place, old)?;
             fault::point();
@@ -135,4 +139,33 @@ fn one<W: Backend>(
         Some(now) if place.is_left_of(old, &now, &at.cpus) => Ok(Outcome::WasSo),
         Some(now) => Ok(Outcome::Other(now)),
     }
+}
+
+/// Refuses to put back a mode in which a thread spins that is real-time by now: somebody else made it so while
+/// it slept, and nobody has written down what it was.
+///
+/// # Errors
+/// [`BackendError::RealTimeSpin`], or if the kernel does not answer.
+pub(super) fn no_real_time_spin<W: Backend>(
+    backend: &mut W,
+    at: &Snapshot,
+    place: &Place,
+    value: &Value,
+) -> Result<(), BackendError> {
+    let of: Vec<Instance> = match place {
+        _ if *value != Value::Number(2) => return Ok(()),
+        Place::Napi(instance, Setting::Threaded) => vec![instance.clone()],
+        Place::Device(Setting::Threaded) => {
+            Instance::all(&at.device).into_iter().map(|(instance, _)| instance).collect()
+        }
+        _ => return Ok(()),
+    };
+    for instance in of {
+        let place = Place::ThreadClass(instance);
+        let now = backend.read(at, &place)?;
+        if let Some(Value::Class(class @ (Class::Fifo(_) | Class::Rr(_)))) = now {
+            return Err(BackendError::RealTimeSpin { instance: place.subject(), class });
+        }
+    }
+    Ok(())
 }

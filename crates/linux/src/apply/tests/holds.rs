@@ -83,6 +83,7 @@ fn a_held_device_is_what_is_wanted_last_whatever_was_wanted_before() {
             let restored = keeper.restore(&mut backend).expect("put back");
             assert!(restored.is_complete(), "{what}: {restored:?}");
             assert_eq!(backend.everything(), original, "{what}");
+            drop(keeper);
             assert_eq!(place.files(), [""; 0], "{what}");
         }
     }
@@ -139,6 +140,69 @@ fn a_thread_that_somebody_had_placed_is_so_again_after_a_wish_without_threads() 
     no_threads(&mut backend);
     assert!(keeper.restore(&mut backend).expect("put back").is_complete());
     assert_eq!(backend.everything(), original);
+    drop(keeper);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn a_thread_that_spins_at_once_is_where_somebody_had_placed_it_and_as_nice() {
+    let begun = || {
+        let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
+        backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+        backend.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
+        backend.somebody_sets(&Place::ThreadClass(queue(0)), &Value::Class(Class::Nice(-20)));
+        let original = backend.everything();
+        let keeper = held(&mut backend, &place.store());
+        kept(&keeper, &mut backend, Some("suspend20"), &plain()).expect("set");
+        (backend, place, keeper, original)
+    };
+    let as_it_was = |backend: &mut Fake| {
+        let all = backend.everything();
+        assert_eq!(all[&(7, Place::ThreadCpus(queue(0)))], Value::Cpus(vec![2]));
+        let class = &all[&(7, Place::ThreadClass(queue(0)))];
+        assert_eq!(*class, Value::Class(Class::Nice(-20)));
+    };
+    let (mut backend, _place, keeper, original) = begun();
+    kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("set");
+    as_it_was(&mut backend);
+    let again = kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("so");
+    assert!(again.changes.is_empty() && again.put_back.changes.is_empty(), "{again:?}");
+    assert!(keeper.restore(&mut backend).expect("put back").is_complete());
+    assert_eq!(backend.everything(), original);
+    // Killed once the thread was there: the next one finds a thread that is fair.
+    let (mut backend, _place, keeper, _) = begun();
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(2));
+    kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("set");
+    as_it_was(&mut backend);
+}
+
+#[test]
+fn what_the_kernel_does_not_take_back_is_tried_again() {
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    let original = backend.everything();
+    let keeper = held(&mut backend, &place.store());
+    kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set");
+    backend.refuses_after = Some(backend.writes + 1);
+    let told = keeper.restore(&mut backend).expect("it answers");
+    assert_eq!((told.failed.len(), told.is_complete()), (1, false), "{told:?}");
+    assert!(keeper.restore(&mut backend).expect("put back").is_complete());
+    assert_eq!(backend.everything(), original);
+    drop(keeper);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
+fn what_went_with_a_deleted_device_is_forgotten_by_who_was_told() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let keeper = held(&mut backend, &place.store());
+    kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set");
+    backend.devices.remove(0);
+    backend.identities.remove(&7);
+    backend.otherwise = Whereabouts::Unknown;
+    assert!(!keeper.is_gone(&mut backend).expect("it answers"), "it may be elsewhere");
+    assert!(place.files().iter().any(|file| file.ends_with(".journal")), "{:?}", place.files());
+    keeper.forget().expect("removed");
+    drop(keeper);
     assert_eq!(place.files(), [""; 0]);
 }
 

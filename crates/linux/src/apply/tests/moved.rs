@@ -169,3 +169,23 @@ fn two_devices_that_had_one_number_have_a_file_each() {
         }
     }
 }
+
+#[test]
+fn a_file_of_another_device_of_another_namespace_is_nothing_to_one_that_is_named() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let request = |ifname| {
+        let options = RestoreOptions { ifname, ..RestoreOptions::default() };
+        let namespace = Identity { cookie: Some(2), inode: 2 };
+        let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
+        move |backend: &mut Fake| restore(backend, &there, &options).expect("readable")
+    };
+    applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
+    backend.blind = true;
+    let other = request(Some("vb".into()))(&mut backend);
+    assert!(other.is_complete() && other.is_empty(), "{other:?}");
+    assert!(!request(None)(&mut backend).is_complete(), "all of them are asked for");
+    assert!(!request(Some("va".into()))(&mut backend).is_complete(), "it is this one");
+    backend.blind = false;
+    assert!(request(Some("va".into()))(&mut backend).is_complete());
+    assert_eq!(place.files(), [""; 0]);
+}

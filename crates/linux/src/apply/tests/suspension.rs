@@ -239,5 +239,6 @@ fn a_keeper_that_rewrites_the_journal_loses_no_line_of_a_guard_s() {
     assert_eq!(known.records()[0].set, Value::Number(0), "{known:?}");
     assert!(give_back(&mut backend, &store, &ended, Some(DEVICE)).expect("given back"));
     assert!(held.restore(&mut backend).expect("put back").is_complete());
+    drop(held);
     assert_eq!(place.files(), [""; 0]);
 }

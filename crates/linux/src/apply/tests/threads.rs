@@ -146,3 +146,49 @@ fn a_hold_gives_a_thread_back_those_of_its_cpus_that_are_on() {
     drop(hold);
     assert_eq!(place.files(), [""; 0]);
 }
+
+#[test]
+fn a_thread_that_somebody_made_real_time_is_not_set_spinning_again() {
+    let (mode, class) = (napi(0, Setting::Threaded), Place::ThreadClass(queue(0)));
+    let spinning = || {
+        let mut backend = Fake::of(linux(6, 19), 1);
+        backend.somebody_sets(&mode, &Value::Number(2));
+        backend
+    };
+    // The fake refuses to let a real-time thread spin at any time.
+    let (mut backend, place) = (spinning(), Home::new());
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "threaded", &plain()).expect("applied");
+    backend.somebody_sets(&class, &Value::Class(Class::Fifo(50)));
+    let restored = all_back(&mut backend, &place.store());
+    let [failed] = &restored.devices[0].failed[..] else { panic!("{restored:?}") };
+    assert!(failed.why.contains("fifo 50") && failed.why.contains("chrt -o"), "{failed:?}");
+    assert_eq!(backend.everything()[&(7, mode.clone())], Value::Number(1));
+    backend.somebody_sets(&class, &Value::Class(Class::Fair));
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!((backend.everything(), place.files()), (original, vec![]));
+    // The same at the end of a hold.
+    let (policy, options) = (policy("threaded"), plain());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    let mut hold =
+        Temporary::apply(spinning(), &place.store(), &request).expect("it can be applied");
+    hold.backend().somebody_sets(&class, &Value::Class(Class::Rr(1)));
+    let told = hold.put_back().expect("it is there");
+    assert_eq!(told.failed.len(), 1, "{told:?}");
+}
+
+#[test]
+fn a_class_that_is_taken_from_somebody_is_so_before_the_thread_spins() {
+    let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    let class = Place::ThreadClass(queue(0));
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    backend.somebody_sets(&class, &Value::Class(Class::Nice(-20)));
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(2));
+    let original = backend.everything();
+    applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
+    backend.somebody_sets(&class, &Value::Class(Class::Fifo(5)));
+    let force = RestoreOptions { force: true, ..RestoreOptions::default() };
+    assert!(restore(&mut backend, &place.store(), &force).expect("readable").is_complete());
+    assert_eq!(backend.everything(), original);
+}

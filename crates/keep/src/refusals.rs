@@ -1,0 +1,188 @@
+//! Wishes of which the kernel has refused something on a device.
+//!
+//! What had been set before the refusal is taken back, and the keeper is woken by its own writes as by
+//! anybody's: tried at each look, such a wish would be tried without end. So it is left alone until something
+//! is different that may matter: the wish, the device's instances, or the time.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use napkin_linux::apply::{ApplyError, Snapshot};
+
+use crate::assign::Assignment;
+use crate::wish::Wish;
+
+/// One wish on one device.
+#[derive(Debug)]
+struct Refusal {
+    ifindex: u32,
+    identity: Option<u64>,
+    /// The ids of the instances that there were.
+    instances: Vec<u32>,
+    wish: Wish,
+    why: String,
+    /// Whether something had only vanished that was to be set.
+    vanished: bool,
+    at: Instant,
+}
+
+/// Those that are remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Vec<Refusal>);
+
+impl Refusals {
+    /// A wish was refused on a device that had been seen so; `why` is what is told of it.
+    pub(crate) fn add(&mut self, at: &Snapshot, wish: &Wish, error: &ApplyError, why: &str) {
+        self.0.push(Refusal {
+            ifindex: at.device.ifindex,
+            identity: at.identity,
+            instances: instances(at),
+            wish: wish.clone(),
+            why: why.to_owned(),
+            vanished: error.is_vanished(),
+            at: Instant::now(),
+        });
+    }
+
+    /// Has those of a device's wishes that were refused stay as they are on it, and gives why, as it was told.
+    /// Forgets refusals of other wishes or instances on it, and those that are `again` old.
+    pub(crate) fn leave(
+        &mut self,
+        wishes: &[&Wish],
+        at: &Snapshot,
+        assignment: &mut Assignment,
+        again: Option<Duration>,
+    ) -> Vec<String> {
+        let there = instances(at);
+        let mut told = Vec::new();
+        self.0.retain(|refusal| {
+            if (refusal.ifindex, refusal.identity) != (at.device.ifindex, at.identity) {
+                return true;
+            }
+            let old = again.is_some_and(|again| refusal.at.elapsed() >= again);
+            let which = wishes.iter().position(|wish| **wish == refusal.wish);
+            let holds = refusal.instances == there && !old;
+            let Some(which) = which.filter(|_| holds) else { return false };
+            assignment.leave_wish(which, at);
+            told.push(refusal.why.clone());
+            true
+        });
+        told
+    }
+
+    /// The kernel has told of a change: what had vanished may be there again.
+    pub(crate) fn something_changed(&mut self) {
+        self.0.retain(|refusal| !refusal.vanished);
+    }
+
+    /// Forgets those of other devices than these.
+    pub(crate) fn retain(&mut self, devices: &BTreeSet<u32>) {
+        self.0.retain(|refusal| devices.contains(&refusal.ifindex));
+    }
+
+    /// Forgets all of them.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+fn instances(at: &Snapshot) -> Vec<u32> {
+    at.device.napis.iter().map(|napi| napi.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use crate::assign::Share;
+    use napkin_kernel::device::{Device, Napi};
+    use napkin_kernel::settings::{Setting, Settings};
+    use napkin_linux::apply::BackendError;
+    use napkin_linux::place::{Place, Value};
+
+    const PLACE: Place = Place::Device(Setting::GroFlushTimeout);
+
+    fn seen(ifindex: u32, id: u32) -> Snapshot {
+        let napi = Napi {
+            id,
+            rx_queues: vec![0],
+            tx_queues: vec![],
+            irq: None,
+            irq_cpus: None,
+            pid: None,
+            thread_cpus: None,
+            thread_class: None,
+            settings: Settings::default(),
+        };
+        let ifname = "va".into();
+        let device = Device { ifindex, ifname, driver: None, up: true, napis: vec![napi] };
+        Snapshot::new(device, BTreeMap::from([(PLACE, Value::Number(1))]), vec![0], Some(700))
+    }
+
+    fn wish(policy: &str) -> Wish {
+        let text = format!("policy = \"{policy}\"\n[match]\nname = \"va\"\n");
+        Wish::parse(Path::new("/etc/napkin/a.toml"), &text).expect("a wish")
+    }
+
+    fn refused(failed: BackendError) -> ApplyError {
+        let failed = Box::new(ApplyError::Backend(failed));
+        ApplyError::Stopped { place: PLACE, failed, left: vec![] }
+    }
+
+    /// What is told of a wish that wants 20 of the place, and what is wanted of it then.
+    fn look(
+        refusals: &mut Refusals,
+        wish: &Wish,
+        at: &Snapshot,
+        again: Option<Duration>,
+    ) -> (usize, Value) {
+        let share = Share { places: vec![PLACE], refused: vec![] };
+        let wanted = BTreeMap::from([(PLACE, Value::Number(20))]);
+        let mut assignment = Assignment { wanted, shares: vec![share] };
+        let told = refusals.leave(&[wish], at, &mut assignment, again);
+        (told.len(), assignment.wanted[&PLACE].clone())
+    }
+
+    #[test]
+    fn a_refused_wish_is_left_until_it_or_the_instances_or_the_time_is_another() {
+        let (left, tried) = ((1, Value::Number(1)), (0, Value::Number(20)));
+        let no = || refused(BackendError::NoSuchValue { what: "x", value: "y".into() });
+        let (at, first) = (seen(7, 513), wish("defer20"));
+        let begun = || {
+            let mut refusals = Refusals::default();
+            refusals.add(&at, &first, &no(), "no");
+            assert_eq!(look(&mut refusals, &first, &at, None), left);
+            refusals
+        };
+        assert_eq!(look(&mut begun(), &first, &seen(8, 513), None), tried, "another device");
+        let long = Some(Duration::from_secs(3_600));
+        assert_eq!(look(&mut begun(), &first, &at, long), left);
+        for (wish, at, again) in [
+            (wish("defer200"), seen(7, 513), None),
+            (first.clone(), seen(7, 514), None),
+            (first.clone(), seen(7, 513), Some(Duration::ZERO)),
+        ] {
+            let mut refusals = begun();
+            assert_eq!(look(&mut refusals, &wish, &at, again), tried);
+            assert!(refusals.0.is_empty(), "forgotten");
+        }
+        let mut refusals = begun();
+        refusals.something_changed();
+        assert_eq!(look(&mut refusals, &first, &at, None), left, "not by itself");
+        refusals.retain(&[8].into());
+        assert_eq!(look(&mut refusals, &first, &at, None), tried, "the device has gone");
+    }
+
+    #[test]
+    fn what_had_vanished_is_tried_again_when_the_kernel_tells_of_a_change() {
+        let (at, wish) = (seen(7, 513), wish("defer20"));
+        let gone = || BackendError::Gone { what: "x", ifname: "va".into(), subject: "y".into() };
+        let mut refusals = Refusals::default();
+        refusals.add(&at, &wish, &refused(gone()), "gone");
+        assert_eq!(look(&mut refusals, &wish, &at, None), (1, Value::Number(1)));
+        refusals.something_changed();
+        assert_eq!(look(&mut refusals, &wish, &at, None), (0, Value::Number(20)));
+    }
+}
