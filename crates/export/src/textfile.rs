@@ -1,22 +1,31 @@
 //! Metrics as a file that is replaced as a whole, for node_exporter's textfile collector.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use napkin_os::clock;
 use napkin_os::signals::{ReceivedSignal, Signals};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
 
 use crate::exporter::Exporter;
 use crate::format::Format;
 
-/// A file that is written again and again, and goes with this.
+/// How often a lock file that was removed under us is opened again.
+const TRIES: u32 = 16;
+
+/// A file that is written again and again, by nobody else meanwhile, and goes with this.
 #[derive(Debug)]
 pub struct TextFile {
     path: PathBuf,
     beside: PathBuf,
+    /// The file whose lock says that the other one has its writer.
+    lock: PathBuf,
+    /// That lock, once it is held: by the open file, and so no longer than this process lives.
+    held: Option<File>,
 }
 
 impl TextFile {
@@ -37,7 +46,48 @@ impl TextFile {
         }
         // Hidden, and without that ending: it is not taken before it is whole.
         let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
-        Ok(TextFile { path: path.to_owned(), beside })
+        let lock = path.with_file_name(format!(".{name}.lock"));
+        Ok(TextFile { path: path.to_owned(), beside, lock, held: None })
+    }
+
+    /// Makes sure that nobody else writes it as long as this lives: the first of two that ended would take the
+    /// other's away. [`replace`](TextFile::replace) does so as well.
+    ///
+    /// # Errors
+    /// If somebody else does, or the lock beside it cannot be made.
+    pub fn hold(&mut self) -> io::Result<()> {
+        let busy = || {
+            let path = self.path.display();
+            let why =
+                format!("{path} is written by another process: end that, or name another file");
+            io::Error::new(ErrorKind::ResourceBusy, why)
+        };
+        let failed = |errno: Errno| {
+            let (path, lock) = (self.path.display(), self.lock.display());
+            let error = io::Error::from(errno);
+            io::Error::new(error.kind(), format!("cannot write {path}: its lock {lock}: {error}"))
+        };
+        if self.held.is_some() {
+            return Ok(());
+        }
+        // Nobody else's, so that no reader can keep a writer out; and no link that the directory's owner has put there.
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for _ in 0..TRIES {
+            let file = open(self.lock.as_path(), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(busy()),
+                Err(errno) => return Err(failed(errno)),
+            }
+            // Its last holder may have removed it between our opening and our locking it.
+            let file = File::from(file);
+            let (ours, there) = (file.metadata()?, fs::symlink_metadata(&self.lock));
+            if there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+                self.held = Some(file);
+                return Ok(());
+            }
+        }
+        Err(busy())
     }
 
     /// Where it is.
@@ -55,8 +105,9 @@ impl TextFile {
     /// Replaces what is there, so that a reader sees either the old text or the new one.
     ///
     /// # Errors
-    /// If the operating system refuses.
-    pub fn replace(&self, text: &str) -> io::Result<()> {
+    /// If somebody else writes it, or the operating system refuses.
+    pub fn replace(&mut self, text: &str) -> io::Result<()> {
+        self.hold()?;
         // Left by one that was killed, or a link that the directory's owner has put there.
         let _ = fs::remove_file(&self.beside);
         let new = OpenOptions::new().write(true).create_new(true).open(&self.beside);
@@ -78,9 +129,9 @@ impl TextFile {
     /// has gone there is no file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If somebody else writes it, or it cannot be written.
     pub fn keep(
-        &self,
+        &mut self,
         exporter: &mut Exporter,
         every: Duration,
         signals: &Signals,
@@ -96,15 +147,21 @@ impl TextFile {
         }
     }
 
-    /// Takes the file away: what nobody writes any more would be collected for ever.
+    /// Takes the file away, if it is this one's to write: what nobody writes any more would be collected for ever.
     pub fn remove(&self) {
-        let _ = fs::remove_file(&self.path);
+        if self.held.is_some() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 impl Drop for TextFile {
     fn drop(&mut self) {
         self.remove();
+        if self.held.is_some() {
+            // Locked still, so that nobody else's is removed.
+            let _ = fs::remove_file(&self.lock);
+        }
     }
 }
 
@@ -116,14 +173,39 @@ mod tests {
     fn a_file_is_replaced_readable_for_all_and_goes() {
         let name = format!("napkin-export-{}.prom", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let file = TextFile::new(&path).unwrap();
+        let mut file = TextFile::new(&path).unwrap();
         file.replace("one\n").unwrap();
         file.replace("two\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
         assert!(!file.beside.exists());
+        let lock = file.lock.clone();
         drop(file);
-        assert!(!path.exists());
+        assert!(!path.exists() && !lock.exists());
+    }
+
+    #[test]
+    fn a_second_writer_is_refused_and_takes_nothing_away() {
+        let name = format!("napkin-export-two-{}.prom", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut first = TextFile::new(&path).unwrap();
+        first.replace("first\n").unwrap();
+        let mut second = TextFile::new(&path).unwrap();
+        let error = second.replace("second\n").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ResourceBusy);
+        assert!(error.to_string().contains("is written by another process"), "{error}");
+        drop(second);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "first\n");
+        // As a process that is killed leaves both: its lock ends with it.
+        let lock = first.lock.clone();
+        drop(first);
+        fs::write(&path, "left\n").unwrap();
+        fs::write(&lock, "").unwrap();
+        let mut next = TextFile::new(&path).unwrap();
+        next.replace("next\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "next\n");
+        drop(next);
+        assert!(!path.exists() && !lock.exists());
     }
 
     #[test]
@@ -132,7 +214,7 @@ mod tests {
         let path = directory.join(format!("napkin-export-link-{}.prom", std::process::id()));
         let victim = directory.join(format!("napkin-export-victim-{}", std::process::id()));
         fs::write(&victim, "another's").unwrap();
-        let file = TextFile::new(&path).unwrap();
+        let mut file = TextFile::new(&path).unwrap();
         std::os::unix::fs::symlink(&victim, &file.beside).unwrap();
         file.replace("one\n").unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "another's");
@@ -150,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_said() {
-        let file = TextFile::new(Path::new("/nonexistent/napkin.prom")).unwrap();
+        let mut file = TextFile::new(Path::new("/nonexistent/napkin.prom")).unwrap();
         let error = file.replace("").unwrap_err().to_string();
         assert!(error.starts_with("cannot write /nonexistent/napkin.prom: "), "{error}");
     }

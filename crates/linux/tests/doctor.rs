@@ -152,6 +152,16 @@ fn connections_that_came_past_napi_are_seen() {
 }
 
 #[test]
+fn connections_that_came_past_napi_are_seen_where_no_program_polls() {
+    let found = one_fault("napi-id", "defer20", |rig| {
+        rig.disconnect();
+        rig.peer_offloads(true);
+        rig.connect(1);
+    });
+    assert!(found.mend("napi-id").contains("tso off gso off"), "{found:#?}");
+}
+
+#[test]
 fn deferral_that_is_off_is_seen() {
     one_fault("deferral", SUSPEND20, |rig| rig.set(Setting::DeferHardIrqs, 0));
 }

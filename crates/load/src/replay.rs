@@ -124,13 +124,13 @@ pub struct ReplayFigures {
 }
 
 impl fmt::Display for ReplayFigures {
-    /// `sent 1000 frames, 60.0 KB, in 1.00 s (1.00 k/s), late p50 1.0 us, p99 2.1 us; received 3`.
+    /// `sent 1000 frames, 60000 bytes, in 1.00 s (1.00 k/s), late p50 1.0 us, p99 2.1 us; received 3`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per_s = self.sent as f64 / self.seconds.max(1e-9);
         let (frames, seconds) = (count(self.sent), time(self.seconds * 1e9));
         write!(
             f,
-            "sent {frames} frames, {} bytes, in {seconds} ({}/s)",
+            "sent {frames} frames, {} bytes, in {seconds} ({})",
             count(self.bytes),
             rate(per_s)
         )?;
@@ -462,5 +462,9 @@ mod tests {
         let told =
             ReplayFigures { sent: 5, not_taken: 2, seconds: 1.0, ..ReplayFigures::default() };
         assert!(told.to_string().ends_with("; 2 taken by nobody behind the device"), "{told}");
+        assert!(
+            told.to_string().starts_with("sent 5 frames, 0 bytes, in 1.00 s (5.00/s)"),
+            "{told}"
+        );
     }
 }

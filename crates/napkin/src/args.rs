@@ -216,7 +216,7 @@ pub(crate) struct Serve {
     pub(crate) policy: Policy,
     /// The engine's address on the first device, IPv4 or IPv6; several of them one after the other, or in a
     /// list (10.99.0.1/24,fd00:99::1/64). On a TAP device the operating system's side gets the next one
-    /// (10.99.0.2, fd00:99::2), and the engine an IPv6 link-local address as well, made from its Ethernet
+    /// that is free (10.99.0.2, fd00:99::2), and the engine an IPv6 link-local address as well, made from its Ethernet
     /// address, unless one is given.
     #[arg(
         long = "address",
@@ -259,12 +259,12 @@ pub(crate) struct Serve {
     /// The CPUs to use, as in 0,2 or 0-3; without, all that this process may use.
     #[arg(long, value_name = "LIST")]
     pub(crate) cpus: Option<CpuList>,
-    /// Datagrams a second of a synthetic device; 0 for silence.
-    #[arg(long, default_value_t = 10_000)]
-    pub(crate) rate: u32,
-    /// Flows of a synthetic device.
-    #[arg(long, default_value_t = 16)]
-    pub(crate) flows: u32,
+    /// Datagrams a second of a synthetic device, as in 20000, 20k or 1M; 0 for silence. [default: 10000]
+    #[arg(long, value_parser = units::per_second)]
+    pub(crate) rate: Option<u32>,
+    /// Flows of a synthetic device. [default: 16]
+    #[arg(long)]
+    pub(crate) flows: Option<u32>,
     /// The control socket; without, DEVICE.sock in $XDG_RUNTIME_DIR/napkin, /run/napkin (root) or
     /// /tmp/napkin-UID.
     #[arg(long, env = "NAPKIN_CONTROL", value_name = "PATH")]
@@ -274,11 +274,20 @@ pub(crate) struct Serve {
     pub(crate) capture: Option<PathBuf>,
     /// What befalls frames on their way in and out, to try clients with, as in loss=1%,reordering=0.5%:
     /// shares of loss, corruption, truncation, duplication and, on the way in, reordering.
-    #[arg(long, value_name = "FAULT=SHARE%,...")]
+    #[arg(long, value_name = "FAULT=SHARE%,...", value_parser = faults)]
     pub(crate) faults: Option<Faults>,
     /// End by itself after this time, as in 10s or 5m.
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     pub(crate) limit: Option<Duration>,
+}
+
+/// Faults with their shares, of which none stands twice: the last would hold, and nobody be told.
+fn faults(text: &str) -> Result<Faults, String> {
+    let names: Vec<&str> = text.split(',').filter_map(|it| Some(it.split_once('=')?.0)).collect();
+    match names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {
+        Some((_, name)) => Err(format!("'{name}' stands twice")),
+        None => text.parse(),
+    }
 }
 
 /// Which engine, and in which form.

@@ -188,7 +188,7 @@ fn prepare(
     let Chosen { workload, given, .. } = chosen;
     let mut setup = Setup {
         policies: policies.to_vec(),
-        loads: common.modelled.loads().to_vec(),
+        loads: common.modelled.loads()?.to_vec(),
         json: common.json.clone(),
         of_several: several.then_some(world),
     };

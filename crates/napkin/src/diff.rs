@@ -5,7 +5,7 @@ use napkin_linux::journal::Store;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::failure::{Failure, print, print_json};
+use crate::failure::{Failure, found, print, print_json};
 use crate::policies::policy;
 use crate::table;
 use crate::table::changed;
@@ -36,34 +36,41 @@ pub(crate) struct Diff {
 }
 
 pub(crate) fn run(args: &Diff) -> Result<(), Failure> {
-    let differs = match &args.policy {
+    let (differs, told) = match &args.policy {
         Some(policy) => from_policy(args, policy)?,
         None => from_before(args)?,
     };
-    if differs { Err(Failure::Exit(1)) } else { Ok(()) }
+    let told = told.map_err(|failure| match failure {
+        Failure::Failed(why) => trouble(why),
+        failure => failure,
+    });
+    found(differs.into(), told)
 }
+
+/// Whether something differs, and whether that could be told.
+type Answer = (bool, Result<(), Failure>);
 
 /// Whatever keeps the answer from being had: 1 would say that something differs.
 fn trouble(error: impl std::fmt::Display) -> Failure {
     Failure::Usage(error.to_string())
 }
 
-fn from_policy(args: &Diff, policy: &Policy) -> Result<bool, Failure> {
+fn from_policy(args: &Diff, policy: &Policy) -> Result<Answer, Failure> {
     let mut backend = Linux::open().map_err(trouble)?;
     let at = backend.look(Target::Name(&args.dev)).map_err(trouble)?;
     let plan = plan(policy, &at, backend.kernel(), &Options::default()).map_err(trouble)?;
     let differs = !plan.changes.is_empty();
-    if args.json {
-        print_json(&json!(plan))?;
+    let told = if args.json {
+        print_json(&json!(plan))
     } else if differs {
-        print(&changed(&args.dev, &plan.changes))?;
+        print(&changed(&args.dev, &plan.changes))
     } else {
-        print(&format!("{}: {policy}, as far as the device goes\n", args.dev))?;
-    }
-    Ok(differs)
+        print(&format!("{}: {policy}, as far as the device goes\n", args.dev))
+    };
+    Ok((differs, told))
 }
 
-fn from_before(args: &Diff) -> Result<bool, Failure> {
+fn from_before(args: &Diff) -> Result<Answer, Failure> {
     let store = Store::open().map_err(trouble)?;
     let mut backend = Linux::open().map_err(trouble)?;
     let different = difference(&mut backend, &store, &args.dev).map_err(trouble)?;
@@ -77,15 +84,15 @@ fn from_before(args: &Diff) -> Result<bool, Failure> {
             root_s.display()
         )));
     }
-    if args.json {
-        print_json(&json!(different))?;
+    let told = if args.json {
+        print_json(&json!(different))
     } else if different.is_empty() {
-        print(&format!("{}: as it was before napkin\n", args.dev))?;
+        print(&format!("{}: as it was before napkin\n", args.dev))
     } else {
         let rows = different.iter().map(|it| row(&args.dev, it)).collect();
-        print(&table::columns(&["dev", "instance", "setting", "before", "now", "set by"], rows))?;
-    }
-    Ok(!different.is_empty())
+        print(&table::columns(&["dev", "instance", "setting", "before", "now", "set by"], rows))
+    };
+    Ok((!different.is_empty(), told))
 }
 
 fn row(ifname: &str, difference: &Difference) -> Vec<String> {

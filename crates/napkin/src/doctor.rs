@@ -8,7 +8,7 @@ use napkin_measure::report::text::fill;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::failure::{Failure, print, print_json};
+use crate::failure::{Failure, found, print, print_json};
 use crate::policies::policy;
 use crate::{table, units};
 
@@ -78,13 +78,13 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
     let facts = gather(&request).map_err(Failure::of)?;
     let reports: Vec<Report> = facts.iter().map(examine).collect();
     let faults: usize = reports.iter().map(|report| report.count(Status::Fault)).sum();
-    if args.json {
-        print_json(&as_json(&reports))?;
+    let told = if args.json {
+        print_json(&as_json(&reports))
     } else {
         let text: Vec<String> = reports.iter().map(|report| readable(report, args.all)).collect();
-        print(&text.join("\n"))?;
-    }
-    if faults == 0 { Ok(()) } else { Err(Failure::Exit(1)) }
+        print(&text.join("\n"))
+    };
+    found((faults > 0).into(), told)
 }
 
 fn list(json: bool) -> Result<(), Failure> {

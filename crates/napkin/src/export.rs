@@ -104,7 +104,10 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     let listener =
         listens.then(|| Listener::bind(&args.listen)).transpose().map_err(Failure::of)?;
     let textfile = args.textfile.as_deref().map(TextFile::new).transpose();
-    let textfile = textfile.map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut textfile = textfile.map_err(|error| Failure::Usage(error.to_string()))?;
+    if let Some(textfile) = &mut textfile {
+        textfile.hold().map_err(Failure::of)?;
+    }
     let mut rights = vec![Right::Bpf, Right::Perfmon];
     // A file is replaced by another in its directory, again and again.
     rights.extend(textfile.as_ref().filter(|it| it.is_elsewhere()).map(|_| Right::DacOverride));
@@ -123,7 +126,7 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     };
     let title = source.title();
     let mut exporter = Exporter::new(source, drift);
-    if let Some(textfile) = &textfile {
+    if let Some(textfile) = &mut textfile {
         say(&format!("{title}: {} every {:?}", textfile.path().display(), args.interval));
         textfile.keep(&mut exporter, args.interval, &signals).map_err(Failure::of)?;
         return Ok(());

@@ -58,6 +58,15 @@ pub(crate) fn told_first(result: Result<(), Failure>) {
     }
 }
 
+/// What a command ends with whose exit code, if it is not 0, says what it has found and just told: a reader that has
+/// gone does not change what was found.
+pub(crate) fn found(code: u8, told: Result<(), Failure>) -> Result<(), Failure> {
+    match (told, code) {
+        (Ok(()) | Err(Failure::Closed), 1..) => Err(Failure::Exit(code)),
+        (told, _) => told,
+    }
+}
+
 /// Prints to standard output.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     put(&escaped_lines(text))
@@ -92,5 +101,18 @@ mod tests {
         let left = Failure::Usage("it".into()).told(|line| said.push(line.to_owned()));
         assert_eq!(said, ["error: it"]);
         assert!(matches!(left.told(|_| panic!("again")), Failure::Exit(2)));
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_does_not_change_what_was_found() {
+        for told in [Ok(()), Err(Failure::Closed)] {
+            assert!(matches!(found(1, told), Err(Failure::Exit(1))));
+        }
+        assert!(matches!(found(0, Ok(())), Ok(())));
+        assert!(matches!(found(0, Err(Failure::Closed)), Err(Failure::Closed)));
+        let full = || Err(Failure::Failed("no space".into()));
+        for code in [0, 2] {
+            assert!(matches!(found(code, full()), Err(Failure::Failed(_))), "{code}");
+        }
     }
 }

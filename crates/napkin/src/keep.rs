@@ -12,7 +12,7 @@ use napkin_os::signals::Signals;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::failure::{Failure, print, print_json, say};
+use crate::failure::{self, Failure, print, print_json, say};
 use crate::policies::policy;
 use crate::{guard, policies, table, units};
 
@@ -83,7 +83,7 @@ pub(crate) struct Keep {
     #[arg(long, value_parser = mac)]
     mac: Option<[u8; 6]>,
     /// Only the NAPI instances that poll these receive queues, as in 0-3.
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = queues)]
     queues: Option<CpuList>,
     /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round.
     #[arg(long, value_name = "LIST")]
@@ -184,6 +184,11 @@ fn mac(text: &str) -> Result<[u8; 6], String> {
     Match::read_mac(text).ok_or_else(|| "give an address as in 52:54:00:12:34:56".into())
 }
 
+fn queues(text: &str) -> Result<CpuList, String> {
+    let form = "give queues, each once, as in 0,2 or 0-3, of 0 to 1023";
+    text.parse().map_err(|_| form.into())
+}
+
 fn unit(text: &str) -> Result<Unit, String> {
     let form = "give a unit's name, memcached.service, or its group's path, /work.slice/a.service";
     Unit::read(text).ok_or_else(|| form.into())
@@ -232,8 +237,9 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     }
     let before = directory.write(&wish).map_err(Failure::of)?;
     let replaced = if before { " (in place of what it said)" } else { "" };
-    print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()))?;
+    let told = print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()));
     check_read(&directory, &wish)?;
+    told?;
     if policy.suspends() && wish.unit.is_none() {
         guard::unwatched_wish();
     }
@@ -307,7 +313,7 @@ fn list(as_json: bool) -> Result<(), Failure> {
 /// Prints wishes and files that are wrong, and fails as `fine` says of each.
 fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> Result<(), Failure> {
     let keeper = keeper().map(|holder| holder.pid);
-    if as_json {
+    let told = if as_json {
         let wishes = survey.standings.iter().map(|standing| {
             json!({
                 "name": standing.wish.name,
@@ -332,7 +338,7 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
         print_json(&json!({
             "wishes": wishes.collect::<Vec<_>>(),
             "bad": bad.collect::<Vec<_>>(),
-        }))?;
+        }))
     } else {
         let rows = survey.standings.iter().map(|standing| {
             let Standing { wish, .. } = standing;
@@ -340,17 +346,21 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
             vec![wish.name.clone(), wish.sentence(), standing.state().name().into(), why]
         });
         let rows: Vec<Vec<String>> = rows.collect();
-        if rows.is_empty() && survey.bad.is_empty() {
-            print("no wishes\n")?;
-        } else if !rows.is_empty() {
-            print(&table::wrapped(&["name", "wish", "state", "why"], rows))?;
-        }
+        let told = if !rows.is_empty() {
+            print(&table::wrapped(&["name", "wish", "state", "why"], rows))
+        } else if survey.bad.is_empty() {
+            print("no wishes\n")
+        } else {
+            Ok(())
+        };
         survey.bad.iter().for_each(|bad| say(&bad.to_string()));
-    }
-    if !survey.bad.is_empty() {
-        return Err(Failure::Exit(2));
-    }
-    if survey.standings.iter().all(fine) { Ok(()) } else { Err(Failure::Exit(1)) }
+        told
+    };
+    let code = match survey.bad.is_empty() {
+        false => 2,
+        true => u8::from(!survey.standings.iter().all(fine)),
+    };
+    failure::found(code, told)
 }
 
 pub(crate) fn unkeep(args: &Unkeep) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use napkin_serve::{DeviceSpec, Network};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, say, told_first};
-use crate::units;
+use crate::{outputs, units};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -157,6 +157,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
         false => Failure::of(error),
     };
     if let Some(path) = &args.pcap {
+        args.json.as_ref().map_or(Ok(()), |json| outputs::apart(path, json))?;
         let figures = replay(&of_file(args, path), &mut tell).map_err(failure)?;
         if figures.sent == 0 && figures.signal.is_some() {
             say(&figures.to_string());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -51,12 +51,24 @@ pub(crate) fn man(args: &Manual, command: Command) -> Result<(), Failure> {
 
 /// The pages of a command and of those below it.
 fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
-    let page = Man::new(command.clone());
+    let page = Man::new(command.clone().mut_args(with_aliases));
     let mut text = Vec::new();
     page.render(&mut text)?;
     let text = String::from_utf8_lossy(&text);
     fs::write(directory.join(page.get_filename()), keep_lines(&text))?;
     command.get_subcommands().try_for_each(|below| write_pages(below, directory))
+}
+
+/// An option with its other names behind its help, as --help has them and the generator has not.
+fn with_aliases(arg: Arg) -> Arg {
+    let aliases = arg.get_visible_aliases().into_iter().flatten();
+    let aliases: Vec<String> = aliases.map(|alias| format!("--{alias}")).collect();
+    if aliases.is_empty() {
+        return arg;
+    }
+    let es = if aliases.len() == 1 { "" } else { "es" };
+    let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+    arg.long_help(format!("{help} [alias{es}: {}]", aliases.join(", ")))
 }
 
 /// What follows the options in the help has lines and columns of its own, which the generator lets be

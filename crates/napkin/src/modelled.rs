@@ -3,6 +3,9 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use napkin_workload::whole_rate;
+
+use crate::failure::Failure;
 use crate::units;
 
 /// What is modelled.
@@ -40,7 +43,7 @@ pub(crate) struct Modelled {
     #[arg(long, value_name = "TIME", value_parser = units::nanoseconds, global = true)]
     pub(crate) warm_up: Option<u64>,
     /// Runs at a time. [default: as many as there are CPUs]
-    #[arg(long, value_name = "N", global = true)]
+    #[arg(long, value_name = "N", value_parser = units::jobs, global = true)]
     pub(crate) jobs: Option<NonZeroUsize>,
     /// Write a timeline of the first part of each row's window, for ui.perfetto.dev; - is standard
     /// output, and the tables then go to standard error.
@@ -65,9 +68,17 @@ impl Modelled {
         self.given_beside_load().or_else(queues).or_else(load)
     }
 
-    /// The loads that were given.
-    pub(crate) fn loads(&self) -> &[String] {
-        &self.load
+    /// The loads that were given, of which none may stand twice: their rows could not be told apart.
+    pub(crate) fn loads(&self) -> Result<&[String], Failure> {
+        let same = |one: &str, other: &str| {
+            one == other || whole_rate(one).is_some_and(|rate| Some(rate) == whole_rate(other))
+        };
+        for (place, load) in self.load.iter().enumerate() {
+            if self.load[..place].iter().any(|other| same(load, other)) {
+                return Err(Failure::Usage(format!("--load: '{load}' stands twice")));
+            }
+        }
+        Ok(&self.load)
     }
 
     /// The first option that was given, loads and queues aside, which other worlds take, too.

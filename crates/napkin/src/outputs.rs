@@ -1,5 +1,7 @@
 //! What a bench prints and writes: words and tables for people, figures and a page to files.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use napkin_measure::conclusion;
@@ -10,6 +12,21 @@ use crate::failure::{Failure, print, say};
 /// Fails before anything runs if what is to be written could not be written afterwards.
 pub(crate) fn check<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
     file::check_all(files).map_err(Failure::of)
+}
+
+/// Refuses to write over what is read, by whatever name: a link means the same file.
+pub(crate) fn apart(read: &Path, out: &Path) -> Result<(), Failure> {
+    if file::is_stdout(out) {
+        return Ok(());
+    }
+    // What is not there yet, or cannot be looked at, is nobody's input.
+    let (Ok(one), Ok(other)) = (fs::metadata(read), fs::metadata(out)) else { return Ok(()) };
+    if other.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()) {
+        let out = out.display();
+        let why = format!("{out} is what is read, and would be written over: name another file");
+        return Err(Failure::Usage(why));
+    }
+    Ok(())
 }
 
 /// Where the reports of one call go.

@@ -90,11 +90,11 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
             None => Failure::of(PlaceError::Nothing { ifname: ifname.clone() }),
         });
     }
-    if args.json {
-        print_json(&json!(placement))?;
-    } else {
-        print(&text(&placement))?;
-    }
+    // A reader that has gone has asked for it to be carried out all the same.
+    let told = match args.json {
+        true => print_json(&json!(placement)),
+        false => print(&text(&placement)),
+    };
     placement.notes.iter().for_each(|note| say(&format!("note: {note}")));
     let irqbalance = Irqbalance::find();
     if !args.apply {
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
                 "note: irqbalance[{pid}] moves interrupts; --apply tells it to leave these alone"
             ));
         }
-        return Ok(());
+        return told;
     }
     let store = Store::open().map_err(Failure::of)?;
     let mut backend = Linux::open().map_err(Failure::of)?;
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &PlaceArgs) -> Result<(), Failure> {
             )));
         }
     }
-    Ok(())
+    told
 }
 
 fn text(placement: &Placement) -> String {

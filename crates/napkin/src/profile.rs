@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::failure::{Failure, print, print_json, say};
 use crate::host_costs;
 use crate::outputs::check;
-use crate::table;
+use crate::{table, units};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -76,7 +76,7 @@ enum What {
         #[arg(long, value_name = "N", default_value_t = 400)]
         evaluations: usize,
         /// Evaluations at a time. [default: as many as there are CPUs]
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = units::jobs)]
         jobs: Option<NonZeroUsize>,
         /// Show no progress.
         #[arg(long)]

@@ -82,7 +82,7 @@ pub(crate) struct Reproduce {
     #[arg(long, visible_alias = "virtual", value_name = "TIME", value_parser = units::virtual_time)]
     window: Option<u64>,
     /// Runs at a time. [default: as many as there are CPUs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::jobs)]
     jobs: Option<NonZeroUsize>,
     /// Fewer and shorter runs, to see that everything works.
     #[arg(long)]

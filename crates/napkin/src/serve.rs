@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use napkin_os::writable;
 use napkin_serve::{
-    Datagrams, Event, Export, Limits, Listen, ServeConfig, Store, What, run as serve,
+    Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, Store, What, run as serve,
 };
 
 use crate::args::{Serve, Service};
@@ -15,6 +15,12 @@ use crate::policies::warn;
 pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     if let Some((option, service)) = misplaced(args) {
         return Err(Failure::Usage(format!("{option} is {service}'s: leave it out")));
+    }
+    let synthetic = args.devices.iter().any(|device| device.kind == DeviceKind::Synthetic);
+    let of_synthetic = [("--rate", args.rate.is_some()), ("--flows", args.flows.is_some())];
+    if let Some((option, _)) = of_synthetic.into_iter().find(|(_, given)| *given && !synthetic) {
+        let why = format!("{option} is a synthetic device's, and none is given: leave it out");
+        return Err(Failure::Usage(why));
     }
     let what = match args.what {
         Service::Echo => What::Datagrams(Datagrams::Echo),
@@ -32,6 +38,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             },
         }),
     };
+    let usual = ServeConfig::default();
     let config = ServeConfig {
         port: args.port.unwrap_or(what.usual_port()),
         what,
@@ -42,8 +49,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         udp: args.udp,
         queues: args.queues,
         cpus: args.cpus.clone().unwrap_or_default().0,
-        rate: args.rate,
-        flows: args.flows,
+        rate: args.rate.unwrap_or(usual.rate),
+        flows: args.flows.unwrap_or(usual.flows),
         control: args.control.clone(),
         capture: args.capture.clone(),
         faults: args.faults.unwrap_or_default(),

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, print, say, told_first};
+use crate::units;
 
 /// Real time to the first line of progress.
 const FIRST: Duration = Duration::from_secs(1);
@@ -48,7 +49,7 @@ pub(crate) struct Swarm {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Runs at a time. [default: as many as there are CPUs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::jobs)]
     jobs: Option<NonZeroUsize>,
     /// Go on with the file that an interrupted swarm has left, with its totals.
     #[arg(long, value_name = "FILE", conflicts_with = "seed")]

@@ -157,7 +157,7 @@ struct Run {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Runs at a time. [default: as many as there are CPUs]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::jobs)]
     jobs: Option<NonZeroUsize>,
     /// Show no progress.
     #[arg(long)]
@@ -190,6 +190,7 @@ fn merge_files(files: &[PathBuf], out: &Path) -> Result<(), Failure> {
 }
 
 fn plot(path: &Path, plot: &SweepPlot, out: &Path) -> Result<(), Failure> {
+    outputs::apart(path, out)?;
     outputs::check([out])?;
     let page = plot.page(path, &Provenance::now(crate::COMMIT)).map_err(|error| match error {
         PlotError::Sheet(SheetError::Io { .. }) => Failure::of(error),

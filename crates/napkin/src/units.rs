@@ -1,5 +1,6 @@
 //! Times, sizes and worlds on the command line, in the types that options have.
 
+use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -35,7 +36,20 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     }
 }
 
-/// The same, where the operating system's clock is meant.
+/// Reads a rate that 32 bits hold; it may be 0.
+pub(crate) fn per_second(text: &str) -> Result<u32, String> {
+    let rate = napkin_workload::whole_rate(text).and_then(|rate| u32::try_from(rate).ok());
+    rate.ok_or_else(|| {
+        format!("give a whole number a second, as in 20000, 20k or 1M, of at most {}", u32::MAX)
+    })
+}
+
+/// Reads how many run at a time.
+pub(crate) fn jobs(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "give a whole number of at least 1".to_owned())
+}
+
+/// A time, where the operating system's clock is meant.
 pub(crate) fn duration(text: &str) -> Result<Duration, TimeError> {
     nanoseconds(text).map(Duration::from_nanos)
 }
@@ -94,6 +108,21 @@ mod tests {
         assert_eq!(priority("99"), Ok(99));
         for wrong in ["0", "100", "200", "300", "-1", "high", ""] {
             assert_eq!(priority(wrong), Err("a SCHED_FIFO priority is 1 to 99".into()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_rate_may_be_0_and_is_bounded_and_nothing_runs_0_at_a_time() {
+        assert_eq!(per_second("0"), Ok(0));
+        assert_eq!(per_second("5k"), Ok(5_000));
+        assert_eq!(per_second("4294967295"), Ok(u32::MAX));
+        for wrong in ["4294967296", "5000M", "max", "-1", ""] {
+            let error = per_second(wrong).unwrap_err();
+            assert!(error.starts_with("give a whole number a second"), "{wrong}: {error}");
+        }
+        assert_eq!(jobs("3"), Ok(NonZeroUsize::new(3).unwrap()));
+        for wrong in ["0", "-1", "all", ""] {
+            assert_eq!(jobs(wrong), Err("give a whole number of at least 1".into()), "{wrong}");
         }
     }
 

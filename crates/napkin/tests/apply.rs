@@ -218,6 +218,16 @@ fn diff_says_by_its_code_whether_anything_differs() {
         let different: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(different.as_array().map(Vec::len), Some(6));
         assert_eq!(different[0]["subject"], "queue 0");
+        let to = |args: &str, out: Stdio| {
+            let mut child = command(&home, args);
+            child.stdout(out).stderr(Stdio::null()).status().expect("the binary runs").code()
+        };
+        for args in ["diff --dev va", "diff --dev va --json", "diff base --dev va"] {
+            let gone = std::io::pipe().expect("a pipe").1;
+            assert_eq!(to(args, gone.into()), Some(1), "nobody reads {args}");
+            let full = std::fs::File::options().write(true).open("/dev/full").expect("a device");
+            assert_eq!(to(args, full.into()), Some(2), "{args} cannot be told");
+        }
         assert_eq!(code("restore"), Some(0));
         assert_eq!(code("diff --dev va"), Some(0));
     });

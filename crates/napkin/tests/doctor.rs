@@ -57,6 +57,17 @@ fn loopback_has_nothing_to_set() {
 }
 
 #[test]
+fn that_nobody_reads_of_a_fault_makes_none_of_it() {
+    for form in ["", "--json"] {
+        let gone = std::io::pipe().expect("a pipe").1;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_napkin"));
+        command.args(["doctor", "--dev", "lo", "--for", "20ms", "--policy", "base"]);
+        command.args(form.split_whitespace()).stdout(gone);
+        assert_eq!(command.status().expect("the binary runs").code(), Some(1), "'{form}'");
+    }
+}
+
+#[test]
 fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
     let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);

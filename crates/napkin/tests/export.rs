@@ -135,6 +135,11 @@ fn a_file_is_kept_and_goes() {
     let first = within("a file", read);
     assert!(first.starts_with("# HELP napkin_build_info "), "{first}");
     within("a newer one", || read().filter(|text| *text != first));
+    let second = napkin(["export"].into_iter().chain(args));
+    let said = text(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains("is written by another process"), "{said}");
+    assert!(read().is_some(), "the first one goes on");
     assert!(exporting.end().success());
     assert!(!file.exists());
 }

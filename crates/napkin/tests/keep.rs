@@ -236,6 +236,11 @@ fn bad_files_and_conflicts_are_named_with_file_and_line_and_the_rest_is_held() {
             lab.put("e.toml", "policy = \"base\"\n[match]\nname = \"eth77\"\n");
             let check = lab.napkin("keep --check");
             assert_eq!(check.status.code(), Some(1), "{}", text(&check.stderr));
+            for args in ["keep --check", "keep --list --json"] {
+                let gone = std::io::pipe().expect("a pipe").1;
+                let status = lab.command(args).stdout(gone).stderr(Stdio::null()).status();
+                assert_eq!(status.expect("the binary runs").code(), Some(1), "nobody reads {args}");
+            }
             lab.put("f.toml", "policy = \"base\"\nqeues = \"1\"\n[match]\nname = \"va\"\n");
             let check = lab.napkin("keep --check");
             assert_eq!(check.status.code(), Some(2), "{}", text(&check.stderr));

@@ -110,7 +110,8 @@ fn ctrl_c_while_it_looks_for_the_service_ends_it_and_leaves_no_figures() {
         let mut child = load.spawn().expect("the binary runs");
         let mut said = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         // The device is open: nobody is there who could be asked.
-        said.next().expect("a line").expect("a text");
+        let open = said.next().expect("a line").expect("a text");
+        assert!(open.starts_with("the other side is the backend that listens at "), "{open}");
         let pid = Pid::from_child(&child);
         kill_process(pid, Signal::INT).expect("it is ours");
         let rest: Vec<_> = said.map_while(Result::ok).collect();
@@ -216,6 +217,7 @@ fn a_file_that_is_no_capture_is_refused_with_the_byte_before_anything_is_opened(
     for (args, why) in [
         (&["udp", "--pcap", file, "--to", "10.99.0.1:7"][..], "cannot be used with"),
         (&["--to", "10.99.0.1:7"], "<WHAT>"),
+        (&["--pcap", file, "--json", file], "would be written over"),
         (&["--pcap", file, "--repeat", "0"], "once or more often"),
         (&["--pcap", file, "--dst-mac", "2:2"], "02:00:00:00:00:01"),
         (&["udp", "--to", "10.99.0.1:7", "--src-ip", "10.99.0.3"], "--pcap"),

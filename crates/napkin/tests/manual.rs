@@ -60,6 +60,14 @@ fn every_command_has_a_page() {
     let bench = page("napkin-bench-udp-sink.1");
     assert!(page("napkin-top.1").contains("\n.SH EXAMPLES\n.nf\n"), "lines stay as they are");
     assert!(bench.contains("\\-\\-offered") && bench.contains("\\-\\-repetitions"), "{bench}");
+    for (name, alias) in [
+        ("napkin-bench-udp-sink.1", "seeds"),
+        ("napkin-reproduce.1", "virtual"),
+        ("napkin-compare.1", "policies"),
+        ("napkin-load.1", "connections"),
+    ] {
+        assert!(page(name).contains(&format!("[alias: \\-\\-{alias}]")), "{name}: {alias}");
+    }
 }
 
 #[test]

@@ -100,6 +100,31 @@ fn what_nobody_waits_for_is_refused_with_the_limit() {
 }
 
 #[test]
+fn a_value_that_makes_no_sense_is_refused_in_words() {
+    for (args, why) in [
+        ("bench udp-sink --world machine --load 5000,5000", "--load: '5000' stands twice"),
+        ("bench udp-sink --world machine --load 5000,max,5k", "--load: '5k' stands twice"),
+        ("bench udp-sink --world machine --jobs 0", "give a whole number of at least 1"),
+        ("sweep udp-sink --vary seed=1 --out - --jobs 0", "give a whole number of at least 1"),
+        ("reproduce 2024 --jobs 0", "give a whole number of at least 1"),
+        ("swarm --jobs 0", "give a whole number of at least 1"),
+        ("profile fit epyc-7662 --jobs 0", "give a whole number of at least 1"),
+        ("serve echo --device synthetic --faults loss=1%,loss=2%", "'loss' stands twice"),
+        ("serve echo --device synthetic --rate 5kk", "as in 20000, 20k or 1M"),
+        ("serve echo --device tap:nk0 --rate 5k", "--rate is a synthetic device's"),
+        ("serve echo --device vhost:/nk0.sock --flows 5", "--flows is a synthetic device's"),
+        ("serve echo --device synthetic --flows 0", "the number of flows is at least 1"),
+        ("serve echo --device synthetic --port 0", "a port is 1 to 65535, not 0"),
+        ("keep defer20 --dev lo --queues 5-2", "give queues, each once, as in 0,2 or 0-3"),
+    ] {
+        let output = napkin(args.split(' '));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {error}");
+        assert!(error.contains(why), "{args}: {error}");
+    }
+}
+
+#[test]
 fn nanoseconds_for_microseconds_are_warned_of() {
     let said = |args: &str| {
         let output = napkin(args.split(' '));

@@ -49,6 +49,22 @@ fn on_standard_output_the_points_come_in_their_order() {
 }
 
 #[test]
+fn a_plot_is_never_written_over_the_figures_that_it_is_of() {
+    let place = Place::new("sweep-plot-over");
+    let (file, link) = (place.0.join("all.csv"), place.0.join("all.html"));
+    fs::write(&file, "figures").expect("a file");
+    std::os::unix::fs::symlink(&file, &link).expect("a link");
+    let path = file.to_str().expect("a plain path");
+    for out in [path, link.to_str().expect("a plain path")] {
+        let output = napkin(["sweep", "plot", path, "--x", "load", "--y", "p99", "--out", out]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("would be written over: name another file"), "{said}");
+        assert_eq!(fs::read_to_string(&file).expect("a file"), "figures");
+    }
+}
+
+#[test]
 fn a_sweep_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes() {
     let place = Place::new("sweep-kill");
     let (whole, killed) = (place.0.join("whole.csv"), place.0.join("killed.csv"));

@@ -261,8 +261,11 @@ impl ServeConfig {
         if !(1..=MAX_QUEUES).contains(&self.queues) {
             return wrong(format!("a device has 1 to {MAX_QUEUES} queues, not {}", self.queues));
         }
-        if self.port == 0 || self.flows == 0 {
-            return wrong("the port and the number of flows are at least 1".into());
+        if self.port == 0 {
+            return wrong("a port is 1 to 65535, not 0".into());
+        }
+        if self.flows == 0 {
+            return wrong("the number of flows is at least 1, not 0".into());
         }
         if self.udp && !matches!(self.what, What::Memcached(_)) {
             return wrong("UDP beside TCP is memcached's: leave --udp out".into());
@@ -359,6 +362,22 @@ impl ServeConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_0_is_named() {
+        let devices = vec!["synthetic".parse().unwrap()];
+        let config = ServeConfig { devices, ..ServeConfig::default() };
+        assert!(config.check().is_ok());
+        for (wrong, said) in [
+            (ServeConfig { port: 0, ..config.clone() }, "a port is 1 to 65535, not 0"),
+            (
+                ServeConfig { flows: 0, ..config.clone() },
+                "the number of flows is at least 1, not 0",
+            ),
+        ] {
+            assert_eq!(wrong.check().unwrap_err().to_string(), said);
+        }
+    }
 
     #[test]
     fn a_device_may_bring_its_own_policy() {

@@ -36,7 +36,13 @@ pub fn open(config: &ServeConfig) -> Result<Made, ServeError> {
     config.check()?;
     let device = config.devices.first();
     let device = device.ok_or_else(|| ServeError::Usage("give a device".into()))?;
-    make(config, device, &config.networks, ASKING, None)
+    let made = make(config, device, &config.networks, ASKING, None)?;
+    let note = match &device.kind {
+        // Who asks names the address at the other side: what it may be is told by who serves.
+        DeviceKind::Virtio(virtio) => format!("the other side is {}", virtio.other()),
+        _ => made.note,
+    };
+    Ok(Made { note, ..made })
 }
 
 /// Makes one device with its networks; `place` is its number, from 0. Faults come between it and the capture, so that the
@@ -68,7 +74,7 @@ pub(super) fn make(
         DeviceKind::Xdp(spec) => {
             super::xdp::make(config, spec, &config.policy_of(device), networks)?
         }
-        DeviceKind::Synthetic => synthetic(config, addresses, &pool, place)?,
+        DeviceKind::Synthetic => synthetic(config, networks, addresses, &pool, place)?,
         DeviceKind::Virtio(device) => virtio(device, queues, networks, addresses, &pool)?,
     };
     let pool = made.pool.clone().unwrap_or(pool);
@@ -124,6 +130,7 @@ fn tap(
     // An address that holds on its link alone is in nobody's way.
     let networks: Vec<Network> =
         networks.iter().copied().filter(|it| !it.is_link_local()).collect();
+    let host = theirs(&networks)?;
     networks.iter().try_for_each(|network| free(name, *network))?;
     // Whoever may not set addresses may still own an interface that somebody set up for him.
     let privileged = napkin_os::rights::Right::NetAdmin.held();
@@ -145,7 +152,6 @@ fn tap(
         Some(vlan) => format!("{name}.{vlan}"),
         None => name.clone(),
     };
-    let host: Vec<(IpAddr, u8)> = networks.iter().map(|it| (it.neighbour(), it.prefix)).collect();
     let listed = |separator: &str, each: &dyn Fn(&str) -> String| {
         let texts = host.iter().map(|(ip, prefix)| each(&format!("{ip}/{prefix}")));
         texts.collect::<Vec<_>>().join(separator)
@@ -183,6 +189,29 @@ fn tap(
         peers: None,
         pool: None,
         deferral: None,
+    })
+}
+
+/// The other side's addresses, one in each of our networks, each once.
+fn theirs(networks: &[Network]) -> Result<Vec<(IpAddr, u8)>, ServeError> {
+    let mut theirs = Vec::new();
+    for network in networks {
+        let address = (other_side(*network, networks)?, network.prefix);
+        // Two addresses of ours may be in one network.
+        if !theirs.contains(&address) {
+            theirs.push(address);
+        }
+    }
+    Ok(theirs)
+}
+
+/// The other side's address in one of our networks.
+fn other_side(network: Network, ours: &[Network]) -> Result<IpAddr, ServeError> {
+    network.neighbour(ours).ok_or_else(|| {
+        ServeError::Usage(format!(
+            "every address of the network of {network} is the engine's, and the other side needs one as \
+             well: leave one of --address out, or give a shorter prefix"
+        ))
     })
 }
 
@@ -286,10 +315,10 @@ fn virtio(
     addresses: Addresses,
     pool: &Pool,
 ) -> Result<Made, ServeError> {
+    let theirs = theirs(networks)?;
+    let theirs: Vec<_> = theirs.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
     let Vhost { queues, peers } = device.open(queues, pool)?;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>).collect();
-    let theirs: Vec<_> =
-        networks.iter().map(|it| format!("{}/{}", it.neighbour(), it.prefix)).collect();
     let note = format!("{} may be {}", device.other(), theirs.join(", "));
     let (faults, peers) = (Vec::new(), Some(peers));
     Ok(Made {
@@ -307,6 +336,7 @@ fn virtio(
 
 fn synthetic(
     config: &ServeConfig,
+    networks: &[Network],
     addresses: Addresses,
     pool: &Pool,
     place: usize,
@@ -315,7 +345,7 @@ fn synthetic(
     let Some(ours) = addresses.list().first().copied() else {
         return Err(ServeError::Usage("a device needs an address".into()));
     };
-    let ip = Network { ip: ours.ip, prefix: ours.prefix }.neighbour();
+    let ip = other_side(Network { ip: ours.ip, prefix: ours.prefix }, networks)?;
     let peer = Address { mac: [2, b's', b'y', b'n', 0, place as u8], ip, prefix: ours.prefix };
     let arrivals = match config.rate {
         0 => Arrivals::Silent,

@@ -52,12 +52,19 @@ impl Network {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// The address of the other side: the next one, or the one before where there is none.
-    pub fn neighbour(self) -> IpAddr {
-        let (ours, _) = self.bits();
-        let next = ours.wrapping_add(1);
-        let bits = if self.is_host(next) { next } else { ours.wrapping_sub(1) };
-        self.with(bits).unwrap_or(self.ip)
+    /// The address of the other side: the next one of the network that a host can have and that is none of
+    /// `ours`, or the nearest before where there is none; `None` if all of them are ours.
+    pub fn neighbour(self, ours: &[Network]) -> Option<IpAddr> {
+        let (own, _) = self.bits();
+        let free = |bits: u128| {
+            let ip = self.with(bits).filter(|_| self.is_host(bits))?;
+            let taken = ip == self.ip || ours.iter().any(|it| it.ip == ip);
+            (!taken).then_some(ip)
+        };
+        // More steps than there are addresses of ours: a free one in this direction is among them.
+        let steps = 1..=ours.len() as u128 + 1;
+        let next = steps.clone().map(|step| own.wrapping_add(step));
+        next.chain(steps.map(|step| own.wrapping_sub(step))).find_map(free)
     }
 
     /// The same address in the network that comes `places` later; `None` beyond the last one. A link-local
@@ -129,7 +136,24 @@ mod tests {
             ("fd00::1/64", "fd00::2"),
             ("fd00::2/126", "fd00::1"),
         ] {
-            assert_eq!(network(ours).neighbour(), theirs.parse::<IpAddr>().unwrap(), "{ours}");
+            let theirs: IpAddr = theirs.parse().unwrap();
+            assert_eq!(network(ours).neighbour(&[]), Some(theirs), "{ours}");
+        }
+    }
+
+    #[test]
+    fn the_other_side_has_none_of_our_addresses() {
+        for (ours, theirs) in [
+            (&["10.99.0.1/24", "10.99.0.2/24"][..], Some("10.99.0.3")),
+            (&["10.99.0.253/24", "10.99.0.254/24"], Some("10.99.0.252")),
+            (&["10.99.0.1/24", "10.99.0.3/24", "10.98.0.2/24"], Some("10.99.0.2")),
+            (&["fd00::1/64", "fd00::2/64", "fd00::3/64"], Some("fd00::4")),
+            (&["10.0.0.1/30", "10.0.0.2/30"], None),
+            (&["fd00::1/126", "fd00::2/126"], None),
+        ] {
+            let all: Vec<Network> = ours.iter().map(|text| network(text)).collect();
+            let neighbour = all[0].neighbour(&all).map(|ip| ip.to_string());
+            assert_eq!(neighbour.as_deref(), theirs, "{ours:?}");
         }
     }
 

@@ -1,13 +1,17 @@
 //! The programs' sockets.
 
+use napkin_policy::Policy;
+
 use super::{ids, listed};
 use crate::doctor::{Facts, Finding, Mend, SocketKind};
 
 /// A socket learns its instance's id from the packets that come in for it. Without, neither epoll
-/// nor a receive call knows what to poll.
+/// nor a receive call knows what to poll. On a veth it tells as well that packets go past NAPI, where nothing
+/// that is set on an instance acts on them.
 pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
     let polls = facts.application_polls() || facts.policy.application.socket_busy_polls();
-    if facts.device.napis.is_empty() || !polls {
+    let may_pass_by = is_veth(facts) && facts.policy.instance != Policy::BASE.instance;
+    if facts.device.napis.is_empty() || !(polls || may_pass_by) {
         return vec![];
     }
     let mut findings = Vec::new();
@@ -21,7 +25,8 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
         let streams = || served.iter().filter(|socket| socket.kind == SocketKind::Stream);
         let without: Vec<_> = streams().filter(|socket| socket.napi_id == 0).collect();
         let with = served.iter().filter(|socket| socket.napi_id != 0).count();
-        findings.push(if !without.is_empty() {
+        // Who polls needs each of them to know it; elsewhere one may be another device's.
+        findings.push(if !without.is_empty() && (polls || with == 0) {
             let seen = format!(
                 "SO_INCOMING_NAPI_ID is 0 on {} of {} connections (descriptors {})",
                 without.len(),
@@ -29,13 +34,12 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
                 listed(without.iter().map(|socket| socket.fd))
             );
             let (why, mend) = without_id(facts);
-            Finding::fault(
-                format!(
-                    "{name}: sockets do not know their instance, and are never busy polled: {why}"
-                ),
-                seen,
-                mend,
-            )
+            let what = if polls {
+                "sockets do not know their instance, and are never busy polled"
+            } else {
+                "its connections' packets pass no instance, and what is set there does nothing"
+            };
+            Finding::fault(format!("{name}: {what}: {why}"), seen, mend)
         } else if with == 0 {
             Finding::unknown(
                 format!("{name}: whether its sockets know their instance"),
@@ -52,9 +56,13 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+fn is_veth(facts: &Facts) -> bool {
+    facts.device.driver.as_deref() == Some("veth")
+}
+
 /// Why a device's sockets have no id, and what gives them one.
 fn without_id(facts: &Facts) -> (&'static str, Option<Mend>) {
-    if facts.device.driver.as_deref() == Some("veth") {
+    if is_veth(facts) {
         // veth hands locally made large packets over without NAPI.
         return (
             "the other end of the veth sends large packets past NAPI",

@@ -25,6 +25,29 @@ fn the_other_end_of_a_veth_is_named() {
 }
 
 #[test]
+fn packets_past_a_veth_s_napi_are_named_whatever_is_set_there() {
+    let past = |policy: &str| {
+        let mut facts = sound(policy);
+        facts.device.driver = Some("veth".into());
+        sockets(&mut facts).iter_mut().for_each(|socket| socket.napi_id = 0);
+        facts
+    };
+    let found =
+        |facts: &Facts| examine(facts).findings.into_iter().find(|it| it.check == "napi-id");
+    for policy in ["defer20", "threaded"] {
+        let found = found(&past(policy)).expect(policy);
+        assert_eq!(found.status, Status::Fault, "{policy}");
+        assert!(found.what.contains("packets pass no instance"), "{policy}: {}", found.what);
+        assert!(found.command().is_some_and(|it| it.contains("tso off gso off")), "{policy}");
+    }
+    assert_eq!(found(&past("base")), None, "nothing is set that could do anything");
+    // One that came by an instance: the others may be another device's.
+    let mut some = past("defer20");
+    sockets(&mut some)[0].napi_id = 513;
+    assert_eq!(found(&some).map(|it| it.status), Some(Status::Ok));
+}
+
+#[test]
 fn connections_over_loopback_are_not_the_device_s() {
     let local = broken("suspend20", |it| {
         let loopback = Socket {
