@@ -22,6 +22,9 @@ use super::talk::{Common, Phase, Talk};
 /// Requests that may fall due where a window begins or ends: what was due before belongs to the
 /// window before, however late this thread is, but nobody shall wait for ever.
 const CATCH_UP: usize = 1 << 20;
+/// A request that was due so long before a window's end, in nanoseconds, and was not looked at until then was held
+/// back by this thread; a shorter time is from one look to the next.
+const LAG: u64 = 1_000_000;
 
 /// The random numbers of one connection.
 #[derive(Debug, Clone)]
@@ -319,13 +322,15 @@ impl Asking {
         Box::new(self.tally.clone())
     }
 
-    /// Whether all that was due at a time was taken.
+    /// Whether all that was due at a time was taken. What waits then, or was given up, for no other reason than that
+    /// nobody had looked is counted as this side's.
     fn catch_up(&mut self, time: u64, mut send: impl FnMut(usize)) -> bool {
         for _ in 0..CATCH_UP {
+            let lags = self.next_due().saturating_add(LAG) <= time;
             match self.take_due(time) {
                 Due::Nothing => return true,
                 Due::Send(place) => send(place),
-                Due::Late => {}
+                Due::Late => self.tally.counts.late_here += u64::from(lags),
             }
         }
         false
@@ -333,154 +338,4 @@ impl Asking {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Load;
-    use crate::talk::Request;
-
-    fn asking(config: Config) -> Asking {
-        let streams = Streams::of(config.seed, config.connections);
-        Asking::new(Arc::new(Common::new(config)), streams)
-    }
-
-    fn config() -> Config {
-        Config { connections: 3, records: 1_000, ..Config::new(([127, 0, 0, 1], 1).into()) }
-    }
-
-    #[test]
-    fn a_connection_s_requests_are_its_own_and_the_seed_s() {
-        let asked = |seed, number: usize| {
-            let mut asking = asking(Config { seed, ..config() });
-            let mut ask = || {
-                asking.ask(number, 5);
-                let Request { record, set, intended, .. } = asking.talks[number].request;
-                (record, set, intended)
-            };
-            (0..20_000).map(|_| ask()).collect::<Vec<_>>()
-        };
-        let first = asked(1, 0);
-        assert_eq!(first, asked(1, 0));
-        assert!(first != asked(1, 1) && first != asked(2, 0));
-        let sets = first.iter().filter(|(_, set, _)| *set).count();
-        assert!((500..700).contains(&sets), "3 % of 20000: {sets}");
-        assert!(first.iter().all(|(record, _, intended)| *record < 1_000 && *intended == 5));
-    }
-
-    #[test]
-    fn without_a_schedule_an_answer_is_followed_by_the_next_request() {
-        let mut asking = asking(Config { asks: Asks::Echo(3), ..config() });
-        asking.begin(0);
-        let mut request = Vec::new();
-        assert!(asking.put(1, &mut request));
-        assert_eq!((request.len(), asking.phase(1)), (3, Phase::Sending(0)));
-        assert_eq!(asking.read(1, b"abc"), Err(Trouble::NotAsked), "it is not sent yet");
-        assert!(asking.sent(1, 2, 3), "the socket is full");
-        assert_eq!(asking.phase(1), Phase::Sending(2));
-        assert!(asking.put(1, &mut request) && request.len() == 1);
-        assert!(!asking.sent(1, 1, 1) && asking.phase(1) == Phase::Waiting);
-        assert_eq!(asking.read(1, b"ab"), Ok(false), "it comes in two pieces");
-        assert_eq!(asking.read(1, b"c"), Ok(true));
-        assert_eq!((asking.tally.latency.count(), asking.phase(1)), (1, Phase::Sending(0)));
-        asking.sent(1, 3, 3);
-        assert_eq!(asking.read(1, b"abcd"), Err(Trouble::NotAsked), "more than was asked for");
-    }
-
-    #[test]
-    fn a_fill_sets_each_record_once_whichever_connection_is_slow() {
-        let config = Config { asks: Asks::Fill, connections: 2, records: 5, ..config() };
-        let mut asking = asking(config);
-        asking.begin(0);
-        let (mut request, mut asked) = (Vec::new(), Vec::new());
-        for place in [1, 0] {
-            while asking.put(place, &mut request) {
-                assert!(request.starts_with(b"set "));
-                asked.push(asking.talks[place].request.record);
-                asking.sent(place, request.len(), request.len());
-                let more = asking.read(place, b"STORED\r\n").expect("an answer");
-                assert_eq!(more, asking.phase(place) == Phase::Sending(0));
-            }
-        }
-        assert_eq!(asked, [1, 2, 3, 4, 0]);
-        assert_eq!((asking.tally.counts.sets, asking.busy, asking.patience()), (5, 0, u64::MAX));
-    }
-
-    #[test]
-    fn what_is_on_its_way_where_a_window_begins_is_told() {
-        let mut asking = asking(Config { asks: Asks::Echo(1), ..config() });
-        asking.begin(0);
-        asking.begin_window(|_| {});
-        for place in 0..2 {
-            asking.sent(place, 1, 1);
-            assert_eq!(asking.read(place, b"."), Ok(true));
-        }
-        let counts = asking.end_window(|_| {}).counts;
-        assert_eq!((counts.carried, counts.outstanding), (3, 3));
-    }
-
-    #[test]
-    fn what_falls_due_on_a_busy_connection_waits_there_and_is_charged() {
-        let load = Load::Open { per_second: 1e6 };
-        let mut asking = asking(Config { asks: Asks::Echo(1), connections: 1, load, ..config() });
-        asking.begin(0);
-        // Some microseconds' worth.
-        let time = 20_000;
-        assert_eq!(asking.take_due(time), Due::Send(0));
-        while asking.take_due(time) == Due::Late {}
-        assert!(asking.next_due() > time);
-        let late = asking.tally.counts.late;
-        assert!(late > 0 && asking.tally.counts.due == late + 1);
-        for left in (0..late).rev() {
-            asking.sent(0, 1, 1);
-            assert_eq!(asking.read(0, b"."), Ok(true));
-            assert_eq!(asking.backlog.len(), left);
-        }
-        asking.sent(0, 1, 1);
-        assert_eq!(asking.read(0, b"."), Ok(false), "nothing is owed any more");
-        assert_eq!(asking.tally.latency.count(), late + 1);
-    }
-
-    #[test]
-    fn a_disk_is_greeted_first_and_again_on_a_connection_that_was_made_again() {
-        let disk = crate::Disk { bytes: 100_000, within: 1_000_000 };
-        let config = Config { asks: Asks::Disk(disk), connections: 1, update: 1.0, ..config() };
-        let mut asking = asking(config);
-        let send = |asking: &mut Asking| {
-            let (mut all, mut piece) = (0, Vec::new());
-            while asking.put(0, &mut piece) {
-                all += piece.len();
-                assert!(!asking.sent(0, piece.len(), piece.len()));
-            }
-            all
-        };
-        let greeting = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &1_000_000u64.to_be_bytes(), &[0, 3]];
-        let greeting = greeting.concat();
-        // The server may speak first.
-        assert_eq!(asking.read(0, &greeting[..18]), Ok(false));
-        assert_eq!((send(&mut asking), asking.phase(0)), (20, Phase::Waiting));
-        assert_eq!(asking.read(0, &greeting[18..]), Ok(false), "nothing is asked yet");
-        assert_eq!(asking.phase(0), Phase::Free);
-        asking.begin(0);
-        assert_eq!(send(&mut asking), 28 + 100_000, "in pieces");
-        let reply = b"\x67\x44\x66\x98\0\0\0\0napkin..";
-        assert_eq!(asking.read(0, reply), Ok(true));
-        asking.lost(0, Trouble::Closed);
-        assert!(asking.made_again(0));
-        assert_eq!(send(&mut asking), 20);
-        let tally = asking.end_window(|_| {});
-        assert_eq!((tally.latency.count(), tally.counts.sets, tally.counts.gets), (1, 1, 0));
-    }
-
-    #[test]
-    fn a_lost_connection_takes_its_request_along_and_goes_on_when_it_is_made_again() {
-        let mut asking = asking(Config { asks: Asks::Echo(1), connections: 1, ..config() });
-        asking.begin(0);
-        asking.sent(0, 1, 1);
-        asking.lost(0, Trouble::Closed);
-        assert_eq!(asking.phase(0), Phase::Connecting);
-        assert_eq!(asking.read(0, b"."), Err(Trouble::NotAsked));
-        assert!(asking.made_again(0), "it asks again");
-        let tally = asking.end_window(|_| {});
-        assert_eq!((tally.counts.reconnects, tally.counts.outstanding), (1, 1));
-        assert_eq!(tally.latency.count(), 0);
-    }
-}
+mod tests;

@@ -153,9 +153,15 @@ impl EmbeddedWorker {
         let frames = Vec::with_capacity(BATCH);
         let flows = Vec::with_capacity(here);
         let mut worker = EmbeddedWorker { commands, wake, queue, input, tcp, lines, flows, frames };
-        worker.reach(&stack, server)?;
-        worker.open(here, server)?;
-        Ok(worker)
+        let made = worker.reach(&stack, server).and_then(|()| worker.open(here, server));
+        match made {
+            Ok(()) => Ok(worker),
+            Err(error) => {
+                // Those that were made until then.
+                worker.part();
+                Err(error)
+            }
+        }
     }
 
     /// Learns the server's Ethernet address.
@@ -227,8 +233,14 @@ impl EmbeddedWorker {
         self.tcp.step(now, BATCH, &mut self.lines) > 0 || came
     }
 
-    /// Waits for the word to go, and runs until it is told to stop.
+    /// Waits for the word to go, and runs until it is told to stop. No connection outlives it, however it ends.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
+        let ran = self.ask();
+        self.part();
+        ran
+    }
+
+    fn ask(&mut self) -> Result<(), ClientError> {
         let Some(start) = Command::go(&self.commands) else { return Ok(()) };
         self.lines.asking.begin(start);
         let asks = |place: &usize| self.lines.asking.phase(*place) == Phase::Sending(0);
@@ -253,7 +265,6 @@ impl EmbeddedWorker {
                 self.rest(self.lines.asking.next_due().min(self.lines.asking.patience()));
             }
         }
-        self.part();
         Ok(())
     }
 

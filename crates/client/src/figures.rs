@@ -87,6 +87,8 @@ pub(super) struct Counts {
     /// Requests that fell due.
     pub(super) due: u64,
     pub(super) late: u64,
+    /// Late ones that only a window's end has found, long after their time.
+    pub(super) late_here: u64,
     pub(super) abandoned: u64,
     pub(super) gets: u64,
     pub(super) sets: u64,
@@ -190,6 +192,11 @@ pub struct ClientFigures {
     pub due: u64,
     /// Requests that fell due while their connection waited for an answer. They are charged for it.
     pub late: u64,
+    /// Those of them that the client itself had not looked at when the window ended, though they were due more than
+    /// a millisecond before: whether their connection waited for an answer by then nobody knows. They are among
+    /// `abandoned` and `backlog`.
+    #[serde(default)]
+    pub late_here: u64,
     /// Late requests that found a full backlog, and were never sent: where there are any, the
     /// latencies are too low.
     pub abandoned: u64,
@@ -256,6 +263,7 @@ impl ClientFigures {
             saturated: latency.saturated(),
             due,
             late: sum(|counts| counts.late),
+            late_here: sum(|counts| counts.late_here),
             abandoned: sum(|counts| counts.abandoned),
             backlog: sum(|counts| counts.backlog),
             outstanding: sum(|counts| counts.outstanding),

@@ -190,7 +190,7 @@ fn a_port_without_a_server_a_server_without_words_and_one_that_closes_have_their
     assert!(matches!(error, ClientError::Connect { number: 1, .. }), "{error}");
     server.stop();
 
-    let (_server, host) = Server::start(Manner::SaysNothing);
+    let (server, host) = Server::start(Manner::SaysNothing);
     let short = Duration::from_millis(300);
     let mut client = Client::embedded(&Config { answer_timeout: short, ..config(PORT) }, host)
         .expect("it connects");
@@ -199,14 +199,16 @@ fn a_port_without_a_server_a_server_without_words_and_one_that_closes_have_their
     }
     let error = client.end_window().expect_err("it has ended");
     assert!(matches!(error, ClientError::Silent { outstanding: 50, .. }), "{error}");
+    assert_eq!(server.stop(), (50, 0), "one that gives up resets them, too");
 
-    let (_server, host) = Server::start(Manner::Closes);
+    let (server, host) = Server::start(Manner::Closes);
     let mut client = Client::embedded(&config(PORT), host).expect("it connects");
     while client.is_running() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let error = client.end_window().expect_err("it has ended");
     assert!(matches!(error, ClientError::Unstable { last: "closed", .. }), "{error}");
+    assert_eq!(server.stop(), (50, 0));
 }
 
 #[test]

@@ -15,7 +15,12 @@ use napkin_os::signals::Signals;
 use crate::error::CompareError;
 use crate::guard::{Bound, Condition, Guard, Reference};
 use crate::monitor::{ON, SliceMonitor, TICK, off};
-use crate::service::{Service, napi_ids, netns, probe};
+use crate::service::{Service, follow, napi_ids, netns, probe};
+use crate::silence::Answered;
+
+/// What is told, once, of a stop that comes while a policy is in force that nobody else watches and puts back.
+pub const NOT_STOPPED: &str = "a stop (Ctrl-Z) is not followed, for nobody would watch the policy that is in force; \
+                               Ctrl-C puts it back";
 
 /// How long it is looked at what is there before the change.
 const FIRST: Duration = Duration::from_secs(2);
@@ -23,6 +28,8 @@ const FIRST: Duration = Duration::from_secs(2);
 const OFF: Duration = Duration::from_millis(400);
 /// What a change itself does to the requests under way is not held against the policy.
 const CHANGE: Duration = Duration::from_millis(100);
+/// How often the device is looked at for instances that were made anew.
+const FOLLOW: Duration = Duration::from_secs(1);
 
 /// How it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +47,8 @@ pub enum End {
 pub struct Canary {
     guard: Guard,
     probe: Option<Probe>,
+    ifname: String,
+    /// The ids of the device's instances, also of those that it had before.
     napi_ids: Vec<u32>,
     /// Whether requests that came through no instance count.
     others: bool,
@@ -57,11 +66,15 @@ impl Canary {
     /// meanwhile is left to [`Canary::watch`].
     pub fn begin(guard: Guard, ifname: &str, pid: Option<i32>) -> Result<Canary, CompareError> {
         let device = device::read(&mut Netdev::open()?, ifname)?;
-        let napi_ids = napi_ids(&device);
-        let reference = Reference::default();
-        let others = pid.is_some();
-        let mut canary =
-            Canary { guard, probe: None, napi_ids, others, reference, not_timed: None };
+        let mut canary = Canary {
+            guard,
+            probe: None,
+            ifname: ifname.to_owned(),
+            napi_ids: napi_ids(&device),
+            others: pid.is_some(),
+            reference: Reference::default(),
+            not_timed: None,
+        };
         if matches!(canary.guard, Guard::Command(_)) {
             return Ok(canary);
         }
@@ -88,15 +101,28 @@ impl Canary {
         let (began, before) = (Instant::now(), probe.read(&canary.napi_ids)?);
         std::thread::sleep(FIRST);
         let reading = probe.read(&canary.napi_ids)?.since(&before);
-        let answers_per_s = reading.answers().unwrap_or(0.0) / began.elapsed().as_secs_f64();
-        canary.reference = Reference { whole: whole(&reading, canary.others), answers_per_s };
+        let seconds = began.elapsed().as_secs_f64();
+        let [device_per_s, others_per_s] = Answered::of(&reading).rates(seconds);
+        canary.reference = Reference {
+            whole: whole(&reading, canary.others),
+            answers_per_s: reading.answers().unwrap_or(0.0) / seconds,
+            device_per_s,
+            others_per_s,
+            ..Reference::default()
+        };
         canary.probe = Some(probe);
         if canary.guard.lacks(&canary.reference) {
             return Err(CompareError::Usage(format!(
                 "{}: no request came through {ifname} and was answered in {} s before the change, so there \
-                 is nothing to compare with: give a time or a rate, as in 'p99<500us', or a command",
+                 is nothing to compare with: give a time, as in 'p99<500us', or a command",
                 canary.guard,
                 FIRST.as_secs()
+            )));
+        }
+        if let Some(why) = canary.guard.too_few(&canary.reference) {
+            return Err(CompareError::Usage(format!(
+                "{}: {why}: give a lower percentile, or a time, as in 'p99<500us'",
+                canary.guard
             )));
         }
         Ok(canary)
@@ -115,7 +141,9 @@ impl Canary {
     }
 
     /// Watches what is in force now, `policy` by name, until the time is up, a signal comes, or the guard breaks;
-    /// `harm` says what else has been seen of it that breaks it.
+    /// `harm` says what else has been seen of it that breaks it. A command of the guard that is under way when the time
+    /// is up is waited for, at most for as long as one may take (10 s). Of `signals`, those of
+    /// [`Signals::block_ends_and_stop`], a stop ends nothing: `tell` is told so, once.
     ///
     /// # Errors
     /// If the kernel does not answer, or the guard's command cannot be run.
@@ -125,16 +153,27 @@ impl Canary {
         signals: &Signals,
         limit: Duration,
         harm: &dyn Fn() -> Option<String>,
+        tell: &mut dyn FnMut(&str),
     ) -> Result<End, CompareError> {
         let began = Instant::now();
         let off = off(self.reference.answers_per_s).min(OFF);
-        let (napi_ids, others) = (self.napi_ids.clone(), self.others);
-        let mut monitor = SliceMonitor::new(Some(&self.guard), &self.reference);
+        let others = self.others;
+        let (mut followed, mut told) = (began, false);
+        let reference = &self.reference;
+        let mut monitor = SliceMonitor::new(Some(&self.guard), reference, reference, true);
         loop {
-            if let Some(probe) = &mut self.probe
-                && began.elapsed() >= CHANGE
-            {
-                monitor.look(probe, &napi_ids, off)?;
+            if let Some(probe) = &mut self.probe {
+                if followed.elapsed() >= FOLLOW {
+                    followed = Instant::now();
+                    let mut netdev = Netdev::open()?;
+                    // One that cannot be looked at now may be there again.
+                    if let Ok(device) = device::read(&mut netdev, &self.ifname) {
+                        follow(probe, &mut self.napi_ids, &device)?;
+                    }
+                }
+                if began.elapsed() >= CHANGE {
+                    monitor.look(probe, &self.napi_ids, off)?;
+                }
             }
             let broken = monitor.broken(policy, 0, signals, |it| whole(it, others));
             let broken = broken.map_err(|error| CompareError::System {
@@ -145,12 +184,19 @@ impl Canary {
                 return Ok(End::Broken(why));
             }
             let left = limit.saturating_sub(began.elapsed());
-            if left.is_zero() {
+            // What its command says of the end is not known before that ends.
+            if left.is_zero() && !monitor.waits_for_command() {
                 return Ok(End::Held);
             }
             let tick = if off.is_zero() { TICK } else { ON / 2 };
-            if let Some(came) = signals.wait(left.min(tick)) {
-                return Ok(End::Signal(came.signal));
+            match signals.wait(if left.is_zero() { tick } else { left.min(tick) }) {
+                Some(came) if came.signal == Signals::STOP => {
+                    if !std::mem::replace(&mut told, true) {
+                        tell(NOT_STOPPED);
+                    }
+                }
+                Some(came) => return Ok(End::Signal(came.signal)),
+                None => {}
             }
         }
     }

@@ -117,3 +117,41 @@ pub enum CompareError {
         why: String,
     },
 }
+
+impl CompareError {
+    /// The same where not everything could be put back: what is left, with its cause and with what to do about it.
+    pub(crate) fn and_left(self, left: CompareError) -> CompareError {
+        let CompareError::Left { why } = left else { return left };
+        // These say that all was put back.
+        let cause = match self {
+            CompareError::ServiceEnded { service } => format!("{service} has ended"),
+            CompareError::DeviceGone { ifname } => format!("{ifname} is gone"),
+            CompareError::Measure { command, what } => format!("--measure {command:?} {what}"),
+            other => other.to_string(),
+        };
+        CompareError::Left { why: format!("{cause}; {why}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_told_whatever_ended_it() {
+        let left = || CompareError::Left { why: "eth0: refused".into() };
+        let gone = CompareError::DeviceGone { ifname: "eth0".into() };
+        let told = gone.and_left(left()).to_string();
+        assert_eq!(
+            told,
+            "not everything was put back (eth0 is gone; eth0: refused): napkin diff says what, napkin restore tries \
+             again"
+        );
+        let ended = CompareError::ServiceEnded { service: "memcached[812]".into() };
+        let told = ended.and_left(left()).to_string();
+        assert!(told.contains("(memcached[812] has ended; eth0: refused)"), "{told}");
+        let usage = CompareError::Usage("it makes no sense".into());
+        let told = usage.and_left(left()).to_string();
+        assert!(told.contains("(it makes no sense; eth0: refused)"), "{told}");
+    }
+}

@@ -3,10 +3,12 @@
 //! A condition is looked at every tenth of a second, over the second before. It is broken when more
 //! requests are beyond its limit than chance explains: of n that were timed, p99 allows n / 100 and three
 //! deviations of that, and less than three never break it. So few requests are enough for what is far off,
-//! and many are needed for what is near.
+//! and many are needed for what is near. What times of the reference are compared with is a percentile of its own
+//! requests, ten of which must lie beyond it.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use napkin_kernel::count::latency::Histogram;
 use napkin_policy::Time;
@@ -117,6 +119,27 @@ impl Guard {
         );
         relative && reference.whole.count() == 0
     }
+
+    /// That the reference's requests do not tell the percentile that it is times of, if they do not: of a handful it is
+    /// whatever the slowest happened to take.
+    pub(crate) fn too_few(&self, reference: &Reference) -> Option<String> {
+        let Guard::Condition(Condition::Latency(part, Bound::Times(_))) = *self else {
+            return None;
+        };
+        let whole = &reference.whole;
+        whole.known_quantile(part).is_none().then(|| {
+            format!(
+                "{} requests before the change do not tell a {}, beyond which ten must lie",
+                whole.count(),
+                percentile(part)
+            )
+        })
+    }
+}
+
+/// A percentile's name, as `p99.9`.
+fn percentile(part: f64) -> String {
+    format!("p{}", (part * 1e6).round() / 1e4)
 }
 
 /// What the reference was like.
@@ -124,6 +147,12 @@ impl Guard {
 pub(crate) struct Reference {
     pub(crate) whole: Histogram,
     pub(crate) answers_per_s: f64,
+    /// Answers a second to requests that came through the device's instances, and to all others; both 0 where that is
+    /// not known.
+    pub(crate) device_per_s: f64,
+    pub(crate) others_per_s: f64,
+    /// How long it may say nothing at the least: under a measure's load also for as long as it did then.
+    pub(crate) patience: Duration,
 }
 
 impl Condition {
@@ -139,7 +168,7 @@ impl Condition {
             Condition::Latency(part, bound) => {
                 let limit = match bound {
                     Bound::Absolute(ns) => ns,
-                    Bound::Times(times) => times * reference.whole.quantile(part)?,
+                    Bound::Times(times) => times * reference.whole.known_quantile(part)?,
                 };
                 let (count, beyond) = (whole.count() as f64, whole.above(limit) as f64);
                 let allowed = count * (1.0 - part);
@@ -176,8 +205,7 @@ impl fmt::Display for Guard {
             Guard::Command(command) => f.write_str(command),
             Guard::Condition(Condition::Rate(limit)) => write!(f, "rate>{}", bound(limit, false)),
             Guard::Condition(Condition::Latency(part, limit)) => {
-                let percent = (part * 1e6).round() / 1e4;
-                write!(f, "p{percent}<{}", bound(limit, true))
+                write!(f, "{}<{}", percentile(*part), bound(limit, true))
             }
         }
     }
@@ -229,6 +257,19 @@ mod tests {
         };
         assert!(lacks("p99<2x") && lacks("rate>0.9x"));
         assert!(!lacks("p99<500us") && !lacks("rate>5000") && !lacks("./healthy"));
+    }
+
+    #[test]
+    fn a_percentile_that_the_reference_does_not_tell_is_none_to_compare_with() {
+        let too_few = |text: &str| {
+            let guard: Guard = text.parse().expect(text);
+            guard.too_few(&Reference::default())
+        };
+        let why = "0 requests before the change do not tell a p99.9, beyond which ten must lie";
+        assert_eq!(too_few("p99.9<2x").as_deref(), Some(why));
+        for other in ["p99<500us", "rate>0.9x", "rate>5000", "./healthy"] {
+            assert_eq!(too_few(other), None);
+        }
     }
 
     #[test]

@@ -25,11 +25,12 @@ mod page;
 mod report;
 mod run;
 mod service;
+mod silence;
 mod table;
 pub mod verdict;
 mod window;
 
-pub use canary::{Canary, End};
+pub use canary::{Canary, End, NOT_STOPPED};
 pub use command::Measure;
 pub use error::CompareError;
 pub use guard::{Condition, Guard, GuardError};

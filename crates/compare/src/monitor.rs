@@ -13,16 +13,12 @@ use napkin_os::signals::Signals;
 
 use crate::command::{Outcome, Running};
 use crate::guard::{Guard, Reference};
+use crate::silence::{Answered, Silence};
 
 /// How often the service is looked at.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// How far back a guard looks.
 const BACK: Duration = Duration::from_secs(1);
-/// A service that answers nothing for so long, though it answered [`ENOUGH`] in that time under the
-/// reference, is not left so.
-const SILENCE: Duration = Duration::from_millis(500);
-/// How many answers must be missing.
-const ENOUGH: f64 = 20.0;
 /// Requests a second to be timed on average: more of them cost the service more, and tell little more.
 const TIMED: f64 = 10_000.0;
 /// How long requests are timed at a time where there are more.
@@ -58,12 +54,19 @@ pub(crate) struct SliceMonitor<'a> {
     /// Answers and seconds of the turns before.
     turns: VecDeque<(f64, f64)>,
     turn: Turn,
+    silence: Silence<'a>,
     command: GuardCommand,
 }
 
 impl<'a> SliceMonitor<'a> {
-    /// With the programs at work.
-    pub(crate) fn new(guard: Option<&'a Guard>, reference: &'a Reference) -> SliceMonitor<'a> {
+    /// With the programs at work. Guards compare with `reference`; a service that is `asked` as it was in `due` is
+    /// not to be silent.
+    pub(crate) fn new(
+        guard: Option<&'a Guard>,
+        reference: &'a Reference,
+        due: &'a Reference,
+        asked: bool,
+    ) -> SliceMonitor<'a> {
         let now = Instant::now();
         SliceMonitor {
             guard,
@@ -71,7 +74,8 @@ impl<'a> SliceMonitor<'a> {
             recent: VecDeque::new(),
             turns: VecDeque::new(),
             turn: Turn { timed: true, since: now, on: Duration::ZERO },
-            command: GuardCommand { running: None, due: now },
+            silence: Silence::new(due, asked),
+            command: GuardCommand { running: None, due: now, last: false },
         }
     }
 
@@ -84,13 +88,16 @@ impl<'a> SliceMonitor<'a> {
     ) -> Result<(), CountError> {
         let now = Instant::now();
         if self.turn.timed {
-            self.recent.push_back((now, probe.read(napi_ids)?));
+            let reading = probe.read(napi_ids)?;
+            self.silence.took(now, Answered::of(&reading));
+            self.recent.push_back((now, reading));
             while self.recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
                 self.recent.pop_front();
             }
         }
         let answered = self.recent.front().zip(self.recent.back());
         let answered = answered.is_some_and(|(then, now)| now.1.sends > then.1.sends);
+        let answered = answered && !self.silence.suspects();
         let passed = now - self.turn.since;
         // A service that says nothing is watched until it does, or is not left so.
         if !off.is_zero() && self.turn.timed && passed >= ON && answered {
@@ -98,6 +105,7 @@ impl<'a> SliceMonitor<'a> {
         } else if !self.turn.timed && passed >= off {
             self.turns.extend(self.answered());
             self.recent.clear();
+            self.silence.pause();
             if self.turns.len() > TURNS {
                 self.turns.pop_front();
             }
@@ -131,6 +139,22 @@ impl<'a> SliceMonitor<'a> {
         self.turn.seconds()
     }
 
+    /// From now on the service is asked as it was under the reference, or not any more.
+    pub(crate) fn asked(&mut self, asked: bool) {
+        self.silence.asked(asked);
+    }
+
+    /// The longest time that the service said nothing though it was asked.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        self.silence.longest()
+    }
+
+    /// Begins no command of the guard any more. Whether one is under way, which may say yet that the guard broke.
+    pub(crate) fn waits_for_command(&mut self) -> bool {
+        self.command.last = true;
+        self.command.running.is_some()
+    }
+
     /// Why the last second is none to go on with. `which` is the policy and `round` its turn, for a command;
     /// `whole` takes the requests that count out of a reading.
     pub(crate) fn broken(
@@ -140,7 +164,7 @@ impl<'a> SliceMonitor<'a> {
         signals: &Signals,
         whole: impl Fn(&Reading) -> Histogram,
     ) -> io::Result<Option<String>> {
-        if let Some(why) = self.figures(whole) {
+        if let Some(why) = self.silence.broken().or_else(|| self.figures(whole)) {
             return Ok(Some(why));
         }
         match self.guard {
@@ -156,16 +180,6 @@ impl<'a> SliceMonitor<'a> {
             return None;
         }
         let since = now.since(then);
-        let quiet = self.recent.iter().rev().take_while(|(_, it)| it.sends == now.sends).last()?;
-        let silent = *last - quiet.0;
-        let due = self.reference.answers_per_s * silent.as_secs_f64();
-        if silent >= SILENCE && due >= ENOUGH {
-            return Some(format!(
-                "nothing was answered for {:.1} s, {:.0} a second before",
-                silent.as_secs_f64(),
-                self.reference.answers_per_s
-            ));
-        }
         let Some(Guard::Condition(condition)) = self.guard else { return None };
         let broken = condition.broken(&whole(&since), self.rate(), self.reference);
         broken.map(|why| format!("{}: {why}", Guard::Condition(*condition)))
@@ -207,6 +221,8 @@ impl Turn {
 struct GuardCommand {
     running: Option<Running>,
     due: Instant,
+    /// The one that runs is the last.
+    last: bool,
 }
 
 impl GuardCommand {
@@ -219,7 +235,7 @@ impl GuardCommand {
         signals: &Signals,
     ) -> io::Result<Option<String>> {
         let Some(running) = &mut self.running else {
-            if Instant::now() >= self.due {
+            if !self.last && Instant::now() >= self.due {
                 self.running = Some(Running::start(command, which, round, GUARD_LIMIT, signals)?);
             }
             return Ok(None);
@@ -234,5 +250,39 @@ impl GuardCommand {
             Outcome::Ended { status, .. } if status.success() => None,
             Outcome::Ended { status, .. } => Some(format!("{command:?} failed ({status})")),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_is_under_way_in_the_end_is_waited_for_and_none_is_begun_any_more() {
+        let signals = Signals::block_ends().expect("they can be blocked");
+        let reference = Reference::default();
+        let whole = |_: &Reading| Histogram::default();
+        for (command, breaks) in [("sleep 0.1; false", true), ("sleep 0.1", false)] {
+            let guard = Guard::Command(command.into());
+            let mut monitor = SliceMonitor::new(Some(&guard), &reference, &reference, true);
+            let mut look = || monitor.broken("base", 0, &signals, whole).expect("it can be run");
+            assert_eq!(look(), None);
+            assert!(monitor.waits_for_command());
+            let mut broken = None;
+            while broken.is_none() && monitor.waits_for_command() {
+                std::thread::sleep(Duration::from_millis(1));
+                broken = monitor.broken("base", 0, &signals, whole).expect("it can be run");
+            }
+            assert_eq!(broken.is_some(), breaks, "{broken:?}");
+            std::thread::sleep(GUARD_EVERY);
+            let after = monitor.broken("base", 0, &signals, whole).expect("it can be run");
+            assert!(after.is_none() && !monitor.waits_for_command());
+        }
+    }
+
+    #[test]
+    fn requests_are_timed_in_turns_where_many_come_and_the_longest_rest_is_bounded() {
+        assert_eq!([0.0, TIMED].map(off), [Duration::ZERO; 2]);
+        assert_eq!([TIMED + 1.0, f64::INFINITY].map(off), OFF);
     }
 }

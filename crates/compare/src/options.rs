@@ -6,7 +6,7 @@ use napkin_policy::Policy;
 
 use crate::command::Measure;
 use crate::error::CompareError;
-use crate::guard::Guard;
+use crate::guard::{Condition, Guard};
 
 /// Longest that the reference is looked at before the rounds.
 const FIRST: Duration = Duration::from_secs(2);
@@ -48,6 +48,16 @@ impl Options {
         (self.slice - self.settle.min(self.slice)).min(FIRST) + self.settle
     }
 
+    /// Whether longer slices would have that look last longer.
+    pub(crate) fn looks_short(&self) -> bool {
+        self.slice.saturating_sub(self.settle) < FIRST
+    }
+
+    /// Whether it cannot be done without timing requests.
+    pub(crate) fn needs_timing(&self) -> bool {
+        self.measure.is_none() || matches!(self.guard, Some(Guard::Condition(_)))
+    }
+
     /// # Errors
     /// Which option makes no sense, and why.
     pub(crate) fn check(&self) -> Result<(), CompareError> {
@@ -71,6 +81,45 @@ impl Options {
         if self.measure.is_none() && self.slice.saturating_sub(self.settle) < least {
             return wrong("of each slice 200ms or more must be left after --settle".into());
         }
+        if self.measure.is_some()
+            && let Some(guard @ Guard::Condition(Condition::Rate(_))) = &self.guard
+        {
+            return wrong(format!(
+                "{guard}: nothing is asked before --measure and between its runs if it brings the load, so that a rate \
+                 has nothing to compare with: give a time, as in 'p99<500us', or a command"
+            ));
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_no_guard_beside_a_measure_and_all_others_are() {
+        let second = Duration::from_secs(1);
+        let told = |guard: &str, measured: bool| {
+            let measure = Measure { command: "./load".into(), higher: false, limit: second };
+            let options = Options {
+                policies: ["a", "b"].map(|name| (name.to_owned(), Policy::BASE)).into(),
+                slice: second,
+                settle: Duration::ZERO,
+                rounds: 6,
+                seed: 1,
+                guard: Some(guard.parse().expect(guard)),
+                measure: measured.then_some(measure),
+            };
+            options.check().err().map(|error| error.to_string())
+        };
+        for rate in ["rate>5000", "rate>0.9x"] {
+            let why = told(rate, true).expect("refused");
+            assert!(why.starts_with(rate) && why.contains("give a time"), "{why}");
+            assert_eq!(told(rate, false), None);
+        }
+        for guard in ["p99<500us", "p99<2x", "./healthy"] {
+            assert_eq!(told(guard, true), None);
+        }
     }
 }

@@ -41,7 +41,8 @@ impl Report {
             ("slices", format!("{slice} s, of which {settle} s to settle; {} rounds", self.rounds)),
             ("seed", self.seed.to_string()),
         ];
-        facts.push(("timed", format!("{} of the time", text::percent(self.timed_share))));
+        let timed = |share| ("timed", format!("{} of the time", text::percent(share)));
+        facts.extend(self.timed_share.map(timed));
         facts.extend(self.guard.clone().map(|it| ("guard", it)));
         facts.extend(self.measure.clone().map(|it| ("measure", it)));
         for row in self.rows.iter().filter(|row| row.name != row.policy) {

@@ -37,8 +37,8 @@ pub struct Report {
     pub rounds: usize,
     /// Where the order comes from.
     pub seed: u64,
-    /// The share of the time in which requests were timed.
-    pub timed_share: f64,
+    /// The share of the measured time in which requests were timed; `None` where none were.
+    pub timed_share: Option<f64>,
     /// The guard, as it was given.
     pub guard: Option<String>,
     /// The user's measure, as it was given.
@@ -94,7 +94,6 @@ impl Report {
             measure: options.measure.as_ref().map(|it| it.command.clone()),
             higher: options.measure.as_ref().map(|it| it.higher),
             notes: service.notes.clone(),
-            timed_share: 1.0,
             ..Report::default()
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use napkin_kernel::count::latency::{Histogram, Part, Probe, Reading};
+use napkin_kernel::count::latency::{Part, Probe, Reading};
 use napkin_kernel::device::{self, Device};
 use napkin_kernel::netlink::Netdev;
 use napkin_kernel::probe::Kernel;
@@ -14,14 +14,15 @@ use napkin_linux::support::{self, Scope};
 use napkin_measure::Plan;
 use napkin_os::signals::Signals;
 
+use crate::canary::NOT_STOPPED;
 use crate::command::{Measure, Running, number};
 use crate::error::CompareError;
 use crate::force::Force;
-use crate::guard::{Guard, Reference};
+use crate::guard::Reference;
 use crate::monitor::{ON, SliceMonitor, TICK, off};
 use crate::options::Options;
 use crate::report::{Report, Row};
-use crate::service::Service;
+use crate::service::{Service, follow};
 use crate::window::{Slice, Window};
 
 /// How often it is seen to that the device is there.
@@ -46,7 +47,8 @@ pub enum CompareEvent<'a> {
 }
 
 /// Compares, and puts everything back. What ends it early once something was changed stands in the
-/// report, with what there is by then. `signals` are those of [`Signals::block_ends`], blocked before.
+/// report, with what there is by then. `signals` are those of [`Signals::block_ends_and_stop`], blocked before: a stop
+/// ends nothing, and is told once.
 ///
 /// # Errors
 /// If nothing can be compared. Nothing was changed then, or all was put back.
@@ -65,25 +67,35 @@ pub fn compare(
     if let Some(guard) = &options.guard {
         service.may_guard(guard)?;
     }
-    let needs_probe =
-        options.measure.is_none() || matches!(options.guard, Some(Guard::Condition(_)));
-    let probe = needs_probe.then(|| service.probe());
-    let probe = probe.transpose()?;
+    let (probe, unnoticed) = match service.probe() {
+        Ok(probe) => (Some(probe), None),
+        Err(error) if options.needs_timing() => return Err(error),
+        // A measure of the user's own does without.
+        Err(error) => (None, Some(unnoticed(&error))),
+    };
     let rows = options.policies.iter().map(|(name, policy)| Row::new(name, policy)).collect();
     let mut report = Report::new(service, options, rows);
     if let Some(probe) = &probe {
         report.notes.extend(service.not_timed());
         report.notes.extend(probe.notes().to_vec());
     }
+    report.notes.extend(unnoticed);
     let mut run = Run {
         service,
         options,
         signals,
+        tell,
         probe,
+        napi_ids: service.napi_ids(),
         reference: Reference::default(),
-        off: Duration::ZERO,
+        last: Reference::default(),
+        // How much a measure asks nobody knows before it has run, and where its number alone counts it is to be
+        // disturbed least.
+        off: if options.needs_timing() { Duration::ZERO } else { off(f64::INFINITY) },
+        seconds: [0.0; 2],
+        told_stop: false,
     };
-    tell(CompareEvent::Slice(&format!("{}, to begin with", options.policies[0].0)));
+    (run.tell)(CompareEvent::Slice(&format!("{}, to begin with", options.policies[0].0)));
     match run.first(&mut report)? {
         None => {}
         Some(End::Signal(signal)) => {
@@ -102,15 +114,23 @@ pub fn compare(
         repetitions: options.rounds,
         seed: options.seed,
     };
+    let mut round = 0;
     for (place, step) in plan.steps().enumerate() {
+        if std::mem::replace(&mut round, step.repetition) != step.repetition {
+            // By what the reference was asked in the round before, for all policies alike.
+            run.off = off(run.last.answers_per_s);
+        }
         if report.rows[step.subject].out.is_some() {
             continue;
         }
         let name = &options.policies[step.subject].0;
-        tell(CompareEvent::Slice(name));
+        (run.tell)(CompareEvent::Slice(name));
         let ran = run.slice(step.subject, step.repetition, options.slice, true, &mut report);
         match ran {
-            Ok(Ran::Done(slice, _)) => {
+            Ok(Ran::Done(slice, like)) => {
+                if step.subject == 0 {
+                    run.last = like;
+                }
                 let slice = Slice { round: step.repetition, step: place, ..slice };
                 report.rows[step.subject].slices.push(slice);
             }
@@ -119,7 +139,7 @@ pub fn compare(
                 break;
             }
             Ok(Ran::Ended(End::Broken(why))) => {
-                tell(CompareEvent::Out { name, why: &why });
+                (run.tell)(CompareEvent::Out { name, why: &why });
                 report.rows[step.subject].out = Some(why.clone());
                 let broken = Slice {
                     round: step.repetition,
@@ -142,7 +162,22 @@ pub fn compare(
             }
         }
     }
+    report.timed_share = run.timed_share();
     Ok(report)
+}
+
+/// What is missing where requests cannot be timed and a measure of the user's own takes their place.
+fn unnoticed(error: &CompareError) -> String {
+    let why = match error {
+        // Their advice is to take such a measure.
+        CompareError::Count(why) => why.to_string(),
+        CompareError::PidNamespace { pid } => format!(
+            "this napkin is in a process-id namespace of its own, where the kernel's programs cannot tell which \
+             process is {pid}"
+        ),
+        error => error.to_string(),
+    };
+    format!("that the service stops answering would not be noticed: {why}")
 }
 
 /// How a slice ended before its time.
@@ -154,7 +189,8 @@ enum End {
 
 #[derive(Debug)]
 enum Ran {
-    Done(Slice, Histogram),
+    /// To its end: the slice, and what others are compared with if it is the reference's.
+    Done(Slice, Reference),
     Ended(End),
 }
 
@@ -162,46 +198,67 @@ struct Run<'a> {
     service: &'a Service,
     options: &'a Options,
     signals: &'a Signals,
+    tell: &'a mut dyn FnMut(CompareEvent<'_>),
     probe: Option<Probe>,
+    /// The ids of the device's instances, also of those that it had before.
+    napi_ids: Vec<u32>,
+    /// What guards compare with: what the reference was like before the rounds.
     reference: Reference,
+    /// What the reference was like when it ran last.
+    last: Reference,
     /// How long the programs rest after each time that requests were timed.
     off: Duration,
+    /// How long it was measured in the rounds, and for how much of that requests were timed.
+    seconds: [f64; 2],
+    told_stop: bool,
 }
 
 impl Run<'_> {
     /// The reference before the rounds: how much comes, and what guards compare with.
     fn first(&mut self, report: &mut Report) -> Result<Option<End>, CompareError> {
-        if self.probe.is_none() {
+        let options = self.options;
+        if !options.needs_timing() {
             return Ok(None);
         }
-        match self.slice(0, 0, self.options.first(), false, report)? {
+        match self.slice(0, 0, options.first(), false, report)? {
             Ran::Ended(end) => Ok(Some(end)),
-            Ran::Done(slice, whole) => {
-                let answers_per_s = slice.answers_per_s.unwrap_or(0.0);
-                if whole.count() == 0 && self.options.measure.is_none() {
+            Ran::Done(slice, like) => {
+                let (service, seconds) = (self.service, slice.seconds);
+                if like.whole.count() == 0 && options.measure.is_none() {
                     return Err(CompareError::Usage(format!(
-                        "{} answered nothing in {:.1} s: what it is asked now is what is compared, so it \
-                         must have its load (or give --measure CMD, which brings its own)",
-                        self.service, slice.seconds
+                        "{service} answered nothing in {seconds:.1} s: what it is asked now is what is compared, so it \
+                         must have its load (or give --measure CMD, which brings its own)"
                     )));
                 }
-                self.reference = Reference { whole, answers_per_s };
                 // A load that --measure brings is not there yet.
-                if let Some(guard) = &self.options.guard
-                    && guard.lacks(&self.reference)
+                if let Some(guard) = &options.guard
+                    && guard.lacks(&like)
                 {
                     return Err(CompareError::Usage(format!(
-                        "{guard}: {} answered nothing in {:.1} s before --measure, so there is nothing to \
-                         compare with: give a time or a rate, as in 'p99<500us', or a command; or let it have \
-                         a load before",
-                        self.service, slice.seconds
+                        "{guard}: {service} answered nothing in {seconds:.1} s before --measure, so there is nothing \
+                         to compare with: give a time, as in 'p99<500us', or a command; or let it have a load before"
                     )));
                 }
-                self.off = off(answers_per_s);
-                report.timed_share = ON.as_secs_f64() / (ON + self.off).as_secs_f64();
+                if let Some(guard) = &options.guard
+                    && let Some(why) = guard.too_few(&like)
+                {
+                    let longer = if options.looks_short() { "a longer --slice, " } else { "" };
+                    return Err(CompareError::Usage(format!(
+                        "{guard}: {why}: give {longer}a lower percentile, or a time, as in 'p99<500us'"
+                    )));
+                }
+                self.off = off(like.answers_per_s);
+                (self.reference, self.last) = (like.clone(), like);
+                self.seconds = [0.0; 2];
                 Ok(None)
             }
         }
+    }
+
+    /// The share of the measured time in which requests were timed.
+    fn timed_share(&self) -> Option<f64> {
+        let [all, timed] = self.seconds;
+        (self.probe.is_some() && all > 0.0).then(|| (timed / all).min(1.0))
     }
 
     /// One policy for one slice, put back at its end. `measured`: by the user's command, if there is one.
@@ -233,7 +290,8 @@ impl Run<'_> {
         let restored = force.restore();
         // What ended it comes first, but for what is left behind.
         match (ran.map_err(|error| self.why(error)), restored) {
-            (_, Err(left)) => Err(self.why(left)),
+            (Ok(_), Err(left)) => Err(left),
+            (Err(ended), Err(left)) => Err(ended.and_left(left)),
             (ran, Ok(())) => ran,
         }
     }
@@ -285,7 +343,48 @@ impl Run<'_> {
         }
     }
 
-    /// From the moment that the policy is in force to the end of its slice.
+    /// Takes the device's instances as they are now to those that are known.
+    fn follow(&mut self, device: &Device) -> Result<(), CompareError> {
+        match &mut self.probe {
+            Some(probe) => follow(probe, &mut self.napi_ids, device),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for a signal that ends it, which a stop does not.
+    fn signal(&mut self, wait: Duration) -> Option<i32> {
+        let came = self.signals.wait(wait)?;
+        if came.signal != Signals::STOP {
+            return Some(came.signal);
+        }
+        if !std::mem::replace(&mut self.told_stop, true) {
+            (self.tell)(CompareEvent::Note(NOT_STOPPED));
+        }
+        None
+    }
+
+    /// The figures of a window that ends now.
+    fn figures(
+        &mut self,
+        window: Window,
+        device: &Device,
+        monitor: &SliceMonitor<'_>,
+        measured: bool,
+    ) -> Result<(Slice, Reference), CompareError> {
+        let (probe, timed) = (self.probe.as_ref(), monitor.timed());
+        let (slice, mut like) = window.end(self.service, device, probe, &self.napi_ids, timed)?;
+        self.seconds[0] += slice.seconds;
+        self.seconds[1] += timed;
+        if measured {
+            // The command asks nothing while it gets ready and once it has its number. Nobody looked for as long as
+            // the programs rested.
+            like.patience = 2 * (monitor.longest_silence() + self.off);
+        }
+        Ok((slice, like))
+    }
+
+    /// From the moment that the policy is in force to the end of its slice, and of a guard's command that is under
+    /// way then.
     fn watch(
         &mut self,
         force: &mut Force,
@@ -295,22 +394,29 @@ impl Run<'_> {
         measure: Option<&Measure>,
         starving: Option<&Receiver<String>>,
     ) -> Result<Ran, CompareError> {
+        let (service, options, signals) = (self.service, self.options, self.signals);
         let device = self.device()?;
+        self.follow(&device)?;
         let began = Instant::now();
         let mut seen = began;
         if let Some(probe) = &mut self.probe {
             probe.resume()?;
         }
-        let mut monitor = SliceMonitor::new(self.options.guard.as_ref(), &self.reference);
+        let (reference, last) = (self.reference.clone(), self.last.clone());
+        // Before and after a measure's command nothing is asked.
+        let asked = measure.is_none();
+        let mut monitor = SliceMonitor::new(options.guard.as_ref(), &reference, &last, asked);
         let mut window: Option<Window> = None;
         let mut measuring: Option<Running> = None;
+        let mut done: Option<(Slice, Reference)> = None;
         let fail = |error| CompareError::System { what: "a command cannot be run", error };
         loop {
-            force.tend(self.service)?;
+            force.tend(service)?;
             let now = Instant::now();
             if now - seen >= PRESENT {
                 seen = now;
-                self.device()?;
+                let device = self.device()?;
+                self.follow(&device)?;
             }
             if let Some(why) = starving.and_then(|it| it.try_recv().ok()) {
                 return Ok(Ran::Ended(End::Broken(why)));
@@ -319,55 +425,66 @@ impl Run<'_> {
                 && now - began >= CHANGE
             {
                 // While the service settles all is timed, so that a guard is quick; then in turns.
-                let off = if window.is_some() { self.off } else { Duration::ZERO };
-                monitor.look(probe, &self.service.napi_ids(), off)?;
+                let settled = window.is_some() || done.is_some();
+                let off = if settled { self.off } else { Duration::ZERO };
+                monitor.look(probe, &self.napi_ids, off)?;
             }
             let whole = |reading: &Reading| reading.all().of(Part::Whole).clone();
-            if let Some(why) = monitor.broken(name, round, self.signals, whole).map_err(fail)? {
+            if let Some(why) = monitor.broken(name, round, signals, whole).map_err(fail)? {
                 return Ok(Ran::Ended(End::Broken(why)));
             }
             match (&mut measuring, measure) {
+                _ if done.is_some() => {}
                 (Some(running), Some(measure)) => {
                     if let Some(outcome) = running.look().map_err(fail)? {
                         let measured = number(&outcome, measure.limit).map_err(|what| {
                             CompareError::Measure { command: measure.command.clone(), what }
                         })?;
-                        let Some(window) = window.take() else { break };
-                        let probe = self.probe.as_ref();
-                        let (slice, whole) =
-                            window.end(self.service, &device, probe, monitor.timed())?;
-                        return Ok(Ran::Done(Slice { measured: Some(measured), ..slice }, whole));
+                        let window = window.take().ok_or_else(unsettled)?;
+                        let (slice, like) = self.figures(window, &device, &monitor, true)?;
+                        monitor.asked(false);
+                        done = Some((Slice { measured: Some(measured), ..slice }, like));
                     }
                 }
-                _ if window.is_none() && began.elapsed() >= self.options.settle => {
-                    window = Some(Window::begin(self.service, &device, self.probe.as_ref())?);
+                _ if window.is_none() && began.elapsed() >= options.settle => {
+                    let probe = self.probe.as_ref();
+                    window = Some(Window::begin(service, &device, probe, &self.napi_ids)?);
                     monitor.restart();
                     if let Some(Measure { command, limit, .. }) = measure {
-                        let start = Running::start(command, name, round, *limit, self.signals);
+                        let start = Running::start(command, name, round, *limit, signals);
                         measuring = Some(start.map_err(fail)?);
+                        monitor.asked(true);
                     }
                 }
-                (None, None) if began.elapsed() >= length => break,
+                (None, None) if began.elapsed() >= length => {
+                    let window = window.take().ok_or_else(unsettled)?;
+                    done = Some(self.figures(window, &device, &monitor, false)?);
+                }
                 _ => {}
             }
+            if let Some((slice, like)) = done.take() {
+                // What the guard's command says of the end is not known before that ends.
+                if !monitor.waits_for_command() {
+                    return Ok(Ran::Done(slice, like));
+                }
+                done = Some((slice, like));
+            }
             let mut wait = TICK.min(force.due());
-            if !self.off.is_zero() && window.is_some() {
+            if self.probe.is_some() && !self.off.is_zero() && window.is_some() {
                 wait = wait.min(ON / 2);
             }
-            if window.is_none() {
-                wait = wait.min(self.options.settle.saturating_sub(began.elapsed()));
-            } else if measure.is_none() {
+            if done.is_none() && window.is_none() {
+                wait = wait.min(options.settle.saturating_sub(began.elapsed()));
+            } else if done.is_none() && measure.is_none() {
                 wait = wait.min(length.saturating_sub(began.elapsed()));
             }
-            if let Some(came) = self.signals.wait(wait) {
-                return Ok(Ran::Ended(End::Signal(came.signal)));
+            if let Some(signal) = self.signal(wait) {
+                return Ok(Ran::Ended(End::Signal(signal)));
             }
         }
-        let Some(window) = window else {
-            return Err(CompareError::Usage("a slice ended before it had settled".into()));
-        };
-        let probe = self.probe.as_ref();
-        let (slice, whole) = window.end(self.service, &device, probe, monitor.timed())?;
-        Ok(Ran::Done(slice, whole))
     }
+}
+
+fn unsettled() -> CompareError {
+    CompareError::Usage("a slice ended before it had settled".into())
 }

@@ -166,10 +166,35 @@ pub(crate) fn probe(
     device: &Device,
 ) -> Result<latency::Probe, CompareError> {
     let mut probe = latency::Probe::start(options)?;
-    if sysfs::handing_over().contains(&device.ifname) {
-        probe.handed_over(&napi_ids(device))?;
-    }
+    hand_over(&mut probe, device, &napi_ids(device))?;
     Ok(probe)
+}
+
+/// Adds the ids of a device's instances as they are now to those that are known: a driver that makes them anew
+/// gives them others, through which all requests come from then on. Those of before stay, with what was counted.
+pub(crate) fn follow(
+    probe: &mut latency::Probe,
+    known: &mut Vec<u32>,
+    device: &Device,
+) -> Result<(), CompareError> {
+    if add(known, &napi_ids(device)) {
+        hand_over(probe, device, known)?;
+    }
+    Ok(())
+}
+
+/// Whether any of these was not known.
+fn add(known: &mut Vec<u32>, ids: &[u32]) -> bool {
+    let new: Vec<u32> = ids.iter().copied().filter(|id| !known.contains(id)).collect();
+    known.extend(&new);
+    !new.is_empty()
+}
+
+fn hand_over(probe: &mut latency::Probe, device: &Device, ids: &[u32]) -> Result<(), CompareError> {
+    if sysfs::handing_over().contains(&device.ifname) {
+        probe.handed_over(ids)?;
+    }
+    Ok(())
 }
 
 /// The ports on which a process listens or, of UDP, is bound without a peer.
@@ -189,6 +214,14 @@ fn ports_of(process: &Process) -> Result<Vec<u16>, ProcessError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn instances_that_are_made_anew_are_known_beside_those_of_before() {
+        let mut known = vec![8_193, 8_194];
+        assert!(!add(&mut known, &[8_194, 8_193]));
+        assert!(add(&mut known, &[8_194, 8_195]));
+        assert_eq!(known, [8_193, 8_194, 8_195]);
+    }
 
     #[test]
     fn it_is_said_how_many_processes_and_ports_are_not_timed() {

@@ -2,8 +2,9 @@
 //!
 //! Each policy is set against the reference round by round ([`Ratio`]); a difference is one that the
 //! interval of its ratio shows. Latency decides; CPU is told beside it, and decides where latency does not
-//! differ. Where slices have too few requests for a percentile, or it shows no difference at all, the next lower
-//! one that all have is taken: a tail needs many more requests to show what the median shows in seconds.
+//! differ. Whoever answers less has less to do: where answers differ that is said as well, with the CPU of each.
+//! Where slices have too few requests for a percentile, or it shows no difference at all, the next lower one that all
+//! have is taken: a tail needs many more requests to show what the median shows in seconds.
 
 use napkin_kernel::count::latency::Part;
 use napkin_measure::paired::{Ratio, WANTED, fewest_rounds};
@@ -65,6 +66,8 @@ pub struct Compared {
     pub cpu: Option<Ratio>,
     /// By its answers a second.
     pub answers: Option<Ratio>,
+    /// By its CPU of each answer.
+    pub cpu_per_answer: Option<Ratio>,
 }
 
 /// What a comparison shows.
@@ -76,6 +79,9 @@ pub struct Verdict {
     pub quantity: Option<Quantity>,
     /// Each policy beside the first, in their order.
     pub compared: Vec<Compared>,
+    /// In how many intervals a difference was looked for, each of which misses with its own small chance: one of each
+    /// policy, in each quantity up to this one.
+    pub searched: usize,
     /// Why it says less than it might.
     pub notes: Vec<String>,
 }
@@ -105,6 +111,7 @@ pub fn verdict(report: &Report) -> Verdict {
         sentence: format!("cannot tell: {why}"),
         quantity: None,
         compared: Vec::new(),
+        searched: 0,
         notes: Vec::new(),
     };
     let Some((reference, others)) = report.rows.split_first() else {
@@ -131,14 +138,20 @@ pub fn verdict(report: &Report) -> Verdict {
             ratio: ratio(row, reference, |slice| quantity.of(slice)),
             cpu: ratio(row, reference, |slice| Some(slice.cpu.all())),
             answers: ratio(row, reference, |slice| slice.answers_per_s),
+            cpu_per_answer: ratio(row, reference, |slice| {
+                Some(slice.cpu.all() / slice.answers_per_s?)
+            }),
         });
         compared.collect()
     };
     let differs = |it: &Compared| it.ratio.is_some_and(|it| it.is_less() || it.is_more());
     let mut tried = known.iter().map(|quantity| (*quantity, by(*quantity)));
-    let (quantity, compared) = tried
-        .find(|(_, compared)| compared.iter().any(differs))
-        .unwrap_or_else(|| (highest, by(highest)));
+    let found = tried.find(|(_, compared)| compared.iter().any(differs));
+    let place = |it: &Quantity| known.iter().take_while(|other| *other != it).count();
+    let quantities = found.as_ref().map_or(known.len(), |(quantity, _)| place(quantity) + 1);
+    let searched = quantities * others.len();
+    let chance = found.as_ref().and_then(|(_, compared)| by_chance(compared, searched));
+    let (quantity, compared) = found.unwrap_or_else(|| (highest, by(highest)));
     let mut notes = Vec::new();
     if matches!(highest, Quantity::P90 | Quantity::P50) {
         let fewest =
@@ -151,13 +164,28 @@ pub fn verdict(report: &Report) -> Verdict {
         ));
     }
     notes.extend(overloaded(reference));
+    notes.extend(chance);
     let mut sentence = sentence(report, reference, quantity, &compared);
     if quantity != highest {
         let above = known.iter().take_while(|it| **it != quantity).map(|it| short(*it));
         let above = above.collect::<Vec<_>>().join(" and ");
         sentence = format!("no difference in {above} was shown; {sentence}");
     }
-    Verdict { sentence, quantity: Some(quantity), compared, notes }
+    Verdict { sentence, quantity: Some(quantity), compared, searched, notes }
+}
+
+/// That a difference was looked for in several intervals, and how likely one of them misses: the sentence gives the
+/// chance of each alone.
+fn by_chance(compared: &[Compared], searched: usize) -> Option<String> {
+    let confidence = compared.iter().filter_map(|it| Some(it.ratio?.confidence));
+    let least = confidence.min_by(f64::total_cmp).filter(|_| searched > 1)?;
+    let missing = (searched as f64 * (1.0 - least)).min(1.0);
+    Some(format!(
+        "of {searched} intervals that were searched for a difference each holds its middle with {:.0} %: that at \
+         least one does not has a chance of up to {:.0} %",
+        least * 100.0,
+        missing * 100.0
+    ))
 }
 
 /// That requests mostly wait for the program itself, if they do under the reference: how packets reach it changes
@@ -206,6 +234,17 @@ fn at_cpu(compared: &Compared) -> String {
     }
 }
 
+/// What it answered beside the reference, where that differs.
+fn at_answers(compared: &Compared) -> String {
+    let Some(answers) = compared.answers.filter(|it| it.is_less() || it.is_more()) else {
+        return String::new();
+    };
+    let but = if answers.is_less() { "but " } else { "" };
+    let answers = shown_of(&answers, "its answers");
+    let cpu = compared.cpu_per_answer.map(|cpu| shown_of(&cpu, "its CPU per answer"));
+    format!(", {but}with {answers}{}", cpu.map_or_else(String::new, |cpu| format!(", at {cpu}")))
+}
+
 fn sentence(report: &Report, reference: &Row, quantity: Quantity, compared: &[Compared]) -> String {
     let base = &reference.name;
     let seconds: f64 = reference.counted().map(|slice| slice.seconds).sum();
@@ -236,12 +275,15 @@ fn sentence(report: &Report, reference: &Row, quantity: Quantity, compared: &[Co
         Some(best) => {
             let ratio = best.ratio.as_ref();
             let ratio = ratio.map_or_else(String::new, |ratio| shown_of(ratio, base));
-            clauses.push(format!("{}: {what} {ratio}{}", best.policy, at_cpu(best)));
+            let (cpu, answers) = (at_cpu(best), at_answers(best));
+            clauses.push(format!("{}: {what} {ratio}{cpu}{answers}", best.policy));
         }
         None => {
             let worse: Vec<&Compared> = compared.iter().filter(told).collect();
-            let shown =
-                |it: &&Compared| Some(format!("{} {}", it.policy, shown(it.ratio.as_ref()?)));
+            let shown = |it: &&Compared| {
+                let ratio = shown(it.ratio.as_ref()?);
+                Some(format!("{} {ratio}{}", it.policy, at_answers(it)))
+            };
             if worse.is_empty() {
                 let all: Vec<String> =
                     compared.iter().collect::<Vec<_>>().iter().filter_map(shown).collect();
@@ -272,7 +314,8 @@ fn sentence(report: &Report, reference: &Row, quantity: Quantity, compared: &[Co
             true => format!("at {:.2} of its {}", ratio.median, short(quantity)),
             false => format!("and its {} may be the same ({:.2})", short(quantity), ratio.median),
         };
-        clauses.push(format!("{} costs less CPU, {}, {latency}", it.policy, shown_of(cpu, base)));
+        let (cpu, answers) = (shown_of(cpu, base), at_answers(it));
+        clauses.push(format!("{} costs less CPU, {cpu}, {latency}{answers}", it.policy));
     }
     with_outs(report, clauses)
 }
@@ -300,161 +343,4 @@ fn with_outs(report: &Report, mut clauses: Vec<String>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::window::Cpu;
-    use napkin_kernel::count::latency::Percentiles;
-
-    /// Rounds of (p99 in microseconds, CPUs).
-    fn row(name: &str, rounds: &[(f64, f64)]) -> Row {
-        let slice = |(round, (p99, cpu)): (usize, &(f64, f64))| {
-            let at = |times: f64| Some(p99 * 1e3 * times);
-            let whole = Percentiles {
-                p50: at(0.3),
-                p90: at(0.7),
-                p99: at(1.0),
-                count: 5_000,
-                ..Percentiles::default()
-            };
-            Slice {
-                round,
-                seconds: 4.0,
-                answers_per_s: Some(1e4),
-                latency_ns: [("whole", whole)].into(),
-                cpu: Cpu { application: *cpu, ..Cpu::default() },
-                ..Slice::default()
-            }
-        };
-        let slices = rounds.iter().enumerate().map(slice).collect();
-        Row { slices, ..Row::new(name, &napkin_policy::Policy::BASE) }
-    }
-
-    fn report(rows: Vec<Row>) -> Report {
-        Report { rows, ..Report::default() }
-    }
-
-    fn rounds(figures: [f64; 6], cpu: f64) -> Vec<(f64, f64)> {
-        figures.iter().enumerate().map(|(place, it)| (*it, cpu + 0.001 * place as f64)).collect()
-    }
-
-    #[test]
-    fn the_best_is_told_with_its_uncertainty_and_who_is_cheaper() {
-        let told = verdict(&report(vec![
-            row("base", &rounds([100.0, 110.0, 90.0, 100.0, 105.0, 95.0], 1.0)),
-            row("suspend20", &rounds([40.0, 44.0, 39.0, 41.0, 43.0, 37.0], 1.1)),
-            row("defer200", &rounds([300.0, 310.0, 290.0, 300.0, 305.0, 295.0], 0.5)),
-        ]));
-        assert_eq!(
-            told.sentence,
-            "suspend20: p99 of the server's part 0.40 of base (97 %: 0.39 to 0.43) at 1.10 of its CPU (97 %: \
-             1.10 to 1.10); defer200 costs less CPU, 0.50 of base (97 %: 0.50 to 0.50), at 3.00 of its p99"
-        );
-        assert_eq!(told.notes, [""; 0]);
-    }
-
-    #[test]
-    fn what_differs_in_both_directions_is_no_difference() {
-        let told = verdict(&report(vec![
-            row("base", &rounds([100.0; 6], 1.0)),
-            row("defer20", &rounds([90.0, 110.0, 99.0, 101.0, 95.0, 105.0], 1.0)),
-        ]));
-        assert_eq!(
-            told.sentence,
-            "no difference from base in p99 of the server's part that 24 s of each could show (defer20 1.00 \
-             (97 %: 0.90 to 1.10))"
-        );
-    }
-
-    #[test]
-    fn where_the_tail_shows_nothing_the_median_may() {
-        let mut rows = vec![
-            row("base", &rounds([100.0, 300.0, 100.0, 300.0, 100.0, 300.0], 1.0)),
-            row("threaded", &rounds([300.0, 100.0, 300.0, 100.0, 300.0, 100.0], 1.0)),
-        ];
-        for (row, p50) in rows.iter_mut().zip([30e3, 15e3]) {
-            let whole = row.slices.iter_mut().filter_map(|it| it.latency_ns.get_mut("whole"));
-            whole.for_each(|it| it.p50 = Some(p50));
-        }
-        let told = verdict(&report(rows));
-        assert_eq!(
-            told.sentence,
-            "no difference in p99 and p90 was shown; threaded: p50 of the server's part 0.50 of base (97 %: \
-             0.50 to 0.50) at 1.00 of its CPU, which may be the same"
-        );
-        assert_eq!((told.quantity, told.notes), (Some(Quantity::P50), vec![]));
-    }
-
-    #[test]
-    fn a_program_that_has_more_to_do_than_it_can_is_named_as_what_requests_wait_for() {
-        let parts = |socket: f64, service: f64| {
-            let mut rows = vec![
-                row("base", &rounds([40_000.0; 6], 1.0)),
-                row("defer20", &rounds([40_000.0; 6], 1.0)),
-            ];
-            for slice in rows.iter_mut().flat_map(|row| &mut row.slices) {
-                for (part, p50) in [("socket", socket), ("service", service)] {
-                    let at = Percentiles { p50: Some(p50), ..Percentiles::default() };
-                    slice.latency_ns.insert(part, at);
-                }
-            }
-            verdict(&report(rows)).notes
-        };
-        // p50 of the whole is 12 ms.
-        let told = parts(11.9e6, 78e3);
-        assert!(
-            told[0].starts_with("under base half of the requests wait 11.9 ms or longer in their sockets for the program, which works on one for 78.0 us"),
-            "{told:?}"
-        );
-        // It waits for something itself, or the wait is elsewhere.
-        assert_eq!([parts(11.9e6, 10e6), parts(40e3, 78e3)].concat(), [""; 0]);
-    }
-
-    #[test]
-    fn few_rounds_and_short_slices_are_said_to_be() {
-        let mut few =
-            report(vec![row("base", &[(100.0, 1.0); 4]), row("defer20", &[(50.0, 1.0); 4])]);
-        let told = verdict(&few).sentence;
-        assert!(
-            told.starts_with("cannot tell: 4 whole rounds have no interval of 95 %, 6 have"),
-            "{told}"
-        );
-        for row in &mut few.rows {
-            row.slices.extend(
-                row.slices.clone().into_iter().map(|it| Slice { round: it.round + 4, ..it }),
-            );
-            for slice in &mut row.slices {
-                let whole = slice.latency_ns.get_mut("whole").expect("there");
-                (whole.p99, whole.count) = (None, 300);
-            }
-        }
-        let told = verdict(&few);
-        assert_eq!(told.quantity, Some(Quantity::P90));
-        assert!(told.notes[0].contains("--slice 4 times as long"), "{:?}", told.notes);
-    }
-
-    #[test]
-    fn who_broke_the_guard_is_out_and_no_round_of_it_counts() {
-        let mut bad = row("defer5000", &[(5_000.0, 0.2)]);
-        bad.out = Some("p99<2x: 50 of 60 requests took more than 200 us".into());
-        bad.slices[0].broken = bad.out.clone();
-        let told = verdict(&report(vec![row("base", &[(1.0, 1.0); 6]), bad.clone()]));
-        assert_eq!(
-            told.sentence,
-            format!("cannot tell: defer5000: {}", bad.out.as_ref().expect("set"))
-        );
-        let good = row("defer20", &rounds([0.5; 6], 1.0));
-        let told = verdict(&report(vec![row("base", &rounds([1.0; 6], 1.0)), bad, good])).sentence;
-        assert!(
-            told.starts_with("defer20: p99") && told.contains("; defer5000 is out: p99<2x"),
-            "{told}"
-        );
-        // Nor if it had been the best for as many rounds as a verdict takes.
-        let mut late = row("suspend20", &rounds([0.2; 6], 0.5));
-        late.out = Some("p99<2x: in its seventh round".into());
-        let good = row("defer20", &rounds([0.5; 6], 1.0));
-        let told = verdict(&report(vec![row("base", &rounds([1.0; 6], 1.0)), late, good]));
-        assert!(told.sentence.starts_with("defer20: p99"), "{}", told.sentence);
-        assert!(!told.sentence.contains("suspend20 costs"), "{}", told.sentence);
-        assert!(told.sentence.ends_with("suspend20 is out: p99<2x: in its seventh round"));
-    }
-}
+mod tests;

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use napkin_kernel::count::latency::{Histogram, Part, Percentiles, Probe, Reading};
+use napkin_kernel::count::latency::{Part, Percentiles, Probe, Reading};
 use napkin_kernel::device::Device;
 use napkin_os::procfs::{CpuTimes, Interrupts, ThreadStat, Time, counter_increase};
 use serde::Serialize;
 
 use crate::error::CompareError;
+use crate::guard::Reference;
 use crate::service::Service;
+use crate::silence::Answered;
 
 /// CPUs that were busy, as 0.25 for a quarter of one.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -111,13 +113,15 @@ fn came(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -
 }
 
 impl Window {
+    /// `napi_ids` are those of the device's instances, also of those that it had before.
     pub(crate) fn begin(
         service: &Service,
         device: &Device,
         probe: Option<&Probe>,
+        napi_ids: &[u32],
     ) -> Result<Window, CompareError> {
         let stats = Stats::read(service, device)?;
-        let reading = probe.map(|probe| probe.read(&service.napi_ids())).transpose()?;
+        let reading = probe.map(|probe| probe.read(napi_ids)).transpose()?;
         Ok(Window { began: Instant::now(), reading, stats })
     }
 
@@ -125,15 +129,17 @@ impl Window {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// `timed` is for how many seconds of it requests were timed.
+    /// The slice, and what others are compared with if it is the reference's. `timed` is for how many seconds of it
+    /// requests were timed.
     pub(crate) fn end(
         self,
         service: &Service,
         device: &Device,
         probe: Option<&Probe>,
+        napi_ids: &[u32],
         timed: f64,
-    ) -> Result<(Slice, Histogram), CompareError> {
-        let reading = probe.map(|probe| probe.read(&service.napi_ids())).transpose()?;
+    ) -> Result<(Slice, Reference), CompareError> {
+        let reading = probe.map(|probe| probe.read(napi_ids)).transpose()?;
         let seconds = self.seconds();
         let now = Stats::read(service, device)?;
         let cpus = |ns: u64| ns as f64 / 1e9 / seconds;
@@ -150,15 +156,17 @@ impl Window {
                 .map(|(now, then)| came(&now, &then) as f64 / seconds),
             ..Slice::default()
         };
-        let mut whole = Histogram::default();
+        let mut like = Reference::default();
         if let Some((now, then)) = reading.zip(self.reading) {
             let reading = now.since(&then);
             let parts = reading.all();
             let percentiles = |part: Part| (part.name(), Percentiles::of(parts.of(part)));
             slice.latency_ns = Part::ALL.into_iter().map(percentiles).collect();
             slice.answers_per_s = reading.answers().map(|answers| answers / timed);
-            whole = parts.of(Part::Whole).clone();
+            like.whole = parts.of(Part::Whole).clone();
+            like.answers_per_s = slice.answers_per_s.unwrap_or(0.0);
+            [like.device_per_s, like.others_per_s] = Answered::of(&reading).rates(timed);
         }
-        Ok((slice, whole))
+        Ok((slice, like))
     }
 }

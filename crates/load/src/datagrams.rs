@@ -127,5 +127,6 @@ pub(crate) fn run(
         errors: BTreeMap::new(),
         // Of what was sent and not answered it is not known whether it waits or is lost.
         latency_ns: told_of(latency.summary(unanswered), due, unanswered, behind),
+        send_delay_ns: None,
     })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use napkin_client::SendDelayNs;
 use napkin_measure::LatencyNs;
 use napkin_measure::report::Figures;
 use napkin_measure::report::text::{rate, time};
@@ -22,7 +23,7 @@ pub struct LoadFigures {
     /// Answers that came, up to 100 ms after the end.
     pub answered: u64,
     /// Requests that the schedule had and that were never sent, as the device or this CPU did not keep up; of
-    /// connections, whose times are drawn, about so many.
+    /// connections, whose times are drawn, about so many, and those that this side had not looked at in the end.
     pub behind: u64,
     /// Requests that the schedule had and that were not sent, as their connections waited for answers.
     pub waiting: u64,
@@ -34,6 +35,9 @@ pub struct LoadFigures {
     /// From when a request was due until its answer; without a schedule from its sending. `None` without
     /// an answer. Of a percentile that requests without an answer may exceed only a bound is known.
     pub latency_ns: Option<LatencyNs>,
+    /// How long after their time requests were sent over connections that were free: what this side adds to the
+    /// latency. `None` without a schedule, and of datagrams.
+    pub send_delay_ns: Option<SendDelayNs>,
 }
 
 /// A latency of all requests with the percentiles that are known where so many fell due, of which so many
@@ -81,6 +85,10 @@ impl fmt::Display for LoadFigures {
         if lost > 0 && self.answered > 0 {
             write!(f, ", {lost} without an answer")?;
         }
+        if let Some(delay) = self.send_delay_ns {
+            let (p50, p99) = (time(delay.p50 as f64), time(delay.p99 as f64));
+            write!(f, "; sent {p50} (p50), {p99} (p99) after their time")?;
+        }
         if self.behind > 0 {
             write!(f, "; {} were due and never sent: this side did not keep up", self.behind)?;
         }
@@ -123,6 +131,7 @@ mod tests {
             misses: 0,
             errors: BTreeMap::new(),
             latency_ns: told_of(latency.summary(due - answered), due, due - answered, behind),
+            send_delay_ns: None,
         }
     }
 
@@ -157,6 +166,10 @@ mod tests {
         let want = "sent 10.0 k/s, answered 10.0 k/s, p50 >5.00 us, p99 >5.00 us, p99.9 >5.00 us; 10000 waited \
                     behind an answer and were not sent: more --flows, or a slower rate";
         assert_eq!(slow.to_string(), want);
+        let delay = SendDelayNs { p50: 300, p99: 2_000, max: 9_000 };
+        let prompt = LoadFigures { send_delay_ns: Some(delay), ..second(100, 100, 100) };
+        let want = "sent 100/s, answered 100/s, p50 5.00 us; sent 300 ns (p50), 2.00 us (p99) after their time";
+        assert_eq!(prompt.to_string(), want);
     }
 
     #[test]

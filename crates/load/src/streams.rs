@@ -103,6 +103,10 @@ fn figures(told: &ClientFigures) -> LoadFigures {
     let unanswered = told.asked_per_s.map_or(0, |_| told.due.saturating_sub(told.requests));
     let seconds = told.wall_ns as f64 / 1e9;
     let asked = told.asked_per_s.map_or(0, |rate| (rate * seconds) as u64);
+    let unseen = match told.behind {
+        true => asked.saturating_sub(told.due).max(1),
+        false => 0,
+    };
     LoadFigures {
         signal: None,
         seconds,
@@ -110,14 +114,13 @@ fn figures(told: &ClientFigures) -> LoadFigures {
         // Without what was under way when the time began, whose answers are among these.
         sent: (told.requests + told.outstanding).saturating_sub(told.carried),
         answered: told.requests,
-        behind: match told.behind {
-            true => asked.saturating_sub(told.due).max(1),
-            false => 0,
-        },
-        waiting: told.abandoned + told.backlog,
+        // What this thread had not looked at waited for it, whatever its connection did.
+        behind: unseen + told.late_here,
+        waiting: (told.abandoned + told.backlog).saturating_sub(told.late_here),
         misses: told.misses,
         errors: told.errors.clone(),
         latency_ns: told_of(told.latency_ns, told.due, unanswered, unanswered),
+        send_delay_ns: told.send_delay_ns,
     }
 }
 

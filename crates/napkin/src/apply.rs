@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use napkin_compare::{Canary, CompareError, End};
+use napkin_compare::{Canary, CompareError, End, NOT_STOPPED};
 use napkin_kernel::device::NoIrqs;
 use napkin_kernel::{Device, shell};
 use napkin_linux::apply::{
@@ -45,12 +45,16 @@ the exit code is then 3. If it holds the policy stays (with --for it is put
 back at the end). Guards are those of napkin compare:
   p99<2x, p99.9<500us     of the server's own part of requests that come
                           through the device; times what it was in the two
-                          seconds before the change, or a time; any percentile
+                          seconds before the change (for which ten requests
+                          must lie beyond it then: 1000 in all for p99), or a
+                          time; any percentile
   rate>0.9x, rate>5000    answers a second
   anything else           a command, run again and again: an exit code other
-                          than 0 breaks it, and so does not ending for 10 s
-A service that stops answering for half a second breaks a guard of the first
-two kinds as well. These time requests (CAP_BPF and CAP_PERFMON).
+                          than 0 breaks it, and so does not ending for 10 s;
+                          one that is under way at the end is waited for
+A service that answers nobody, or nobody who asks through the device, for half
+a second breaks a guard of the first two kinds as well. These time requests
+(CAP_BPF and CAP_PERFMON). Ctrl-Z is not followed while napkin watches.
 
 The journal is in $NAPKIN_STATE, else in /run/napkin (root) or
 $XDG_RUNTIME_DIR/napkin. Changing a device takes CAP_NET_ADMIN; --dry-run
@@ -195,7 +199,7 @@ fn watched(
 ) -> Result<(), Failure> {
     let stays = args.limit.is_none();
     // Before anything is changed, so that no signal ends this in between.
-    let signals = Signals::block_ends().map_err(Failure::of)?;
+    let signals = Signals::block_ends_and_stop().map_err(Failure::of)?;
     let mut canary = guards.1.map(|guard| args.canary(guard)).transpose()?;
     let began = Instant::now();
     let hold = Temporary::apply(backend, store, request).map_err(Failure::of)?;
@@ -217,12 +221,11 @@ fn watched(
             // It was helped, and would not be once nobody watches.
             let starved = || guard.as_ref().is_some_and(napkin_linux::guard::Guard::starved);
             let harm = || starved().then(|| "a queue starved under it".to_owned());
-            canary.watch(&args.policy.to_string(), &signals, limit, &harm).map_err(Failure::of)
+            let mut line = |line: &str| say(&format!("{}: {line}", args.dev));
+            let policy = args.policy.to_string();
+            canary.watch(&policy, &signals, limit, &harm, &mut line).map_err(Failure::of)
         }
-        None => Ok(match hold.wait(&signals, limit) {
-            Ended::Signal(signal) => End::Signal(signal),
-            Ended::Time => End::Held,
-        }),
+        None => Ok(wait(&hold, &signals, limit, &args.dev)),
     };
     drop(guard);
     if stays && matches!(end, Ok(End::Held)) {
@@ -268,6 +271,22 @@ fn watched(
             Err(Failure::Exit(code))
         }
         (None, shown) => shown.and(told),
+    }
+}
+
+/// Waits until the time is up or a signal comes that ends it, which a stop does not: the time would not be kept.
+fn wait(hold: &Temporary, signals: &Signals, limit: Duration, dev: &str) -> End {
+    let (began, mut told) = (Instant::now(), false);
+    loop {
+        match hold.wait(signals, limit.saturating_sub(began.elapsed())) {
+            Ended::Signal(Signals::STOP) if told => {}
+            Ended::Signal(Signals::STOP) => {
+                told = true;
+                say(&format!("{dev}: {NOT_STOPPED}"));
+            }
+            Ended::Signal(signal) => return End::Signal(signal),
+            Ended::Time => return End::Held,
+        }
     }
 }
 

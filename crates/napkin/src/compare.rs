@@ -21,8 +21,9 @@ Each policy is put in force on the device and on the running program in turn,
 as napkin apply and napkin attach do it, for a slice of time; all of them once
 a round, each round in an order of its own. The first is the reference. At the
 end, on Ctrl-C and on every failure everything is put back, and what there is
-is shown; after a kill -9, napkin restore puts it back. What is compared is
-the load that the service has meanwhile.
+is shown; after a kill -9, napkin restore puts it back. Ctrl-Z is not followed,
+for nobody would watch what is in force. What is compared is the load that the
+service has meanwhile.
 
 The latency is the server's own part of a request, measured by programs in the
 kernel (CAP_BPF and CAP_PERFMON), without the client's help and without a
@@ -37,21 +38,26 @@ second they are timed in turns.
 Columns: answers a second; p50 and p99 of the whole, and of each part (ring99
 ...); /reference: the verdict's figure by the reference's of the same round,
 its median and the interval that holds it (97 % with six rounds, and fewer
-cannot tell); cpu: CPUs in softirqs, in the device's NAPI threads, and in the
-service.
+cannot tell; each alone: a note says of several that were searched how likely
+one of them misses); cpu: CPUs in softirqs, in the device's NAPI threads, and
+in the service.
 
 A guard ends a slice at once, puts it back, and takes its policy out of the
 rest:
   p99<2x, p99.9<500us     of the whole; times the reference, or a time; any
                           percentile
-  rate>0.9x, rate>5000    answers a second
+  rate>0.9x, rate>5000    answers a second; not beside --measure
   anything else           a command, run again and again: an exit code other
-                          than 0 breaks it, and so does not ending for 10 s
-Times the reference (2x) takes requests before the rounds: where --measure
-brings the load, give a time. A service that stops answering for half a second
-ends a slice also without one, and so does a starved queue (napkin attach
---help). On a device with the default route or this terminal's own connection
-a policy that can delay packets takes a guard, or --yes.
+                          than 0 breaks it, and so does not ending for 10 s;
+                          a slice does not end before one that is under way
+Times the reference (2x) takes requests in the two seconds before the rounds,
+ten of them beyond the percentile (1000 for p99): where --measure brings the
+load, give a time. A service that answers nobody, or nobody who asks through
+the device, for half a second ends a slice also without one; beside --measure
+only while the command runs, once the reference has had a turn, and after twice
+the longest silence that it had then. So does a starved queue (napkin attach
+--help). On a device with the default route or this terminal's own connection a
+policy that can delay packets takes a guard, or --yes.
 
 Examples:
   sudo napkin compare --dev eth0 --pid $(pidof memcached)
@@ -122,7 +128,7 @@ pub(crate) struct Compare {
 }
 
 pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
-    let signals = Signals::block_ends().map_err(Failure::of)?;
+    let signals = Signals::block_ends_and_stop().map_err(Failure::of)?;
     let options = args.options()?;
     outputs::check(args.json.iter().chain(&args.report).map(PathBuf::as_path))?;
     let service = Service::find(args.pid, &args.dev).map_err(failure)?;
@@ -207,23 +213,30 @@ impl Compare {
             true => text::line_width(std::io::stderr()),
             false => text::line_width(std::io::stdout()),
         };
-        // First the files: whoever closes the pipe has asked for them all the same.
-        if let Some(path) = &self.json {
-            file::write(path, &format!("{:#}\n", report.json())).map_err(Failure::of)?;
-        }
-        if let Some(path) = &self.report {
-            let page = report.page(&Provenance::now(crate::COMMIT));
-            file::write(path, &page).map_err(Failure::of)?;
-        }
+        // First the files: whoever closes the pipe has asked for them all the same. Then the table, whatever became
+        // of them: its figures are nowhere else.
+        let json = self.json.as_ref().map_or(Ok(()), |path| {
+            file::write(path, &format!("{:#}\n", report.json())).map_err(Failure::of)
+        });
+        let page = self.report.as_ref().map_or(Ok(()), |path| {
+            file::write(path, &report.page(&Provenance::now(crate::COMMIT))).map_err(Failure::of)
+        });
         let mut out = table::columns(&report.header(), report.table());
         for line in report.lines(width) {
             out.push_str(&line);
             out.push('\n');
         }
-        if stream {
-            say(out.trim_end());
-            return Ok(());
+        let told = match stream {
+            true => {
+                say(out.trim_end());
+                Ok(())
+            }
+            false => print(&out),
+        };
+        if page.is_err() {
+            told_first(json);
+            return page;
         }
-        print(&out)
+        json.and(told)
     }
 }

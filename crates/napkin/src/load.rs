@@ -235,12 +235,17 @@ fn of_file(args: &Load, path: &Path) -> ReplayConfig {
 
 /// Writes the figures where they are wanted.
 fn shown(args: &Load, whole: &Value, figures: &impl Display) -> Result<(), Failure> {
-    if let Some(path) = &args.json {
-        file::write(path, &format!("{whole:#}\n")).map_err(Failure::of)?;
-        if file::is_stdout(path) {
+    let written = args
+        .json
+        .as_deref()
+        .map_or(Ok(()), |path| file::write(path, &format!("{whole:#}\n")).map_err(Failure::of));
+    // Also where they could not be written: they are nowhere else.
+    let told = match args.json.as_deref().is_some_and(file::is_stdout) {
+        true => {
             say(&figures.to_string());
-            return Ok(());
+            Ok(())
         }
-    }
-    print(&format!("{figures}\n"))
+        false => print(&format!("{figures}\n")),
+    };
+    written.and(told)
 }

@@ -32,6 +32,9 @@ impl Signals {
     /// Those that ask a command to end.
     const ENDS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
+    /// The one by which a terminal stops a program (Ctrl-Z).
+    pub const STOP: i32 = libc::SIGTSTP;
+
     /// Those that are passed on to a program, and the one that tells of its end.
     pub const PASSED: [i32; 10] = [
         libc::SIGINT,
@@ -54,6 +57,17 @@ impl Signals {
     pub fn block_ends() -> io::Result<Signals> {
         let ends: Vec<i32> = Signals::ENDS.into_iter().filter(|it| !ignored(*it)).collect();
         Signals::block(&ends)
+    }
+
+    /// The same for as long as something is in force that this program alone watches and puts back: SIGQUIT
+    /// (Ctrl-\) asks it to end, too, and [`Signals::STOP`] comes to whoever waits and stops nothing.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn block_ends_and_stop() -> io::Result<Signals> {
+        let all = Signals::ENDS.into_iter().chain([libc::SIGQUIT, Signals::STOP]);
+        let all: Vec<i32> = all.filter(|it| !ignored(*it)).collect();
+        Signals::block(&all)
     }
 
     /// Blocks signals in the calling thread, and in all that it makes from now on. They come even if
@@ -144,6 +158,25 @@ impl Signals {
 }
 
 impl Signals {
+    /// Lets one of them that has come and was not [waited](Signals::wait) for act as on a program that blocks none.
+    /// A stop is over when this returns; the signal is blocked again then.
+    ///
+    /// # Errors
+    /// If the operating system refuses.
+    pub fn act(&self, signal: i32) -> io::Result<()> {
+        let mut set = empty()?;
+        // SAFETY: the pointer is to a live, initialised set.
+        check(unsafe { libc::sigaddset(&raw mut set, signal) })?;
+        for how in [libc::SIG_UNBLOCK, libc::SIG_BLOCK] {
+            // SAFETY: the pointer is to a live set; the one for the old set may be null.
+            let error = unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) };
+            if error != 0 {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+        }
+        Ok(())
+    }
+
     /// A descriptor that is readable while one of them has come and was not [waited](Signals::wait) for
     /// yet, for whoever polls for other things, too. It is not to be read.
     ///
@@ -228,6 +261,36 @@ mod tests {
             let came = signals.wait(Duration::from_secs(10)).expect("it was sent");
             assert_eq!((came.signal, came.sender), (libc::SIGTERM, sender));
             assert_eq!(signals.wait(Duration::ZERO), None);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_in_force_is_stopped_by_nothing_and_a_signal_acts_when_it_is_let() {
+        std::thread::spawn(|| {
+            let signals = Signals::block_ends_and_stop().unwrap();
+            let raise = |signal: i32| {
+                // SAFETY: the calling thread exists, and the signal is blocked in it.
+                assert_eq!(unsafe { libc::raise(signal) }, 0);
+            };
+            // A script has them ignored for what runs in its background.
+            for signal in [libc::SIGQUIT, Signals::STOP].into_iter().filter(|it| !ignored(*it)) {
+                raise(signal);
+                assert_eq!(signals.wait(Duration::ZERO).map(|came| came.signal), Some(signal));
+            }
+            drop(signals);
+            // Whose default is to do nothing.
+            let signals = Signals::block(&[libc::SIGURG]).unwrap();
+            for acts in [false, true] {
+                raise(libc::SIGURG);
+                if acts {
+                    signals.act(libc::SIGURG).unwrap();
+                }
+                assert_eq!(signals.wait(Duration::ZERO).is_none(), acts);
+            }
+            raise(libc::SIGURG);
+            assert!(signals.wait(Duration::ZERO).is_some(), "it is blocked again");
         })
         .join()
         .unwrap();

@@ -184,7 +184,7 @@ impl Live {
             if signal.contains(PollFlags::IN) {
                 match signals.asked() {
                     Some(Asked::End) => return Ok(()),
-                    Some(Asked::Stop) => self.stop()?,
+                    Some(Asked::Stop) => self.stop(signals)?,
                     Some(Asked::Resumed) => self.resume()?,
                     Some(Asked::Draw) => self.draw()?,
                     None => {}
@@ -192,12 +192,12 @@ impl Live {
             }
             if !input.is_empty() {
                 let Some(pressed) = read_keys(&mut keys)? else { return Ok(()) };
-                if self.press(pressed)? {
+                if self.press(pressed, signals)? {
                     return Ok(());
                 }
             } else if woken == 0 && keys.waits() {
                 let pressed = keys.end();
-                if self.press(pressed)? {
+                if self.press(pressed, signals)? {
                     return Ok(());
                 }
             }
@@ -212,14 +212,14 @@ impl Live {
     }
 
     /// Whether it is to end.
-    fn press(&mut self, keys: Vec<Key>) -> Result<bool, ScreenError> {
+    fn press(&mut self, keys: Vec<Key>, signals: &Signals) -> Result<bool, ScreenError> {
         if keys.is_empty() {
             return Ok(false);
         }
         for key in keys {
             match self.view.key(key, &self.rates) {
                 Action::Quit => return Ok(true),
-                Action::Stop => self.stop()?,
+                Action::Stop => self.stop(signals)?,
                 Action::Redraw => self.terminal.clear()?,
                 Action::Pause if !self.view.paused => {
                     self.resuming = true;
@@ -256,12 +256,10 @@ impl Live {
         Ok(self.left == Some(0))
     }
 
-    /// Gives the terminal back, stops the process, and takes it again when told to go on.
-    fn stop(&mut self) -> Result<(), ScreenError> {
+    /// Gives the terminal back, stops the process's group, and takes it again when told to go on.
+    fn stop(&mut self, signals: &Signals) -> Result<(), ScreenError> {
         leave();
-        let ourselves = rustix::process::getpid();
-        rustix::process::kill_process(ourselves, rustix::process::Signal::STOP)
-            .map_err(io::Error::from)?;
+        signals.stop()?;
         self.resume()
     }
 

@@ -43,6 +43,14 @@ impl Signals {
         Ok(Signals { signals, readable })
     }
 
+    /// Stops this process and its group, as a shell's job is, and comes back once it is told to go on. At once where
+    /// nobody is left who could tell it (an orphaned group, in which the kernel leaves that signal out), and where
+    /// whoever started this has had it ignored.
+    pub(crate) fn stop(&self) -> io::Result<()> {
+        rustix::process::kill_current_process_group(rustix::process::Signal::TSTP)?;
+        self.signals.act(libc::SIGTSTP)
+    }
+
     /// What the signals that have come ask for, the most urgent of it.
     pub(crate) fn asked(&self) -> Option<Asked> {
         let mut asked = Vec::new();

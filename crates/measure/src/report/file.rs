@@ -1,5 +1,5 @@
-//! Writes a report to a file so that a reader sees the old one or the new one, never half of one.
-//! `-` is standard output.
+//! Writes a report to a file so that a reader sees the old one or the new one, never half of one; but for a file that
+//! is a mount of its own, which is written in place. `-` is standard output.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -119,21 +119,53 @@ fn put(path: &Path, text: &[u8]) -> io::Result<()> {
 /// Writes a neighbour of the file and renames it over the file.
 fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
     let neighbour = neighbour(path)?;
-    let written = (|| {
+    let grown = (|| {
         let mut file = create(&neighbour)?;
         if let Some(permissions) = permissions {
             file.set_permissions(permissions)?;
         }
         file.write_all(text)?;
         // The name must not become durable before the bytes.
-        file.sync_all()?;
-        fs::rename(&neighbour, path)
+        file.sync_all()
     })();
-    if written.is_err() {
+    if let Err(error) = grown {
         // Nothing half-written stays; if it cannot be removed either, the first error says more.
         let _ = fs::remove_file(&neighbour);
+        return Err(error);
     }
-    written
+    match fs::rename(&neighbour, path) {
+        Err(error) if is_mounted(&error) => in_place(path, &neighbour, text),
+        Err(error) => {
+            let _ = fs::remove_file(&neighbour);
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Whether a file cannot be renamed over for it is a mount of its own, as one that a container was given.
+fn is_mounted(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::CrossesDevices)
+}
+
+/// Writes over a file that nothing can be renamed over. Its neighbour has all of it already, and stays if this fails:
+/// what was there is gone then.
+fn in_place(path: &Path, neighbour: &Path, text: &[u8]) -> io::Result<()> {
+    let written = (|| {
+        let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+        file.write_all(text)?;
+        file.sync_all()
+    })();
+    match written {
+        Ok(()) => {
+            let _ = fs::remove_file(neighbour);
+            Ok(())
+        }
+        Err(error) => {
+            let why = format!("{error}; all of it is in {}", neighbour.display());
+            Err(io::Error::new(error.kind(), why))
+        }
+    }
 }
 
 /// Where the file grows: hidden, beside it, and this process's own.
@@ -250,6 +282,26 @@ mod tests {
         write(&path, "<p>").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "<p>");
         assert!(write(&folder, "<p>").is_err(), "a folder is no file");
+    }
+
+    #[test]
+    fn what_nothing_can_be_renamed_over_is_written_in_place_and_nothing_is_lost_if_it_cannot_be() {
+        use rustix::io::Errno;
+        for (errno, mounted) in [(Errno::BUSY, true), (Errno::XDEV, true), (Errno::IO, false)] {
+            assert_eq!(is_mounted(&io::Error::from(errno)), mounted, "{errno:?}");
+        }
+        let folder = Folder::new("report-in-place");
+        let (path, neighbour) = (folder.join("run.html"), folder.join(".run.html.tmp"));
+        let grow = || fs::write(&neighbour, "<p>").unwrap();
+        fs::write(&path, "an old and longer page").unwrap();
+        grow();
+        in_place(&path, &neighbour, b"<p>").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "<p>");
+        assert!(!neighbour.exists());
+        grow();
+        let error = in_place(&folder, &neighbour, b"<p>").unwrap_err().to_string();
+        assert!(error.contains(".run.html.tmp"), "{error}");
+        assert_eq!(fs::read_to_string(&neighbour).unwrap(), "<p>");
     }
 
     #[test]

@@ -1,0 +1,224 @@
+//! A service that answers nobody any more, or nobody who asks through the device, though it is asked as it was under
+//! the reference.
+//!
+//! The two are apart since a service may answer over loopback or another device, too, which says nothing of the
+//! one that has the policy. Which instance the first request on a connection came through is not known after the
+//! programs were put in place: so whoever asks through the device counts as left without answers only where what
+//! came otherwise does not make up for it.
+
+use std::time::{Duration, Instant};
+
+use napkin_kernel::count::latency::{Part, Reading};
+
+use crate::guard::Reference;
+
+/// A service that answers nothing for so long, though it answered [`ENOUGH`] in that time under the
+/// reference, is not left so.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How many answers must be missing.
+const ENOUGH: f64 = 20.0;
+/// They are reckoned of this time at most: of one that is seldom asked a longer silence says nothing.
+const BACK: Duration = Duration::from_secs(1);
+/// With fewer answers than that missing nobody looks longer.
+const SUSPECTS: f64 = 3.0;
+/// What came otherwise makes up for the device's, if it is more than under the reference by this part of them.
+const MADE_UP: f64 = 0.25;
+
+/// Answers so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Answered {
+    /// Sends on all connections.
+    sends: u64,
+    /// Of requests that came through the device's instances.
+    device: u64,
+    /// Of those that did not, or of which that is not known.
+    others: u64,
+}
+
+impl Answered {
+    pub(crate) fn of(reading: &Reading) -> Answered {
+        let count = |device: bool| -> u64 {
+            let those = reading.instances.iter().filter(|(id, _)| (**id != 0) == device);
+            those.map(|(_, parts)| parts.of(Part::Service).count()).sum()
+        };
+        Answered { sends: reading.sends, device: count(true), others: count(false) }
+    }
+
+    /// Answers a second to requests that came through the device, and to others, if these are all of so many seconds.
+    pub(crate) fn rates(self, seconds: f64) -> [f64; 2] {
+        [self.device, self.others].map(|count| count as f64 / seconds.max(1e-9))
+    }
+}
+
+/// A look at whether a service answers.
+#[derive(Debug)]
+pub(crate) struct Silence<'a> {
+    due: &'a Reference,
+    /// It is asked as it was under the reference: with a load that a measure brings, only while that runs.
+    asked: bool,
+    /// The first look, and since when each kind of answers was as it is now.
+    first: Option<Answered>,
+    all: Option<(Instant, Answered)>,
+    device: Option<(Instant, Answered)>,
+    last: Option<(Instant, Answered)>,
+    longest: Duration,
+}
+
+impl<'a> Silence<'a> {
+    pub(crate) fn new(due: &'a Reference, asked: bool) -> Silence<'a> {
+        let longest = Duration::ZERO;
+        Silence { due, asked, first: None, all: None, device: None, last: None, longest }
+    }
+
+    /// From now on it is asked, or not any more.
+    pub(crate) fn asked(&mut self, asked: bool) {
+        *self = Silence { longest: self.longest, ..Silence::new(self.due, asked) };
+    }
+
+    /// It is not looked at for a while.
+    pub(crate) fn pause(&mut self) {
+        (self.all, self.device, self.last) = (None, None, None);
+    }
+
+    /// Takes what was answered by now.
+    pub(crate) fn took(&mut self, now: Instant, answered: Answered) {
+        let first = *self.first.get_or_insert(answered);
+        let all = self.all.get_or_insert((now, answered));
+        let mut longest = now - all.0;
+        if all.1.sends != answered.sends {
+            *all = (now, answered);
+        }
+        let device = self.device.get_or_insert((now, answered));
+        // Whoever never asks through the device misses nothing.
+        if answered.device != first.device {
+            longest = longest.max(now - device.0);
+        }
+        if device.1.device != answered.device {
+            *device = (now, answered);
+        }
+        self.last = Some((now, answered));
+        if self.asked {
+            self.longest = self.longest.max(longest);
+        }
+    }
+
+    /// The longest time without an answer while it was asked, as far as looks tell.
+    pub(crate) fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    /// For how long nothing was answered of what comes through the device, if others do not make up for it.
+    fn of_device(&self) -> Option<Duration> {
+        let ((now, answered), (since, then)) = (self.last?, self.device?);
+        let silent = now - since;
+        let others = answered.others.saturating_sub(then.others) as f64;
+        let Reference { device_per_s, others_per_s, .. } = self.due;
+        let made_up = (others_per_s + MADE_UP * device_per_s) * silent.as_secs_f64();
+        (others < made_up).then_some(silent)
+    }
+
+    /// Whether some wait for answers through the device already, so that it is to be looked on.
+    pub(crate) fn suspects(&self) -> bool {
+        let due = self.due.device_per_s;
+        let missing = |silent: Duration| due * silent.as_secs_f64() >= SUSPECTS;
+        self.asked && due >= ENOUGH && self.of_device().is_some_and(missing)
+    }
+
+    /// Why it is not to be left so.
+    pub(crate) fn broken(&self) -> Option<String> {
+        if !self.asked {
+            return None;
+        }
+        let patience = SILENCE.max(self.due.patience);
+        let told = |silent: Duration, whose: &str, per_s: f64| {
+            let missing = per_s * silent.min(BACK).as_secs_f64();
+            (silent >= patience && missing >= ENOUGH).then(|| {
+                let seconds = silent.as_secs_f64();
+                format!(
+                    "nothing {whose}was answered for {seconds:.1} s, {per_s:.0} a second before"
+                )
+            })
+        };
+        let ((now, _), (since, _)) = (self.last?, self.all?);
+        told(now - since, "", self.due.answers_per_s).or_else(|| {
+            let silent = self.of_device()?;
+            told(silent, "that came through the device ", self.due.device_per_s)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks every tenth of a second at a service that answers as many a second, of the device and others, for as many
+    /// tenths: what it says in the end.
+    fn after(due: &Reference, asked: bool, phases: &[(u32, [u64; 2])]) -> (Option<String>, bool) {
+        let (mut silence, mut answered) = (Silence::new(due, asked), Answered::default());
+        let mut now = Instant::now();
+        for (tenths, [device, others]) in phases {
+            for _ in 0..*tenths {
+                now += Duration::from_millis(100);
+                answered.device += device / 10;
+                answered.others += others / 10;
+                answered.sends += (device + others) / 10;
+                silence.took(now, answered);
+            }
+        }
+        (silence.broken(), silence.suspects())
+    }
+
+    fn due(device_per_s: f64, others_per_s: f64) -> Reference {
+        let answers_per_s = device_per_s + others_per_s;
+        Reference { answers_per_s, device_per_s, others_per_s, ..Reference::default() }
+    }
+
+    #[test]
+    fn a_service_that_says_nothing_is_told_and_one_that_is_seldom_asked_is_not() {
+        let told =
+            |due: &Reference, silent| after(due, true, &[(5, [1_000, 0]), (silent, [0, 0])]).0;
+        let busy = due(1_000.0, 0.0);
+        assert_eq!(told(&busy, 4), None);
+        let why = "nothing was answered for 0.5 s, 1000 a second before";
+        assert_eq!(told(&busy, 5).as_deref(), Some(why));
+        assert_eq!(told(&due(30.0, 0.0), 5), None, "15 are due");
+        assert!(told(&due(30.0, 0.0), 10).is_some());
+        assert_eq!(told(&due(10.0, 0.0), 100), None);
+        assert_eq!(told(&Reference::default(), 100), None, "nobody asked");
+        let patience = Duration::from_secs(2);
+        let slow = Reference { patience, ..busy };
+        assert!(told(&slow, 19).is_none() && told(&slow, 20).is_some());
+    }
+
+    #[test]
+    fn answers_over_loopback_do_not_hide_a_device_that_is_silent() {
+        let both = due(1_000.0, 5_000.0);
+        let (why, suspects) = after(&both, true, &[(5, [1_000, 5_000]), (5, [0, 5_000])]);
+        let told =
+            "nothing that came through the device was answered for 0.5 s, 1000 a second before";
+        assert_eq!((why.as_deref(), suspects), (Some(told), true));
+        assert!(after(&both, true, &[(6, [0, 5_000])]).0.is_some(), "from the beginning on");
+        // After the programs were put in place it is not known of some what they came through.
+        assert_eq!(after(&both, true, &[(20, [0, 6_000])]), (None, false));
+        assert_eq!(after(&both, true, &[(20, [1_000, 5_000])]), (None, false));
+        assert_eq!(after(&due(0.0, 5_000.0), true, &[(20, [0, 5_000])]), (None, false));
+    }
+
+    #[test]
+    fn it_counts_only_while_the_service_is_asked() {
+        let busy = due(1_000.0, 0.0);
+        assert_eq!(after(&busy, false, &[(20, [0, 0])]), (None, false));
+        let mut silence = Silence::new(&busy, false);
+        let start = Instant::now();
+        let at = |tenths: u64| start + Duration::from_millis(100 * tenths);
+        (0..20).for_each(|it| silence.took(at(it), Answered::default()));
+        silence.asked(true);
+        (20..25).for_each(|it| silence.took(at(it), Answered::default()));
+        assert_eq!((silence.broken(), silence.longest()), (None, Duration::from_millis(400)));
+        silence.took(at(25), Answered::default());
+        assert!(silence.broken().is_some());
+        silence.pause();
+        silence.took(at(40), Answered::default());
+        assert_eq!((silence.broken(), silence.longest()), (None, Duration::from_millis(500)));
+    }
+}

@@ -1,0 +1,111 @@
+//! A view stops as the job of a shell does, and goes on where nobody could have it go on.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use napkin_testing::{needs_program, test};
+use napkin_top::View;
+use napkin_top::screen::{self, Options};
+use napkin_watch::{Sample, Source, SourceError};
+
+/// Has nothing to show, again and again.
+struct Steady(u64);
+
+impl Source for Steady {
+    fn title(&self) -> String {
+        "a steady source".into()
+    }
+
+    fn sample(&mut self) -> Result<Sample, SourceError> {
+        self.0 += 100_000_000;
+        Ok(Sample { at_ns: self.0, ..Sample::default() })
+    }
+}
+
+/// What the tests run on a terminal.
+fn on_a_terminal() -> bool {
+    if std::env::var_os("NAPKIN_TEST_ON_A_TERMINAL").is_none() {
+        return false;
+    }
+    let options = Options { interval: Duration::from_millis(100), count: None };
+    let ended = screen::run(Box::new(Steady(0)), View::new(), &options);
+    println!("then: {ended:?}");
+    true
+}
+
+/// A server of its own, by its socket.
+struct Tmux(PathBuf);
+
+impl Tmux {
+    /// A terminal on which a shell runs this program between some words of its own.
+    fn new(name: &str, before: &str, after: &str) -> Tmux {
+        needs_program("tmux");
+        let socket = format!("napkin-test-{}-{name}.tmux", std::process::id());
+        let tmux = Tmux(std::env::temp_dir().join(socket));
+        let this = std::env::current_exe().expect("a path");
+        let this = this.display();
+        let shell = format!("{before} NAPKIN_TEST_ON_A_TERMINAL=1 '{this}'; {after} exec sleep 60");
+        let args = ["new-session", "-d", "-x", "100", "-y", "40", "sh", "-c", &shell];
+        let started = tmux.run(&args).expect("it is installed");
+        assert!(started.status.success(), "{started:?}");
+        tmux
+    }
+
+    fn run(&self, args: &[&str]) -> std::io::Result<Output> {
+        Command::new("tmux").arg("-S").arg(&self.0).args(["-f", "/dev/null"]).args(args).output()
+    }
+
+    fn press(&self, key: &str) {
+        assert!(self.run(&["send-keys", key]).expect("it runs").status.success());
+    }
+
+    /// Waits until that is on the screen.
+    fn shows(&self, what: &str) {
+        let start = Instant::now();
+        loop {
+            let shown = self.run(&["capture-pane", "-p"]).expect("it runs").stdout;
+            let shown = String::from_utf8_lossy(&shown).into_owned();
+            if shown.contains(what) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "no {what:?}: {shown}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _ = self.run(&["kill-server"]);
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_job_of_a_shell_is_stopped_and_goes_on() {
+    let after = "echo stopped $?; read go; fg; echo ended $?;";
+    let tmux = Tmux::new("stop-job", "set -m;", after);
+    tmux.shows("a steady source");
+    tmux.press("C-z");
+    // SIGTSTP, as a shell tells it.
+    tmux.shows("stopped 148");
+    tmux.press("Enter");
+    tmux.shows("a steady source");
+    tmux.press("q");
+    tmux.shows("then: Ok(())");
+    tmux.shows("ended 0");
+}
+
+#[test]
+fn where_nobody_could_have_it_go_on_it_does_not_stop() {
+    // Without jobs all are in the group of the terminal's first process, whose parent is elsewhere.
+    let tmux = Tmux::new("stop-orphaned", "", "echo ended $?;");
+    tmux.shows("a steady source");
+    tmux.press("C-z");
+    tmux.press("q");
+    tmux.shows("then: Ok(())");
+    tmux.shows("ended 0");
+}
+
+napkin_testing::main!(on_a_terminal);
