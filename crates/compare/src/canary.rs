@@ -190,10 +190,10 @@ impl Canary {
             }
             let tick = if off.is_zero() { TICK } else { ON / 2 };
             match signals.wait(if left.is_zero() { tick } else { left.min(tick) }) {
+                Some(came) if came.signal == Signals::STOP && told => {}
                 Some(came) if came.signal == Signals::STOP => {
-                    if !std::mem::replace(&mut told, true) {
-                        tell(NOT_STOPPED);
-                    }
+                    told = true;
+                    tell(NOT_STOPPED);
                 }
                 Some(came) => return Ok(End::Signal(came.signal)),
                 None => {}

@@ -237,9 +237,9 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     }
     let before = directory.write(&wish).map_err(Failure::of)?;
     let replaced = if before { " (in place of what it said)" } else { "" };
-    let told = print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()));
+    let said = print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()));
     check_read(&directory, &wish)?;
-    told?;
+    said?;
     if policy.suspends() && wish.unit.is_none() {
         guard::unwatched_wish();
     }

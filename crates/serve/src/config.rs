@@ -371,7 +371,7 @@ mod tests {
         for (wrong, said) in [
             (ServeConfig { port: 0, ..config.clone() }, "a port is 1 to 65535, not 0"),
             (
-                ServeConfig { flows: 0, ..config.clone() },
+                ServeConfig { flows: 0, ..config },
                 "the number of flows is at least 1, not 0",
             ),
         ] {
