@@ -275,8 +275,10 @@ impl Server {
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all, and an error beside it if the
     /// capture could not be written, or the kernel's settings below a device not be put back.
     pub fn stop(mut self) -> (Totals, Result<(), ServeError>) {
-        let mut totals = self.meter.totals(self.engine.as_deref());
+        let engine = self.engine.as_deref().map(Totals::of_engine).unwrap_or_default();
         let (missed, stopped) = self.shut_down();
+        // A thread of the application counts what it has answered once it has.
+        let mut totals = self.meter.ended(engine);
         if missed > 0 {
             totals.drops.insert("capture_missed", missed);
         }

@@ -49,8 +49,9 @@ pub struct DeviceTotals {
 }
 
 impl Totals {
-    fn read(engine: Option<&Engine>, sources: &Sources) -> Totals {
-        let mut totals = engine.map(Totals::of_engine).unwrap_or_default();
+    /// With what the application and the device's faults have done by now.
+    fn and(mut self, sources: &Sources) -> Totals {
+        let totals = &mut self;
         for progress in &sources.progress {
             totals.received += progress.received.load(Ordering::Relaxed);
             totals.replies += progress.replied.load(Ordering::Relaxed);
@@ -71,10 +72,11 @@ impl Totals {
         if lost != 0 {
             totals.drops.insert("fault_lost", lost);
         }
-        totals
+        self
     }
 
-    fn of_engine(engine: &Engine) -> Totals {
+    /// What its devices and stacks have done, and nothing of the application.
+    pub(super) fn of_engine(engine: &Engine) -> Totals {
         let EngineTotals { counts, queues, drops, .. } = EngineTotals::read(engine);
         let mut devices = DeviceTotals {
             packets: queues.rx_packets,
@@ -267,7 +269,12 @@ impl Meter {
 
     /// Without an engine those of the operating system's sockets.
     pub(super) fn totals(&self, engine: Option<&Engine>) -> Totals {
-        Totals::read(engine, &self.sources)
+        self.ended(engine.map(Totals::of_engine).unwrap_or_default())
+    }
+
+    /// Those of an engine that may be gone by now, and what the application has done.
+    pub(super) fn ended(&self, engine: Totals) -> Totals {
+        engine.and(&self.sources)
     }
 
     pub(super) fn status(&mut self, engine: Option<&Engine>) -> Status {
