@@ -36,6 +36,8 @@ const FOLLOW: Duration = Duration::from_secs(1);
 pub enum End {
     /// Its time was up, and the guard held.
     Held,
+    /// Its time was up, and there was never enough to judge the guard by: what was missing.
+    Unjudged(String),
     /// This signal came.
     Signal(i32),
     /// The guard broke: why.
@@ -59,7 +61,7 @@ pub struct Canary {
 impl Canary {
     /// Looks at what is there, for two seconds if the guard is a condition. Those are the requests of the
     /// process `pid` and its children, or without one of all that serve in this thread's network namespace,
-    /// as far as they come through the device.
+    /// as far as they come through the device. A command guards by itself, whatever the `pid`.
     ///
     /// # Errors
     /// If requests cannot be timed, or the guard compares with what is not there. A signal that comes
@@ -143,7 +145,8 @@ impl Canary {
     /// Watches what is in force now, `policy` by name, until the time is up, a signal comes, or the guard breaks;
     /// `harm` says what else has been seen of it that breaks it. A command of the guard that is under way when the time
     /// is up is waited for, at most for as long as one may take (10 s). Of `signals`, those of
-    /// [`Signals::block_ends_and_stop`], a stop ends nothing: `tell` is told so, once.
+    /// [`Signals::block_ends_and_stop`], a stop ends nothing: `tell` is told so, once. That it held
+    /// is said only where the guard was judged.
     ///
     /// # Errors
     /// If the kernel does not answer, or the guard's command cannot be run.
@@ -186,7 +189,10 @@ impl Canary {
             let left = limit.saturating_sub(began.elapsed());
             // What its command says of the end is not known before that ends.
             if left.is_zero() && !monitor.waits_for_command() {
-                return Ok(End::Held);
+                let through = format!(" that came through {}", self.ifname);
+                let which = if others { "" } else { through.as_str() };
+                // That nothing broke it says nothing then.
+                return Ok(monitor.unjudged(which).map_or(End::Held, End::Unjudged));
             }
             let tick = if off.is_zero() { TICK } else { ON / 2 };
             match signals.wait(if left.is_zero() { tick } else { left.min(tick) }) {

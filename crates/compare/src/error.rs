@@ -119,6 +119,20 @@ pub enum CompareError {
 }
 
 impl CompareError {
+    /// What is missing where requests cannot be timed and a measure of the user's own takes their place.
+    pub(crate) fn unnoticed(&self) -> String {
+        let why = match self {
+            // Their advice is to take such a measure.
+            CompareError::Count(why) => why.to_string(),
+            CompareError::PidNamespace { pid } => format!(
+                "this napkin is in a process-id namespace of its own, where the kernel's programs cannot tell which \
+                 process is {pid}"
+            ),
+            error => error.to_string(),
+        };
+        format!("that the service stops answering would not be noticed: {why}")
+    }
+
     /// The same where not everything could be put back: what is left, with its cause and with what to do about it.
     pub(crate) fn and_left(self, left: CompareError) -> CompareError {
         let CompareError::Left { why } = left else { return left };

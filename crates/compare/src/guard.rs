@@ -155,7 +155,33 @@ pub(crate) struct Reference {
     pub(crate) patience: Duration,
 }
 
+/// Whether so many of `count` requests are beyond the limit that chance does not explain it, if `part` of them is to
+/// stay within.
+fn breaks(beyond: f64, count: f64, part: f64) -> bool {
+    let allowed = count * (1.0 - part);
+    beyond >= 3.0 && beyond > allowed + 3.0 * allowed.sqrt()
+}
+
 impl Condition {
+    /// Whether it can be judged by so many requests, or by these answers: by fewer it holds whatever they took.
+    pub(crate) fn is_judged(&self, count: u64, answered: Option<(f64, f64)>) -> bool {
+        match *self {
+            Condition::Latency(part, _) => breaks(count as f64, count as f64, part),
+            Condition::Rate(_) => answered.is_some(),
+        }
+    }
+
+    /// The fewest requests by which it can be judged; none of a rate, which is by time.
+    pub(crate) fn fewest(&self) -> u64 {
+        // Of p1, which takes the most, these are some 90000.
+        match self {
+            Condition::Latency(..) => {
+                (0..100_000).find(|count| self.is_judged(*count, None)).unwrap_or(100_000)
+            }
+            Condition::Rate(_) => 0,
+        }
+    }
+
     /// Why it is broken, or `None`. `answered` is how many answers there were in how many seconds, if a rate may
     /// be judged by it.
     pub(crate) fn broken(
@@ -171,9 +197,7 @@ impl Condition {
                     Bound::Times(times) => times * reference.whole.known_quantile(part)?,
                 };
                 let (count, beyond) = (whole.count() as f64, whole.above(limit) as f64);
-                let allowed = count * (1.0 - part);
-                let broken = beyond >= 3.0 && beyond > allowed + 3.0 * allowed.sqrt();
-                broken.then(|| {
+                breaks(beyond, count, part).then(|| {
                     let limit = napkin_measure::report::text::time(limit);
                     format!("{beyond} of {count} requests took more than {limit}")
                 })
@@ -270,6 +294,23 @@ mod tests {
         for other in ["p99<500us", "rate>0.9x", "rate>5000", "./healthy"] {
             assert_eq!(too_few(other), None);
         }
+    }
+
+    #[test]
+    fn too_few_requests_or_too_short_a_time_judge_nothing() {
+        let condition = |text: &str| match text.parse() {
+            Ok(Guard::Condition(condition)) => condition,
+            other => panic!("{other:?}"),
+        };
+        for (text, fewest) in [("p99<1us", 3), ("p50<1us", 19), ("p99.9<2x", 3)] {
+            let condition = condition(text);
+            assert_eq!(condition.fewest(), fewest, "{text}");
+            assert!(condition.is_judged(fewest, None) && !condition.is_judged(fewest - 1, None));
+            assert!(!condition.is_judged(0, Some((1_000.0, 0.5))));
+        }
+        assert!(condition("p1<1us").fewest() < 100_000);
+        let rate = condition("rate>1000000");
+        assert!(rate.is_judged(0, Some((0.0, 0.5))) && !rate.is_judged(1_000, None));
     }
 
     #[test]

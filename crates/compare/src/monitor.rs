@@ -12,7 +12,7 @@ use napkin_kernel::count::latency::{Histogram, Probe, Reading};
 use napkin_os::signals::Signals;
 
 use crate::command::{Outcome, Running};
-use crate::guard::{Guard, Reference};
+use crate::guard::{Condition, Guard, Reference};
 use crate::silence::{Answered, Silence};
 
 /// How often the service is looked at.
@@ -56,6 +56,10 @@ pub(crate) struct SliceMonitor<'a> {
     turn: Turn,
     silence: Silence<'a>,
     command: GuardCommand,
+    /// Whether there was enough at least once to judge the guard's condition by.
+    judged: bool,
+    /// The most requests that were timed in what is looked back at.
+    most: u64,
 }
 
 impl<'a> SliceMonitor<'a> {
@@ -75,7 +79,9 @@ impl<'a> SliceMonitor<'a> {
             turns: VecDeque::new(),
             turn: Turn { timed: true, since: now, on: Duration::ZERO },
             silence: Silence::new(due, asked),
-            command: GuardCommand { running: None, due: now, last: false },
+            command: GuardCommand { running: None, due: now, last: false, ended: false },
+            judged: false,
+            most: 0,
         }
     }
 
@@ -155,6 +161,26 @@ impl<'a> SliceMonitor<'a> {
         self.command.running.is_some()
     }
 
+    /// What was missing for the guard to be judged even once, if it never was. `which` requests would have counted, as
+    /// ` that came through eth0`.
+    pub(crate) fn unjudged(&self, which: &str) -> Option<String> {
+        let condition = match self.guard? {
+            Guard::Command(_) if self.command.ended => return None,
+            Guard::Command(_) => return Some("its command has not ended once".into()),
+            Guard::Condition(_) if self.judged => return None,
+            Guard::Condition(condition) => condition,
+        };
+        Some(match condition {
+            Condition::Rate(_) => format!("a rate is judged by {} s of answers", JUDGED[0]),
+            Condition::Latency(..) if self.most == 0 => format!("no request{which} was timed"),
+            Condition::Latency(..) => format!(
+                "of requests{which} at most {} were timed in a second, and it is judged by {} or more",
+                self.most,
+                condition.fewest()
+            ),
+        })
+    }
+
     /// Why the last second is none to go on with. `which` is the policy and `round` its turn, for a command;
     /// `whole` takes the requests that count out of a reading.
     pub(crate) fn broken(
@@ -173,7 +199,7 @@ impl<'a> SliceMonitor<'a> {
         }
     }
 
-    fn figures(&self, whole: impl Fn(&Reading) -> Histogram) -> Option<String> {
+    fn figures(&mut self, whole: impl Fn(&Reading) -> Histogram) -> Option<String> {
         let ((first, then), (last, now)) = (self.recent.front()?, self.recent.back()?);
         let seconds = (*last - *first).as_secs_f64();
         if seconds <= 0.0 {
@@ -181,8 +207,16 @@ impl<'a> SliceMonitor<'a> {
         }
         let since = now.since(then);
         let Some(Guard::Condition(condition)) = self.guard else { return None };
-        let broken = condition.broken(&whole(&since), self.rate(), self.reference);
+        let (whole, rate) = (whole(&since), self.rate());
+        self.weigh(condition, whole.count(), rate);
+        let broken = condition.broken(&whole, rate, self.reference);
         broken.map(|why| format!("{}: {why}", Guard::Condition(*condition)))
+    }
+
+    /// Takes note of whether there is enough to judge a condition by.
+    fn weigh(&mut self, condition: &Condition, requests: u64, rate: Option<(f64, f64)>) {
+        self.most = self.most.max(requests);
+        self.judged |= condition.is_judged(requests, rate);
     }
 }
 
@@ -223,6 +257,8 @@ struct GuardCommand {
     due: Instant,
     /// The one that runs is the last.
     last: bool,
+    /// Whether one has ended, be it by its limit.
+    ended: bool,
 }
 
 impl GuardCommand {
@@ -242,6 +278,7 @@ impl GuardCommand {
         };
         let Some(outcome) = running.look()? else { return Ok(None) };
         self.running = None;
+        self.ended = true;
         self.due = Instant::now() + GUARD_EVERY;
         Ok(match outcome {
             Outcome::Hung => {
@@ -277,7 +314,39 @@ mod tests {
             std::thread::sleep(GUARD_EVERY);
             let after = monitor.broken("base", 0, &signals, whole).expect("it can be run");
             assert!(after.is_none() && !monitor.waits_for_command());
+            assert_eq!(monitor.unjudged(""), None);
         }
+    }
+
+    #[test]
+    fn a_guard_that_nothing_came_to_judge_by_is_known() {
+        let reference = Reference::default();
+        let unjudged = |text: &str, seconds: f64, requests: u64| {
+            let guard: Guard = text.parse().expect(text);
+            let mut monitor = SliceMonitor::new(Some(&guard), &reference, &reference, true);
+            let now = Instant::now();
+            let then = now.checked_sub(Duration::from_secs_f64(seconds)).expect("it is long up");
+            monitor.recent.extend([(then, Reading::default()), (now, Reading::default())]);
+            assert_eq!(monitor.figures(|_| Histogram::default()), None);
+            if let Guard::Condition(condition) = &guard {
+                monitor.weigh(condition, requests, None);
+            }
+            monitor.unjudged(" that came through va")
+        };
+        let told = |text: &str, seconds: f64, requests: u64| {
+            unjudged(text, seconds, requests).expect("never judged")
+        };
+        assert_eq!(told("p99<1s", 1.0, 0), "no request that came through va was timed");
+        assert_eq!(
+            told("p99<1s", 1.0, 2),
+            "of requests that came through va at most 2 were timed in a second, and it is judged by 3 or more"
+        );
+        assert_eq!(unjudged("p99<1s", 1.0, 3), None);
+        assert_eq!(told("rate>1", 0.2, 0), "a rate is judged by 0.5 s of answers");
+        assert_eq!(unjudged("rate>1", 1.0, 0), None);
+        assert_eq!(told("true", 1.0, 9), "its command has not ended once");
+        let none = SliceMonitor::new(None, &reference, &reference, true);
+        assert_eq!(none.unjudged(""), None);
     }
 
     #[test]

@@ -58,9 +58,11 @@ impl Options {
         self.measure.is_none() || matches!(self.guard, Some(Guard::Condition(_)))
     }
 
+    /// Whether all of it makes sense: [`compare`](crate::compare()) asks first, and whoever tells of a plan before it.
+    ///
     /// # Errors
     /// Which option makes no sense, and why.
-    pub(crate) fn check(&self) -> Result<(), CompareError> {
+    pub fn check(&self) -> Result<(), CompareError> {
         let wrong = |why: String| Err(CompareError::Usage(why));
         if self.policies.len() < 2 {
             return wrong("one policy has nothing to be compared with: name two or more".into());
@@ -81,6 +83,12 @@ impl Options {
         if self.measure.is_none() && self.slice.saturating_sub(self.settle) < least {
             return wrong("of each slice 200ms or more must be left after --settle".into());
         }
+        if self.measure.as_ref().is_some_and(|measure| measure.command.trim().is_empty()) {
+            return wrong("--measure is empty: give a command that prints a number".into());
+        }
+        if matches!(&self.guard, Some(Guard::Command(command)) if command.trim().is_empty()) {
+            return wrong("the guard is empty: give a condition as 'p99<2x', or a command".into());
+        }
         if self.measure.is_some()
             && let Some(guard @ Guard::Condition(Condition::Rate(_))) = &self.guard
         {
@@ -96,6 +104,31 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_that_is_empty_is_refused() {
+        let second = Duration::from_secs(1);
+        let told = |measure: &str, guard: &str| {
+            let measure = Measure { command: measure.into(), higher: false, limit: second };
+            let options = Options {
+                policies: ["a", "b"].map(|name| (name.to_owned(), Policy::BASE)).into(),
+                slice: second,
+                settle: Duration::ZERO,
+                rounds: 6,
+                seed: 1,
+                guard: Some(Guard::Command(guard.into())),
+                measure: Some(measure),
+            };
+            options.check().err().map(|error| error.to_string())
+        };
+        assert_eq!(told("./load", "./healthy"), None);
+        for (measure, guard, said) in
+            [("", "true", "--measure is empty"), ("./load", " \n", "the guard is empty")]
+        {
+            let why = told(measure, guard).expect("refused");
+            assert!(why.starts_with(said), "{why}");
+        }
+    }
 
     #[test]
     fn a_rate_is_no_guard_beside_a_measure_and_all_others_are() {

@@ -81,6 +81,39 @@ impl Row {
     }
 }
 
+/// Under which policies the guard was judged: that it held under another one says nothing.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    /// Of each policy whether it was in one of its slices, and what was missing in the last one where it was not.
+    policies: Vec<(bool, Option<String>)>,
+}
+
+impl Guarded {
+    pub(crate) fn new(policies: usize) -> Guarded {
+        Guarded { policies: vec![(false, None); policies] }
+    }
+
+    /// Takes a slice that ran to its end, and what was missing in it, if anything was.
+    pub(crate) fn took(&mut self, policy: usize, unjudged: Option<String>) {
+        let Some((judged, missing)) = self.policies.get_mut(policy) else { return };
+        *judged |= unjudged.is_none();
+        *missing = unjudged.or(missing.take());
+    }
+
+    /// Notes under which policies the guard was never judged. One that is out has broken it.
+    pub(crate) fn note(self, report: &mut Report) {
+        let Some(guard) = report.guard.clone() else { return };
+        let rows = report.rows.iter().zip(self.policies);
+        let never = rows.filter_map(|(row, (judged, missing))| {
+            let why = missing.filter(|_| !judged && row.out.is_none())?;
+            Some(format!("{}: the guard {guard} was never judged: {why}", row.name))
+        });
+        for note in never.collect::<Vec<_>>() {
+            report.note(note);
+        }
+    }
+}
+
 impl Report {
     pub(crate) fn new(service: &Service, options: &Options, rows: Vec<Row>) -> Report {
         Report {
@@ -103,5 +136,29 @@ impl Report {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_under_which_the_guard_was_never_judged_is_named() {
+        let row = |name: &str, out: Option<&str>| Row {
+            out: out.map(str::to_owned),
+            ..Row::new(name, &Policy::BASE)
+        };
+        let rows = vec![row("base", None), row("defer20", None), row("bad", Some("broken"))];
+        let guard = Some("p99<2x".to_owned());
+        let mut report = Report { rows, guard, ..Report::default() };
+        let mut guarded = Guarded::new(3);
+        let missing = || Some("no request was timed".to_owned());
+        for (policy, unjudged) in [(0, None), (1, missing()), (2, missing()), (0, missing())] {
+            guarded.took(policy, unjudged);
+        }
+        guarded.note(&mut report);
+        let told = "defer20: the guard p99<2x was never judged: no request was timed";
+        assert_eq!(report.notes, [told]);
     }
 }

@@ -21,7 +21,7 @@ use crate::force::Force;
 use crate::guard::Reference;
 use crate::monitor::{ON, SliceMonitor, TICK, off};
 use crate::options::Options;
-use crate::report::{Report, Row};
+use crate::report::{Guarded, Report, Row};
 use crate::service::{Service, follow};
 use crate::window::{Slice, Window};
 
@@ -71,7 +71,7 @@ pub fn compare(
         Ok(probe) => (Some(probe), None),
         Err(error) if options.needs_timing() => return Err(error),
         // A measure of the user's own does without.
-        Err(error) => (None, Some(unnoticed(&error))),
+        Err(error) => (None, Some(error.unnoticed())),
     };
     let rows = options.policies.iter().map(|(name, policy)| Row::new(name, policy)).collect();
     let mut report = Report::new(service, options, rows);
@@ -94,6 +94,7 @@ pub fn compare(
         off: if options.needs_timing() { Duration::ZERO } else { off(f64::INFINITY) },
         seconds: [0.0; 2],
         told_stop: false,
+        unjudged: None,
     };
     (run.tell)(CompareEvent::Slice(&format!("{}, to begin with", options.policies[0].0)));
     match run.first(&mut report)? {
@@ -114,7 +115,7 @@ pub fn compare(
         repetitions: options.rounds,
         seed: options.seed,
     };
-    let mut round = 0;
+    let (mut round, mut guarded) = (0, Guarded::new(options.policies.len()));
     for (place, step) in plan.steps().enumerate() {
         if std::mem::replace(&mut round, step.repetition) != step.repetition {
             // By what the reference was asked in the round before, for all policies alike.
@@ -131,6 +132,7 @@ pub fn compare(
                 if step.subject == 0 {
                     run.last = like;
                 }
+                guarded.took(step.subject, run.unjudged.take());
                 let slice = Slice { round: step.repetition, step: place, ..slice };
                 report.rows[step.subject].slices.push(slice);
             }
@@ -163,21 +165,8 @@ pub fn compare(
         }
     }
     report.timed_share = run.timed_share();
+    guarded.note(&mut report);
     Ok(report)
-}
-
-/// What is missing where requests cannot be timed and a measure of the user's own takes their place.
-fn unnoticed(error: &CompareError) -> String {
-    let why = match error {
-        // Their advice is to take such a measure.
-        CompareError::Count(why) => why.to_string(),
-        CompareError::PidNamespace { pid } => format!(
-            "this napkin is in a process-id namespace of its own, where the kernel's programs cannot tell which \
-             process is {pid}"
-        ),
-        error => error.to_string(),
-    };
-    format!("that the service stops answering would not be noticed: {why}")
 }
 
 /// How a slice ended before its time.
@@ -211,6 +200,8 @@ struct Run<'a> {
     /// How long it was measured in the rounds, and for how much of that requests were timed.
     seconds: [f64; 2],
     told_stop: bool,
+    /// What was missing for the guard to be judged in the slice that ran last.
+    unjudged: Option<String>,
 }
 
 impl Run<'_> {
@@ -465,6 +456,7 @@ impl Run<'_> {
             if let Some((slice, like)) = done.take() {
                 // What the guard's command says of the end is not known before that ends.
                 if !monitor.waits_for_command() {
+                    self.unjudged = monitor.unjudged("");
                     return Ok(Ran::Done(slice, like));
                 }
                 done = Some((slice, like));

@@ -76,6 +76,17 @@ fn names(there: &[String]) -> String {
     if there.is_empty() { "it has none".into() } else { format!("there is {}", there.join(", ")) }
 }
 
+impl Found {
+    /// The same with a wish that is not written yet, in place of what its file says.
+    pub fn with(mut self, wish: Wish) -> Found {
+        self.wishes.retain(|it| it.file != wish.file);
+        self.bad.retain(|it| it.file != wish.file);
+        let place = self.wishes.partition_point(|it| it.file < wish.file);
+        self.wishes.insert(place, wish);
+        self
+    }
+}
+
 impl DirectoryError {
     fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError {
         let path = path.to_owned();
@@ -304,6 +315,22 @@ mod tests {
         assert!(directory.remove("../etc/a").is_err());
         directory.remove("a").expect("removed");
         assert_eq!(directory.read().expect("one").wishes, [wish(&directory, "b")]);
+    }
+
+    #[test]
+    fn a_wish_that_is_not_written_yet_stands_where_it_would_be_read() {
+        let directory = Directory::at("/etc/napkin");
+        let named = |names: &[&str]| -> Vec<Wish> {
+            names.iter().map(|name| wish(&directory, name)).collect()
+        };
+        let wrong = || BadFile::whole(&directory.file("b"), "it is wrong");
+        let found = Found { wishes: named(&["a", "c"]), bad: vec![wrong()] };
+        let then = found.with(wish(&directory, "b"));
+        assert_eq!(then, Found { wishes: named(&["a", "b", "c"]), bad: vec![] });
+        let other = Wish { rt: Some(5), ..wish(&directory, "b") };
+        let then = then.with(other.clone());
+        let [a, c] = ["a", "c"].map(|name| wish(&directory, name));
+        assert_eq!(then.wishes, [a, other, c]);
     }
 
     #[test]

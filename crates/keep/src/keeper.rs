@@ -322,12 +322,19 @@ impl Keeper {
                             // Nothing is written down where there is no room, say; what was set before is put
                             // back, and that wakes this again.
                             stopped |= matches!(error, ApplyError::Stopped { .. });
-                            if matches!(error, ApplyError::Journal(JournalError::Locked { .. })) {
+                            let mut why = error.to_string();
+                            if let ApplyError::Journal(JournalError::Locked { holder, .. }) = &error
+                            {
                                 // Its lock is removed when it is given up, though not by who is killed.
                                 self.locked = true;
                                 files.insert(self.store.directory().to_owned(), Follow::Removed);
+                                // For how long would be another problem at each look.
+                                why = format!(
+                                    "held by {}; it is set once that one ends",
+                                    holder.name()
+                                );
                             }
-                            problems.insert(format!("{}: {error}", link.name));
+                            problems.insert(format!("{}: {why}", link.name));
                         }
                     }
                 }

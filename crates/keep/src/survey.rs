@@ -121,6 +121,17 @@ impl Standing {
         said
     }
 
+    /// What of it cannot be had here and now, a sentence for each reason.
+    pub fn refused(&self) -> Vec<String> {
+        let mut why: Vec<String> = Vec::new();
+        for refused in self.devices.iter().flat_map(|on| &on.refused) {
+            if !why.contains(refused) {
+                why.push(refused.clone());
+            }
+        }
+        why
+    }
+
     /// Whether a device is not yet as it can be.
     fn is_different(&self) -> bool {
         self.devices.iter().any(|on| !on.different.is_empty())

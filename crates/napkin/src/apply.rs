@@ -42,7 +42,9 @@ it comes); without --for nobody does.
 A guard that is a CONDITION or a CMD makes it a canary: the policy is put in
 force, watched for a time, and put back within a second if the guard breaks;
 the exit code is then 3. If it holds the policy stays (with --for it is put
-back at the end). Guards are those of napkin compare:
+back at the end). One that was never judged (too few requests, too short a
+time) has not held: the policy is put back, too, with exit code 3.
+Guards are those of napkin compare:
   p99<2x, p99.9<500us     of the server's own part of requests that come
                           through the device; times what it was in the two
                           seconds before the change (for which ten requests
@@ -110,8 +112,8 @@ pub(crate) struct Apply {
     /// How long such a canary watches before the policy stays. [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with_all = ["limit", "dry_run"])]
     watch: Option<Duration>,
-    /// Whose requests a guard is about: a running program, with its children and theirs; otherwise all that
-    /// serve in this network namespace.
+    /// Whose requests a condition is about: a running program, with its children and theirs; otherwise all
+    /// that serve in this network namespace.
     #[arg(long, value_name = "PID", requires = "guard", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
     /// Also change what another program has changed since napkin did.
@@ -124,8 +126,8 @@ pub(crate) struct Apply {
     /// Only say what would be changed.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON; times are in nanoseconds. With --for: one document when applied, one when put
-    /// back.
+    /// Print JSON; times are in nanoseconds. With --for, or a guard that breaks: one document when applied, one
+    /// when put back, in which guard says why it was, or is null.
     #[arg(long)]
     json: bool,
 }
@@ -133,7 +135,7 @@ pub(crate) struct Apply {
 /// How long a guard watches before the policy stays.
 const WATCH: Duration = Duration::from_secs(60);
 
-/// The exit code of a policy that was put back because its guard broke.
+/// The exit code of a policy that was put back because its guard broke, or was never judged.
 const BROKEN: u8 = 3;
 
 pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
@@ -237,10 +239,14 @@ fn watched(
         }
         return told;
     }
+    let unchanged = hold.applied().done.is_empty();
     // First of all, whatever there is to say.
     let restored = hold.restore().map_err(Failure::of);
+    // One that has gone since, say, is not as it was found.
+    let unchanged = unchanged && restored.as_ref().is_ok_and(|it| it.is_complete() && !it.gone);
     let took = text::time(began.elapsed().as_nanos() as f64);
     let told = told();
+    let mut why = None;
     let exit = match end {
         Err(failure) => {
             // That something is left comes first, and why it was to be put back is not lost.
@@ -255,15 +261,23 @@ fn watched(
             // Whoever asked for it to stay has not got it.
             stays.then(|| u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
         }
-        Ok(End::Broken(why)) => {
-            let Apply { dev, policy, .. } = args;
-            let put = if restored.is_ok() { "is put back" } else { "cannot be put back" };
-            say(&format!("{dev}: the guard broke and {policy} {put}, after {took}: {why}"));
+        Ok(End::Broken(broke)) => {
+            args.told_back("the guard broke", &broke, &took, unchanged, &restored);
+            why = Some(broke);
+            Some(BROKEN)
+        }
+        Ok(End::Unjudged(missing)) => {
+            let option = if stays { "--watch" } else { "--for" };
+            let missing = format!("{missing}; give a longer {option}");
+            args.told_back("the guard was never judged", &missing, &took, unchanged, &restored);
+            why = Some(format!("never judged: {missing}"));
             Some(BROKEN)
         }
     };
     let restored = restored?;
-    match (exit, ended(args, &restored)) {
+    // Nothing was put back: what the device was found under is in force, as was just said.
+    let silent = unchanged && why.is_some();
+    match (exit, ended(args, &restored, why.as_deref(), silent)) {
         // That something is left comes first.
         (_, Err(Failure::Exit(code))) => Err(Failure::Exit(code)),
         (Some(code), shown) => {
@@ -311,12 +325,43 @@ impl Apply {
                 "--watch and --pid are for a guard that is a canary: give --guard CONDITION or CMD";
             return Err(Failure::Usage(why.into()));
         }
+        if matches!(own, Some(napkin_compare::Guard::Command(_))) && self.pid.is_some() {
+            let why = "--pid is for a guard that is a condition: a command guards by itself";
+            return Err(Failure::Usage(why.into()));
+        }
         if starving.is_some() && own.is_none() && self.limit.is_none() {
             let why =
                 "--guard once, again or off is for as long as napkin watches: give --for TIME";
             return Err(Failure::Usage(why.into()));
         }
         Ok((starving.unwrap_or(Guard::Once), own))
+    }
+
+    /// Says what became of the policy when its guard ended it: `what`, and `why`. Where all was so before, and
+    /// is `unchanged`, the policy stays.
+    fn told_back(
+        &self,
+        what: &str,
+        why: &str,
+        took: &str,
+        unchanged: bool,
+        restored: &Result<DeviceRestored, Failure>,
+    ) {
+        let Apply { dev, policy, .. } = self;
+        say(&match restored {
+            Err(_) => format!("{dev}: {what} and {policy} cannot be put back, after {took}: {why}"),
+            Ok(restored) if unchanged => {
+                // What the journal knows an earlier napkin has changed.
+                let back = match restored.kept {
+                    0 => String::new(),
+                    _ => format!(" (napkin restore {} puts it back)", shell::dev(dev)),
+                };
+                format!(
+                    "{dev}: {what}, after {took}: {why}; {policy} was in force before and stays{back}"
+                )
+            }
+            Ok(_) => format!("{dev}: {what} and {policy} is put back, after {took}: {why}"),
+        });
     }
 
     /// Looks at what is there before anything is changed.
@@ -338,9 +383,16 @@ impl Apply {
     }
 }
 
-fn ended(args: &Apply, restored: &DeviceRestored) -> Result<(), Failure> {
+/// Shows what was put back, and in JSON why the guard ended it, if it did. `silent`: there is nothing to show.
+fn ended(
+    args: &Apply,
+    restored: &DeviceRestored,
+    guard: Option<&str>,
+    silent: bool,
+) -> Result<(), Failure> {
     let shown = match args.json {
-        true => print_json(&json!({ "restored": restored })),
+        true => print_json(&json!({ "restored": restored, "guard": guard })),
+        false if silent => Ok(()),
         false => restore::device(restored, false),
     };
     if restored.is_complete() {

@@ -130,6 +130,7 @@ pub(crate) struct Compare {
 pub(crate) fn run(args: &Compare) -> Result<(), Failure> {
     let signals = Signals::block_ends_and_stop().map_err(Failure::of)?;
     let options = args.options()?;
+    options.check().map_err(failure)?;
     outputs::check(args.json.iter().chain(&args.report).map(PathBuf::as_path))?;
     let service = Service::find(args.pid, &args.dev).map_err(failure)?;
     args.check_lifelines(&options)?;

@@ -19,6 +19,10 @@ use crate::{guard, policies, table, units};
 /// How long a wish that was just written may take to be in force before that is said.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// The arguments that say what is wished, by their ids: none of them is for --list and --check.
+const OF_A_WISH: [&str; 11] =
+    ["policy", "dev", "driver", "mac", "queues", "cpus", "rt", "unit", "pin", "name", "yes"];
+
 /// Arguments of `keep`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -50,7 +54,10 @@ It has to be root's and writable by nobody else. --check says before a deploy
 whether it is right.
 
 A policy that delays packets is refused for a device that carries the default
-route or this terminal's own connection, unless --yes is given.
+route or this terminal's own connection, unless --yes is given. So is a wish of
+which something cannot be had now on a device that is there, or for which
+another wish could not be held any more: nothing is written then. With --yes it
+is written; what is refused of it is said, with exit code 1.
 
 Exit code of --check: 0 if all can be held here, 1 if something cannot, 2 if a
 file is wrong.
@@ -102,14 +109,15 @@ pub(crate) struct Keep {
     /// The wish's name, by which unkeep knows it; without, what its devices are matched by.
     #[arg(long)]
     name: Option<String>,
-    /// Also where the device carries the default route or this terminal's own connection.
+    /// Also where the device carries the default route or this terminal's own connection, or something of the
+    /// wish, or another wish for it, cannot be held here now.
     #[arg(long)]
     yes: bool,
     /// Check files, or without any all of /etc/napkin, and write nothing.
-    #[arg(long, value_name = "FILE", num_args = 0.., conflicts_with_all = ["policy", "list", "yes"])]
+    #[arg(long, value_name = "FILE", num_args = 0.., conflicts_with = "list", conflicts_with_all = OF_A_WISH)]
     check: Option<Vec<PathBuf>>,
     /// List all wishes, and whether each is in force now.
-    #[arg(long, conflicts_with_all = ["policy", "yes"])]
+    #[arg(long, conflicts_with_all = OF_A_WISH)]
     list: bool,
     /// With --list or --check: print JSON.
     #[arg(long)]
@@ -198,6 +206,9 @@ pub(crate) fn run(args: &Keep) -> Result<(), Failure> {
     match (&args.check, args.list, args.policy) {
         (Some(files), _, _) => check(files, args.json),
         (None, true, _) => list(args.json),
+        (None, false, Some(_)) if args.json => {
+            Err(Failure::Usage("--json is for --list and --check".into()))
+        }
         (None, false, Some(policy)) => write(args, policy),
         (None, false, None) => Err(Failure::Usage("name the policy".into())),
     }
@@ -235,6 +246,12 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
              all the same"
         )));
     }
+    let refused = Refused::look(&directory, &wish).unwrap_or_else(|why| {
+        // It may be for another host, whose kernel answers.
+        say(&format!("note: whether it can be held here is not known: {why}"));
+        Refused::default()
+    });
+    refused.check(args.yes)?;
     let before = directory.write(&wish).map_err(Failure::of)?;
     let replaced = if before { " (in place of what it said)" } else { "" };
     let said = print(&format!("{}: {}{replaced}\n", wish.file.display(), wish.sentence()));
@@ -248,9 +265,60 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
             Some(standing) => told(&standing, &holder),
             None => check_read(&directory, &wish),
         },
-        None => print(
-            "no keeper runs here, so nothing is set yet: systemctl enable --now napkin, or napkin keeper\n",
-        ),
+        None => {
+            refused.own.iter().for_each(|why| say(&format!("refused: {why}")));
+            let told = print(
+                "no keeper runs here, so nothing is set yet: systemctl enable --now napkin, or napkin keeper\n",
+            );
+            failure::found(u8::from(!refused.own.is_empty()), told)
+        }
+    }
+}
+
+/// What could not be held here and now if a wish were written.
+#[derive(Debug, Default)]
+struct Refused {
+    /// What of the wish itself.
+    own: Vec<String>,
+    /// Which other wishes, that could be until now, and why.
+    others: Vec<String>,
+}
+
+impl Refused {
+    fn look(directory: &Directory, wish: &Wish) -> Result<Refused, String> {
+        let found = directory.read().map_err(|error| error.to_string())?;
+        let survey = |found| Survey::look(found).map_err(|error| error.to_string());
+        let before = survey(found.clone())?;
+        let then = survey(found.with(wish.clone()))?;
+        let is_refused = |it: &&Standing| it.state() == State::Refused;
+        let mut refused = Refused::default();
+        for standing in then.standings.iter().filter(is_refused) {
+            let other = &standing.wish;
+            if other.file == wish.file {
+                refused.own = standing.refused();
+            } else if !before.standings.iter().filter(is_refused).any(|it| it.wish == *other) {
+                let why = standing.refused().join("; ");
+                let (name, place) = (&other.name, other.place());
+                refused.others.push(format!("the wish {name} ({place}) would be refused: {why}"));
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Fails if anything is, unless it was asked for all the same: then other wishes are named.
+    fn check(&self, yes: bool) -> Result<(), Failure> {
+        if yes {
+            self.others.iter().for_each(|why| say(&format!("warning: {why}")));
+            return Ok(());
+        }
+        let all: Vec<&str> = self.own.iter().chain(&self.others).map(String::as_str).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!(
+            "nothing was written, for it cannot be held here: {}; --yes writes it all the same",
+            all.join("; ")
+        )))
     }
 }
 
@@ -270,17 +338,19 @@ fn check_read(directory: &Directory, wish: &Wish) -> Result<(), Failure> {
 }
 
 fn told(standing: &Standing, holder: &Holder) -> Result<(), Failure> {
-    match (standing.state(), &standing.wish.unit) {
-        (State::Held, None) => print("in force\n")?,
-        (State::Held, Some(_)) => print("in force on the device\n")?,
-        _ => {
-            print(&format!("held by {holder}, as far as it can be:\n"))?;
-            standing.why().iter().for_each(|why| say(why));
-        }
+    let state = standing.state();
+    let told = match (state, &standing.wish.unit) {
+        (State::Held, None) => print("in force\n"),
+        (State::Held, Some(_)) => print("in force on the device\n"),
+        (State::Refused, _) => print("refused, all of it or a part:\n"),
+        (State::NotHeld, _) => print(&format!("held by {holder}, as far as it can be:\n")),
+    };
+    if state != State::Held {
+        standing.why().iter().for_each(|why| say(why));
     }
     let programs = standing.programs(Some(holder.pid));
     programs.iter().for_each(|note| say(&format!("note: {note}")));
-    Ok(())
+    failure::found(u8::from(state == State::Refused), told)
 }
 
 /// Who holds the wishes here, as far as that can be seen.

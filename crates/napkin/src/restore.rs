@@ -18,7 +18,8 @@ interrupted and started again.
 
 What another program changed after napkin is reported and left alone, and
 stays in the journal: --force puts it back too, --forget leaves it for good. A
-device that another napkin holds (apply --for, run --dev) is left to that one.
+device that another napkin holds (apply --for, run --dev, the keeper) is left
+to that one.
 
 Exit code: 0 if all is as it was, 1 if something is left.
 

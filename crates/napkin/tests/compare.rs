@@ -192,6 +192,17 @@ fn a_canary_that_breaks_is_put_back_and_one_that_holds_stays() {
         eprintln!("{}", said.trim());
         service.is_as_before();
     }
+    // What nothing came to judge by has not held.
+    for guard in
+        [["--guard", "p99<1us", "--watch", "0s"], ["--guard", "rate>9", "--watch", "200ms"]]
+    {
+        let output = service.apply(&[&["defer20"][..], &guard[..]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("the guard was never judged and defer20 is put back"), "{said}");
+        assert!(said.contains("give a longer --watch"), "{said}");
+        service.is_as_before();
+    }
     let file = service.home.0.join("healthy");
     fs::write(&file, "").expect("written");
     let healthy = format!("test -e {}", file.display());
@@ -361,6 +372,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_changed() {
         (&["--policies", "base"][..], "one policy"),
         (&["--policies", "base,base"], "twice"),
         (&["--rounds", "0"], "0 rounds"),
+        (&["--rounds", "100000000000"], "100000000000 rounds"),
+        (&["--measure", " "], "--measure is empty"),
         (&["--settle", "450ms"], "--settle"),
         (&["--guard", "p99>2x"], "from above"),
         (&["--policies", "base,defr20"], "defr20"),
@@ -384,6 +397,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_changed() {
         assert!(!output.status.success(), "{args:?}");
         let told = text(&output.stderr);
         assert!(told.contains(said), "{args:?}: {told}");
+        assert!(!told.contains("Ctrl-C puts everything back"), "{args:?}: {told}");
         service.is_as_before();
     }
 }

@@ -227,9 +227,25 @@ fn restore_device<W: Backend>(
     let mut restored =
         DeviceRestored { ifname: seen.ifname().to_owned(), ..DeviceRestored::default() };
     if let Err(error) = device(backend, store, seen, options, &mut restored) {
-        restored.refused = Some(error.to_string());
+        restored.refused = Some(refused(store, &error));
     }
     restored
+}
+
+/// Why nothing was done of a device. A keeper may hold on to one of which nothing is wished any more, for it could not
+/// put it back: to wait for that, as for any other napkin, is no way out.
+fn refused(store: &Store, error: &ApplyError) -> String {
+    let ApplyError::Journal(JournalError::Locked { what, holder }) = error else {
+        return error.to_string();
+    };
+    if !store.keeper().is_some_and(|keeper| keeper.pid != 0 && keeper.pid == holder.pid) {
+        return error.to_string();
+    }
+    format!(
+        "{what} is held by {holder}, which keeps the wishes: napkin unkeep has it put back what was set for one; what \
+         it could not put back its log says (journalctl -u napkin): mend that, or stop it (systemctl stop napkin), and \
+         then napkin restore"
+    )
 }
 
 fn device<W: Backend>(

@@ -39,22 +39,30 @@ impl Holder {
             file.seek(SeekFrom::Start(0)).and_then(|_| file.take(4_096).read_to_end(&mut bytes));
         read.ok().and_then(|_| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
     }
+
+    /// Its process and its command: the same text for as long as it holds.
+    pub fn name(&self) -> String {
+        if self.pid == 0 {
+            return "another napkin".into();
+        }
+        // The file may have been written by anybody who may write there.
+        format!("process {} ({})", self.pid, escaped(&self.command))
+    }
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())?;
         if self.pid == 0 {
-            return f.write_str("another napkin");
+            return Ok(());
         }
-        // The file may have been written by anybody who may write there.
-        let command = escaped(&self.command);
         let seconds = now().saturating_sub(self.since);
         let time = match seconds {
             0..120 => format!("{seconds} s"),
             120..7_200 => format!("{} min", seconds / 60),
             _ => format!("{} h", seconds / 3_600),
         };
-        write!(f, "process {} ({command}), for {time} now", self.pid)
+        write!(f, ", for {time} now")
     }
 }
 

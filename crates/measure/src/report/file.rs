@@ -30,22 +30,41 @@ pub fn is_stream(path: &Path) -> bool {
     is_stdout(path) || fs::metadata(path).is_ok_and(|it| !it.is_file())
 }
 
-/// Finds out whether several reports could be written: each to its path, and at most one of them to
-/// standard output.
+/// Finds out whether several reports could be written: each to its path, and no two of them to standard output, or to
+/// one file by whatever links.
 ///
 /// # Errors
 /// The first that could not.
 pub fn check_all<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), WriteError> {
-    let mut streams = 0;
+    let (mut streams, mut targets) = (0, Vec::new());
+    let another = || io::Error::other("another one goes there; name a file for one of them");
     for path in paths {
         check(path)?;
         streams += usize::from(is_stdout(path));
         if streams > 1 {
-            let source = io::Error::other("another one goes there; name a file for one of them");
-            return Err(WriteError { path: "standard output".into(), source });
+            return Err(WriteError { path: "standard output".into(), source: another() });
         }
+        let Some(target) = target(path) else { continue };
+        if targets.contains(&target) {
+            return Err(WriteError { path: path.to_owned(), source: another() });
+        }
+        targets.push(target);
     }
     Ok(())
+}
+
+/// The file that would be replaced, by a name that does not depend on links; `None` of a stream, which takes one report
+/// after the other.
+fn target(path: &Path) -> Option<PathBuf> {
+    if is_stream(path) {
+        return None;
+    }
+    fs::canonicalize(path).ok().or_else(|| {
+        // It is not there yet.
+        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+        Some(folder.join(path.file_name()?))
+    })
 }
 
 /// Finds out whether a report could be written there, and leaves everything as it is.
@@ -256,6 +275,25 @@ mod tests {
         assert!(check_all([dash, null]).is_ok());
         let error = check_all([dash, dash]).unwrap_err().to_string();
         assert!(error.contains("standard output: another one goes there"), "{error}");
+    }
+
+    #[test]
+    fn two_reports_do_not_go_into_one_file_by_whatever_names() {
+        let folder = Folder::new("report-same");
+        let (new, other) = (folder.join("run"), folder.join("other"));
+        let around = folder.join("../").join(folder.file_name().unwrap()).join("run");
+        let null = Path::new("/dev/null");
+        assert!(check_all([&*new, &*other, null, null]).is_ok());
+        let refused = |one: &Path, two: &Path| {
+            let error = check_all([one, two]).unwrap_err().to_string();
+            assert!(error.contains("another one goes there"), "{error}");
+        };
+        refused(&new, &new);
+        refused(&new, &around);
+        fs::write(&new, "old").unwrap();
+        std::os::unix::fs::symlink(&new, &other).unwrap();
+        refused(&new, &other);
+        refused(&around, &other);
     }
 
     #[test]

@@ -192,6 +192,24 @@ fn what_the_kernel_does_not_take_back_is_tried_again() {
 }
 
 #[test]
+fn who_would_restore_what_a_keeper_holds_is_told_how_to_come_to_it() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let keeper = held(&mut backend, &place.store());
+    kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set");
+    let told = |backend: &mut Fake| {
+        let restoration = all_back(backend, &place.store());
+        restoration.devices[0].refused.clone().expect("it is held")
+    };
+    let other = told(&mut backend);
+    assert!(other.contains("wait for it, or end it"), "{other}");
+    let wishes = place.store().lock_keeper().expect("nobody has it");
+    let its = told(&mut backend);
+    assert!(its.contains("systemctl stop napkin") && !its.contains("wait for it"), "{its}");
+    drop((wishes, keeper));
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+}
+
+#[test]
 fn what_went_with_a_deleted_device_is_forgotten_by_who_was_told() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let keeper = held(&mut backend, &place.store());

@@ -16,7 +16,11 @@ fn a_lock_says_who_has_it_and_ends_with_its_holder() {
     for (ago, told) in [(10, " s now"), (300, "for 5 min now"), (7_300, "for 2 h now")] {
         let holder = Holder { since: holder.since - ago, ..holder.clone() };
         assert!(holder.to_string().ends_with(told), "{holder}");
+        assert!(holder.to_string().starts_with(&holder.name()), "{holder}");
     }
+    let later = Holder { since: holder.since + 5, ..holder.clone() };
+    assert_eq!(holder.name(), later.name(), "it does not say since when");
+    assert_eq!(Holder::default().name(), Holder::default().to_string());
     home.store().lock(8, "vb", None).expect("another device is another's");
     drop(lock);
     drop(home.store().lock(7, "va", None).expect("given up"));

@@ -1,0 +1,97 @@
+//! `napkin keep` of what cannot be held here: nothing is written, and no wish is lost by it. Options that it
+//! would not mind are refused.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Output;
+
+use common::namespace::fresh;
+use common::{Place, add_veth, text};
+use napkin_testing::test;
+
+/// Directories of wishes and of journals; no keeper runs here.
+struct Lab(Place);
+
+impl Lab {
+    fn new(name: &str) -> Lab {
+        let lab = Lab(Place::new(name));
+        fs::create_dir(lab.0.0.join("etc")).expect("a directory");
+        fs::set_permissions(lab.0.0.join("etc"), fs::Permissions::from_mode(0o755)).expect("mode");
+        lab
+    }
+
+    fn napkin(&self, args: &str) -> Output {
+        let mut command = common::command();
+        command.args(args.split(' ')).env("NAPKIN_STATE", self.0.0.join("state"));
+        command.env("NAPKIN_ETC", self.0.0.join("etc")).env_remove("SSH_CONNECTION");
+        command.output().expect("the binary runs")
+    }
+
+    /// What it says on standard error as it ends with this code.
+    fn said(&self, args: &str, code: i32) -> String {
+        let output = self.napkin(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args}: {said}");
+        said
+    }
+
+    /// The names of the wishes that there are.
+    fn wishes(&self) -> Vec<String> {
+        let files = fs::read_dir(self.0.0.join("etc")).expect("a directory").flatten();
+        let mut names: Vec<String> =
+            files.map(|it| it.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn what_cannot_be_held_here_takes_a_yes_and_other_wishes_that_it_would_cost_are_named() {
+    fresh()
+        .run(|| {
+            let lab = Lab::new("wishes-refused");
+            add_veth(2);
+            lab.said("keep defer20 --dev va --name b", 0);
+            let refused = |args: &str, why: &str| {
+                let said = lab.said(&format!("keep {args}"), 1);
+                assert!(said.contains("nothing was written"), "{args}: {said}");
+                assert!(said.contains(why), "{args}: {said}");
+                assert_eq!(lab.wishes(), ["b.toml"], "{args}");
+            };
+            refused("defer20 --dev va --name b --rt 5", "--rt is for NAPI threads");
+            refused("threaded --dev va --name b --cpus 1023", "CPU 1023 is offline");
+            refused("defer20 --dev va --name b --queues 7", "no receive queue 7");
+            refused("suspend20 --dev va --name c", "is held by the wish b (");
+            refused("suspend20 --dev va --name a --queues 0", "the wish b (");
+            let kept = fs::read_to_string(lab.0.0.join("etc/b.toml")).expect("it is there");
+            assert!(kept.contains("defer20") && !kept.contains("queues ="), "{kept}");
+
+            let said = lab.said("keep suspend20 --dev va --name a --queues 0 --yes", 0);
+            assert!(said.contains("warning: the wish b ("), "{said}");
+            let said = lab.said("keep defer20 --dev va --name d --queues 7 --yes", 1);
+            assert!(said.contains("refused: va has no receive queue 7"), "{said}");
+            assert_eq!(lab.wishes(), ["a.toml", "b.toml", "d.toml"]);
+            // Of a device that is not there nothing is known.
+            lab.said("keep defer20 --dev nowhere --queues 7", 0);
+            lab.said("keep --check", 1);
+        })
+        .expect("entered");
+}
+
+#[test]
+fn what_a_look_at_wishes_would_not_mind_is_refused() {
+    let lab = Lab::new("wishes-usage");
+    for option in ["--dev va", "--driver igb", "--queues 0", "--cpus 0", "--rt 5", "--name v"] {
+        for look in ["--list", "--check"] {
+            let said = lab.said(&format!("keep {option} {look}"), 2);
+            assert!(said.contains("cannot be used with"), "{option} {look}: {said}");
+        }
+    }
+    let said = lab.said("keep --json defer20 --dev va", 2);
+    assert!(said.contains("--json is for --list and --check"), "{said}");
+    assert_eq!(lab.wishes(), [""; 0]);
+}
+
+napkin_testing::main!();
