@@ -6,6 +6,7 @@ use napkin_core::{CpuCounts, Id, IdleCycle, Interrupt, Ns, Op, Softirq};
 
 use crate::checks::Round;
 use crate::config::Kernel;
+use crate::host::contexts::Contexts;
 use crate::host::idle::Idleness;
 use crate::host::segment::{Segment, USES, Use};
 use crate::host::step::Exec;
@@ -66,7 +67,7 @@ pub(crate) struct Frame<'a> {
 /// changes it; the scheduler has its run queue.
 #[derive(Debug)]
 pub(crate) struct Cpu<'a> {
-    pub(super) frames: Vec<Frame<'a>>,
+    pub(super) frames: Contexts<'a>,
     pub(crate) run_queue: RunQueue,
     pub(super) pending: VecDeque<Source>,
     /// A softirq was raised that nobody runs yet.
@@ -98,7 +99,7 @@ pub(crate) struct Cpu<'a> {
 impl Cpu<'_> {
     pub(crate) fn new() -> Self {
         Cpu {
-            frames: Vec::with_capacity(4),
+            frames: Contexts::new(),
             run_queue: RunQueue::new(),
             pending: VecDeque::with_capacity(8),
             raised: false,
@@ -145,9 +146,8 @@ impl Cpu<'_> {
     /// The context on top is left: the piece of work that it interrupted; `None` where there is none.
     #[inline]
     pub(super) fn leave(&mut self) -> Option<Option<Segment>> {
-        let interrupted = self.frames.last()?.interrupted;
-        // Its pass has ended and holds nothing: a drop would only look for what it might.
-        std::mem::forget(self.frames.pop());
+        let interrupted = self.frames.top()?.interrupted;
+        self.frames.pop();
         Some(interrupted)
     }
 
@@ -236,7 +236,7 @@ impl Cpu<'_> {
     }
 
     pub(crate) fn in_hard(&self) -> bool {
-        matches!(self.frames.last(), Some(Frame { body: Body::Hard(_), .. }))
+        matches!(self.frames.top(), Some(Frame { body: Body::Hard(_), .. }))
     }
 
     /// Whether an interrupt of that source waits to be taken here, or is being taken.

@@ -12,18 +12,19 @@ impl Machine<'_> {
     /// Something interrupts a CPU.
     pub(crate) fn interrupt(&mut self, cpu: usize, source: Source) {
         self.catch_up(cpu);
-        let hard = self.cpus[cpu].in_hard();
-        self.cpus[cpu].pending.push_back(source);
-        if !hard {
-            self.running_cpu = cpu as u16;
-            self.enter_hard(cpu);
-            self.go(cpu);
+        let this = &mut self.cpus[cpu];
+        if this.in_hard() {
+            this.pending.push_back(source);
+            return;
         }
+        // Where no interrupt is being handled none is pending.
+        self.running_cpu = cpu as u16;
+        self.enter_hard(cpu, source);
+        self.go(cpu);
     }
 
-    /// Takes the next pending interrupt: what the CPU was at is put aside.
-    pub(crate) fn enter_hard(&mut self, cpu: usize) {
-        let Some(source) = self.cpus[cpu].pending.pop_front() else { return };
+    /// Takes an interrupt: what the CPU was at is put aside.
+    pub(crate) fn enter_hard(&mut self, cpu: usize, source: Source) {
         self.account(cpu);
         let (now, processor) = (self.now, &self.config.processor);
         let this = &mut self.cpus[cpu];
@@ -45,7 +46,7 @@ impl Machine<'_> {
     #[inline(always)]
     pub(crate) fn go_hard(&mut self, cpu: usize) -> Option<bool> {
         let now = self.now;
-        let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.last_mut()
+        let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.top_mut()
         else {
             return Some(true);
         };
@@ -89,7 +90,7 @@ impl Machine<'_> {
 
     /// The CPU is awake: the way to the handler, and through it.
     fn enter_handler(&mut self, cpu: usize, source: Source) -> bool {
-        if let Some(frame) = self.cpus[cpu].frames.last_mut() {
+        if let Some(frame) = self.cpus[cpu].frames.top_mut() {
             frame.exec.stage = 2;
         }
         let cost = &self.config.cost;
@@ -133,7 +134,7 @@ impl Machine<'_> {
             }
             Source::Reschedule | Source::Held(_) => Hard::Leaving,
         };
-        if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.last_mut() {
+        if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.top_mut() {
             *hard = next;
         }
     }

@@ -247,7 +247,7 @@ impl Machine<'_> {
     fn check_round_of(&mut self, cpu: usize, at: At, id: Id, rx: u16, budget: u16) {
         // Not always this CPU's: a thread that has moved runs those of the CPU that its call was for.
         let of = match at {
-            At::Frame => match self.cpus[cpu].frames.last().map(|frame| &frame.body) {
+            At::Frame => match self.cpus[cpu].frames.top().map(|frame| &frame.body) {
                 Some(Body::Softirq(softirq)) => softirq.cpu(),
                 _ => return,
             },

@@ -48,7 +48,7 @@ impl Machine<'_> {
             if this.segment.is_some() {
                 return;
             }
-            let pass = match this.frames.last() {
+            let pass = match this.frames.top() {
                 Some(Frame { body: Body::Softirq(_), .. }) => Err(Use::Softirq),
                 Some(Frame { body: Body::Hard(_), .. }) => match self.go_hard(cpu) {
                     Some(goes_on) => Ok(goes_on),
@@ -70,10 +70,10 @@ impl Machine<'_> {
     pub(crate) fn leave_frame(&mut self, cpu: usize) -> bool {
         let this = &mut self.cpus[cpu];
         let Some(interrupted) = this.leave() else { return true };
-        if !this.pending.is_empty() {
+        if let Some(source) = this.pending.pop_front() {
             // The next interrupt comes before anything else; it interrupts the same.
             self.resume_segment(cpu, interrupted);
-            self.enter_hard(cpu);
+            self.enter_hard(cpu, source);
             return true;
         }
         if self.runs_softirq(cpu) {
@@ -100,10 +100,10 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether the softirq that was raised runs here and now.
+    /// Whether the softirq that was raised runs here and now: on top of a thread, or of idleness.
     fn runs_softirq(&self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
-        this.raised && !this.in_softirq() && !this.in_hard() && !self.bh_disabled(cpu)
+        this.raised && this.frames.is_empty() && !self.bh_disabled(cpu)
     }
 
     /// Whether the thread on the CPU has disabled bottom halves.
@@ -162,7 +162,7 @@ impl Machine<'_> {
     #[inline(always)]
     fn next_on_top(&mut self, cpu: usize, exec: &mut Exec) -> Option<Op> {
         let this = &mut self.cpus[cpu];
-        let frame = this.frames.last_mut()?;
+        let frame = this.frames.top_mut()?;
         let op = match &mut frame.body {
             Body::Softirq(pass) => {
                 if this.run_queue.need_resched() {
@@ -370,7 +370,7 @@ impl Machine<'_> {
     #[inline(always)]
     pub(crate) fn exec(&mut self, cpu: usize, at: At) -> Option<&mut Exec> {
         match at {
-            At::Frame => self.cpus[cpu].frames.last_mut().map(|frame| &mut frame.exec),
+            At::Frame => self.cpus[cpu].frames.top_mut().map(|frame| &mut frame.exec),
             At::Thread(me) => Some(&mut self.threads[me.0 as usize].exec),
         }
     }
@@ -380,7 +380,7 @@ impl Machine<'_> {
     fn pass_ended(&mut self, cpu: usize, at: At) -> bool {
         match at {
             At::Frame => {
-                let Some(frame) = self.cpus[cpu].frames.last_mut() else { return true };
+                let Some(frame) = self.cpus[cpu].frames.top_mut() else { return true };
                 match &mut frame.body {
                     Body::Hard(hard) => {
                         *hard = Hard::Leaving;

@@ -50,7 +50,7 @@ impl Machine<'_> {
             return;
         }
         let this = &self.cpus[cpu];
-        let what = match (this.frames.last(), this.run_queue.curr()) {
+        let what = match (this.frames.top(), this.run_queue.curr()) {
             (Some(Frame { body: Body::Hard(_), .. }), _) => "irq",
             (Some(Frame { body: Body::Softirq(_), .. }), _) => "softirq",
             (None, Some(curr)) => &self.threads[curr.0 as usize].name,

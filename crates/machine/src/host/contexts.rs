@@ -1,0 +1,66 @@
+//! What is on top of a CPU's thread: interrupts and softirqs, the innermost last.
+
+use crate::host::cpu::Frame;
+
+/// A stack of contexts, of which the innermost has a place of its own: nearly always it is the only one,
+/// and every step of it is taken there.
+#[derive(Debug)]
+pub(crate) struct Contexts<'a> {
+    top: Option<Frame<'a>>,
+    /// What that one is on top of, the outermost first.
+    below: Vec<Frame<'a>>,
+}
+
+impl<'a> Contexts<'a> {
+    pub(super) fn new() -> Self {
+        Contexts { top: None, below: Vec::with_capacity(4) }
+    }
+
+    /// Another context begins, on top of all.
+    #[inline]
+    pub(super) fn push(&mut self, frame: Frame<'a>) {
+        if self.top.is_some() {
+            self.below.extend(self.top.take());
+        }
+        // Nothing is there to be dropped.
+        std::mem::forget(self.top.replace(frame));
+    }
+
+    /// The innermost one has ended. Its pass holds nothing then: a drop would only look for what it might.
+    #[inline]
+    pub(super) fn pop(&mut self) {
+        std::mem::forget(self.top.take());
+        if !self.below.is_empty() {
+            self.top = self.below.pop();
+        }
+    }
+
+    /// The innermost one.
+    #[inline]
+    pub(super) fn top(&self) -> Option<&Frame<'a>> {
+        self.top.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn top_mut(&mut self) -> Option<&mut Frame<'a>> {
+        self.top.as_mut()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.top.is_none()
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.top.is_some()) + self.below.len()
+    }
+
+    /// All of them, the innermost first.
+    #[inline]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Frame<'a>> {
+        self.top.iter().chain(self.below.iter().rev())
+    }
+}
