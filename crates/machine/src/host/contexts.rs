@@ -16,14 +16,15 @@ impl<'a> Contexts<'a> {
         Contexts { top: None, below: Vec::with_capacity(4) }
     }
 
-    /// Another context begins, on top of all.
+    /// Another context begins, on top of all. It is made where it stays, when nothing can go wrong any
+    /// more: what might have to be dropped on the way there would first be made elsewhere, and copied.
     #[inline]
-    pub(super) fn push(&mut self, frame: Frame<'a>) {
+    pub(super) fn push(&mut self, frame: impl FnOnce() -> Frame<'a>) {
         if self.top.is_some() {
             self.below.extend(self.top.take());
         }
         // Nothing is there to be dropped.
-        std::mem::forget(self.top.replace(frame));
+        std::mem::forget(self.top.replace(frame()));
     }
 
     /// The innermost one has ended. Its pass holds nothing then: a drop would only look for what it might.

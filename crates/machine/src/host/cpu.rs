@@ -43,9 +43,9 @@ pub(crate) enum Source {
 pub(crate) enum Hard<'a> {
     Entered(Source),
     Handling(Interrupt<'a, ()>),
-    /// A step that a timer asked for.
+    /// A step that a timer asked for, while it is still to be taken.
     Step(Option<Op>),
-    Leaving,
+    /// On the way out, which is being paid for.
     Left,
 }
 

@@ -34,7 +34,7 @@ impl Machine<'_> {
         this.ends_by = 0;
         this.interrupts += 1;
         let interrupted = this.segment.take();
-        this.frames.push(Frame {
+        this.frames.push(|| Frame {
             body: Body::Hard(Hard::Entered(source)),
             exec: Exec::START,
             interrupted,
@@ -65,27 +65,25 @@ impl Machine<'_> {
                     1 => self.enter_handler(cpu, source),
                     _ => {
                         *exec = Exec::START;
-                        self.handle(cpu, source, now);
-                        true
+                        if self.handle(cpu, source, now) {
+                            return None;
+                        }
+                        self.leave_hard(cpu)
                     }
                 }
             }
-            Hard::Handling(_) => return None,
-            Hard::Step(op) => {
-                if let Some(op) = op.take() {
-                    exec.op = Some(op);
-                } else if exec.op.is_none() {
-                    *hard = Hard::Leaving;
-                    return Some(true);
-                }
-                return None;
-            }
-            Hard::Leaving => {
-                *hard = Hard::Left;
-                self.spend(cpu, self.config.cost.interrupt_exit, Use::Interrupt, false)
-            }
+            Hard::Handling(_) | Hard::Step(_) => return None,
             Hard::Left => self.leave_frame(cpu),
         })
+    }
+
+    /// The way out of the hard interrupt on top, and back to what it interrupted.
+    pub(super) fn leave_hard(&mut self, cpu: usize) -> bool {
+        if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.top_mut() {
+            *hard = Hard::Left;
+        }
+        let exit = self.config.cost.interrupt_exit;
+        self.spend(cpu, exit, Use::Interrupt, false) && self.leave_frame(cpu)
     }
 
     /// The CPU is awake: the way to the handler, and through it.
@@ -104,8 +102,8 @@ impl Machine<'_> {
         self.spend(cpu, cost.interrupt_entry + handler, Use::Interrupt, false)
     }
 
-    /// What an interrupt is for.
-    fn handle(&mut self, cpu: usize, source: Source, now: Ns) {
+    /// What an interrupt is for: whether that takes steps of a pass.
+    fn handle(&mut self, cpu: usize, source: Source, now: Ns) -> bool {
         let next = match source {
             Source::Queue(id) => {
                 self.trace.mark(cpu, now, Mark::Interrupt(id.0));
@@ -117,7 +115,7 @@ impl Machine<'_> {
                 // Scheduled on the CPU where it fires, whatever the interrupt's affinity.
                 match self.host.timer(id, CpuId(cpu as u16), now) {
                     Some(op) => Hard::Step(Some(op)),
-                    None => Hard::Leaving,
+                    None => return false,
                 }
             }
             Source::Tick => {
@@ -125,17 +123,18 @@ impl Machine<'_> {
                 let from = napkin_core::RaisedFrom::Interrupt;
                 match self.host.raise_vectors(CpuId(cpu as u16), Vector::Timer.bit(), from) {
                     Some(op) => Hard::Step(Some(op)),
-                    None => Hard::Leaving,
+                    None => return false,
                 }
             }
             Source::SliceEnd => {
                 self.slice_ended(cpu);
-                Hard::Leaving
+                return false;
             }
-            Source::Reschedule | Source::Held(_) => Hard::Leaving,
+            Source::Reschedule | Source::Held(_) => return false,
         };
         if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.top_mut() {
             *hard = next;
         }
+        true
     }
 }

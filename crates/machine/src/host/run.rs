@@ -117,9 +117,9 @@ impl Machine<'_> {
     fn push_softirq(&mut self, cpu: usize, interrupted: Option<Segment>) {
         self.cpus[cpu].raised = false;
         let competition = self.competition(cpu);
-        let body = Softirq::new(self.host, CpuId(cpu as u16), Context::Interrupt { competition });
-        self.cpus[cpu].frames.push(Frame {
-            body: Body::Softirq(body),
+        let (host, context) = (self.host, Context::Interrupt { competition });
+        self.cpus[cpu].frames.push(|| Frame {
+            body: Body::Softirq(Softirq::new(host, CpuId(cpu as u16), context)),
             exec: Exec::START,
             interrupted,
         });
@@ -171,6 +171,7 @@ impl Machine<'_> {
                 pass.next(self.now, exec.did)
             }
             Body::Hard(Hard::Handling(pass)) => pass.next(self.now, exec.did),
+            Body::Hard(Hard::Step(op)) => op.take().unwrap_or(Op::Done),
             Body::Hard(_) => return None,
         };
         exec.begin(op);
@@ -347,9 +348,9 @@ impl Machine<'_> {
             Next::Yielded => !self.reschedule(cpu, false),
             Next::Blocked => false,
             Next::Nested(target) => {
-                let body = Softirq::new(self.host, target, Context::Application);
-                self.cpus[cpu].frames.push(Frame {
-                    body: Body::Softirq(body),
+                let host = self.host;
+                self.cpus[cpu].frames.push(|| Frame {
+                    body: Body::Softirq(Softirq::new(host, target, Context::Application)),
                     exec: Exec::START,
                     interrupted: None,
                 });
@@ -382,10 +383,7 @@ impl Machine<'_> {
             At::Frame => {
                 let Some(frame) = self.cpus[cpu].frames.top_mut() else { return true };
                 match &mut frame.body {
-                    Body::Hard(hard) => {
-                        *hard = Hard::Leaving;
-                        true
-                    }
+                    Body::Hard(_) => self.leave_hard(cpu),
                     Body::Softirq(_) if frame.exec.stage < 2 => {
                         let ran = frame.exec.did != Did::Start;
                         frame.exec.stage = 2;
@@ -394,7 +392,7 @@ impl Machine<'_> {
                         let took = frame.exec.rx > 0 && frame.interrupted.is_some();
                         let took = took && self.cpus[cpu].run_queue.curr().is_some();
                         let exit = exit + if took { self.config.locality.interrupted } else { 0 };
-                        self.spend(cpu, exit, Use::Softirq, false)
+                        self.spend(cpu, exit, Use::Softirq, false) && self.leave_frame(cpu)
                     }
                     Body::Softirq(_) => self.leave_frame(cpu),
                 }

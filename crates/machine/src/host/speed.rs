@@ -17,22 +17,29 @@ impl Machine<'_> {
         self.clock.drawn = DrawnTurns { spread, keeps, rng: Rng::new(seed) };
     }
 
-    /// CPUs that share a core, or a clock, slow each other down.
+    /// A CPU works from now on, or does so no longer.
     #[inline]
     pub(crate) fn set_busy(&mut self, cpu: usize, busy: bool) {
-        if self.cpus[cpu].busy != busy {
-            self.changes_busy(cpu, busy);
+        let this = &mut self.cpus[cpu];
+        if this.busy == busy {
+            return;
         }
-    }
-
-    fn changes_busy(&mut self, cpu: usize, busy: bool) {
-        self.cpus[cpu].busy = busy;
-        self.cpus[cpu].changes_speed();
+        this.busy = busy;
+        this.changes_speed();
         if busy {
             self.clock.busy += 1;
         } else {
             self.clock.busy -= 1;
         }
+        let processor = &self.config.processor;
+        if processor.shared_clock || processor.smt == 2 {
+            self.slows_others(cpu, busy);
+        }
+    }
+
+    /// CPUs that share a core, or a clock, slow each other down.
+    #[inline(never)]
+    fn slows_others(&mut self, cpu: usize, busy: bool) {
         if self.config.processor.shared_clock {
             self.share_clock(cpu);
         } else if let Some(sibling) = self.sibling(cpu) {
