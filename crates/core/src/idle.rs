@@ -23,26 +23,42 @@ pub struct IdleCycle {
     /// From then on the pass goes its own way: the end of a busy loop, [`NEVER`](crate::NEVER) for a
     /// thread that polls without end. A cycle is followed by another if it ends before this time.
     pub until: Ns,
-    steps: [Op; 4],
-    len: usize,
+    budget: u16,
+    /// The driver unmasks before it delivers, and the pass masks again.
+    unmasks: bool,
+    last: Op,
 }
 
 impl IdleCycle {
     /// The cycle of a poll, the driver's steps after it, and `last`.
     pub(crate) fn new(poll: (Id, u16), owner: Owner, until: Ns, unmasks: bool, last: Op) -> Self {
         let (id, budget) = poll;
-        let poll = Op::Poll { id, budget };
-        let (steps, len) = if unmasks {
-            ([poll, Op::Unmask(id), Op::Mask(id), last], 4)
-        } else {
-            ([poll, last, last, last], 2)
-        };
-        IdleCycle { id, owner, until, steps, len }
+        IdleCycle { id, owner, until, budget, unmasks, last }
+    }
+
+    /// Whether the interrupt is unmasked in each cycle, and masked again.
+    #[inline]
+    pub fn unmasks(&self) -> bool {
+        self.unmasks
     }
 
     /// The steps of one cycle, the poll first.
-    pub fn steps(&self) -> &[Op] {
-        &self.steps[..self.len]
+    #[inline]
+    pub fn steps(&self) -> impl Iterator<Item = Op> {
+        (0..).map_while(|place| self.step(place))
+    }
+
+    /// The step at that place in a cycle.
+    #[inline]
+    fn step(&self, place: u8) -> Option<Op> {
+        let IdleCycle { id, budget, last, .. } = *self;
+        match (place, self.unmasks) {
+            (0, _) => Some(Op::Poll { id, budget }),
+            (1, true) => Some(Op::Unmask(id)),
+            (2, true) => Some(Op::Mask(id)),
+            (1, false) | (3, true) => Some(last),
+            _ => None,
+        }
     }
 
     /// How many whole cycles of `length` nanoseconds, begun at `now`, are each followed by another:

@@ -48,7 +48,7 @@ fn spin_up_after<P: Spins>(speaker: &mut Speaker<'_, P>, mut cycles: u32) -> (Op
     for _ in 0..20 {
         let op = speaker.decides();
         if let Some(cycle) = speaker.pass.cycle() {
-            assert_eq!(cycle.steps()[0], op, "the poll is the cycle's first step");
+            assert_eq!(cycle.steps().next(), Some(op), "the poll is the cycle's first step");
             if cycles == 0 {
                 return (op, cycle);
             }
@@ -69,7 +69,7 @@ fn skipping_equals_stepping<P: Spins>(
     let (poll, same) = spin_up_after(&mut other, first);
     assert_eq!((op, cycle), (poll, same));
     for _ in 0..n {
-        for &step in cycle.steps() {
+        for step in cycle.steps() {
             assert_eq!(op, step);
             one.does(op);
             op = one.decides();
@@ -80,7 +80,7 @@ fn skipping_equals_stepping<P: Spins>(
     skipped.pass(n * LENGTH);
     skipped.host.instance(ID).count_empty_polls(cycle.owner, n, last);
     // What the device counts is the world's.
-    let unmasks = cycle.steps().iter().filter(|step| matches!(step, Op::Unmask(_))).count() as u64;
+    let unmasks = cycle.steps().filter(|step| matches!(step, Op::Unmask(_))).count() as u64;
     skipped.device(ID).unmasks += n * unmasks;
 
     assert_eq!(stepped.now, skipped.now);
@@ -151,7 +151,7 @@ fn as_many_cycles_as_fit_are_followed_by_the_end_of_the_loop() {
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, true));
     let (poll, cycle) = spin_up(&mut wait);
     assert_eq!((cycle.until, cycle.owner), (10 << 10, Owner::Application));
-    assert_eq!(cycle.steps(), [Op::Poll { id: ID, budget: 8 }, Op::Look]);
+    assert!(cycle.steps().eq([Op::Poll { id: ID, budget: 8 }, Op::Look]));
     let n = cycle.most(talk.now.get(), LENGTH);
     assert_eq!(n, 34);
     let last = talk.now.get() + (n - 1) * LENGTH + talk.poll_cost.get();
@@ -227,10 +227,8 @@ fn what_is_asked_of_a_spinning_owner_ends_its_cycle() {
     let mut wait = left.hear(EpollWait::new(&left.host, &context, None, false));
     let (_, cycle) = spin_up(&mut wait);
     let budget = 8;
-    assert_eq!(
-        cycle.steps(),
-        [Op::Poll { id: ID, budget }, Op::Unmask(ID), Op::Mask(ID), Op::Look]
-    );
+    let steps = [Op::Poll { id: ID, budget }, Op::Unmask(ID), Op::Mask(ID), Op::Look];
+    assert!(cycle.steps().eq(steps));
     left.set(|policy| policy.threaded = Threaded::BusyPoll);
     assert_eq!(wait.pass.cycle(), None);
 }

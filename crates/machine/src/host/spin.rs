@@ -65,12 +65,12 @@ impl Machine<'_> {
         let Some(cycle) = cycle else { return false };
         let index = usize::from(cycle.id.0);
         // A driver that samples its queue at each unmasking is not the same after a round.
-        let steady = !self.queues[index].adapts() || cycle.steps().len() == 2;
+        let steady = !self.queues[index].adapts() || !cycle.unmasks();
         if !steady || self.found(me) > 0 {
             return false;
         }
         let role = thread.role;
-        let length = cycle.steps().iter().map(|&op| self.step_cost(op, role)).sum();
+        let length = cycle.steps().map(|op| self.step_cost(op, role)).sum();
         let rounds = cycle.most(self.now, length);
         if rounds < WORTH {
             return false;
@@ -145,10 +145,11 @@ impl Machine<'_> {
         let Spin { me, cycle, start, length } = spin;
         let index = usize::from(cycle.id.0);
         self.queues[index].set_spinner(None);
-        self.account(cpu);
         let this = &mut self.cpus[cpu];
         this.segment = None;
         this.ends_by = 0;
+        // Nobody watches where somebody goes round.
+        this.uses(self.now, Use::System, &mut self.threads, &self.config.kernel);
 
         let over = self.events.asked_now();
         let passed = self.now - start;
@@ -162,7 +163,7 @@ impl Machine<'_> {
         // The round under way, part by part.
         let role = self.threads[me.0 as usize].role;
         let mut at = begun;
-        for &op in cycle.steps() {
+        for op in cycle.steps() {
             if over && at == self.now {
                 break;
             }
@@ -170,17 +171,22 @@ impl Machine<'_> {
             let end = at + cost;
             self.begin_part(me, op);
             if cost > 0 && (end > self.now || (end == self.now && !over)) {
-                self.begin(
-                    cpu,
-                    Segment { left: end - self.now, class: Use::System, preemptible: false },
-                );
+                self.goes_on(cpu, end - self.now);
                 return;
             }
             at = end;
             self.end_part(cpu, me, op, at);
         }
         // The next part begins at this very moment, but not before what happens now has happened.
-        self.begin(cpu, Segment { left: 0, class: Use::System, preemptible: false });
+        self.goes_on(cpu, 0);
+    }
+
+    /// A CPU is in the middle of a part of a round. It is alone, as it was in the rounds before, so that the
+    /// part takes its own time.
+    fn goes_on(&mut self, cpu: usize, left: Ns) {
+        let this = &mut self.cpus[cpu];
+        this.segment = Some(Segment { left, class: Use::System, preemptible: false });
+        this.ends_by = self.events.segment_ends(self.now + left, cpu as u16);
     }
 
     /// Counts whole rounds as stepping them would have: polls, time in vain, the last poll.
@@ -195,7 +201,7 @@ impl Machine<'_> {
         self.threads[spin.me.0 as usize].round.skipped(rounds * spin.length);
         self.queues[usize::from(cycle.id.0)].polled(polled);
         if self.seen.detailed
-            && let Some(&Op::Poll { budget, .. }) = cycle.steps().first()
+            && let Some(Op::Poll { budget, .. }) = cycle.steps().next()
         {
             let who = match self.threads[spin.me.0 as usize].role {
                 Role::Napi(_) => Who::Kthread,
