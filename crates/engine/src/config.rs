@@ -49,7 +49,8 @@ impl std::fmt::Debug for DeviceConfig {
 
 /// Where and how each kind of context runs. Interrupt threads and ksoftirqd are always pinned to
 /// their CPU; a placement without CPUs means those that the thread which starts the engine may use, and
-/// [`Class::Fair`] that thread's own class, where that is nice, batch or idle.
+/// [`Class::Fair`] that thread's own class, where that is nice, batch or idle, and as far as the rights go: a thread
+/// that is made later, by one that is nicer or idle, may lack the right to be less so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contexts {
     /// The class of `irq/<cpu>`.

@@ -18,7 +18,8 @@ pub(crate) type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
 /// Starts a named thread in its place, and returns once it is there. A CPU that is not there is an
 /// error; a class that was refused is returned beside the thread. Where and in which class the calling
 /// thread runs makes no difference, as it may be any that changes a setting: what is to be fair has the class
-/// of the thread that started the engine.
+/// of the thread that started the engine, as far as the rights go. (Who is nicer, or idle, and makes one that is to
+/// be less so may lack the right to that: then it is as nice as its maker, which is returned as a refusal.)
 pub(crate) fn spawn(
     shared: &Arc<Shared>,
     role: Role,

@@ -51,7 +51,8 @@ impl TextFile {
     }
 
     /// Makes sure that nobody else writes it as long as this lives: the first of two that ended would take the
-    /// other's away. [`replace`](TextFile::replace) does so as well.
+    /// other's away. [`replace`](TextFile::replace) does so as well. On a file system without locks it is not made
+    /// sure.
     ///
     /// # Errors
     /// If somebody else does, or the lock beside it cannot be made.
@@ -65,7 +66,12 @@ impl TextFile {
         let failed = |errno: Errno| {
             let (path, lock) = (self.path.display(), self.lock.display());
             let error = io::Error::from(errno);
-            io::Error::new(error.kind(), format!("cannot write {path}: its lock {lock}: {error}"))
+            // One that another user has left, which nobody but that user may open.
+            let left = errno == Errno::ACCESS && fs::symlink_metadata(&self.lock).is_ok();
+            let mend =
+                if left { "; if nobody writes there any more, remove that lock file" } else { "" };
+            let why = format!("cannot write {path}: its lock {lock}: {error}{mend}");
+            io::Error::new(error.kind(), why)
         };
         if self.held.is_some() {
             return Ok(());
@@ -76,6 +82,8 @@ impl TextFile {
             let file = open(self.lock.as_path(), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                // Where there are no locks it goes without, as if it had one.
+                Err(Errno::NOLCK | Errno::NOTSUP | Errno::NOSYS) => {}
                 Err(Errno::WOULDBLOCK) => return Err(busy()),
                 Err(errno) => return Err(failed(errno)),
             }

@@ -14,7 +14,7 @@ use napkin_linux::place::Change;
 use napkin_measure::report::text;
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
-use napkin_policy::{Policy, Time};
+use napkin_policy::{NamedPolicy, Policy, Time};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say, told_first};
@@ -140,7 +140,7 @@ const BROKEN: u8 = 3;
 
 pub(crate) fn run(args: &Apply) -> Result<(), Failure> {
     let guards = args.guards()?;
-    policies::warn(&[args.policy]);
+    policies::warn_in_linux(&NamedPolicy::all([args.policy]));
     let cpus = args.cpus.clone().unwrap_or_default().0;
     let options =
         Options { queue: args.queue, transmit: args.tx, cpus, rt: args.rt, ..Options::default() };

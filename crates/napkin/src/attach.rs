@@ -13,7 +13,7 @@ use napkin_linux::journal::{Found, ProcessJournals, Store};
 use napkin_linux::support::{self, Scope, Warning};
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
-use napkin_policy::Policy;
+use napkin_policy::{NamedPolicy, Policy};
 
 use crate::failure::{Failure, say};
 use crate::guard::{self, Guard};
@@ -187,7 +187,7 @@ impl How {
     pub(crate) fn attachment(&self) -> Result<Attachment<ProcessJournals>, Failure> {
         let policy = &self.policy;
         let scope = if self.dev.is_some() { Scope::Both } else { Scope::Program };
-        policies::warn(&[*policy]);
+        policies::warn_in_linux(&NamedPolicy::all([*policy]));
         let kernel = Kernel::probe();
         // Its refusal names what this kernel can do.
         support::check(policy, &kernel, scope).map_err(Failure::of)?;

@@ -15,7 +15,7 @@ use crate::common::{Common, Setup};
 use crate::failure::{Failure, say, told_first};
 use crate::machine;
 use crate::outputs::Outputs;
-use crate::policies::warn_named;
+use crate::policies::warn;
 use crate::workload::Chosen;
 use crate::world::worlds;
 
@@ -188,7 +188,7 @@ fn prepare(
     let Chosen { workload, given, .. } = chosen;
     let mut setup = Setup {
         policies: policies.to_vec(),
-        loads: common.modelled.loads()?.to_vec(),
+        loads: common.modelled.load.clone(),
         json: common.json.clone(),
         of_several: several.then_some(world),
     };
@@ -215,7 +215,7 @@ fn prepare(
     let usage = |error: BenchError| Failure::Usage(error.to_string());
     let live = live.map_err(usage)?;
     let options = Options { policies: setup.policies.clone(), ..options(common) };
-    options.check().map_err(usage)?;
+    run::check(&*live, &options).map_err(usage)?;
     Ok((setup, Ready::Live(Box::new((live, options)))))
 }
 
@@ -254,7 +254,7 @@ pub(crate) fn policies(common: &Common) -> Result<Vec<NamedPolicy>, Failure> {
     for text in &common.policies {
         policies.extend(NamedPolicy::read(text).map_err(Failure::Usage)?);
     }
-    warn_named(&policies);
+    warn(&policies);
     Ok(policies)
 }
 
@@ -283,7 +283,7 @@ fn all(
     json: impl Fn(&str) -> Option<PathBuf>,
 ) -> Result<(), Failure> {
     for (workload, options) in runs {
-        options.check().map_err(|error| Failure::Usage(error.to_string()))?;
+        run::check(&**workload, options).map_err(|error| Failure::Usage(error.to_string()))?;
         outputs.check(json(workload.name()).as_deref())?;
     }
     let (mut steps, mut time) = (0, Duration::ZERO);

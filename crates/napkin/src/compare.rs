@@ -11,7 +11,7 @@ use napkin_os::signals::Signals;
 use napkin_policy::NamedPolicy;
 
 use crate::failure::{Failure, print, say, told_first};
-use crate::policies::warn_named;
+use crate::policies::warn_in_linux;
 use crate::{lifeline, outputs, table, units};
 
 /// The arguments of `napkin compare`.
@@ -183,7 +183,7 @@ impl Compare {
         for text in &self.policies {
             policies.extend(NamedPolicy::read(text).map_err(Failure::Usage)?);
         }
-        warn_named(&policies);
+        warn_in_linux(&policies);
         Ok(Options {
             policies: policies.into_iter().map(|it| (it.name, it.policy)).collect(),
             slice: self.slice,

@@ -9,7 +9,7 @@ use napkin_keep::{
 use napkin_linux::journal::{Holder, Store};
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
-use napkin_policy::Policy;
+use napkin_policy::{NamedPolicy, Policy};
 use serde_json::json;
 
 use crate::failure::{self, Failure, print, print_json, say};
@@ -219,7 +219,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
     if device == Match::default() {
         return Err(Failure::Usage("say for which devices: --dev, --driver or --mac".into()));
     }
-    policies::warn(&[policy]);
+    policies::warn_in_linux(&NamedPolicy::all([policy]));
     let directory = Directory::here();
     let name = args.name.clone().unwrap_or_else(|| Wish::default_name(&device));
     let wish = Wish {

@@ -3,9 +3,6 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use napkin_workload::whole_rate;
-
-use crate::failure::Failure;
 use crate::units;
 
 /// What is modelled.
@@ -66,19 +63,6 @@ impl Modelled {
         let queues = || self.queues.is_some().then_some("queues");
         let load = || (!self.load.is_empty()).then_some("load");
         self.given_beside_load().or_else(queues).or_else(load)
-    }
-
-    /// The loads that were given, of which none may stand twice: their rows could not be told apart.
-    pub(crate) fn loads(&self) -> Result<&[String], Failure> {
-        let same = |one: &str, other: &str| {
-            one == other || whole_rate(one).is_some_and(|rate| Some(rate) == whole_rate(other))
-        };
-        for (place, load) in self.load.iter().enumerate() {
-            if self.load[..place].iter().any(|other| same(load, other)) {
-                return Err(Failure::Usage(format!("--load: '{load}' stands twice")));
-            }
-        }
-        Ok(&self.load)
     }
 
     /// The first option that was given, loads and queues aside, which other worlds take, too.

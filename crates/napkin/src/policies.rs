@@ -1,6 +1,6 @@
 //! `napkin policies`: the table of all, or the long form of one.
 
-use napkin_policy::{FAMILIES, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset};
+use napkin_policy::{FAMILIES, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset, Warning};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, print, print_json, say};
@@ -35,18 +35,22 @@ pub(crate) fn run(args: &Policies) -> Result<(), Failure> {
 
 /// Says what policies that are about to be used will not do, once for each. One that has a name,
 /// its own or a family's, is as its authors published it, and explained by `napkin policies`.
-pub(crate) fn warn(policies: &[Policy]) {
-    warn_named(&NamedPolicy::all(policies.iter().copied()));
+pub(crate) fn warn(policies: &[NamedPolicy]) {
+    warn_of(policies, |_| true);
 }
 
-/// The same of policies that were given names.
-pub(crate) fn warn_named(policies: &[NamedPolicy]) {
+/// The same of policies that only the kernel is to have.
+pub(crate) fn warn_in_linux(policies: &[NamedPolicy]) {
+    warn_of(policies, Warning::concerns_linux);
+}
+
+fn warn_of(policies: &[NamedPolicy], concerns: impl Fn(&Warning) -> bool) {
     for (place, NamedPolicy { name, policy }) in policies.iter().enumerate() {
         let known = policies[..place].iter().any(|earlier| earlier.policy == *policy);
         if policy.name().is_some() || known {
             continue;
         }
-        for warning in policy.warnings() {
+        for warning in policy.warnings().into_iter().filter(|it| concerns(it)) {
             say(&format!("warning: {name}: {warning}"));
         }
     }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use napkin_os::writable;
+use napkin_policy::NamedPolicy;
 use napkin_serve::{
     Datagrams, DeviceKind, Event, Export, Limits, Listen, ServeConfig, Store, What, run as serve,
 };
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         faults: args.faults.unwrap_or_default(),
     };
     let policies = config.devices.iter().map(|device| device.policy.unwrap_or(config.policy));
-    warn(&policies.collect::<Vec<_>>());
+    warn(&NamedPolicy::all(policies));
     let terminal = io::stderr().is_terminal();
     let result = serve(&config, args.limit, &mut |event| match event {
         Event::Started(server) => {

@@ -103,7 +103,9 @@ fn what_nobody_waits_for_is_refused_with_the_limit() {
 fn a_value_that_makes_no_sense_is_refused_in_words() {
     for (args, why) in [
         ("bench udp-sink --world machine --load 5000,5000", "--load: '5000' stands twice"),
-        ("bench udp-sink --world machine --load 5000,max,5k", "--load: '5k' stands twice"),
+        ("bench udp-sink --world machine --load 5000,6k,5k", "--load: '5k' stands twice"),
+        ("bench ssd --world machine --load 4K:5000,4096:5k", "--load: '4096:5k' stands twice"),
+        ("bench tcp-rr --world engine --load 5K,5120", "a load stands twice: bytes=5120"),
         ("bench udp-sink --world machine --jobs 0", "give a whole number of at least 1"),
         ("sweep udp-sink --vary seed=1 --out - --jobs 0", "give a whole number of at least 1"),
         ("reproduce 2024 --jobs 0", "give a whole number of at least 1"),

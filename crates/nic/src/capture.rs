@@ -93,10 +93,12 @@ impl Capture {
     /// The file cannot be made or opened, another capture writes to it, it is a FIFO that nobody reads yet, or there can
     /// be no thread.
     pub fn create(path: &Path) -> io::Result<Capture> {
-        // A FIFO's reader would be waited for, by a thread that may have signals blocked.
+        // A FIFO's reader would be waited for, by a thread that may have signals blocked. And with O_CREAT the kernel
+        // refuses another user's in a sticky directory (fs.protected_fifos), though nothing is made. Another user's file
+        // stays refused there (fs.protected_regular): it may have been put in the way.
         let opened = OpenOptions::new()
             .write(true)
-            .create(true)
+            .create(!is_fifo(path))
             .truncate(false)
             .custom_flags(libc::O_NONBLOCK)
             .open(path);

@@ -59,9 +59,9 @@ pub enum Warning {
     SpinWithoutBusyPoll,
     /// An application that spins with receive calls that busy poll themselves.
     SpinInReceiveUnused,
-    /// Sockets that busy poll beside an epoll that does.
+    /// Sockets that busy poll beside an epoll that does, in napkin's engine and machine.
     SocketPartUnused,
-    /// An epoll that busy polls beside a thread that polls the sockets.
+    /// An epoll that busy polls beside a thread that polls the sockets, in napkin's engine and machine.
     EpollPartUnused,
     /// A park timeout above its bound.
     ParkTimeoutCapped {
@@ -146,6 +146,12 @@ impl Policy {
 }
 
 impl Warning {
+    /// Whether it is so in the kernel, too. There a program has both parts of its policy, and which of its waits
+    /// busy poll is its own affair.
+    pub const fn concerns_linux(&self) -> bool {
+        !matches!(self, Warning::SocketPartUnused | Warning::EpollPartUnused)
+    }
+
     /// Whether an instance's settings alone say it, however the application waits and wherever its CPU
     /// runs the softirq.
     pub const fn concerns_instance(&self) -> bool {
@@ -251,14 +257,15 @@ impl fmt::Display for Warning {
                  spin",
             ),
             Warning::SocketPartUnused => f.write_str(
-                "the socket settings are not used beside an epoll that busy polls: a thread has one wait, \
-                 and that is the epoll's; leave out socket-busy-poll-usecs, or epoll-busy-poll-usecs and \
-                 epoll-prefer-busy-poll",
+                "in napkin's engine and machine the socket settings are not used beside an epoll that busy \
+                 polls: a thread has one wait, and that is the epoll's; leave out socket-busy-poll-usecs, or \
+                 epoll-busy-poll-usecs and epoll-prefer-busy-poll",
             ),
             Warning::EpollPartUnused => f.write_str(
-                "the epoll settings, and application=spin, are not used beside a thread that polls the \
-                 sockets (socket-poller=separate): the application waits in receive calls then; leave out \
-                 epoll-busy-poll-usecs and epoll-prefer-busy-poll, or socket-poller=separate",
+                "in napkin's engine and machine the epoll settings, and application=spin, are not used \
+                 beside a thread that polls the sockets (socket-poller=separate): the application waits in \
+                 receive calls then; leave out epoll-busy-poll-usecs and epoll-prefer-busy-poll, or \
+                 socket-poller=separate",
             ),
             Warning::ParkTimeoutCapped { asked } => write!(
                 f,
@@ -398,6 +405,8 @@ mod tests {
     fn a_policy_of_both_parts_is_told_which_of_them_is_not_used() {
         let both = "suspend20,socket-busy-poll-usecs=50";
         assert_eq!(warnings(both), [Warning::SocketPartUnused]);
+        assert!(!Warning::SocketPartUnused.concerns_linux(), "a program may have both waits");
+        assert!(Warning::TickWithoutHold.concerns_linux());
         let prefers = "napibusy,socket-busy-poll-usecs=50,socket-prefer-busy-poll=on";
         assert_eq!(warnings(prefers), [Warning::SocketPartUnused]);
         // Beside a thread that polls the epoll is not waited in, and so nobody spins there.

@@ -275,8 +275,7 @@ impl Server {
     /// Stops: no thread, no device and no socket is left. Returns what has happened in all, and an error beside it if the
     /// capture could not be written, or the kernel's settings below a device not be put back.
     pub fn stop(mut self) -> (Totals, Result<(), ServeError>) {
-        let engine = self.engine.as_deref().map(Totals::of_engine).unwrap_or_default();
-        let (missed, stopped) = self.shut_down();
+        let (engine, missed, stopped) = self.shut_down();
         // A thread of the application counts what it has answered once it has.
         let mut totals = self.meter.ended(engine);
         if missed > 0 {
@@ -285,8 +284,8 @@ impl Server {
         (totals, stopped)
     }
 
-    /// Returns the frames that the capture misses, and what went wrong.
-    fn shut_down(&mut self) -> (u64, Result<(), ServeError>) {
+    /// Returns what the engine has done, the frames that the capture misses, and what went wrong.
+    fn shut_down(&mut self) -> (Totals, u64, Result<(), ServeError>) {
         self.control = None;
         // While its instances are there: they may go with the device's program.
         let mut left = Vec::new();
@@ -296,6 +295,8 @@ impl Server {
                 left.push(name);
             }
         }
+        // It delivers until here, and what it delivers the application counts.
+        let engine = self.engine.as_deref().map(Totals::of_engine).unwrap_or_default();
         // The last one: every wait of the application returns.
         self.engine = None;
         self.sockets = None;
@@ -304,10 +305,10 @@ impl Server {
             let _ = thread.join();
         }
         let left = if left.is_empty() { Ok(()) } else { Err(ServeError::Left(left.join(", "))) };
-        let Some((path, capture)) = self.capture.take() else { return (0, left) };
+        let Some((path, capture)) = self.capture.take() else { return (engine, 0, left) };
         let missed = capture.missed();
         let written = capture.finish().map_err(|error| ServeError::Capture { path, error });
-        (missed, both(left, written.map(|_| ())))
+        (engine, missed, both(left, written.map(|_| ())))
     }
 }
 

@@ -28,6 +28,22 @@ pub fn run(workload: &dyn Live, options: &Options) -> Result<Report, Stopped> {
     resumable(workload, options, &Interrupt::default(), &mut Partial::default())
 }
 
+/// Refuses what makes no sense, before anything runs: options, and two loads that are the same, however they were
+/// written, as their rows could not be told apart.
+///
+/// # Errors
+/// [`BenchError::Usage`] with what is wrong first.
+pub fn check(workload: &dyn Live, options: &Options) -> Result<(), BenchError> {
+    options.check()?;
+    let loads: Vec<_> = (0..workload.loads()).map(|it| workload.load(it)).collect();
+    match loads.iter().enumerate().find(|(place, load)| loads[..*place].contains(load)) {
+        Some((_, load)) => {
+            Err(BenchError::Usage(format!("a load stands twice: {}", describe(load))))
+        }
+        None => Ok(()),
+    }
+}
+
 /// In which order a run measures.
 fn order(workload: &dyn Live, options: &Options) -> Plan {
     Plan {
@@ -81,7 +97,7 @@ pub fn resumable(
     interrupt: &Interrupt,
     partial: &mut Partial,
 ) -> Result<Report, Stopped> {
-    options.check()?;
+    check(workload, options)?;
     let subjects = workload.subjects(&options.policies);
     let policies = subjects.len();
     let plan = order(workload, options);
@@ -280,6 +296,18 @@ mod tests {
         assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
         let table = napkin_measure::report::table::render(&report.rows, &told.columns(), 80);
         assert!(table.contains("not measured (busypoll): SO_PREFER_BUSY_POLL"), "{table}");
+    }
+
+    #[test]
+    fn a_load_that_stands_twice_is_refused_however_it_was_written() {
+        let sizes = |loads: &[&str]| {
+            let loads: Vec<String> = loads.iter().map(|it| (*it).to_owned()).collect();
+            let tcp_rr = crate::find("tcp-rr").expect("it is one");
+            let live = tcp_rr.engine(&loads, &crate::Given::default()).expect("sizes");
+            check(&*live, &two_policies()).map_err(|error| error.to_string())
+        };
+        assert_eq!(sizes(&["5K", "5000"]), Ok(()), "K is 1024 here");
+        assert_eq!(sizes(&["5K", "1", "5120"]), Err("a load stands twice: bytes=5120".into()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use napkin_nic::PacketQueue;
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::FrameBuilder;
 
-use crate::client_end::ClientEnd;
+use crate::client_end::{ClientCpu, ClientEnd};
 use crate::error::BenchError;
 use crate::options::{Options, Placement};
 use crate::serving::{PEER, US};
@@ -33,8 +33,8 @@ pub(crate) struct Sender {
     pub(crate) port: u16,
     /// Bytes of a datagram, from 8 for when it was due to [`LONGEST`].
     pub(crate) payload: usize,
-    /// A CPU that nobody else has, if there is one.
-    pub(crate) cpu: Option<usize>,
+    /// Where it runs.
+    pub(crate) cpu: ClientCpu,
 }
 
 /// What the threads of a run tell each other.
@@ -73,6 +73,14 @@ pub(crate) fn own_cpu(options: &Options, has_poller: bool) -> Option<usize> {
     cpus.iter().copied().find(|cpu| !taken.contains(&Some(*cpu)))
 }
 
+/// Where a sender runs that is to have such a CPU: there, or else on any of those that were given.
+pub(crate) fn client_cpu(options: &Options, has_poller: bool) -> ClientCpu {
+    match own_cpu(options, has_poller) {
+        Some(cpu) => ClientCpu::Own(cpu),
+        None => ClientCpu::Shared(options.cpus.clone()),
+    }
+}
+
 impl Sender {
     /// Sends until it is told to stop: the times of the answers.
     ///
@@ -80,7 +88,7 @@ impl Sender {
     /// If its device goes.
     pub(crate) fn run(self, shared: &Shared) -> Result<(Latency, PublishedEstimator), BenchError> {
         let Sender { queue, period, port, payload, cpu } = self;
-        let mut end = ClientEnd::new(queue, cpu)?;
+        let mut end = ClientEnd::new(queue, &cpu)?;
         let builder = FrameBuilder::new(PEER, US);
         let (mut frame, mut bytes) = ([0; BYTES + LONGEST], [0; LONGEST]);
         let (mut latency, mut published) = (Latency::new(), PublishedEstimator::new());
@@ -145,6 +153,8 @@ mod tests {
         assert_eq!((own(&[5, 3, 9], true), own(&[5, 3, 9], false)), (None, Some(9)));
         assert_eq!((own(&[5, 3, 9, 1], true), own(&[5, 3, 9, 1], false)), (Some(1), Some(9)));
         assert_eq!((own(&[5, 3], false), own(&[5], false)), (None, None));
+        let few = Options { cpus: vec![5, 3], ..Options::default() };
+        assert_eq!(client_cpu(&few, false), ClientCpu::Shared(vec![5, 3]));
     }
 
     #[test]

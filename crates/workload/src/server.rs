@@ -41,6 +41,9 @@ impl FromStr for XdpPort {
     type Err = String;
 
     fn from_str(text: &str) -> Result<XdpPort, String> {
+        if ["tap", "synthetic", "xdp", "vhost"].contains(&text) {
+            return Err(format!("{text} is no interface: give --wire {text}"));
+        }
         let form =
             || format!("{text} is no AF_XDP device: give xdp:IF or xdp:IF:QUEUE, as in xdp:eth0:0");
         let rest = text.strip_prefix("xdp:").ok_or_else(form)?;
@@ -330,6 +333,8 @@ mod tests {
         for wrong in ["eth0", "xdp:", "xdp::0", "xdp:eth0:", "xdp:eth0:0:all", "xdp:eth0:-1"] {
             assert!(wrong.parse::<XdpPort>().is_err(), "{wrong}");
         }
+        let wire = "tap".parse::<XdpPort>().expect_err("it is a wire");
+        assert!(wire.contains("--wire tap"), "{wire}");
         let vhost = read("kernel", Some("vhost")).expect_err("no kernel has one").to_string();
         assert!(vhost.contains("--wire vhost"), "{vhost}");
     }

@@ -62,7 +62,7 @@ impl Source {
             Source::Within(control) => return Ok(Running::Within(control)),
             Source::AtTheOtherEnd(sender) => sender,
         };
-        let (period, cpu, counters) = (sender.period, sender.cpu, sender.queue.counters());
+        let (period, cpu, counters) = (sender.period, sender.cpu.own(), sender.queue.counters());
         let named = Builder::new().name(name.to_owned());
         let thread = named.spawn_scoped(scope, || sender.run(shared)).map_err(BenchError::Proc)?;
         Ok(Running::AtTheOtherEnd { thread, shared, period, counters, cpu })

@@ -16,7 +16,8 @@ pub struct Peers {
     /// Connections whose rings could be used.
     pub served: AtomicU64,
     /// What peers did that cannot be: connections that ended for it, and rings that are not looked at any
-    /// more. What a frontend finds wrong each time that it tries is counted once, until it was served.
+    /// more. What a frontend finds wrong each time that it tries is counted once, until it was served; and rings that a
+    /// backend breaks each time that it serves, until one has served without.
     pub refused: AtomicU64,
     /// Rings that are in use now.
     pub rings: AtomicU64,

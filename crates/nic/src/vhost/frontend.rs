@@ -5,7 +5,6 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ use super::memory::Memory;
 use super::message::{Connection, Ended, Message, base_word, inflight, request, two};
 use super::notifier::Notifier;
 use super::packed_driver::PackedDriver;
-use super::port::{Kind, Port, Ring};
+use super::port::{Backend, Kind, Port, Ring};
 use super::slots::{STRIDE, Slots};
 use super::socket::connect;
 use super::split_device::RingAddresses;
@@ -32,7 +31,8 @@ const START: u64 = 1 << 32;
 /// Milliseconds between two attempts to connect, at first and at most.
 const PAUSE: (i64, i64) = (10, 500);
 
-/// A connection that lasts so long was of use: the next one is tried as soon as the first.
+/// A connection that lasts so long was of use, unless a ring made no sense then: the next one is tried as soon as the
+/// first.
 const LASTS: Duration = Duration::from_secs(1);
 
 /// Why a backend is of no use.
@@ -59,21 +59,27 @@ pub(super) fn run(
     // What was wrong, so that what lasts is told once.
     let mut told: Option<String> = None;
     let mut last = None;
+    // A connection ended for a ring that made no sense, and none since was of use: another such end is not told,
+    // whichever ring it is.
+    let mut broke = false;
     // Backends that hung up before all was agreed on, one after the other.
     let mut hung_up = 0u32;
     loop {
         let why = match connect(&config.path) {
             Ok(socket) => {
-                let socket = Arc::new(socket);
+                let backend = Arc::new(Backend::new(socket));
                 let (start, served) = (Instant::now(), peers.served.load(Relaxed));
-                let connection = Connection::new(&socket, stop).map_err(Ended::System);
+                let connection = Connection::new(&backend.socket, stop).map_err(Ended::System);
                 let driven = connection.map_or_else(Unusable::Ended, |it| {
-                    drive(config, ports, peers, (&it, &socket), &mut last)
+                    drive(config, ports, peers, (&it, &backend), &mut last)
                 });
-                let why = match driven {
-                    Unusable::Ended(Ended::Stopped) => return,
-                    Unusable::Ended(Ended::Closed) if peers.served.load(Relaxed) != served => None,
-                    Unusable::Ended(Ended::Closed) => {
+                let (was_served, broken) = (peers.served.load(Relaxed) != served, backend.broken());
+                let ended_here = broken.is_some();
+                let why = match (driven, broken) {
+                    (Unusable::Ended(Ended::Stopped), _) => return,
+                    (_, Some(why)) => (!std::mem::replace(&mut broke, true)).then_some(why),
+                    (Unusable::Ended(Ended::Closed), None) if was_served => None,
+                    (Unusable::Ended(Ended::Closed), None) => {
                         hung_up = hung_up.saturating_add(1);
                         // One that is about to end, and has us still at its door, does so too; once.
                         (hung_up == 2).then(|| {
@@ -81,13 +87,13 @@ pub(super) fn run(
                             format!("the backend at {path} closed the connection while rings were agreed on")
                         })
                     }
-                    Unusable::Ended(ended) => Some(ended.to_string()),
-                    Unusable::Lacks(what) => Some(what),
+                    (Unusable::Ended(ended), None) => Some(ended.to_string()),
+                    (Unusable::Lacks(what), None) => Some(what),
                 };
-                if peers.served.load(Relaxed) != served {
-                    (hung_up, told) = (0, None);
+                if was_served && !ended_here {
+                    (hung_up, told, broke) = (0, None, false);
                 }
-                if start.elapsed() >= LASTS {
+                if start.elapsed() >= LASTS && !ended_here {
                     wait = PAUSE.0;
                 }
                 why
@@ -122,13 +128,13 @@ fn drive(
     config: &FrontendConfig,
     ports: &Arc<[Arc<Port>]>,
     peers: &Arc<Peers>,
-    (connection, socket): (&Connection<'_>, &Arc<UnixStream>),
+    (connection, backend): (&Connection<'_>, &Arc<Backend>),
     last: &mut Option<Shared>,
 ) -> Unusable {
     let mut rings = Rings {
         ports: Arc::clone(ports),
         peers,
-        socket,
+        backend,
         calls: Vec::new(),
         run: 0,
         shared: last,
@@ -200,7 +206,7 @@ struct Rings<'a> {
     ports: Arc<[Arc<Port>]>,
     peers: &'a Arc<Peers>,
     /// Ended by whoever finds that one of them makes no sense.
-    socket: &'a Arc<UnixStream>,
+    backend: &'a Arc<Backend>,
     /// Where the backend notifies, and of which pair.
     calls: Vec<(usize, OwnedFd)>,
     run: u64,
@@ -336,7 +342,7 @@ fn agree(
         };
         let (base, theirs) = (base_word(config.packed, kind.base()), kick.try_clone()?);
         let (notify, pair) = (Some(Arc::new(Notifier::new(kick))), index as usize / 2);
-        let ready = Ring::new(kind, notify).telling(rings.peers, pair).over(rings.socket);
+        let ready = Ring::new(kind, notify).telling(rings.peers, pair).over(rings.backend);
         if goes_on {
             // Whatever the last backend was told of, it may not have seen.
             ready.ring();
@@ -367,7 +373,7 @@ fn agree(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
 
     use napkin_testing::until;
 
@@ -405,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_ours_that_makes_no_sense_ends_the_connection_and_there_is_another() {
+    fn a_ring_of_ours_that_makes_no_sense_ends_the_connection_and_is_told_of_once() {
         let path = std::env::temp_dir().join(format!("napkin-frontend-{}", std::process::id()));
         let listener = UnixListener::bind(&path).expect("a free path");
         listener.set_nonblocking(true).expect("a socket");
@@ -425,11 +431,19 @@ mod tests {
             assert!(memory.write(ours.device + 2, &1_000u16.to_le_bytes()), "an index that leaps");
             while wire.send(&[1; 60], 0).is_ok() {}
             queue.poll(1, 0, &mut Vec::new());
-            let trouble = peers.trouble().expect("a reason");
-            assert!(trouble.contains("until there is another connection"), "{trouble}");
+            if ring == 0 {
+                let mut trouble = None;
+                until("it is told", || {
+                    trouble = peers.trouble();
+                    trouble.is_some()
+                });
+                let trouble = trouble.expect("a reason");
+                assert!(trouble.contains("until there is another connection"), "{trouble}");
+            }
         }
         agreed(&listener);
-        assert_eq!(peers.refused.load(Relaxed), 2);
+        // A backend that does so each time is told of once.
+        assert_eq!((peers.refused.load(Relaxed), peers.trouble()), (1, None));
         std::fs::remove_file(&path).expect("it is ours");
     }
 }

@@ -8,9 +8,9 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
@@ -82,31 +82,60 @@ pub(super) struct Sending {
     pub(super) awaits_room: bool,
     /// Who is told if the ring makes no sense, and of which pair it is: taken, for it is told once.
     tell: Option<(Arc<Peers>, usize)>,
-    /// The connection to the one who serves a ring of ours. Taken, for it is ended once.
-    connection: Option<Arc<UnixStream>>,
+    /// The connection to the one who serves a ring of ours.
+    backend: Option<Arc<Backend>>,
 }
 
 impl Sending {
     /// A frame found that the ring makes no sense.
     #[cold]
     pub(super) fn broken(&mut self) {
-        let then = self.give_up();
-        if let Some((peers, pair)) = self.tell.take() {
-            peers.refuse(format!(
-                "queue {pair}: the peer's ring to send to holds what cannot be in one; nothing is sent there {then}"
-            ));
+        let Some((peers, pair)) = self.tell.take() else { return };
+        let why = |until: &str| {
+            format!(
+                "queue {pair}: the peer's ring to send to holds what cannot be in one; nothing is sent there {until}"
+            )
+        };
+        if let Some(until) = self.give_up(why) {
+            peers.refuse(why(until));
         }
     }
 
-    /// The ring makes no sense: until when that is so. A peer that drives one sets it up anew some time; of our own there
-    /// is another with the next connection alone, so this one is ended, which wakes the control thread.
+    /// The ring makes no sense: until when that is so, to be told. A peer that drives one sets it up anew some time; of
+    /// our own there is another with the next connection alone, so this one is ended, which wakes the control
+    /// thread. It tells then, for it knows whether that was so the last time, too.
     #[cold]
-    pub(super) fn give_up(&mut self) -> &'static str {
-        let Some(connection) = self.connection.take() else {
-            return "until the peer sets it up anew";
-        };
-        let _ = connection.shutdown(Shutdown::Both);
-        "until there is another connection, for which this one is ended"
+    pub(super) fn give_up(&self, why: impl FnOnce(&str) -> String) -> Option<&'static str> {
+        let Some(backend) = &self.backend else { return Some("until the peer sets it up anew") };
+        backend.end(|| why("until there is another connection, for which this one is ended"));
+        None
+    }
+}
+
+/// The connection to a backend that serves rings of ours, and why it was ended if one of them made no sense.
+#[derive(Debug)]
+pub(super) struct Backend {
+    pub(super) socket: UnixStream,
+    broken: Mutex<Option<String>>,
+}
+
+impl Backend {
+    pub(super) fn new(socket: UnixStream) -> Backend {
+        Backend { socket, broken: Mutex::default() }
+    }
+
+    /// Ends it, if nobody has.
+    fn end(&self, why: impl FnOnce() -> String) {
+        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        if broken.is_none() {
+            *broken = Some(why());
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Why it was ended from here, in a sentence. For who has taken its rings out of use.
+    pub(super) fn broken(&self) -> Option<String> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -122,8 +151,8 @@ impl Ring {
     }
 
     /// Of our own, and served over this connection.
-    pub(super) fn over(mut self, connection: &Arc<UnixStream>) -> Ring {
-        self.sending.connection = Some(Arc::clone(connection));
+    pub(super) fn over(mut self, backend: &Arc<Backend>) -> Ring {
+        self.sending.backend = Some(Arc::clone(backend));
         self
     }
 

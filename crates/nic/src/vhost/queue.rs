@@ -195,7 +195,10 @@ impl PacketQueue for VhostQueue {
             polled.cut(&mut self.segments, (budget, now), &self.port, &mut self.spare, into);
         }
         let gate = self.port.incoming.try_enter();
-        let (entered, mut until) = (gate.is_some(), "");
+        let (entered, index, mut until) = (gate.is_some(), self.index, None);
+        let why = |until: &str| {
+            format!("queue {index}: the peer's ring makes no sense; it is not looked at {until}")
+        };
         if let Some(mut gate) = gate
             && let Some(ring) = &mut *gate
         {
@@ -204,17 +207,14 @@ impl PacketQueue for VhostQueue {
                 ring.ring();
             }
             if polled.broken {
-                until = ring.sending.give_up();
+                until = ring.sending.give_up(why);
             }
         }
         // Whoever was not there has not seen whether it is.
         if entered && polled.broken != self.broken {
             self.broken = polled.broken;
-            if polled.broken {
-                self.peers.refuse(format!(
-                    "queue {}: the peer's ring holds what cannot be in one; it is not looked at {until}",
-                    self.index
-                ));
+            if let Some(until) = until {
+                self.peers.refuse(why(until));
             }
         }
         let counters = &self.port.counters;

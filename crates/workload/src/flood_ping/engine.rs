@@ -18,6 +18,7 @@ use napkin_stack::FrameBuilder;
 use serde_json::{Map, Value, json};
 
 use super::pinger::{IDENT, Pinger};
+use crate::client_end::ClientCpu;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::ping::{PAYLOAD, Ping};
@@ -140,7 +141,7 @@ impl Live for FloodPing {
             }
             Client::Pinger(wire) => {
                 let ((here, queue), namespace) = queues(wire, options)?;
-                let cpu = (placement.other != placement.queue).then_some(placement.other);
+                let cpu = ClientCpu::beside_queue(placement);
                 pinger = Some((Pinger { queue, cpu }, namespace));
                 (here, 0)
             }
@@ -181,7 +182,7 @@ impl Live for FloodPing {
         let offered = || offers.as_ref().map(|queue| queue.offered());
         // A namespace that was made for the wire is there for as long as its ends.
         let (pinger, _namespace) = pinger.unzip();
-        let client = pinger.as_ref().and_then(|pinger| pinger.cpu);
+        let client = pinger.as_ref().and_then(|pinger| pinger.cpu.own());
         let measure = || -> Result<_, BenchError> {
             trial.warm_up(Duration::ZERO)?;
             let (answered, due) = (serving.stack.counters().answered(), offered());

@@ -8,7 +8,7 @@ use napkin_nic::PacketQueue;
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::FrameBuilder;
 
-use crate::client_end::ClientEnd;
+use crate::client_end::{ClientCpu, ClientEnd};
 use crate::error::BenchError;
 use crate::ping::PAYLOAD;
 use crate::serving::{PEER, US};
@@ -23,8 +23,8 @@ const FRAME: usize = 14 + 20 + 8 + PAYLOAD;
 /// Who floods.
 pub(super) struct Pinger {
     pub(super) queue: Box<dyn PacketQueue>,
-    /// A CPU that nobody else has, if there is one.
-    pub(super) cpu: Option<usize>,
+    /// Where it runs.
+    pub(super) cpu: ClientCpu,
 }
 
 impl Pinger {
@@ -33,7 +33,7 @@ impl Pinger {
     /// # Errors
     /// If its device goes.
     pub(super) fn run(self, stop: &AtomicBool) -> Result<(), BenchError> {
-        let mut end = ClientEnd::new(self.queue, self.cpu)?;
+        let mut end = ClientEnd::new(self.queue, &self.cpu)?;
         let (builder, mut frame) = (FrameBuilder::new(PEER, US), [0; FRAME]);
         let mut round = Round::default();
         while !stop.load(Relaxed) {

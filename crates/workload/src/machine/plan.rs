@@ -7,6 +7,7 @@ use crate::list::rule;
 use crate::machine::run::{Outcome, Run};
 use napkin_machine::Trace;
 use napkin_machine::profile::{Profile, ProfileError};
+use napkin_policy::text::quoted;
 use napkin_policy::{MILLISECOND, Ns, Policy, Time};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -39,6 +40,9 @@ pub enum PlanError {
     /// A load makes no sense.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A load that stands twice, however it was written: its rows could not be told apart.
+    #[error("--load: '{0}' stands twice")]
+    LoadTwice(String),
     /// There is nothing to run.
     #[error("nothing to run: give at least one {0}")]
     Nothing(&'static str),
@@ -161,8 +165,13 @@ impl Plan<'_> {
             return Err(PlanError::Repetitions(self.repetitions));
         }
         NamedPolicy::distinct(&self.policies).map_err(PlanError::Policies)?;
-        for load in &self.loads {
-            self.scenario.load(load, &self.profile)?;
+        let mut loads = Vec::new();
+        for text in &self.loads {
+            let load = self.scenario.load(text, &self.profile)?;
+            if loads.contains(&load) {
+                return Err(PlanError::LoadTwice(quoted(text)));
+            }
+            loads.push(load);
         }
         Ok(())
     }

@@ -24,6 +24,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::saturation::Saturation;
+use crate::client_end::ClientCpu;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::sender::{Sender, Shared};
@@ -122,7 +123,7 @@ impl UdpSink {
         };
         let ((here, queue), namespace) = queues(wire, trial.options)?;
         let period = (1e9 / per_second).round().max(1.0) as Ns;
-        let cpu = other_cpu(trial.options);
+        let cpu = ClientCpu::beside_queue(trial.options.placement());
         let sender = Sender { queue, period, port: PORT, payload: PAYLOAD, cpu };
         Ok((here, Source::AtTheOtherEnd(sender), namespace))
     }
@@ -200,7 +201,10 @@ impl Live for UdpSink {
                     application.run(engine, socket)
                 })
                 .map_err(BenchError::Proc)?;
-            let source = source.start(scope, "udp-sink-client", &shared)?;
+            // The scope waits for the sink, also where there is no client.
+            let source = source
+                .start(scope, "udp-sink-client", &shared)
+                .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
             let warm = trial.warm_up(Duration::from_millis(20));
             let window = Window::begin(&serving, &[cpu], source.cpu().as_slice());
             let (first, before) = (received.load(Ordering::Relaxed), source.offered());
@@ -272,7 +276,7 @@ impl Live for UdpSink {
             "no request's latency is measured here: nothing is answered".to_owned(),
         ];
         if let Some(wire) = &self.wire {
-            let place = match other_cpu(options) {
+            let place = match ClientCpu::beside_queue(options.placement()).own() {
                 Some(cpu) => format!("on CPU {cpu}, where it never sleeps"),
                 None => "on the sink's own CPU, whose time it takes".to_owned(),
             };
@@ -295,12 +299,6 @@ impl Live for UdpSink {
         }
         notes
     }
-}
-
-/// The CPU that is not the sink's, if there is one.
-fn other_cpu(options: &Options) -> Option<usize> {
-    let Placement { queue, other, .. } = options.placement();
-    (other != queue).then_some(other)
 }
 
 /// What was polled for each datagram that the application received, and the part of the drops that

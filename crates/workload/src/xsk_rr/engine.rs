@@ -25,7 +25,7 @@ use super::pace::{self, PACES, Pace};
 use super::{PAYLOAD, UDP_PORT};
 use crate::error::BenchError;
 use crate::live::Live;
-use crate::sender::{Sender, Shared, own_cpu};
+use crate::sender::{Sender, Shared, client_cpu, own_cpu};
 use crate::server::Wire;
 use crate::serving::{PEER, Serving, US, Window};
 use crate::source::Source;
@@ -117,7 +117,7 @@ impl Live for XskRr {
             }
             Some(wire) => {
                 let ((here, queue), namespace) = queues(wire, options)?;
-                let cpu = own_cpu(options, true);
+                let cpu = client_cpu(options, true);
                 let period = pace.period;
                 let sender = Sender { queue, period, port: UDP_PORT, payload: PAYLOAD, cpu };
                 (here, Source::AtTheOtherEnd(sender), namespace)
@@ -139,7 +139,10 @@ impl Live for XskRr {
                 .name("xsk-rr".into())
                 .spawn_scoped(scope, || application.run(scope, &socket))
                 .map_err(BenchError::Proc)?;
-            let source = source.start(scope, "xsk-rr-client", &shared)?;
+            // The scope waits for the receiver, also where there is no client.
+            let source = source
+                .start(scope, "xsk-rr-client", &shared)
+                .inspect_err(|_| shared.stop.store(true, Ordering::Relaxed))?;
             let warm = trial.warm_up(Duration::from_millis(50));
             let cpus = serving_cpus(trial.policy, placement);
             let window = Window::begin(&serving, &cpus, source.cpu().as_slice());

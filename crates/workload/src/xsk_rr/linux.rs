@@ -22,7 +22,7 @@ use crate::linux::pair::{CLIENT_DEVICE, DEVICE};
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
-use crate::sender::{Sender, Shared, own_cpu, turn};
+use crate::sender::{Sender, Shared, client_cpu, own_cpu, turn};
 use crate::told::of_the_client;
 use crate::{live::Trial, options::Options};
 use napkin_engine::sched;
@@ -100,7 +100,8 @@ impl Live for XskRr {
         let server = bed.pair.server.run(|| open(DEVICE)).map_err(failed)??;
         let queue = bed.pair.client.run(|| open(CLIENT_DEVICE)).map_err(failed)??;
         // Policies with a poller are refused above.
-        let cpu = own_cpu(trial.options, false);
+        let cpu = client_cpu(trial.options, false);
+        let own = cpu.own();
         let sender = Sender { queue, period: pace.period, port: UDP_PORT, payload: PAYLOAD, cpu };
         let shared = Shared::default();
         std::thread::scope(|scope| {
@@ -131,7 +132,7 @@ impl Live for XskRr {
             let client = client.map_err(BenchError::Proc)?;
             let (latency, mut published) = client.join().map_err(|_| BenchError::Panicked)??;
             let (mut figures, offered) = measured?;
-            if cpu.is_none() {
+            if own.is_none() {
                 // The client's time may be on the same CPU, and in the same sums.
                 for share in ["server_busy", "server_softirq", "server_threads"] {
                     figures.extra.remove(share);

@@ -137,6 +137,8 @@ fn what_makes_no_sense_is_refused_before_anything_runs() {
     assert!(refused(Plan { warm_up: LONGEST, ..plan() }).contains("at most an hour"));
     let zero = refused(Plan { loads: vec!["0".into()], ..plan() });
     assert!(zero.contains("a load of 0"), "{zero}");
+    let twice = refused(Plan { loads: vec!["5000".into(), "5k".into()], ..plan() });
+    assert_eq!(twice, "--load: '5k' stands twice");
     let beyond = refused(Plan { loads: vec!["4000000000000".into()], ..plan() });
     assert!(beyond.contains("link.rate"), "{beyond}");
 }
