@@ -49,6 +49,8 @@ pub enum End {
 pub struct Canary {
     guard: Guard,
     probe: Option<Probe>,
+    /// Asks for the device, as long as the kernel answers.
+    netdev: Option<Netdev>,
     ifname: String,
     /// The ids of the device's instances, also of those that it had before.
     napi_ids: Vec<u32>,
@@ -67,10 +69,12 @@ impl Canary {
     /// If requests cannot be timed, or the guard compares with what is not there. A signal that comes
     /// meanwhile is left to [`Canary::watch`].
     pub fn begin(guard: Guard, ifname: &str, pid: Option<i32>) -> Result<Canary, CompareError> {
-        let device = device::read(&mut Netdev::open()?, ifname)?;
+        let mut netdev = Netdev::open()?;
+        let device = device::read(&mut netdev, ifname)?;
         let mut canary = Canary {
             guard,
             probe: None,
+            netdev: Some(netdev),
             ifname: ifname.to_owned(),
             napi_ids: napi_ids(&device),
             others: pid.is_some(),
@@ -166,16 +170,18 @@ impl Canary {
         let mut monitor = SliceMonitor::new(Some(&self.guard), reference, reference, true);
         loop {
             if let Some(probe) = &mut self.probe {
-                if followed.elapsed() >= FOLLOW {
-                    followed = Instant::now();
-                    let mut netdev = Netdev::open()?;
-                    // One that cannot be looked at now may be there again.
-                    if let Ok(device) = device::read(&mut netdev, &self.ifname) {
-                        follow(probe, &mut self.napi_ids, &device)?;
-                    }
-                }
-                if began.elapsed() >= CHANGE {
+                let is_past_change = began.elapsed() >= CHANGE;
+                if is_past_change {
                     monitor.look(probe, &self.napi_ids, off)?;
+                }
+                let every = if monitor.suspects() { TICK } else { FOLLOW };
+                if followed.elapsed() >= every {
+                    followed = Instant::now();
+                    let (netdev, ids) = (&mut self.netdev, &mut self.napi_ids);
+                    let new = follow_now(netdev, &self.ifname, probe, ids);
+                    if new && is_past_change {
+                        monitor.look(probe, &self.napi_ids, off)?;
+                    }
                 }
             }
             let broken = monitor.broken(policy, 0, signals, |it| whole(it, others));
@@ -206,6 +212,21 @@ impl Canary {
             }
         }
     }
+}
+
+/// Looks at the device and follows its instances; whether any is new. That this fails, for want of a descriptor or of
+/// memory, or for the device is away, ends no guard: it is tried again.
+fn follow_now(
+    netdev: &mut Option<Netdev>,
+    ifname: &str,
+    probe: &mut Probe,
+    known: &mut Vec<u32>,
+) -> bool {
+    let Some(mut asked) = netdev.take().or_else(|| Netdev::open().ok()) else { return false };
+    let Ok(device) = device::read(&mut asked, ifname) else { return false };
+    *netdev = Some(asked);
+    // What fails here is to hand over what is known by then.
+    follow(probe, known, &device).unwrap_or(true)
 }
 
 fn whole(reading: &Reading, others: bool) -> Histogram {

@@ -1,14 +1,17 @@
 //! A policy in force on the device and on the program, for as long as a slice lasts: what `napkin apply
 //! --for` and `napkin attach` do, with their journals.
 
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use napkin_linux::apply::{Options, Request, Temporary};
 use napkin_linux::attach::{Attachment, EventKind, Plan};
+use napkin_linux::guard as starvation;
 use napkin_linux::journal::{ProcessJournals, Store};
 use napkin_policy::Policy;
 
 use crate::error::CompareError;
+use crate::report::Report;
 use crate::service::Service;
 
 /// A policy in force. Dropped, it is put back; [`Force::restore`] says whether that went well.
@@ -85,6 +88,33 @@ impl Force {
             Err(error) => left.push(error.to_string()),
         }
         if left.is_empty() { Ok(()) } else { Err(CompareError::Left { why: left.join("; ") }) }
+    }
+}
+
+/// Watches for queues of this device that the program starves under a policy that suspends; it is told why not if that
+/// cannot be.
+pub(crate) fn watch_starvation(
+    ifindex: u32,
+    report: &mut Report,
+) -> Option<(starvation::Guard, Receiver<String>)> {
+    let (send, receive) = channel();
+    let options = starvation::Options {
+        only: Some(ifindex),
+        held: Some(ifindex),
+        again: starvation::Again::Never,
+    };
+    let tell = Box::new(move |event: &starvation::Event| {
+        let _ = send.send(event.to_string());
+    });
+    let started = Store::open().map_err(|error| error.to_string()).and_then(|store| {
+        starvation::Guard::start(options, &store, tell).map_err(|error| error.to_string())
+    });
+    match started {
+        Ok(guard) => Some((guard, receive)),
+        Err(why) => {
+            report.note(format!("nobody watches for starved queues: {why}"));
+            None
+        }
     }
 }
 

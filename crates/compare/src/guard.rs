@@ -147,8 +147,8 @@ fn percentile(part: f64) -> String {
 pub(crate) struct Reference {
     pub(crate) whole: Histogram,
     pub(crate) answers_per_s: f64,
-    /// Answers a second to requests that came through the device's instances, and to all others; both 0 where that is
-    /// not known.
+    /// Answers a second to requests that came through the device's instances, and all other sends; the first is 0 where
+    /// that is not known.
     pub(crate) device_per_s: f64,
     pub(crate) others_per_s: f64,
     /// How long it may say nothing at the least: under a measure's load also for as long as it did then.

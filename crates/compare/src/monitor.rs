@@ -145,6 +145,12 @@ impl<'a> SliceMonitor<'a> {
         self.turn.seconds()
     }
 
+    /// Whether some seem to wait for answers that come through the device. They may get them through instances that
+    /// were made anew, so whoever reads by instance looks for such first.
+    pub(crate) fn suspects(&self) -> bool {
+        self.silence.suspects()
+    }
+
     /// From now on the service is asked as it was under the reference, or not any more.
     pub(crate) fn asked(&mut self, asked: bool) {
         self.silence.asked(asked);

@@ -1,6 +1,6 @@
 //! The rounds: each policy in turn, in an order of its own each round, watched while it is in force.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use napkin_kernel::count::latency::{Part, Probe, Reading};
@@ -8,8 +8,6 @@ use napkin_kernel::device::{self, Device};
 use napkin_kernel::netlink::Netdev;
 use napkin_kernel::probe::Kernel;
 use napkin_linux::attach::Plan as ProgramPlan;
-use napkin_linux::guard as starvation;
-use napkin_linux::journal::Store;
 use napkin_linux::support::{self, Scope};
 use napkin_measure::Plan;
 use napkin_os::signals::Signals;
@@ -17,7 +15,7 @@ use napkin_os::signals::Signals;
 use crate::canary::NOT_STOPPED;
 use crate::command::{Measure, Running, number};
 use crate::error::CompareError;
-use crate::force::Force;
+use crate::force::{Force, watch_starvation};
 use crate::guard::Reference;
 use crate::monitor::{ON, SliceMonitor, TICK, off};
 use crate::options::Options;
@@ -95,6 +93,7 @@ pub fn compare(
         seconds: [0.0; 2],
         told_stop: false,
         unjudged: None,
+        unnoticed: None,
     };
     (run.tell)(CompareEvent::Slice(&format!("{}, to begin with", options.policies[0].0)));
     match run.first(&mut report)? {
@@ -202,6 +201,8 @@ struct Run<'a> {
     told_stop: bool,
     /// What was missing for the guard to be judged in the slice that ran last.
     unjudged: Option<String>,
+    /// Why requests are not timed any more, though they were.
+    unnoticed: Option<String>,
 }
 
 impl Run<'_> {
@@ -264,7 +265,8 @@ impl Run<'_> {
         let (name, policy) = &self.options.policies[subject];
         let mut force = Force::put(policy, self.service).map_err(|error| self.why(error))?;
         let (name, policy) = (name.clone(), *policy);
-        let starving = policy.suspends().then(|| self.watch_starvation(report)).flatten();
+        let ifindex = self.service.device.ifindex;
+        let starving = policy.suspends().then(|| watch_starvation(ifindex, report)).flatten();
         let measure = self.options.measure.as_ref().filter(|_| measured);
         let ran = self.watch(
             &mut force,
@@ -275,8 +277,8 @@ impl Run<'_> {
             starving.as_ref().map(|it| &it.1),
         );
         drop(starving);
-        for failure in force.failures() {
-            report.note(failure);
+        for note in force.failures().into_iter().chain(self.unnoticed.take()) {
+            report.note(note);
         }
         let restored = force.restore();
         // What ended it comes first, but for what is left behind.
@@ -307,38 +309,35 @@ impl Run<'_> {
         if device.ifindex == self.service.device.ifindex { Ok(device) } else { Err(gone()) }
     }
 
-    /// Watches for queues that the program starves under a policy that suspends.
-    fn watch_starvation(
-        &self,
-        report: &mut Report,
-    ) -> Option<(starvation::Guard, Receiver<String>)> {
-        let (send, receive) = channel();
-        let ifindex = self.service.device.ifindex;
-        let options = starvation::Options {
-            only: Some(ifindex),
-            held: Some(ifindex),
-            again: starvation::Again::Never,
-        };
-        let tell = Box::new(move |event: &starvation::Event| {
-            let _ = send.send(event.to_string());
-        });
-        let started = Store::open().map_err(|error| error.to_string()).and_then(|store| {
-            starvation::Guard::start(options, &store, tell).map_err(|error| error.to_string())
-        });
-        match started {
-            Ok(guard) => Some((guard, receive)),
-            Err(why) => {
-                report.note(format!("nobody watches for starved queues: {why}"));
-                None
-            }
-        }
+    /// Takes the device's instances as they are now to those that are known. Says whether any is new.
+    fn follow(&mut self, device: &Device) -> Result<bool, CompareError> {
+        let Some(probe) = &mut self.probe else { return Ok(false) };
+        let new = follow(probe, &mut self.napi_ids, device);
+        self.or_untimed(new, false)
     }
 
-    /// Takes the device's instances as they are now to those that are known.
-    fn follow(&mut self, device: &Device) -> Result<(), CompareError> {
-        match &mut self.probe {
-            Some(probe) => follow(probe, &mut self.napi_ids, device),
-            None => Ok(()),
+    /// Takes what came of the service's requests since the last look.
+    fn look(&mut self, monitor: &mut SliceMonitor<'_>, settled: bool) -> Result<(), CompareError> {
+        let Some(probe) = &mut self.probe else { return Ok(()) };
+        // While the service settles all is timed, so that a guard is quick; then in turns.
+        let off = if settled { self.off } else { Duration::ZERO };
+        let looked = monitor.look(probe, &self.napi_ids, off);
+        self.or_untimed(looked.map_err(CompareError::from), ())
+    }
+
+    /// A measure of the user's own goes on without timing where that fails, with `otherwise`.
+    fn or_untimed<T>(
+        &mut self,
+        timed: Result<T, CompareError>,
+        otherwise: T,
+    ) -> Result<T, CompareError> {
+        match timed {
+            Err(error) if !self.options.needs_timing() => {
+                self.probe = None;
+                self.unnoticed = Some(error.unnoticed());
+                Ok(otherwise)
+            }
+            timed => timed,
         }
     }
 
@@ -391,7 +390,8 @@ impl Run<'_> {
         let began = Instant::now();
         let mut seen = began;
         if let Some(probe) = &mut self.probe {
-            probe.resume()?;
+            let resumed = probe.resume().map_err(CompareError::from);
+            self.or_untimed(resumed, ())?;
         }
         let (reference, last) = (self.reference.clone(), self.last.clone());
         // Before and after a measure's command nothing is asked.
@@ -404,21 +404,20 @@ impl Run<'_> {
         loop {
             force.tend(service)?;
             let now = Instant::now();
-            if now - seen >= PRESENT {
+            let (timed, settled) = (now - began >= CHANGE, window.is_some() || done.is_some());
+            if timed {
+                self.look(&mut monitor, settled)?;
+            }
+            let every = if monitor.suspects() { TICK } else { PRESENT };
+            if now - seen >= every {
                 seen = now;
                 let device = self.device()?;
-                self.follow(&device)?;
+                if self.follow(&device)? && timed {
+                    self.look(&mut monitor, settled)?;
+                }
             }
             if let Some(why) = starving.and_then(|it| it.try_recv().ok()) {
                 return Ok(Ran::Ended(End::Broken(why)));
-            }
-            if let Some(probe) = &mut self.probe
-                && now - began >= CHANGE
-            {
-                // While the service settles all is timed, so that a guard is quick; then in turns.
-                let settled = window.is_some() || done.is_some();
-                let off = if settled { self.off } else { Duration::ZERO };
-                monitor.look(probe, &self.napi_ids, off)?;
             }
             let whole = |reading: &Reading| reading.all().of(Part::Whole).clone();
             if let Some(why) = monitor.broken(name, round, signals, whole).map_err(fail)? {

@@ -171,16 +171,18 @@ pub(crate) fn probe(
 }
 
 /// Adds the ids of a device's instances as they are now to those that are known: a driver that makes them anew
-/// gives them others, through which all requests come from then on. Those of before stay, with what was counted.
+/// gives them others, through which all requests come from then on. Those of before stay, with what was counted. Says
+/// whether any is new.
 pub(crate) fn follow(
     probe: &mut latency::Probe,
     known: &mut Vec<u32>,
     device: &Device,
-) -> Result<(), CompareError> {
-    if add(known, &napi_ids(device)) {
+) -> Result<bool, CompareError> {
+    let new = add(known, &napi_ids(device));
+    if new {
         hand_over(probe, device, known)?;
     }
-    Ok(())
+    Ok(new)
 }
 
 /// Whether any of these was not known.

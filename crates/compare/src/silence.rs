@@ -31,22 +31,24 @@ pub(crate) struct Answered {
     sends: u64,
     /// Of requests that came through the device's instances.
     device: u64,
-    /// Of those that did not, or of which that is not known.
-    others: u64,
 }
 
 impl Answered {
     pub(crate) fn of(reading: &Reading) -> Answered {
-        let count = |device: bool| -> u64 {
-            let those = reading.instances.iter().filter(|(id, _)| (**id != 0) == device);
-            those.map(|(_, parts)| parts.of(Part::Service).count()).sum()
-        };
-        Answered { sends: reading.sends, device: count(true), others: count(false) }
+        let of_device = reading.instances.iter().filter(|(id, _)| **id != 0);
+        let device = of_device.map(|(_, parts)| parts.of(Part::Service).count()).sum();
+        Answered { sends: reading.sends, device }
     }
 
-    /// Answers a second to requests that came through the device, and to others, if these are all of so many seconds.
+    /// All other sends. What answers a request that came through an instance which is not read, another device's or one
+    /// that was made just now, is in none of the counts by instance.
+    fn others(self) -> u64 {
+        self.sends.saturating_sub(self.device)
+    }
+
+    /// Answers a second to requests that came through the device, and other sends, if these are all of so many seconds.
     pub(crate) fn rates(self, seconds: f64) -> [f64; 2] {
-        [self.device, self.others].map(|count| count as f64 / seconds.max(1e-9))
+        [self.device, self.others()].map(|count| count as f64 / seconds.max(1e-9))
     }
 }
 
@@ -60,14 +62,16 @@ pub(crate) struct Silence<'a> {
     first: Option<Answered>,
     all: Option<(Instant, Answered)>,
     device: Option<(Instant, Answered)>,
+    /// How long nothing of the device was answered before the last pause, and how many other sends there were.
+    before: (Duration, u64),
     last: Option<(Instant, Answered)>,
     longest: Duration,
 }
 
 impl<'a> Silence<'a> {
     pub(crate) fn new(due: &'a Reference, asked: bool) -> Silence<'a> {
-        let longest = Duration::ZERO;
-        Silence { due, asked, first: None, all: None, device: None, last: None, longest }
+        let (before, longest) = ((Duration::ZERO, 0), Duration::ZERO);
+        Silence { due, asked, first: None, all: None, device: None, before, last: None, longest }
     }
 
     /// From now on it is asked, or not any more.
@@ -75,8 +79,10 @@ impl<'a> Silence<'a> {
         *self = Silence { longest: self.longest, ..Silence::new(self.due, asked) };
     }
 
-    /// It is not looked at for a while.
+    /// It is not looked at for a while. How long nothing of the device was answered is added up: a turn may be too
+    /// short to miss anything in it.
     pub(crate) fn pause(&mut self) {
+        self.before = self.in_all().unwrap_or(self.before);
         (self.all, self.device, self.last) = (None, None, None);
     }
 
@@ -95,6 +101,7 @@ impl<'a> Silence<'a> {
         }
         if device.1.device != answered.device {
             *device = (now, answered);
+            self.before = (Duration::ZERO, 0);
         }
         self.last = Some((now, answered));
         if self.asked {
@@ -107,24 +114,36 @@ impl<'a> Silence<'a> {
         self.longest
     }
 
-    /// For how long nothing was answered of what comes through the device, if others do not make up for it.
-    fn of_device(&self) -> Option<Duration> {
+    /// For how long nothing was answered of what comes through the device, and how many other sends there were
+    /// meanwhile; since the last pause.
+    fn of_device(&self) -> Option<(Duration, u64)> {
         let ((now, answered), (since, then)) = (self.last?, self.device?);
-        let silent = now - since;
-        let others = answered.others.saturating_sub(then.others) as f64;
+        Some((now - since, answered.others().saturating_sub(then.others())))
+    }
+
+    /// The same with what was before pauses.
+    fn in_all(&self) -> Option<(Duration, u64)> {
+        let (silent, others) = self.of_device()?;
+        Some((silent + self.before.0, others + self.before.1))
+    }
+
+    /// For how long, if others do not make up for it.
+    fn missed(&self, (silent, others): (Duration, u64)) -> Option<Duration> {
         let Reference { device_per_s, others_per_s, .. } = self.due;
         let made_up = (others_per_s + MADE_UP * device_per_s) * silent.as_secs_f64();
-        (others < made_up).then_some(silent)
+        ((others as f64) < made_up).then_some(silent)
     }
 
     /// Whether some wait for answers through the device already, so that it is to be looked on.
     pub(crate) fn suspects(&self) -> bool {
         let due = self.due.device_per_s;
         let missing = |silent: Duration| due * silent.as_secs_f64() >= SUSPECTS;
-        self.asked && due >= ENOUGH && self.of_device().is_some_and(missing)
+        let missed = self.in_all().and_then(|it| self.missed(it));
+        self.asked && due >= ENOUGH && missed.is_some_and(missing)
     }
 
-    /// Why it is not to be left so.
+    /// Why it is not to be left so. What was before a pause does not count: after each it is not known of the first
+    /// request on a connection what it came through, and in a short turn there may be no second.
     pub(crate) fn broken(&self) -> Option<String> {
         if !self.asked {
             return None;
@@ -141,7 +160,7 @@ impl<'a> Silence<'a> {
         };
         let ((now, _), (since, _)) = (self.last?, self.all?);
         told(now - since, "", self.due.answers_per_s).or_else(|| {
-            let silent = self.of_device()?;
+            let silent = self.missed(self.of_device()?)?;
             told(silent, "that came through the device ", self.due.device_per_s)
         })
     }
@@ -160,7 +179,6 @@ mod tests {
             for _ in 0..*tenths {
                 now += Duration::from_millis(100);
                 answered.device += device / 10;
-                answered.others += others / 10;
                 answered.sends += (device + others) / 10;
                 silence.took(now, answered);
             }
@@ -202,6 +220,38 @@ mod tests {
         assert_eq!(after(&both, true, &[(20, [0, 6_000])]), (None, false));
         assert_eq!(after(&both, true, &[(20, [1_000, 5_000])]), (None, false));
         assert_eq!(after(&due(0.0, 5_000.0), true, &[(20, [0, 5_000])]), (None, false));
+    }
+
+    #[test]
+    fn answers_through_an_instance_that_is_not_read_make_up_for_the_device_s() {
+        let reading = Reading { sends: 1_000, ..Reading::default() };
+        assert_eq!(Answered::of(&reading).rates(2.0), [0.0, 500.0]);
+    }
+
+    #[test]
+    fn where_it_is_looked_in_turns_the_times_without_an_answer_add_up_to_a_suspicion() {
+        let seldom = due(45.0, 20_000.0);
+        let mut silence = Silence::new(&seldom, true);
+        let (mut now, mut answered) = (Instant::now(), Answered::default());
+        let mut turn = |silence: &mut Silence<'_>, device: u64| {
+            for answers in [0, device, 0] {
+                now += Duration::from_millis(25);
+                answered.device += answers;
+                answered.sends += 500 + answers;
+                silence.took(now, answered);
+            }
+        };
+        // Two answers are missing of a turn.
+        for suspects in [false, true] {
+            turn(&mut silence, 0);
+            assert_eq!((silence.suspects(), silence.broken()), (suspects, None));
+            silence.pause();
+        }
+        turn(&mut silence, 1);
+        assert!(!silence.suspects(), "there was one");
+        silence.pause();
+        turn(&mut silence, 0);
+        assert!(silence.suspects(), "the end of the turn before counts");
     }
 
     #[test]

@@ -58,31 +58,32 @@ impl Guards {
         held: &HeldDevice,
         backend: &mut W,
         at: &Snapshot,
-        wanted: &mut BTreeMap<Place, Value>,
+        wanted: &BTreeMap<Place, Value>,
     ) -> Result<Kept, ApplyError> {
-        self.excuse(at, wanted);
-        let mut kept = held.keep(backend, wanted)?;
-        // The guard may have ended one meanwhile, which was then set again.
-        let before = wanted.clone();
-        self.excuse(at, wanted);
-        if *wanted != before {
-            let again = held.keep(backend, wanted)?;
+        let first = self.excused(at, wanted);
+        let mut kept = held.keep(backend, &first)?;
+        // The guard may have ended one meanwhile, which was then set again, or given one back, which was then ended.
+        let now = self.excused(at, wanted);
+        if now != first {
+            let again = held.keep(backend, &now)?;
             kept.changes.extend(again.changes);
             kept.foreign.extend(again.foreign);
         }
         Ok(kept)
     }
 
-    /// Wants no suspension of an instance whose suspension this device's guard has ended. When the guard
-    /// tries again, and with its end, that is given back, and wanted again.
-    fn excuse(&self, at: &Snapshot, wanted: &mut BTreeMap<Place, Value>) {
-        let Some(Some(guard)) = self.by_device.get(&at.device.ifindex) else { return };
-        for (place, value) in wanted {
+    /// What is wanted, but for the suspension of an instance whose suspension this device's guard has ended. When the
+    /// guard tries again, and with its end, that is given back, and wanted again.
+    fn excused(&self, at: &Snapshot, wanted: &BTreeMap<Place, Value>) -> BTreeMap<Place, Value> {
+        let mut wanted = wanted.clone();
+        let Some(Some(guard)) = self.by_device.get(&at.device.ifindex) else { return wanted };
+        for (place, value) in &mut wanted {
             if let Place::Napi(instance, Setting::IrqSuspendTimeout) = place
                 && at.napi(instance).is_some_and(|napi| guard.has_ended(napi.id))
             {
                 *value = Value::Number(0);
             }
         }
+        wanted
     }
 }

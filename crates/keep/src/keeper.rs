@@ -98,6 +98,8 @@ pub struct Keeper {
     guards: Guards,
     /// What was said and is not over.
     problems: BTreeSet<String>,
+    /// What the last look found of it, without what programs fail in, which is looked at more often.
+    found_problems: BTreeSet<String>,
     corrections: Corrections,
     systemd: SdNotify,
     /// Given up last.
@@ -138,6 +140,7 @@ impl Keeper {
             programs: Vec::new(),
             guards: Guards::default(),
             problems: BTreeSet::new(),
+            found_problems: BTreeSet::new(),
             corrections: Corrections::default(),
             systemd: SdNotify::from_environment(),
             _lock: lock,
@@ -180,7 +183,6 @@ impl Keeper {
         let (mut ready, mut told_left) = (false, false);
         loop {
             while self.look(tell) {}
-            self.look_at_programs(true, tell);
             if let (false, Some(meant)) = (told_left, &self.meant) {
                 told_left = true;
                 let backend = &mut self.backend;
@@ -371,8 +373,10 @@ impl Keeper {
             new = true;
         }
         problems.extend(self.watch.unfollowed().cloned());
-        self.told_problems(problems, tell);
-        let fight = self.corrections.count(corrected.is_some() || stopped);
+        self.found_problems = problems;
+        // After their groups are followed, so that no process that comes is missed.
+        self.look_at_programs(true, tell);
+        let fight = self.corrections.count(corrected.is_some(), stopped);
         if let Some(ifname) = corrected.filter(|_| fight) {
             tell(&Event::Fight { ifname });
         }
@@ -400,7 +404,6 @@ impl Keeper {
             };
             match programs {
                 Ok(programs) => {
-                    problems.extend(programs.failing());
                     files.insert(programs.group().join("cgroup.events"), Follow::Writes);
                     // It goes with the unit's end, and comes again with its start.
                     let above = programs.group().ancestors().skip(1).find(|it| it.is_dir());
@@ -431,9 +434,15 @@ impl Keeper {
         for line in self.guards.watch(devices.collect(), &self.store) {
             tell(&Event::Program(line));
         }
+        self.tell_problems(tell);
     }
 
-    fn told_problems(&mut self, problems: BTreeSet<String>, tell: &mut dyn FnMut(&Event)) {
+    /// Tells what has come and what is over of the problems: those that the last look found, and those that programs
+    /// have now.
+    fn tell_problems(&mut self, tell: &mut dyn FnMut(&Event)) {
+        let failing = self.programs.iter().flat_map(Programs::failing);
+        let problems: BTreeSet<String> =
+            self.found_problems.iter().cloned().chain(failing).collect();
         for new in problems.difference(&self.problems) {
             tell(&Event::Problem(new.clone()));
         }

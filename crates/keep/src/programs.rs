@@ -95,7 +95,8 @@ impl Programs {
     }
 
     /// Looks at the unit's processes, and sets what is not as wished. `again`: also those that could not be
-    /// set before, as what was short may not be any more.
+    /// set before, as what was short may not be any more. What cannot be set is told by who asks for what is
+    /// [`failing`](Programs::failing).
     pub(crate) fn look(&mut self, again: bool, tell: &mut dyn FnMut(String)) {
         let there = processes(&self.group);
         self.failing.retain(|key, _| there.contains(&key.0) && started(key.0) == key.1);
@@ -112,18 +113,13 @@ impl Programs {
             attachment
         });
         if self.pin && (new || again && self.unpinned.is_some()) {
-            let why = match cpus_by_napi() {
+            self.unpinned = match cpus_by_napi() {
                 Ok(cpus) => {
                     attachment.pin_with(cpus);
                     None
                 }
                 Err(error) => Some(format!("not pinned: {error}")),
             };
-            // While none of the processes can be set, each look is a new beginning: it was told the first time.
-            if let Some(why) = why.as_ref().filter(|why| self.unpinned.as_ref() != Some(*why)) {
-                tell(format!("{} ({}): {why}", self.name, self.unit));
-            }
-            self.unpinned = why;
         }
         for pid in there {
             if attachment.holds(pid) {
@@ -149,9 +145,6 @@ impl Programs {
             }
             match attachment.add(pid).map_err(|error| (error.is_gone(), error.to_string())) {
                 Err((false, why)) => {
-                    if before != Some(&why) {
-                        tell(format!("{} ({}): {why}", self.name, self.unit));
-                    }
                     self.failing.insert(key, why);
                 }
                 _ => {
@@ -221,7 +214,7 @@ mod tests {
         fs::write(&list, format!("{}\n", i32::MAX)).expect("written");
         programs.look(true, &mut tell);
         assert!(programs.next().is_some() && !programs.run());
-        // One that cannot be set was told of, and is not tried each second, but when all is looked at.
+        // One that cannot be set is not tried each second, but when all is looked at.
         programs.failing.insert((i32::MAX, None), "no descriptor".into());
         programs.look(false, &mut tell);
         assert_eq!((programs.next(), programs.failing().count()), (None, 1));

@@ -5,7 +5,7 @@
 //! the kernel itself changes in them is not; of that its notices tell. An entry of procfs that went and
 //! came again is another file of the same name, so files are opened anew at each look; a watch that is
 //! there already is found again by its number. Where no descriptor is left to open one anew, the watch
-//! that there is stays: what else is to be opened counts for more.
+//! that there is stays, unless it is seen to be another file's by now: what else is to be opened counts for more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -71,8 +71,23 @@ enum Left {
 /// later writer gets another one that nobody watches.
 #[derive(Debug)]
 struct Followed {
-    _file: OwnedFd,
+    file: OwnedFd,
     path: PathBuf,
+}
+
+impl Followed {
+    /// Whether its path does not lead to another file by now. Of one that has gone others tell.
+    fn is_current(&self) -> bool {
+        match (rustix::fs::stat(self.path.as_path()), rustix::fs::fstat(&self.file)) {
+            (Ok(there), Ok(own)) => {
+                // A number is used again; when it was made, or changed last, then tells two apart.
+                (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
+                    && (there.st_ctime, there.st_ctime_nsec) == (own.st_ctime, own.st_ctime_nsec)
+            }
+            (Err(Errno::NOENT), _) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Everything that is listened to.
@@ -262,6 +277,15 @@ impl Watch {
         }
         self.unfollowed = None;
         let mut before = std::mem::take(&mut self.followed);
+        // What is not followed any more gives its descriptors to what is to be.
+        before.retain(|watch, it| {
+            let stays = paths.contains_key(&it.path);
+            if !stays {
+                // It may have gone with its file.
+                let _ = inotify::remove_watch(&self.files, *watch);
+            }
+            stays
+        });
         let known: BTreeMap<PathBuf, i32> =
             before.iter().map(|(watch, it)| (it.path.clone(), *watch)).collect();
         let mut followed = BTreeMap::new();
@@ -278,14 +302,17 @@ impl Watch {
                 Ok((watch, file)) => {
                     // Its old descriptor goes at once, or twice as many would be open here.
                     new |= before.remove(&watch).is_none() && !followed.contains_key(&watch);
-                    followed.insert(watch, Followed { _file: file, path: path.clone() });
+                    followed.insert(watch, Followed { file, path: path.clone() });
                 }
                 // One that has gone is told of by others.
                 Err(Errno::NOENT) => {}
                 // As when others have all the watches that there are: what is in force stays so.
                 Err(errno) => {
                     short = short.or(Some(errno).filter(|errno| is_shortage(*errno)));
-                    let known = known.get(path).filter(|_| short.is_some());
+                    let stays = |watch: &&i32| {
+                        short.is_some() && before.get(*watch).is_some_and(Followed::is_current)
+                    };
+                    let known = known.get(path).filter(stays);
                     match known.and_then(|watch| before.remove_entry(watch)) {
                         Some((watch, it)) => {
                             followed.insert(watch, it);

@@ -13,7 +13,7 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Route, VethConfig};
 use napkin_os::rights::Right;
 use napkin_os::signals::Signals;
-use napkin_testing::{needs, needs_program, test};
+use napkin_testing::{needs, needs_program, test, until};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(30));
 
@@ -99,6 +99,12 @@ fn what_is_followed_stays_so_where_no_descriptor_is_left() {
     watch.wait(signal.as_fd(), LONG).expect("it waits");
     let woken = watch.take(signal.as_fd()).expect("taken");
     assert!(woken.kernel, "{woken:?}");
+    // Another file of the same name is not the one that is watched.
+    fs::write(directory.join("other"), "").expect("written");
+    fs::rename(directory.join("other"), &first).expect("renamed");
+    assert!(!watch.follow(&paths), "nothing is opened");
+    let told: Vec<String> = watch.unfollowed().cloned().collect();
+    assert!(matches!(&told[..], [why] if why.contains("/first")), "{told:?}");
     watch.spare(0);
     assert!(watch.follow(&paths), "the second is watched");
     assert_eq!(watch.unfollowed().next(), None);
@@ -114,6 +120,8 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
     let other = Namespace::new().expect("a namespace");
     let there = format!("/proc/{}/fd/{}", std::process::id(), other.as_fd().as_raw_fd());
     let inside = || {
+        let signals = Signals::block_ends().expect("blocked");
+        let signal = signals.readable().expect("a descriptor");
         let directory = std::env::temp_dir().join("napkin-none");
         let mut watch = Watch::open(&directory).expect("it listens");
         let mut route = Route::open().expect("a socket");
@@ -123,6 +131,8 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
         watch.expect(index);
         route.set_up(index).expect("up");
         watch.expect(index);
+        // Notices are there when what they tell of is done.
+        assert!(watch.take(signal.as_fd()).expect("taken").notice);
         assert!(!watch.may_have_left(index), "it is here");
         route.delete(index).expect("deleted");
         assert!(watch.was_deleted(index));
@@ -132,6 +142,10 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
         watch.expect(index);
         let moved = Command::new("ip").args(["link", "set", "va", "netns", &there]).status();
         assert!(moved.expect("it runs").success());
+        until("a notice that it has left", || {
+            watch.take(signal.as_fd()).expect("taken");
+            watch.may_have_left(index)
+        });
         assert!(!watch.was_deleted(index), "it is elsewhere");
     };
     Namespace::new().expect("a namespace").run(inside).expect("entered");

@@ -305,6 +305,11 @@ pub struct Change {
 }
 
 impl Change {
+    /// Whether it changes anything: what is only remembered is written down as a change to what it is.
+    pub fn is_change(&self) -> bool {
+        self.old.as_ref() != Some(&self.new)
+    }
+
     /// What it was, as it is shown: a dash where it did not exist.
     pub fn from(&self) -> String {
         self.old.as_ref().map_or_else(|| "-".to_owned(), |old| self.place.show(old))

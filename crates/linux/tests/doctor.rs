@@ -153,11 +153,14 @@ fn connections_that_came_past_napi_are_seen() {
 
 #[test]
 fn connections_that_came_past_napi_are_seen_where_no_program_polls() {
-    let found = one_fault("napi-id", "defer20", |rig| {
-        rig.disconnect();
-        rig.peer_offloads(true);
-        rig.connect(1);
-    });
+    let mut rig = Rig::new();
+    rig.set_up("defer20", Mode::Sound);
+    rig.disconnect();
+    rig.peer_offloads(true);
+    rig.connect(1);
+    let found = rig.doctor(Some("defer20"));
+    assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
+    assert!(found.checks(Status::Unknown).contains("napi-id"), "{found:#?}");
     assert!(found.mend("napi-id").contains("tso off gso off"), "{found:#?}");
 }
 

@@ -408,7 +408,8 @@ fn told_applied(
     neighbours: Option<&Neighbours>,
 ) -> Result<(), Failure> {
     warn(&applied.plan, &applied.before.device, neighbours);
-    print_plan(args, &applied.plan, &applied.done, neighbours)
+    let done: Vec<Change> = applied.done.iter().filter(|it| it.is_change()).cloned().collect();
+    print_plan(args, &applied.plan, &done, neighbours)
 }
 
 fn warn(plan: &Plan, device: &Device, neighbours: Option<&Neighbours>) {

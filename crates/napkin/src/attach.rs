@@ -236,7 +236,7 @@ impl How {
         let request = Request { policy: &self.policy, ifname, options: &options, force: false };
         let device = Temporary::here(&request).map_err(Failure::of)?;
         if self.verbose {
-            let changes = device.applied().done.len();
+            let changes = device.applied().done.iter().filter(|it| it.is_change()).count();
             say(&format!("{ifname}: {}, {changes} settings changed", self.policy));
         }
         Ok(Some(device))

@@ -36,7 +36,8 @@ Devices are meant by name (* and ? stand for other characters), driver, or MAC
 address: all that is given must fit. Queues are receive queues by index. One
 queue has one wish: of two the later in the order of the files is not held,
 and both are named. What this kernel or device cannot do is said, and the rest
-is held; so with a CPU of cpus that is off: its queues stay as they were.
+is held; so with a CPU of cpus that is off: its queues' interrupts and threads
+go back to where they were; all else of it is held.
 
 A file may be written by hand as well:
   policy = \"suspend20\"
@@ -157,7 +158,8 @@ next keeper goes on, or napkin restore puts everything back. While it holds a
 device no other napkin changes it. Programs of a wish's unit are set from when
 they start until they end, as napkin attach does: what they open later is
 looked for every 250 ms, and a guard watches for queues that they starve: it
-ends their suspension for 10 s, then for twice as long each further time.
+ends their suspension for 10 s, then for twice as long each further time, up to
+10 minutes.
 Without such a wish, or while none of them runs, it sleeps.
 
 It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of

@@ -62,7 +62,7 @@ impl Keeper {
         };
         self.files_of(&at, assignment.wanted.keys(), files);
         let kept = loop {
-            let wanted = &mut assignment.wanted;
+            let wanted = &assignment.wanted;
             let error = match self.guards.keep(&self.held[held], &mut self.backend, &at, wanted) {
                 Ok(kept) => break kept,
                 Err(error) => error,

@@ -8,7 +8,7 @@ use super::error::ApplyError;
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::{Options, Plan, plan};
-use super::undo::undo;
+use super::undo::{real_time, undo};
 use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Value};
 use napkin_kernel::settings::Setting;
@@ -172,13 +172,18 @@ fn remember_threads<W: Backend>(
     change: &Change,
     done: &mut Vec<Change>,
 ) -> Result<(), ApplyError> {
-    let of: Vec<Instance> = match (&change.place, &change.new) {
-        (Place::Napi(instance, Setting::Threaded), Value::Number(0)) => vec![instance.clone()],
-        (Place::Device(Setting::Threaded), Value::Number(0)) => {
+    let of: Vec<Instance> = match &change.place {
+        Place::Napi(instance, Setting::Threaded) => vec![instance.clone()],
+        Place::Device(Setting::Threaded) => {
             Instance::all(&at.device).into_iter().map(|(instance, _)| instance).collect()
         }
         _ => return Ok(()),
     };
+    match change.new {
+        Value::Number(0) => {}
+        Value::Number(1) => return remember_real_time(backend, journal, at, change, of, done),
+        _ => return Ok(()),
+    }
     for instance in of {
         let fresh = [
             (Place::ThreadCpus(instance.clone()), Value::cpus(&backend.new_thread_cpus())),
@@ -193,6 +198,30 @@ fn remember_threads<W: Backend>(
                 journal.before(&at.spot(&place), &old, &new)?;
                 done.push(Change { place, old: Some(old), new });
             }
+        }
+    }
+    Ok(())
+}
+
+/// Threads that spin though they are real-time, as somebody wants them, sleep from now on. What they are is written
+/// down, as a change to the same: they may be set spinning again, which others that are real-time by then may not.
+fn remember_real_time<W: Backend>(
+    backend: &mut W,
+    journal: &mut DeviceJournal,
+    at: &Snapshot,
+    change: &Change,
+    of: Vec<Instance>,
+    done: &mut Vec<Change>,
+) -> Result<(), ApplyError> {
+    if backend.read(at, &change.place)? != Some(Value::Number(2)) {
+        return Ok(());
+    }
+    for place in of.into_iter().map(Place::ThreadClass) {
+        if let Some(class) = backend.read(at, &place)?
+            && real_time(&class).is_some()
+        {
+            journal.before(&at.spot(&place), &class, &class)?;
+            done.push(Change { place, old: Some(class.clone()), new: class });
         }
     }
     Ok(())

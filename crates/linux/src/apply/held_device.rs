@@ -100,6 +100,7 @@ impl HeldDevice {
         if self.once(backend, wanted, &mut kept)? {
             self.once(backend, wanted, &mut kept)?;
         }
+        kept.changes.retain(Change::is_change);
         Ok(kept)
     }
 
@@ -137,13 +138,20 @@ impl HeldDevice {
             let is_so = || at.values.get(place).is_none_or(is_fair);
             wanted.contains_key(place) && !(nice() && is_so())
         };
+        // For as long as the mode is wanted in which these do not spin.
+        let remembered: BTreeSet<Place> = journal
+            .located()
+            .filter(|(record, _)| record.is_remembered())
+            .map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place).clone())
+            .collect();
         // A place of a thread that is not there would be forgotten, as it goes with the thread; and
         // one that still spins must not become real-time.
         let waits = |place: &Place| {
             let class = matches!(place, Place::ThreadClass(_)) && !fair.contains(place);
             let spins = || class && mode(&at.values, place) == Some(&Value::Number(2));
             let unwanted = !is_wanted(place) && mode(wanted, place).is_some();
-            unwanted && (!at.values.contains_key(place) || spins())
+            let stays = || remembered.contains(place) || spins();
+            unwanted && (!at.values.contains_key(place) || stays())
         };
         let surplus = |place: &Place| !is_wanted(place) && !waits(place);
         let options = RestoreOptions::default();

@@ -351,22 +351,24 @@ pub(super) fn put_back<W: Backend>(
                 left[number] = true;
             }
             (Standing::Foreign | Standing::Ours, Some(now)) => {
+                if !options.dry_run && restored.changes.is_empty() {
+                    let ifname = at.device.ifname.clone();
+                    backend.may_change().map_err(|right| ApplyError::NoRight { ifname, right })?;
+                }
+                // What has been made by now is read; a dry run has made nothing.
+                let planned: &[Change] = if options.dry_run { &restored.changes } else { &[] };
+                let mut done = no_real_time_spin(backend, journal, at, planned, place, before);
                 if !options.dry_run {
-                    if restored.changes.is_empty() {
-                        let ifname = at.device.ifname.clone();
-                        backend
-                            .may_change()
-                            .map_err(|right| ApplyError::NoRight { ifname, right })?;
-                    }
                     fault::point();
-                    let done = no_real_time_spin(backend, at, place, before)
-                        .and_then(|()| backend.put_back(at, place, before));
-                    if let Err(error) = done {
-                        let why = error.to_string();
-                        restored.failed.push(Failed { place: place.clone(), why });
-                        left[number] = true;
-                        continue;
-                    }
+                    done = done.and_then(|()| backend.put_back(at, place, before));
+                }
+                if let Err(error) = done {
+                    let why = error.to_string();
+                    restored.failed.push(Failed { place: place.clone(), why });
+                    left[number] = true;
+                    continue;
+                }
+                if !options.dry_run {
                     fault::point();
                 }
                 let (place, new) = (place.clone(), before.clone());

@@ -39,7 +39,8 @@ pub(super) fn undo<W: Backend>(
     let mut undone: Vec<(Spot, &Value)> = Vec::new();
     for (spot, place, there, old, new) in back {
         let place = &place;
-        let outcome = if there { one(backend, at, place, old, new) } else { Ok(away(place)) };
+        let outcome =
+            if there { one(backend, journal, at, place, old, new) } else { Ok(away(place)) };
         let outcome = outcome.and_then(|outcome| {
             if matches!(outcome, Outcome::WasSo) && place.of_thread() {
                 kept(backend, journal, spot, place, old, new)?;
@@ -121,16 +122,21 @@ fn away(place: &Place) -> Outcome {
 
 fn one<W: Backend>(
     backend: &mut W,
+    journal: &DeviceJournal,
     at: &Snapshot,
     place: &Place,
     old: &Value,
     new: &Value,
 ) -> Result<Outcome, ApplyError> {
+    // It was only remembered.
+    if old == new {
+        return Ok(Outcome::WasSo);
+    }
     match backend.read(at, place)? {
         None => Ok(away(place)),
         Some(now) if now == *old => Ok(Outcome::WasSo),
         Some(now) if now == *new => {
-            no_real_time_spin(backend, at, place, old)?;
+            no_real_time_spin(backend, journal, at, &[], place, old)?;
             fault::point();
             backend.put_back(at, place, old)?;
             fault::point();
@@ -142,13 +148,16 @@ fn one<W: Backend>(
 }
 
 /// Refuses to put back a mode in which a thread spins that is real-time by now: somebody else made it so while
-/// it slept, and nobody has written down what it was.
+/// it slept, and nobody has written down what it was. One that is known to have been real-time before napkin changed
+/// it, and was changed by nobody else since, spun so. `planned` are changes that are taken for made already.
 ///
 /// # Errors
 /// [`BackendError::RealTimeSpin`], or if the kernel does not answer.
 pub(super) fn no_real_time_spin<W: Backend>(
     backend: &mut W,
+    journal: &DeviceJournal,
     at: &Snapshot,
+    planned: &[Change],
     place: &Place,
     value: &Value,
 ) -> Result<(), BackendError> {
@@ -162,10 +171,28 @@ pub(super) fn no_real_time_spin<W: Backend>(
     };
     for instance in of {
         let place = Place::ThreadClass(instance);
-        let now = backend.read(at, &place)?;
-        if let Some(Value::Class(class @ (Class::Fifo(_) | Class::Rr(_)))) = now {
+        let now = match planned.iter().rfind(|change| change.place == place) {
+            Some(change) => Some(change.new.clone()),
+            None => backend.read(at, &place)?,
+        };
+        let Some(now) = now else { continue };
+        let Some(class) = real_time(&now) else { continue };
+        let spun_so = journal.record(&at.spot(&place)).is_some_and(|record| {
+            // One that became so only after its mode was changed has no such line.
+            let remembered = record.is_remembered() || record.earlier.contains(&record.before);
+            remembered && (now == record.before || now == record.set)
+        });
+        if !spun_so {
             return Err(BackendError::RealTimeSpin { instance: place.subject(), class });
         }
     }
     Ok(())
+}
+
+/// A thread's class, if it is a real-time one.
+pub(super) fn real_time(value: &Value) -> Option<Class> {
+    match value {
+        Value::Class(class @ (Class::Fifo(_) | Class::Rr(_))) => Some(*class),
+        _ => None,
+    }
 }

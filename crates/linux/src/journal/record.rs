@@ -25,7 +25,7 @@ pub struct Record {
 /// Whose a value is that a place has now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is as it was before napkin changed it.
+    /// It is as it was before napkin changed it, or napkin has not.
     Before,
     /// Napkin set it.
     Ours,
@@ -36,11 +36,18 @@ pub enum Standing {
 }
 
 impl Record {
+    /// Whether napkin has changed nothing there, and only remembers what it was.
+    pub fn is_remembered(&self) -> bool {
+        self.before == self.set && self.earlier.is_empty()
+    }
+
     /// Whose the value is, where these CPUs are on.
     pub fn judge(&self, now: Option<&Value>, on: &[usize]) -> Standing {
         match now {
             None => Standing::Gone,
             Some(now) if *now == self.before => Standing::Before,
+            // Whoever changed that changed nothing of ours.
+            Some(_) if self.is_remembered() => Standing::Before,
             // An earlier one is there if we died between the line and the change.
             Some(now) if *now == self.set || self.earlier.contains(now) => Standing::Ours,
             // A restore that was interrupted gave a thread what is on of its CPUs.

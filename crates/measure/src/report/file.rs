@@ -1,5 +1,5 @@
 //! Writes a report to a file so that a reader sees the old one or the new one, never half of one; but for a file that
-//! is a mount of its own, which is written in place. `-` is standard output.
+//! is a mount of its own, or whose folder takes no other one, which is written in place. `-` is standard output.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -88,8 +88,10 @@ fn try_check(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let neighbour = neighbour(&target)?;
-    create(&neighbour)?;
-    fs::remove_file(&neighbour)
+    match create(&neighbour) {
+        Ok(_) => fs::remove_file(&neighbour),
+        Err(error) => instead(&target, error).map(drop),
+    }
 }
 
 impl Report {
@@ -135,11 +137,14 @@ fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes a neighbour of the file and renames it over the file.
+/// Writes a neighbour of the file and renames it over the file. Where there can be none the file is written in place.
 fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
     let neighbour = neighbour(path)?;
+    let mut file = match create(&neighbour) {
+        Ok(file) => file,
+        Err(error) => return overwrite(instead(path, error)?, text),
+    };
     let grown = (|| {
-        let mut file = create(&neighbour)?;
         if let Some(permissions) = permissions {
             file.set_permissions(permissions)?;
         }
@@ -170,12 +175,8 @@ fn is_mounted(error: &io::Error) -> bool {
 /// Writes over a file that nothing can be renamed over. Its neighbour has all of it already, and stays if this fails:
 /// what was there is gone then.
 fn in_place(path: &Path, neighbour: &Path, text: &[u8]) -> io::Result<()> {
-    let written = (|| {
-        let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
-        file.write_all(text)?;
-        file.sync_all()
-    })();
-    match written {
+    let opened = OpenOptions::new().write(true).open(path);
+    match opened.and_then(|file| overwrite(file, text)) {
         Ok(()) => {
             let _ = fs::remove_file(neighbour);
             Ok(())
@@ -185,6 +186,27 @@ fn in_place(path: &Path, neighbour: &Path, text: &[u8]) -> io::Result<()> {
             Err(io::Error::new(error.kind(), why))
         }
     }
+}
+
+/// The file itself, unchanged and open for writing, where its neighbour cannot be made as its folder takes no other
+/// file: one that a container was given as a mount is often in such a folder.
+///
+/// # Errors
+/// Why the neighbour could not be made, if it is not that, or the file cannot be written either.
+fn instead(path: &Path, refused: io::Error) -> io::Result<File> {
+    let closed = matches!(
+        refused.kind(),
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+    );
+    // What is missing is not made in its place: it cannot be.
+    let file = closed.then(|| OpenOptions::new().write(true).open(path));
+    file.and_then(Result::ok).ok_or(refused)
+}
+
+fn overwrite(mut file: File, text: &[u8]) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all(text)?;
+    file.sync_all()
 }
 
 /// Where the file grows: hidden, beside it, and this process's own.
@@ -340,6 +362,31 @@ mod tests {
         let error = in_place(&folder, &neighbour, b"<p>").unwrap_err().to_string();
         assert!(error.contains(".run.html.tmp"), "{error}");
         assert_eq!(fs::read_to_string(&neighbour).unwrap(), "<p>");
+    }
+
+    #[test]
+    fn a_file_whose_folder_takes_no_other_is_written_in_place() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new("report-closed");
+        let path = folder.join("run.html");
+        let old = "an old and longer page";
+        fs::write(&path, old).unwrap();
+        let allow = |mode| fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+        allow(0o555);
+        let (file, missing) = (path.clone(), folder.join("other.html"));
+        let written = std::thread::spawn(move || {
+            // Without its rights root is refused as everybody else.
+            napkin_os::rights::keep_only(&[]).unwrap();
+            assert!(check(&missing).is_err() && write(&missing, "<p>").is_err());
+            check(&file).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), old);
+            write(&file, "<p>").unwrap();
+        });
+        let written = written.join();
+        allow(0o755);
+        written.unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "<p>");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     }
 
     #[test]

@@ -192,3 +192,57 @@ fn a_class_that_is_taken_from_somebody_is_so_before_the_thread_spins() {
     assert!(restore(&mut backend, &place.store(), &force).expect("readable").is_complete());
     assert_eq!(backend.everything(), original);
 }
+
+#[test]
+fn a_real_time_thread_that_somebody_lets_spin_spins_again() {
+    let (mode, class) = (napi(0, Setting::Threaded), Place::ThreadClass(queue(0)));
+    let spinning = || {
+        let mut backend = Fake::of(linux(6, 19), 1);
+        backend.real_time_may_spin = true;
+        backend.somebody_sets(&mode, &Value::Number(2));
+        backend.somebody_sets(&class, &Value::Class(Class::Fifo(50)));
+        backend
+    };
+    let original = spinning().everything();
+    for (name, options) in [("threaded", plain()), ("threaded", placed()), ("base", plain())] {
+        let (mut backend, place) = (spinning(), Home::new());
+        applied(&mut backend, &place.store(), name, &options).expect("applied");
+        assert_ne!(backend.everything(), original);
+        let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
+        for options in [dry, RestoreOptions::default()] {
+            let told = restore(&mut backend, &place.store(), &options).expect("readable");
+            assert!(told.is_complete(), "{name}: {told:?}");
+        }
+        assert_eq!((backend.everything(), place.files()), (original.clone(), vec![]), "{name}");
+
+        let policy = policy(name);
+        let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+        let mut hold = Temporary::apply(spinning(), &place.store(), &request).expect("applied");
+        assert!(hold.put_back().expect("it is there").is_complete(), "{name}");
+        assert_eq!(hold.backend().everything(), original, "{name}");
+        drop(hold);
+        assert_eq!(place.files(), [""; 0]);
+    }
+    let (mut backend, place) = (spinning(), Home::new());
+    let at = backend.look(Target::Name("va")).expect("it is there");
+    let held = HeldDevice::take(&backend, &place.store(), &at).expect("nobody else has it");
+    let wanted = std::collections::BTreeMap::from([(mode.clone(), Value::Number(1))]);
+    for changes in [1, 0] {
+        let kept = held.keep(&mut backend, &wanted).expect("it can be had");
+        assert_eq!(kept.changes.len(), changes, "{kept:?}");
+    }
+    assert!(held.restore(&mut backend).expect("it is there").is_complete());
+    assert_eq!(backend.everything(), original);
+}
+
+#[test]
+fn a_dry_run_tells_of_a_thread_that_would_not_be_set_spinning_again() {
+    let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(2));
+    applied(&mut backend, &place.store(), "threaded", &plain()).expect("applied");
+    let class = Place::ThreadClass(queue(0));
+    backend.somebody_sets(&class, &Value::Class(Class::Fifo(50)));
+    let dry = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
+    let told = restore(&mut backend, &place.store(), &dry).expect("readable");
+    assert_eq!(told.devices[0].failed.len(), 1, "{told:?}");
+}

@@ -25,6 +25,10 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
         let streams = || served.iter().filter(|socket| socket.kind == SocketKind::Stream);
         let without: Vec<_> = streams().filter(|socket| socket.napi_id == 0).collect();
         let with = served.iter().filter(|socket| socket.napi_id != 0).count();
+        // That they know it is asked for by nobody.
+        if !polls && without.is_empty() {
+            continue;
+        }
         // Who polls needs each of them to know it; elsewhere one may be another device's.
         findings.push(if !without.is_empty() && (polls || with == 0) {
             let seen = format!(
@@ -34,12 +38,18 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
                 listed(without.iter().map(|socket| socket.fd))
             );
             let (why, mend) = without_id(facts);
-            let what = if polls {
-                "sockets do not know their instance, and are never busy polled"
+            if polls {
+                let what = "sockets do not know their instance, and are never busy polled";
+                Finding::fault(format!("{name}: {what}: {why}"), seen, mend)
             } else {
-                "its connections' packets pass no instance, and what is set there does nothing"
-            };
-            Finding::fault(format!("{name}: {what}: {why}"), seen, mend)
+                // A connection that has been idle since then is no fault, and whether it was is not known.
+                let what = "whether its connections' packets pass no instance, so that what is set there does nothing";
+                let unknown = Finding::unknown(
+                    format!("{name}: {what}: {why}"),
+                    format!("packets that came since: {seen}"),
+                );
+                Finding { mend: mend.into_iter().collect(), ..unknown }
+            }
         } else if with == 0 {
             Finding::unknown(
                 format!("{name}: whether its sockets know their instance"),
@@ -65,7 +75,7 @@ fn without_id(facts: &Facts) -> (&'static str, Option<Mend>) {
     if is_veth(facts) {
         // veth hands locally made large packets over without NAPI.
         return (
-            "the other end of the veth sends large packets past NAPI",
+            "the other end of the veth sends large packets past NAPI, or they came before NAPI was on",
             Some(Mend::PeerOffloads),
         );
     }
