@@ -36,7 +36,7 @@ const FOLLOW: Duration = Duration::from_secs(1);
 pub enum End {
     /// Its time was up, and the guard held.
     Held,
-    /// Its time was up, and there was never enough to judge the guard by: what was missing.
+    /// Its time was up, and there was never enough to judge the guard by: what was missing, and what to do about it.
     Unjudged(String),
     /// This signal came.
     Signal(i32),

@@ -159,10 +159,13 @@ pub(crate) struct Reference {
 /// stay within.
 fn breaks(beyond: f64, count: f64, part: f64) -> bool {
     let allowed = count * (1.0 - part);
-    beyond >= 3.0 && beyond > allowed + 3.0 * allowed.sqrt()
+    beyond >= Condition::FEWEST as f64 && beyond > allowed + 3.0 * allowed.sqrt()
 }
 
 impl Condition {
+    /// Fewer requests beyond a limit never break it, whatever the percentile.
+    pub(crate) const FEWEST: u64 = 3;
+
     /// Whether it can be judged by so many requests, or by these answers: by fewer it holds whatever they took.
     pub(crate) fn is_judged(&self, count: u64, answered: Option<(f64, f64)>) -> bool {
         match *self {

@@ -33,6 +33,8 @@ const JUDGED: [f64; 2] = [0.5, 0.15];
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// From the end of a guard's command to its next start.
 const GUARD_EVERY: Duration = Duration::from_millis(500);
+/// What to do where there was only too little time.
+const LONGER: &str = "give a longer time";
 
 /// How long requests are not timed after each time that they are, where so many come a second.
 pub(crate) fn off(answers_per_s: f64) -> Duration {
@@ -49,6 +51,7 @@ pub(crate) fn off(answers_per_s: f64) -> Duration {
 pub(crate) struct SliceMonitor<'a> {
     guard: Option<&'a Guard>,
     reference: &'a Reference,
+    began: Instant,
     /// Readings of the time that is looked back at; of the latest turn, if there are turns.
     recent: VecDeque<(Instant, Reading)>,
     /// Answers and seconds of the turns before.
@@ -75,6 +78,7 @@ impl<'a> SliceMonitor<'a> {
         SliceMonitor {
             guard,
             reference,
+            began: now,
             recent: VecDeque::new(),
             turns: VecDeque::new(),
             turn: Turn { timed: true, since: now, on: Duration::ZERO },
@@ -94,12 +98,7 @@ impl<'a> SliceMonitor<'a> {
     ) -> Result<(), CountError> {
         let now = Instant::now();
         if self.turn.timed {
-            let reading = probe.read(napi_ids)?;
-            self.silence.took(now, Answered::of(&reading));
-            self.recent.push_back((now, reading));
-            while self.recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
-                self.recent.pop_front();
-            }
+            self.took(now, probe.read(napi_ids)?);
         }
         let answered = self.recent.front().zip(self.recent.back());
         let answered = answered.is_some_and(|(then, now)| now.1.sends > then.1.sends);
@@ -109,15 +108,42 @@ impl<'a> SliceMonitor<'a> {
         if !off.is_zero() && self.turn.timed && passed >= ON && answered {
             self.turn.rest(probe)?;
         } else if !self.turn.timed && passed >= off {
-            self.turns.extend(self.answered());
-            self.recent.clear();
-            self.silence.pause();
-            if self.turns.len() > TURNS {
-                self.turns.pop_front();
-            }
             self.turn.time(probe)?;
+            let since = self.turn.since;
+            self.turned(since, probe.read(napi_ids)?);
         }
         Ok(())
+    }
+
+    /// Takes a reading while requests are timed.
+    fn took(&mut self, now: Instant, reading: Reading) {
+        self.silence.took(now, Answered::of(&reading));
+        self.recent.push_back((now, reading));
+        while self.recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Begins another turn, with what had been counted by then: without that reading all that comes before the first
+    /// look at a turn, half of it, would count for nothing.
+    fn turned(&mut self, since: Instant, reading: Reading) {
+        self.turns.extend(self.answered());
+        self.recent.clear();
+        self.silence.pause();
+        if self.turns.len() > TURNS {
+            self.turns.pop_front();
+        }
+        self.recent.push_back((since, reading));
+    }
+
+    /// Whether there was a turn that has ended.
+    fn is_in_turns(&self) -> bool {
+        !self.turn.timed || !self.turns.is_empty()
+    }
+
+    /// By how many seconds of requests a rate is judged.
+    fn enough(&self) -> f64 {
+        JUDGED[usize::from(self.is_in_turns())]
     }
 
     /// Answers, and in how many seconds, of the readings that there are.
@@ -131,8 +157,7 @@ impl<'a> SliceMonitor<'a> {
     fn rate(&self) -> Option<(f64, f64)> {
         let all = self.turns.iter().copied().chain(self.answered());
         let (answers, seconds) = all.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        let enough = JUDGED[usize::from(!self.turns.is_empty())];
-        (seconds >= enough).then_some((answers, seconds))
+        (seconds >= self.enough()).then_some((answers, seconds))
     }
 
     /// Counts from here on how long requests are timed.
@@ -167,24 +192,40 @@ impl<'a> SliceMonitor<'a> {
         self.command.running.is_some()
     }
 
-    /// What was missing for the guard to be judged even once, if it never was. `which` requests would have counted, as
-    /// ` that came through eth0`.
+    /// What was missing for the guard to be judged even once, and what to do about it, if it never was. `which`
+    /// requests would have counted, as ` that came through eth0`; all of the service, if it is empty.
     pub(crate) fn unjudged(&self, which: &str) -> Option<String> {
         let condition = match self.guard? {
             Guard::Command(_) if self.command.ended => return None,
-            Guard::Command(_) => return Some("its command has not ended once".into()),
+            Guard::Command(_) => return Some(format!("its command has not ended once; {LONGER}")),
             Guard::Condition(_) if self.judged => return None,
             Guard::Condition(condition) => condition,
         };
-        Some(match condition {
-            Condition::Rate(_) => format!("a rate is judged by {} s of answers", JUDGED[0]),
-            Condition::Latency(..) if self.most == 0 => format!("no request{which} was timed"),
-            Condition::Latency(..) => format!(
-                "of requests{which} at most {} were timed in a second, and it is judged by {} or more",
-                self.most,
-                condition.fewest()
+        if let Condition::Rate(_) = condition {
+            return Some(format!("a rate is judged by {} s of answers; {LONGER}", self.enough()));
+        }
+        let (most, fewest) = (self.most, condition.fewest());
+        let back = match self.is_in_turns() {
+            true => "the time that is looked back at (1 s at most)",
+            false => "a second",
+        };
+        let missing = match most {
+            0 => format!("no request{which} was timed"),
+            _ => format!(
+                "of requests{which} at most {most} were timed in {back}, and it is judged by {fewest} or more"
             ),
-        })
+        };
+        // Of more time than is looked back at there are no more requests.
+        let mend = if self.began.elapsed() < BACK {
+            LONGER
+        } else if most >= Condition::FEWEST {
+            "give a higher percentile, or a command as guard"
+        } else if !which.is_empty() {
+            "name the service by --pid, or give a command as guard"
+        } else {
+            "give a command as guard"
+        };
+        Some(format!("{missing}; {mend}"))
     }
 
     /// Why the last second is none to go on with. `which` is the policy and `round` its turn, for a command;
@@ -332,6 +373,7 @@ mod tests {
             let mut monitor = SliceMonitor::new(Some(&guard), &reference, &reference, true);
             let now = Instant::now();
             let then = now.checked_sub(Duration::from_secs_f64(seconds)).expect("it is long up");
+            monitor.began = then;
             monitor.recent.extend([(then, Reading::default()), (now, Reading::default())]);
             assert_eq!(monitor.figures(|_| Histogram::default()), None);
             if let Guard::Condition(condition) = &guard {
@@ -342,17 +384,47 @@ mod tests {
         let told = |text: &str, seconds: f64, requests: u64| {
             unjudged(text, seconds, requests).expect("never judged")
         };
-        assert_eq!(told("p99<1s", 1.0, 0), "no request that came through va was timed");
-        assert_eq!(
-            told("p99<1s", 1.0, 2),
-            "of requests that came through va at most 2 were timed in a second, and it is judged by 3 or more"
-        );
+        let none = "no request that came through va was timed";
+        let pid = "name the service by --pid, or give a command as guard";
+        assert_eq!(told("p99<1s", 1.0, 0), format!("{none}; {pid}"));
+        assert_eq!(told("p99<1s", 0.2, 0), format!("{none}; give a longer time"));
+        let few = |most: u64, fewest: u64| {
+            format!(
+                "of requests that came through va at most {most} were timed in a second, and it is judged by \
+                 {fewest} or more"
+            )
+        };
+        assert_eq!(told("p99<1s", 1.0, 2), format!("{}; {pid}", few(2, 3)));
         assert_eq!(unjudged("p99<1s", 1.0, 3), None);
-        assert_eq!(told("rate>1", 0.2, 0), "a rate is judged by 0.5 s of answers");
+        let higher = "give a higher percentile, or a command as guard";
+        assert_eq!(told("p50<1s", 1.0, 18), format!("{}; {higher}", few(18, 19)));
+        let rate = "a rate is judged by 0.5 s of answers; give a longer time";
+        assert_eq!(told("rate>1", 0.2, 0), rate);
         assert_eq!(unjudged("rate>1", 1.0, 0), None);
-        assert_eq!(told("true", 1.0, 9), "its command has not ended once");
+        assert_eq!(told("true", 1.0, 9), "its command has not ended once; give a longer time");
         let none = SliceMonitor::new(None, &reference, &reference, true);
         assert_eq!(none.unjudged(""), None);
+    }
+
+    #[test]
+    fn a_rate_of_many_answers_is_judged_by_turns_each_of_which_is_looked_at_twice() {
+        let reference = Reference::default();
+        let guard: Guard = "rate>1".parse().expect("a guard");
+        let mut monitor = SliceMonitor::new(Some(&guard), &reference, &reference, true);
+        let (mut now, mut judged) = (Instant::now(), Vec::new());
+        for _ in 0..6 {
+            monitor.turned(now, Reading::default());
+            for _ in 0..2 {
+                now += ON / 2;
+                monitor.took(now, Reading::default());
+            }
+            judged.push(monitor.rate().map(|(_, seconds)| (seconds * 1e3).round()));
+            now += off(2.0 * TIMED);
+        }
+        let all = Some(250.0);
+        assert_eq!(judged, [None, None, Some(150.0), Some(200.0), all, all]);
+        let told = "a rate is judged by 0.15 s of answers; give a longer time";
+        assert_eq!(monitor.unjudged("").as_deref(), Some(told));
     }
 
     #[test]

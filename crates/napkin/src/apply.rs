@@ -42,8 +42,8 @@ it comes); without --for nobody does.
 A guard that is a CONDITION or a CMD makes it a canary: the policy is put in
 force, watched for a time, and put back within a second if the guard breaks;
 the exit code is then 3. If it holds the policy stays (with --for it is put
-back at the end). One that was never judged (too few requests, too short a
-time) has not held: the policy is put back, too, with exit code 3.
+back at the end). One that was never judged (too few requests in one second,
+too short a time) has not held: the policy is put back, too, with exit code 3.
 Guards are those of napkin compare:
   p99<2x, p99.9<500us     of the server's own part of requests that come
                           through the device; times what it was in the two
@@ -126,8 +126,9 @@ pub(crate) struct Apply {
     /// Only say what would be changed.
     #[arg(long)]
     dry_run: bool,
-    /// Print JSON; times are in nanoseconds. With --for, or a guard that breaks: one document when applied, one
-    /// when put back, in which guard says why it was, or is null.
+    /// Print JSON; times are in nanoseconds. One document when applied; with --for or a canary one more
+    /// whenever it ends otherwise than by a guard that held, after which the policy stays, or by an error.
+    /// There guard says why the guard ended it, or is null; stays is true where nothing had been changed.
     #[arg(long)]
     json: bool,
 }
@@ -267,17 +268,13 @@ fn watched(
             Some(BROKEN)
         }
         Ok(End::Unjudged(missing)) => {
-            let option = if stays { "--watch" } else { "--for" };
-            let missing = format!("{missing}; give a longer {option}");
             args.told_back("the guard was never judged", &missing, &took, unchanged, &restored);
             why = Some(format!("never judged: {missing}"));
             Some(BROKEN)
         }
     };
     let restored = restored?;
-    // Nothing was put back: what the device was found under is in force, as was just said.
-    let silent = unchanged && why.is_some();
-    match (exit, ended(args, &restored, why.as_deref(), silent)) {
+    match (exit, ended(args, &restored, why.as_deref(), unchanged)) {
         // That something is left comes first.
         (_, Err(Failure::Exit(code))) => Err(Failure::Exit(code)),
         (Some(code), shown) => {
@@ -337,8 +334,8 @@ impl Apply {
         Ok((starving.unwrap_or(Guard::Once), own))
     }
 
-    /// Says what became of the policy when its guard ended it: `what`, and `why`. Where all was so before, and
-    /// is `unchanged`, the policy stays.
+    /// Says what became of the policy when its guard ended it: `what`, and `why`. Where all was so before it is
+    /// `unchanged`: whether it still is in force nobody has looked.
     fn told_back(
         &self,
         what: &str,
@@ -352,12 +349,17 @@ impl Apply {
             Err(_) => format!("{dev}: {what} and {policy} cannot be put back, after {took}: {why}"),
             Ok(restored) if unchanged => {
                 // What the journal knows an earlier napkin has changed.
-                let back = match restored.kept {
+                let known = match restored.kept {
                     0 => String::new(),
-                    _ => format!(" (napkin restore {} puts it back)", shell::dev(dev)),
+                    kept => {
+                        let settings = if kept == 1 { "setting" } else { "settings" };
+                        let restore = format!("napkin restore {}", shell::dev(dev));
+                        format!("; the journal knows {kept} {settings} of {dev}: {restore}")
+                    }
                 };
                 format!(
-                    "{dev}: {what}, after {took}: {why}; {policy} was in force before and stays{back}"
+                    "{dev}: {what}, after {took}: {why}; nothing had been changed for {policy}, so nothing is put \
+                     back{known}"
                 )
             }
             Ok(_) => format!("{dev}: {what} and {policy} is put back, after {took}: {why}"),
@@ -383,16 +385,17 @@ impl Apply {
     }
 }
 
-/// Shows what was put back, and in JSON why the guard ended it, if it did. `silent`: there is nothing to show.
+/// Shows what was put back, and in JSON why the guard ended it, if it did. `unchanged`: nothing had been changed.
 fn ended(
     args: &Apply,
     restored: &DeviceRestored,
     guard: Option<&str>,
-    silent: bool,
+    unchanged: bool,
 ) -> Result<(), Failure> {
     let shown = match args.json {
-        true => print_json(&json!({ "restored": restored, "guard": guard })),
-        false if silent => Ok(()),
+        true => print_json(&json!({ "restored": restored, "guard": guard, "stays": unchanged })),
+        // That nothing is put back was said with why the guard ended it.
+        false if unchanged && guard.is_some() => Ok(()),
         false => restore::device(restored, false),
     };
     if restored.is_complete() {

@@ -129,6 +129,7 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
         }
         ready.drain(..place);
     }
+    check_files(&ready, common, &outputs)?;
     let mut result = Ok(());
     for (setup, run) in ready {
         // The worlds after the first begin anew.
@@ -156,6 +157,22 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
         result = outputs.side_by_side();
     }
     finished(result, outputs)
+}
+
+/// Fails if a file of any world could not be written, or two of all of them are one: what a world checks itself
+/// comes after those before it have run.
+fn check_files(
+    ready: &[(Setup, Ready)],
+    common: &Common,
+    outputs: &Outputs<'_>,
+) -> Result<(), Failure> {
+    let mut files: Vec<&Path> = ready.iter().filter_map(|(it, _)| it.json.as_deref()).collect();
+    // Standard output takes the figures of one world after the other.
+    files.dedup();
+    if ready.iter().any(|(_, run)| matches!(run, Ready::Modelled(_))) {
+        files.extend(common.modelled.trace.as_deref());
+    }
+    outputs.check(files)
 }
 
 /// Writes the page of what there is, also where something has ended it early. Of two failures the run's

@@ -282,7 +282,7 @@ fn write(args: &Keep, policy: Policy) -> Result<(), Failure> {
 struct Refused {
     /// What of the wish itself.
     own: Vec<String>,
-    /// Which other wishes, that could be until now, and why.
+    /// Which other wishes would be refused for a reason that they have not now, and why.
     others: Vec<String>,
 }
 
@@ -298,10 +298,17 @@ impl Refused {
             let other = &standing.wish;
             if other.file == wish.file {
                 refused.own = standing.refused();
-            } else if !before.standings.iter().filter(is_refused).any(|it| it.wish == *other) {
-                let why = standing.refused().join("; ");
-                let (name, place) = (&other.name, other.place());
-                refused.others.push(format!("the wish {name} ({place}) would be refused: {why}"));
+            } else {
+                // One of which a part was refused already may lose the rest.
+                let had = before.standings.iter().find(|it| it.wish == *other);
+                let had = had.map(Standing::refused).unwrap_or_default();
+                let mut why = standing.refused();
+                why.retain(|it| !had.contains(it));
+                if !why.is_empty() {
+                    let (name, place, why) = (&other.name, other.place(), why.join("; "));
+                    let told = format!("the wish {name} ({place}) would be refused: {why}");
+                    refused.others.push(told);
+                }
             }
         }
         Ok(refused)

@@ -170,20 +170,26 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
         assert_eq!(output.status.code(), Some(3), "{said}");
         assert!(said.contains("the guard broke"), "{said}");
         assert_eq!((settings(), journals(&home)), (original.clone(), 0));
-        // What was in force before is not said to be put back, and stays.
+        // Where nothing had been changed nothing is said to be put back.
         assert!(napkin(&home, "apply defer20 --dev va").status.success());
         let found = settings();
         let output = napkin(&home, "apply defer20 --dev va --guard false --watch 1h");
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{said}");
-        assert!(said.contains("was in force before and stays (napkin restore --dev va"), "{said}");
+        assert!(said.contains("so nothing is put back; the journal knows "), "{said}");
+        assert!(said.contains("of va: napkin restore --dev va"), "{said}");
         assert!(!text(&output.stdout).contains("everything is as it was"));
-        let output = napkin(&home, "apply base --dev va --guard false --watch 1h --json");
-        assert_eq!(output.status.code(), Some(3));
-        let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-        let last = documents.map_while(Result::ok).last().expect("JSON");
-        assert!(last["guard"].as_str().expect("why").contains("failed"), "{last:#}");
-        assert_eq!(settings(), found);
+        for (policy, stays) in [("base", false), ("defer20", true)] {
+            let args = format!("apply {policy} --dev va --guard false --watch 1h --json");
+            let output = napkin(&home, &args);
+            assert_eq!(output.status.code(), Some(3));
+            let documents =
+                serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+            let last = documents.map_while(Result::ok).last().expect("JSON");
+            assert!(last["guard"].as_str().expect("why").contains("failed"), "{last:#}");
+            assert_eq!(last["stays"], stays, "{last:#}");
+            assert_eq!(settings(), found);
+        }
         let refused = napkin(&home, "apply base --dev va --guard true --pid 999999");
         assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
         assert!(napkin(&home, "restore").status.success());

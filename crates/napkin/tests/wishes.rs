@@ -81,6 +81,23 @@ fn what_cannot_be_held_here_takes_a_yes_and_other_wishes_that_it_would_cost_are_
 }
 
 #[test]
+fn a_wish_of_which_a_part_is_refused_does_not_lose_the_rest_unsaid() {
+    fresh()
+        .run(|| {
+            let lab = Lab::new("wishes-part");
+            add_veth(2);
+            let said = lab.said("keep defer20 --dev va --name b --queues 0,7 --yes", 1);
+            assert!(said.contains("no receive queue 7"), "{said}");
+            let said = lab.said("keep suspend20 --dev va --name a --queues 0", 1);
+            assert!(said.contains("the wish b (") && said.contains("wish a ("), "{said}");
+            assert!(!said.contains("no receive queue 7"), "it was so before: {said}");
+            assert_eq!(lab.wishes(), ["b.toml"]);
+            lab.said("keep suspend20 --dev va --name a --queues 1", 0);
+        })
+        .expect("entered");
+}
+
+#[test]
 fn what_a_look_at_wishes_would_not_mind_is_refused() {
     let lab = Lab::new("wishes-usage");
     for option in ["--dev va", "--driver igb", "--queues 0", "--cpus 0", "--rt 5", "--name v"] {

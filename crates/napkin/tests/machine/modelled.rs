@@ -107,6 +107,18 @@ fn with_a_dash_the_figures_are_alone_on_standard_output() {
 }
 
 #[test]
+fn worlds_that_would_write_over_each_other_s_file_are_refused_before_any_runs() {
+    let place = Place::new("machine-one-file");
+    let [json, trace] = ["a", "a.engine.json"].map(|name| place.0.join(name).display().to_string());
+    let args = ["flood-ping", "--world", "engine,machine", "--json", &json, "--trace", &trace];
+    let output = bench(&args);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("a.engine.json: another one goes there"), "{said}");
+    assert!(output.stdout.is_empty(), "before anything runs");
+}
+
+#[test]
 fn a_run_says_what_it_shows_and_what_to_learn_from_it() {
     let output = bench(&["udp-sink", "--world", "machine", "--load", "13000,21000", "--json", "-"]);
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
