@@ -325,6 +325,13 @@ impl Run<'_> {
         self.or_untimed(looked.map_err(CompareError::from), ())
     }
 
+    /// What has been counted of the service's requests by now, where they are.
+    fn reading(&mut self) -> Result<Option<Reading>, CompareError> {
+        let Some(probe) = &self.probe else { return Ok(None) };
+        let read = probe.read(&self.napi_ids).map(Some).map_err(CompareError::from);
+        self.or_untimed(read, None)
+    }
+
     /// A measure of the user's own goes on without timing where that fails, with `otherwise`.
     fn or_untimed<T>(
         &mut self,
@@ -361,8 +368,8 @@ impl Run<'_> {
         monitor: &SliceMonitor<'_>,
         measured: bool,
     ) -> Result<(Slice, Reference), CompareError> {
-        let (probe, timed) = (self.probe.as_ref(), monitor.timed());
-        let (slice, mut like) = window.end(self.service, device, probe, &self.napi_ids, timed)?;
+        let (reading, timed) = (self.reading()?, monitor.timed());
+        let (slice, mut like) = window.end(self.service, device, reading, timed)?;
         self.seconds[0] += slice.seconds;
         self.seconds[1] += timed;
         if measured {
@@ -408,7 +415,8 @@ impl Run<'_> {
             if timed {
                 self.look(&mut monitor, settled)?;
             }
-            let every = if monitor.suspects() { TICK } else { PRESENT };
+            let suspects = self.probe.is_some() && monitor.suspects();
+            let every = if suspects { TICK } else { PRESENT };
             if now - seen >= every {
                 seen = now;
                 let device = self.device()?;
@@ -437,8 +445,7 @@ impl Run<'_> {
                     }
                 }
                 _ if window.is_none() && began.elapsed() >= options.settle => {
-                    let probe = self.probe.as_ref();
-                    window = Some(Window::begin(service, &device, probe, &self.napi_ids)?);
+                    window = Some(Window::begin(service, &device, self.reading()?)?);
                     monitor.restart();
                     if let Some(Measure { command, limit, .. }) = measure {
                         let start = Running::start(command, name, round, *limit, signals);

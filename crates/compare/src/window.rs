@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use napkin_kernel::count::latency::{Part, Percentiles, Probe, Reading};
+use napkin_kernel::count::latency::{Part, Percentiles, Reading};
 use napkin_kernel::device::Device;
 use napkin_os::procfs::{CpuTimes, Interrupts, ThreadStat, Time, counter_increase};
 use serde::Serialize;
@@ -113,15 +113,13 @@ fn came(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -
 }
 
 impl Window {
-    /// `napi_ids` are those of the device's instances, also of those that it had before.
+    /// `reading` is what has been counted of requests by now, where they are.
     pub(crate) fn begin(
         service: &Service,
         device: &Device,
-        probe: Option<&Probe>,
-        napi_ids: &[u32],
+        reading: Option<Reading>,
     ) -> Result<Window, CompareError> {
         let stats = Stats::read(service, device)?;
-        let reading = probe.map(|probe| probe.read(napi_ids)).transpose()?;
         Ok(Window { began: Instant::now(), reading, stats })
     }
 
@@ -135,11 +133,9 @@ impl Window {
         self,
         service: &Service,
         device: &Device,
-        probe: Option<&Probe>,
-        napi_ids: &[u32],
+        reading: Option<Reading>,
         timed: f64,
     ) -> Result<(Slice, Reference), CompareError> {
-        let reading = probe.map(|probe| probe.read(napi_ids)).transpose()?;
         let seconds = self.seconds();
         let now = Stats::read(service, device)?;
         let cpus = |ns: u64| ns as f64 / 1e9 / seconds;

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use common::namespace::fresh;
 use common::{Place, add_veth, text, within};
-use napkin_kernel::netlink::{Netdev, Route};
+use napkin_kernel::netlink::{Ethtool, Netdev, Route};
 use napkin_kernel::process::{Params, Process};
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_kernel::{Setting, device};
@@ -472,6 +472,11 @@ fn a_device_with_the_default_route_takes_a_yes_where_the_policy_delays() {
             assert!(fs::read_dir(lab.0.0.join("etc")).expect("there").next().is_none());
             lab.ok("keep threaded --dev va");
             lab.ok("keep suspend20 --dev va --yes");
+            // Without GRO a veth has no instance.
+            let refused = lab.napkin("keep defer20 --dev vb");
+            assert!(text(&refused.stderr).contains("vb has no NAPI instance"), "{refused:?}");
+            let mut ethtool = Ethtool::open().expect("the family");
+            ethtool.set_features("vb", &[("rx-gro", true)]).expect("a feature");
             lab.ok("keep defer20 --dev vb");
         })
         .expect("entered");

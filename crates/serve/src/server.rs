@@ -295,7 +295,7 @@ impl Server {
                 left.push(name);
             }
         }
-        // It delivers until here, and what it delivers the application counts.
+        // It delivers until it has stopped, which takes a moment: as late as it can be asked.
         let engine = self.engine.as_deref().map(Totals::of_engine).unwrap_or_default();
         // The last one: every wait of the application returns.
         self.engine = None;

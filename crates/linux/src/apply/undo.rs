@@ -9,7 +9,7 @@ use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed};
-use crate::journal::{DeviceJournal, fault};
+use crate::journal::{DeviceJournal, Record, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
 
@@ -37,6 +37,7 @@ pub(super) fn undo<W: Backend>(
     }
     sort(&mut back, |(_, place, _, old, new)| (place, old, Some(new)));
     let mut undone: Vec<(Spot, &Value)> = Vec::new();
+    let mut mode_stays = false;
     for (spot, place, there, old, new) in back {
         let place = &place;
         let outcome =
@@ -66,9 +67,15 @@ pub(super) fn undo<W: Backend>(
                 before: old.clone(),
             }),
             Err(error) => {
+                mode_stays |= is_mode(place);
                 restored.failed.push(Failed { place: place.clone(), why: error.to_string() });
             }
         }
+    }
+    if mode_stays {
+        // Which real-time thread may spin is known by its class alone, for as long as its mode is not back.
+        let remembered = |spot: &Spot| journal.record(spot).is_some_and(Record::is_remembered);
+        undone.retain(|(spot, _)| !remembered(spot));
     }
     if let Err(error) = journal.retract(&undone) {
         restored.journal = Some(error.to_string());
@@ -179,7 +186,8 @@ pub(super) fn no_real_time_spin<W: Backend>(
         let Some(class) = real_time(&now) else { continue };
         let spun_so = journal.record(&at.spot(&place)).is_some_and(|record| {
             // One that became so only after its mode was changed has no such line.
-            let remembered = record.is_remembered() || record.earlier.contains(&record.before);
+            let remembered =
+                record.is_remembered() || record.earlier.first() == Some(&record.before);
             remembered && (now == record.before || now == record.set)
         });
         if !spun_so {
@@ -187,6 +195,11 @@ pub(super) fn no_real_time_spin<W: Backend>(
         }
     }
     Ok(())
+}
+
+/// Whether it is a mode: that of an instance, or of a device's.
+pub(super) fn is_mode(place: &Place) -> bool {
+    matches!(place, Place::Napi(_, Setting::Threaded) | Place::Device(Setting::Threaded))
 }
 
 /// A thread's class, if it is a real-time one.
