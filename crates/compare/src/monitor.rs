@@ -219,7 +219,7 @@ impl<'a> SliceMonitor<'a> {
         let mend = if self.began.elapsed() < BACK {
             LONGER
         } else if most >= Condition::FEWEST {
-            "give a higher percentile, or a command as guard"
+            "give a higher percentile and a time (as in 'p99<5ms'), or a command as guard"
         } else if !which.is_empty() {
             "name the service by --pid, or give a command as guard"
         } else {
@@ -396,7 +396,7 @@ mod tests {
         };
         assert_eq!(told("p99<1s", 1.0, 2), format!("{}; {pid}", few(2, 3)));
         assert_eq!(unjudged("p99<1s", 1.0, 3), None);
-        let higher = "give a higher percentile, or a command as guard";
+        let higher = "give a higher percentile and a time (as in 'p99<5ms'), or a command as guard";
         assert_eq!(told("p50<1s", 1.0, 18), format!("{}; {higher}", few(18, 19)));
         let rate = "a rate is judged by 0.5 s of answers; give a longer time";
         assert_eq!(told("rate>1", 0.2, 0), rate);

@@ -445,7 +445,9 @@ impl Run<'_> {
                     }
                 }
                 _ if window.is_none() && began.elapsed() >= options.settle => {
-                    window = Some(Window::begin(service, &device, self.reading()?)?);
+                    // The counts of requests last: they are divided by the time since.
+                    let begun = Window::begin(service, &device)?;
+                    window = Some(begun.counting(self.reading()?));
                     monitor.restart();
                     if let Some(Measure { command, limit, .. }) = measure {
                         let start = Running::start(command, name, round, *limit, signals);

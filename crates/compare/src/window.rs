@@ -113,14 +113,14 @@ fn came(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -
 }
 
 impl Window {
-    /// `reading` is what has been counted of requests by now, where they are.
-    pub(crate) fn begin(
-        service: &Service,
-        device: &Device,
-        reading: Option<Reading>,
-    ) -> Result<Window, CompareError> {
+    pub(crate) fn begin(service: &Service, device: &Device) -> Result<Window, CompareError> {
         let stats = Stats::read(service, device)?;
-        Ok(Window { began: Instant::now(), reading, stats })
+        Ok(Window { began: Instant::now(), reading: None, stats })
+    }
+
+    /// The same from now on, with what has been counted of requests, where they are.
+    pub(crate) fn counting(self, reading: Option<Reading>) -> Window {
+        Window { began: Instant::now(), reading, ..self }
     }
 
     pub(crate) fn seconds(&self) -> f64 {

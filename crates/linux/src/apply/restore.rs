@@ -20,7 +20,7 @@ use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed, OtherJournal, Restoration};
-use super::undo::{is_mode, no_real_time_spin};
+use super::undo::{no_real_time_spin, tells_of_spin};
 use crate::journal::{DeviceJournal, Found, JournalError, Record, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
@@ -392,14 +392,12 @@ pub(super) fn put_back<W: Backend>(
             }
         }
     }
-    // Which real-time thread may spin is known by its class alone, for as long as its mode is not back.
-    let all = || records.iter().enumerate();
-    if all().any(|(number, (record, now))| left[number] && is_mode(place(record, *now))) {
-        let remembered: Vec<usize> = all()
-            .filter(|(_, (record, _))| record.is_remembered())
-            .map(|(number, _)| number)
-            .collect();
-        remembered.into_iter().for_each(|number| left[number] = true);
+    let places = || records.iter().map(|(record, now)| (*record, place(record, *now)));
+    let modes: Vec<&Place> =
+        places().zip(&left).filter(|(_, left)| **left).map(|((_, place), _)| place).collect();
+    for (left, (record, place)) in left.iter_mut().zip(places()) {
+        *left |=
+            at.values.contains_key(place) && tells_of_spin(record, place, modes.iter().copied());
     }
     Ok(left)
 }

@@ -37,7 +37,7 @@ pub(super) fn undo<W: Backend>(
     }
     sort(&mut back, |(_, place, _, old, new)| (place, old, Some(new)));
     let mut undone: Vec<(Spot, &Value)> = Vec::new();
-    let mut mode_stays = false;
+    let mut modes_left = Vec::new();
     for (spot, place, there, old, new) in back {
         let place = &place;
         let outcome =
@@ -67,16 +67,16 @@ pub(super) fn undo<W: Backend>(
                 before: old.clone(),
             }),
             Err(error) => {
-                mode_stays |= is_mode(place);
+                modes_left.push(place.clone());
                 restored.failed.push(Failed { place: place.clone(), why: error.to_string() });
             }
         }
     }
-    if mode_stays {
-        // Which real-time thread may spin is known by its class alone, for as long as its mode is not back.
-        let remembered = |spot: &Spot| journal.record(spot).is_some_and(Record::is_remembered);
-        undone.retain(|(spot, _)| !remembered(spot));
-    }
+    let tells = |spot: &Spot| {
+        let record = journal.record(spot);
+        record.is_some_and(|it| tells_of_spin(it, &spot.place, modes_left.iter()))
+    };
+    undone.retain(|(spot, _)| !tells(spot));
     if let Err(error) = journal.retract(&undone) {
         restored.journal = Some(error.to_string());
     }
@@ -185,10 +185,8 @@ pub(super) fn no_real_time_spin<W: Backend>(
         let Some(now) = now else { continue };
         let Some(class) = real_time(&now) else { continue };
         let spun_so = journal.record(&at.spot(&place)).is_some_and(|record| {
-            // One that became so only after its mode was changed has no such line.
-            let remembered =
-                record.is_remembered() || record.earlier.first() == Some(&record.before);
-            remembered && (now == record.before || now == record.set)
+            // Of one that became so only after its mode was changed nothing was written down.
+            record.written_down && (now == record.before || now == record.set)
         });
         if !spun_so {
             return Err(BackendError::RealTimeSpin { instance: place.subject(), class });
@@ -197,9 +195,20 @@ pub(super) fn no_real_time_spin<W: Backend>(
     Ok(())
 }
 
-/// Whether it is a mode: that of an instance, or of a device's.
-pub(super) fn is_mode(place: &Place) -> bool {
-    matches!(place, Place::Napi(_, Setting::Threaded) | Place::Device(Setting::Threaded))
+/// Whether a record is all that tells that a real-time thread may spin, as one of the places that are `left` is the
+/// mode of its instance, or the device's.
+pub(super) fn tells_of_spin<'a>(
+    record: &Record,
+    place: &Place,
+    mut left: impl Iterator<Item = &'a Place>,
+) -> bool {
+    let Place::ThreadClass(of) = place else { return false };
+    record.written_down
+        && left.any(|left| match left {
+            Place::Napi(instance, Setting::Threaded) => instance == of,
+            Place::Device(setting) => *setting == Setting::Threaded,
+            _ => false,
+        })
 }
 
 /// A thread's class, if it is a real-time one.

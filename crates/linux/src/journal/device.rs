@@ -230,8 +230,10 @@ impl DeviceJournal {
 
 /// The lines that say what a record says.
 fn entries(record: &Record) -> impl Iterator<Item = Entry> {
-    let values: Vec<&Value> =
-        std::iter::once(&record.before).chain(&record.earlier).chain([&record.set]).collect();
+    // One that is remembered and no more has that line already.
+    let first = (record.written_down && !record.is_remembered()).then_some(&record.before);
+    let values = first.into_iter().chain([&record.before]).chain(&record.earlier);
+    let values: Vec<&Value> = values.chain([&record.set]).collect();
     let entry = |pair: &[&Value]| Entry {
         spot: record.spot.clone(),
         old: pair[0].clone(),
@@ -254,14 +256,18 @@ fn note(records: &mut Records, entry: Entry) {
     }
     match at.and_then(|at| records.get_mut(at)) {
         None => {
-            let earlier = Vec::new();
-            records.add(Record { spot, before: old, set: new, earlier, thread });
+            let (written_down, earlier) = (old == new, Vec::new());
+            records.add(Record { spot, before: old, set: new, earlier, thread, written_down });
         }
         Some(record) => {
             record.thread = thread.or(record.thread);
+            record.written_down |= old == new;
             let last = std::mem::replace(&mut record.set, new);
             record.earlier.retain(|value| *value != last);
-            record.earlier.push(last);
+            // What it was before is known anyway.
+            if last != record.before {
+                record.earlier.push(last);
+            }
         }
     }
 }

@@ -20,6 +20,9 @@ pub struct Record {
     /// The thread that was changed, if it is a thread's: an instance may keep one that it no longer
     /// uses.
     pub thread: Option<ThreadId>,
+    /// Whether there was a line that changes nothing: one that only writes down what was there.
+    #[serde(skip)]
+    pub written_down: bool,
 }
 
 /// Whose a value is that a place has now.

@@ -236,6 +236,43 @@ fn a_real_time_thread_that_somebody_lets_spin_spins_again() {
 }
 
 #[test]
+fn that_a_real_time_thread_spun_is_known_until_its_mode_is_back() {
+    let (mode, class) = (napi(0, Setting::Threaded), Place::ThreadClass(queue(0)));
+    let fifo = |priority| Options { rt: Some(priority), ..plain() };
+    let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    backend.real_time_may_spin = true;
+    backend.somebody_sets(&mode, &Value::Number(2));
+    backend.somebody_sets(&class, &Value::Class(Class::Fifo(50)));
+    let original = backend.everything();
+    // However often its class is set, and to what it was before, too.
+    for priority in [60, 50, 60] {
+        applied(&mut backend, &place.store(), "threaded", &fifo(priority)).expect("applied");
+    }
+    // The mode is put back first, and that fails; its class is not.
+    backend.refuses_after = Some(backend.writes);
+    let restored = all_back(&mut backend, &place.store());
+    assert_eq!(restored.devices[0].failed.len(), 1, "{restored:?}");
+    assert!(all_back(&mut backend, &place.store()).is_complete());
+    assert_eq!((backend.everything(), place.files()), (original, vec![]));
+}
+
+#[test]
+fn a_thread_that_never_spun_as_real_time_does_not_for_what_was_set_since() {
+    let (mode, class) = (napi(0, Setting::Threaded), Place::ThreadClass(queue(0)));
+    let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
+    backend.somebody_sets(&mode, &Value::Number(2));
+    applied(&mut backend, &place.store(), "threaded", &plain()).expect("applied");
+    backend.somebody_sets(&class, &Value::Class(Class::Fifo(50)));
+    for priority in [60, 50, 60, 50] {
+        let options = Options { rt: Some(priority), ..plain() };
+        applied(&mut backend, &place.store(), "threaded", &options).expect("applied");
+    }
+    // The fake would panic.
+    let restored = all_back(&mut backend, &place.store());
+    assert_eq!(restored.devices[0].failed.len(), 1, "{restored:?}");
+}
+
+#[test]
 fn a_dry_run_tells_of_a_thread_that_would_not_be_set_spinning_again() {
     let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
     backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(2));
