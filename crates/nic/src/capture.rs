@@ -33,6 +33,9 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 /// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
 
+/// Nanoseconds by which the clock has to have been set for frames to have the new time.
+const CLOCK_STEP: i128 = 1_000_000;
+
 /// Bytes that are written at a time to what is no file: as many as a pipe whose reader is slow soon has room for.
 const PIECE: usize = 4_096;
 
@@ -204,23 +207,39 @@ fn is_fifo(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo())
 }
 
+/// When the monotonic clock was at 0, in nanoseconds since 1970: by the quickest of three looks at both clocks.
+fn monotonic_since_1970() -> i128 {
+    let ns = |clock| {
+        let now = clock_gettime(clock);
+        i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+    };
+    let look = || {
+        let before = ns(ClockId::Monotonic);
+        let now = ns(ClockId::Realtime);
+        let after = ns(ClockId::Monotonic);
+        (after - before, now - (before + after) / 2)
+    };
+    iter::repeat_with(look).take(3).min().map_or(0, |(_, since)| since)
+}
+
 /// Writes frames until there is no other: how many. On an error the file ends with a whole one.
 fn write(
     mut file: &File,
     frames: &Receiver<Option<Frame>>,
     progress: &AtomicU64,
 ) -> io::Result<u64> {
-    let ns = |clock| {
-        let now = clock_gettime(clock);
-        i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
-    };
     // Whoever looks at a file while it grows sees whole frames, and so does who looks at what a full disk has left. Of a
     // pipe it is to be seen that its reader takes some.
     let at_once = if file.metadata()?.is_file() { usize::MAX } else { PIECE };
     let (mut records, mut end, mut written, mut last) = (Vec::new(), HEADER, 0, false);
+    let mut since_1970 = monotonic_since_1970();
     while !last && let Ok(Some(first)) = frames.recv() {
-        // Anew each time: the clock is set now and then, and the machine may have slept.
-        let since_1970 = ns(ClockId::Realtime) - ns(ClockId::Monotonic);
+        // The clock is set now and then, and the machine may have slept. What differs less is how well it is read, and
+        // would put frames out of order.
+        let now = monotonic_since_1970();
+        if (now - since_1970).abs() > CLOCK_STEP {
+            since_1970 = now;
+        }
         for frame in iter::once(Some(first)).chain(frames.try_iter()) {
             let Some(frame) = frame else {
                 last = true;
