@@ -105,20 +105,25 @@ impl Options {
 mod tests {
     use super::*;
 
+    fn of(guard: Guard, measure: Option<Measure>) -> Options {
+        let second = Duration::from_secs(1);
+        Options {
+            policies: ["a", "b"].map(|name| (name.to_owned(), Policy::BASE)).into(),
+            slice: second,
+            settle: Duration::ZERO,
+            rounds: 6,
+            seed: 1,
+            guard: Some(guard),
+            measure,
+        }
+    }
+
     #[test]
     fn a_command_that_is_empty_is_refused() {
         let second = Duration::from_secs(1);
         let told = |measure: &str, guard: &str| {
             let measure = Measure { command: measure.into(), higher: false, limit: second };
-            let options = Options {
-                policies: ["a", "b"].map(|name| (name.to_owned(), Policy::BASE)).into(),
-                slice: second,
-                settle: Duration::ZERO,
-                rounds: 6,
-                seed: 1,
-                guard: Some(Guard::Command(guard.into())),
-                measure: Some(measure),
-            };
+            let options = of(Guard::Command(guard.into()), Some(measure));
             options.check().err().map(|error| error.to_string())
         };
         assert_eq!(told("./load", "./healthy"), None);
@@ -135,15 +140,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let told = |guard: &str, measured: bool| {
             let measure = Measure { command: "./load".into(), higher: false, limit: second };
-            let options = Options {
-                policies: ["a", "b"].map(|name| (name.to_owned(), Policy::BASE)).into(),
-                slice: second,
-                settle: Duration::ZERO,
-                rounds: 6,
-                seed: 1,
-                guard: Some(guard.parse().expect(guard)),
-                measure: measured.then_some(measure),
-            };
+            let options = of(guard.parse().expect(guard), measured.then_some(measure));
             options.check().err().map(|error| error.to_string())
         };
         for rate in ["rate>5000", "rate>0.9x"] {

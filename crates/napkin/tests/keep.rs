@@ -7,10 +7,11 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
+use common::lab::Lab;
 use common::namespace::fresh;
-use common::{Place, add_veth, text, within};
+use common::{add_veth, text, within};
 use napkin_kernel::netlink::{Ethtool, Netdev, Route};
 use napkin_kernel::process::{Params, Process};
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
@@ -22,28 +23,7 @@ use rustix::mount::MountFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Directories of wishes and of journals, and the commands on them.
-struct Lab(Place);
-
 impl Lab {
-    fn new(name: &str) -> Lab {
-        let lab = Lab(Place::new(name));
-        fs::create_dir(lab.0.0.join("etc")).expect("a directory");
-        fs::set_permissions(lab.0.0.join("etc"), fs::Permissions::from_mode(0o755)).expect("mode");
-        lab
-    }
-
-    fn command(&self, args: &str) -> Command {
-        let mut command = common::command();
-        command.args(args.split(' ')).env("NAPKIN_STATE", self.0.0.join("state"));
-        command.env("NAPKIN_ETC", self.0.0.join("etc")).env_remove("SSH_CONNECTION");
-        command
-    }
-
-    fn napkin(&self, args: &str) -> Output {
-        self.command(args).output().expect("the binary runs")
-    }
-
     fn ok(&self, args: &str) -> String {
         let output = self.napkin(args);
         assert!(output.status.success(), "{args}: {}", text(&output.stderr));

@@ -4,31 +4,14 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
 
+use common::lab::Lab;
 use common::namespace::fresh;
-use common::{Place, add_veth, text};
+use common::{add_veth, text};
 use napkin_testing::test;
 
-/// Directories of wishes and of journals; no keeper runs here.
-struct Lab(Place);
-
+/// No keeper runs here.
 impl Lab {
-    fn new(name: &str) -> Lab {
-        let lab = Lab(Place::new(name));
-        fs::create_dir(lab.0.0.join("etc")).expect("a directory");
-        fs::set_permissions(lab.0.0.join("etc"), fs::Permissions::from_mode(0o755)).expect("mode");
-        lab
-    }
-
-    fn napkin(&self, args: &str) -> Output {
-        let mut command = common::command();
-        command.args(args.split(' ')).env("NAPKIN_STATE", self.0.0.join("state"));
-        command.env("NAPKIN_ETC", self.0.0.join("etc")).env_remove("SSH_CONNECTION");
-        command.output().expect("the binary runs")
-    }
-
     /// What it says on standard error as it ends with this code.
     fn said(&self, args: &str, code: i32) -> String {
         let output = self.napkin(args);

@@ -1,6 +1,7 @@
 //! The real binary, started and stopped.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod lab;
 #[path = "../../../kernel/tests/harness/namespace.rs"]
 pub mod namespace;
 
