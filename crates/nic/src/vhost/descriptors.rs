@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::control::Peers;
 use super::memory::Memory;
 use super::packed_device::PackedDevice;
+use super::packed_driver::PackedDriver;
 use super::port::{Kind, Ring};
 use super::ports;
 use super::properties::{BUFFERS, START, addresses, memory};
@@ -15,7 +16,7 @@ use super::ring::{Incoming, MAX_PARTS, Outgoing, Put, Taken};
 use super::slots::{STRIDE, Slots};
 use super::split_device::{RingFeatures, SplitDevice};
 use super::split_driver::SplitDriver;
-use crate::{PacketQueue, Pool};
+use crate::{Frame, PacketQueue, Pool};
 
 /// A chain of descriptors, the first of which is available.
 fn chain(memory: &Memory, parts: &[(u64, u32, u16, u16)]) {
@@ -229,6 +230,50 @@ fn a_packet_to_be_cut_comes_as_frames_in_as_many_polls_as_it_takes() {
         let payload: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
         assert_eq!(payload, large(20_000, 0)[66..66 + 13 * 1_448]);
         assert_eq!(pool.available(), 0);
+    }
+}
+
+/// A backend's packet, in as many of our buffers as it fills.
+#[test]
+fn a_packet_that_a_backend_leaves_to_be_cut_comes_as_frames() {
+    let features = RingFeatures { tso4: true, mergeable: true, ..RingFeatures::default() };
+    for (packed, in_order) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (memory, at, slots) = (memory(32), addresses(), Slots::new(BUFFERS, 32));
+        let features = RingFeatures { in_order, ..features };
+        let packet = large(20_000, 1_448);
+        let send = |device: &mut dyn Outgoing| {
+            for begins in [0, STRIDE as u64 * 10] {
+                assert_eq!(device.put(&packet[12..]), Put::Sent);
+                // Behind it is in how many.
+                memory.write(BUFFERS + begins, &packet[..10]);
+            }
+            device.put(&[3; 60]);
+            device.publish();
+        };
+        let kind = if packed {
+            let ring = PackedDriver::new(&memory, at, slots, features, true).expect("it fits");
+            let device = PackedDevice::new(&memory, at, 32, 1 << 15, features);
+            send(&mut device.expect("it fits"));
+            Kind::PackedDriver(ring)
+        } else {
+            let ring = SplitDriver::new(&memory, at, slots, features, true).expect("it fits");
+            send(&mut SplitDevice::new(&memory, at, 32, features).expect("it fits"));
+            Kind::SplitDriver(ring)
+        };
+        let ports = ports(1, &Pool::new(64)).expect("a port");
+        ports[0].incoming.enter(|ring| *ring = Some(Ring::new(kind, None)));
+        let mut queue = VhostQueue::new(&ports, 0, &Arc::default(), None);
+        let mut frames = Vec::new();
+        for (rx, more) in [(8, true), (8, true), (8, true), (5, false), (0, false)] {
+            assert_eq!(queue.poll(8, 9, &mut frames).rx, rx, "packed {packed}");
+            assert_eq!(queue.unmask(0), more);
+        }
+        let counts = queue.counters().read();
+        assert_eq!((counts.rx_packets, counts.rx_malformed), (29, 0));
+        let payload = |frames: &[Frame]| frames.iter().flat_map(|it| it[54..].to_vec()).collect();
+        let [first, second]: [Vec<u8>; 2] = [payload(&frames[..14]), payload(&frames[14..28])];
+        assert!(first == packet[66..] && second == first);
+        assert_eq!(frames[28][..], [3; 60]);
     }
 }
 

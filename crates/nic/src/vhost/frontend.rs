@@ -180,7 +180,7 @@ impl Shared {
         let ring = |index| {
             let (at, buffers, _) = layout(START + index * each, config.ring);
             let slots = Slots::new(buffers, config.ring);
-            let (rings, receive) = (features::of_rings(features), index % 2 == 0);
+            let (rings, receive) = (features::of_driver(features), index % 2 == 0);
             if config.packed {
                 PackedDriver::new(&memory, at, slots, rings, receive).map(Kind::PackedDriver)
             } else {
@@ -266,11 +266,7 @@ fn agree(
     let late =
         || peers.tell(format!("the backend at {path} does not answer yet: it may serve another"));
     let offered = ask(request::GET_FEATURES, Some(&late))?;
-    let wanted = match config.packed {
-        true => features::TAKEN | features::PACKED_TAKEN,
-        false => features::TAKEN,
-    };
-    let taken = offered & wanted;
+    let taken = features::taken(offered, config.packed, config.ring);
     if taken & features::VERSION_1 == 0 {
         return lacks("is older than virtio 1.0");
     }

@@ -12,10 +12,12 @@
 //! system call and allocates nothing; the peer is notified only if it has asked for it.
 //!
 //! Rings are split or packed, with event indices; a peer's buffers may be merged for one frame; checksums that
-//! a peer leaves open are completed, and TCP packets of up to 64 KiB that it leaves to be cut (TSO) are cut where they come in. A peer
-//! that drives may use indirect descriptors. A packed ring that we drive may be used in order (`VIRTIO_F_IN_ORDER`), where the
-//! backend then need not tell of each buffer. Large packets towards a driver are not offered, nor taken by a frontend: a frame has at most
-//! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. There are no control queues, no migration (logging),
+//! a peer leaves open are completed, and TCP packets of up to 64 KiB that it leaves to be cut (TSO) are cut where they come in, by
+//! a backend and, in rings of at least 64 entries whose buffers are merged, by a frontend. A peer
+//! that drives may use indirect descriptors. Buffers are used in order (`VIRTIO_F_IN_ORDER`) where both sides know of that; a
+//! backend then need not tell of each, and ours does all the same (after another's, of which a packed ring without in-flight
+//! tracking tells less, a device of ours may begin at the wrong place). Large packets towards a driver are not offered: a frame has at
+//! most [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. There are no control queues, no migration (logging),
 //! no virtio before 1.0, and no IOMMU.
 //!
 //! # Whoever is killed
@@ -76,6 +78,8 @@ mod turn;
 
 #[cfg(test)]
 mod descriptors;
+#[cfg(test)]
+mod in_order;
 #[cfg(test)]
 mod properties;
 

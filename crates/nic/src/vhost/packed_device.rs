@@ -13,7 +13,6 @@ use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_PARTS, MAX_RING, NEXT, Outgoing, Put, Scatter,
     Table, Taken, WRITE, take_whole,
 };
-use super::segments::Segments;
 use super::split_device::{RingAddresses, RingFeatures};
 use super::tracking::{PackedTracking, Region};
 use super::turn::{AVAILABLE, Suppression, Turn, USED};
@@ -235,9 +234,8 @@ impl PackedDevice {
         if good && self.features.cuts() && gather.is_large() {
             return Taken::Large;
         }
-        let taken = if good { gather.end() } else { Taken::Malformed };
         self.give_back(id, count, 0, 0);
-        taken
+        gather.end(good)
     }
 
     /// As [`walk`](PackedDevice::walk); a chain without an end breaks the ring.
@@ -276,16 +274,18 @@ impl Incoming for PackedDevice {
         self.take_chain(buffer)
     }
 
+    fn features(&self) -> RingFeatures {
+        self.features
+    }
+
     #[cold]
-    fn take_large(&mut self, into: &mut Segments) -> Taken {
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
         if !self.available() {
-            return if self.is_broken() { Taken::Broken } else { Taken::Empty };
+            return Err(if self.is_broken() { Taken::Broken } else { Taken::Empty });
         }
-        let mut gather = Gather::new(into.room());
-        let Some((id, count, good)) = self.gather(&mut gather) else { return Taken::Broken };
-        let large = if good { gather.large() } else { Err(Taken::Malformed) };
+        let (id, count, good) = self.gather(gather).ok_or(Taken::Broken)?;
         self.give_back(id, count, 0, 0);
-        large.map_or_else(|why| why, |it| it.begin(into, self.features))
+        Ok(good)
     }
 
     #[inline]

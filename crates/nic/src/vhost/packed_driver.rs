@@ -47,6 +47,7 @@ impl PackedDriver {
         receive: bool,
     ) -> Option<PackedDriver> {
         let size = slots.count();
+        let slots = if receive { slots } else { slots.into_sending() };
         let mut ring = PackedDriver {
             table: memory.area(at.table, 16 * usize::from(size), 16)?,
             ours: Suppression::new(memory.area(at.driver, 4, 4)?),
@@ -95,7 +96,7 @@ impl PackedDriver {
             self.table.store64(place + 8, word, Release);
         }
         self.next.step(1);
-        self.moved += 1;
+        self.moved = self.moved.saturating_add(1);
     }
 
     #[inline]
@@ -176,32 +177,16 @@ impl PackedDriver {
         }
     }
 
-    /// Takes a frame that comes in any way, and reads what was used anew.
+    /// Takes a frame that comes in any way, and reads what was used anew. A packet to be cut stays.
     #[cold]
-    fn take_parts(&mut self, buffer: &mut [u8]) -> Taken {
-        let mut gather = Gather::new(buffer);
-        let (mut parts, mut good) = (1, true);
-        while parts > 0 {
-            if !self.used() {
-                // A frame's parts are shown together.
-                self.broken = true;
-                return Taken::Broken;
-            }
-            let Some((slot, len)) = self.take_back() else { return Taken::Broken };
-            let first = gather.is_empty();
-            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
-            good = good && gather.add(&self.memory, self.slots.address(slot), len);
-            if first && self.features.mergeable && good {
-                parts = gather.buffers();
-                good = (1..=self.slots.count()).contains(&parts);
-                parts = parts.clamp(1, self.slots.count());
-            }
-            parts -= 1;
-            if self.slots.lend_again(slot) {
-                self.hand_over(slot, self.slots.len(), WRITE);
-            }
+    fn take_any(&mut self, buffer: &mut [u8]) -> Taken {
+        let (slot, len) = self.next_used();
+        if self.features.cuts() && self.slots.is_large(&self.memory, slot, len) {
+            return Taken::Large;
         }
-        if good { gather.end() } else { Taken::Malformed }
+        let mut gather = Gather::new(buffer);
+        let taken = Incoming::take_parts(self, &mut gather);
+        taken.map_or_else(|why| why, |good| gather.end(good))
     }
 }
 
@@ -232,7 +217,38 @@ impl Incoming for PackedDriver {
             self.hand_over(slot, self.slots.len(), WRITE);
             return Taken::Frame(len);
         }
-        self.take_parts(buffer)
+        self.take_any(buffer)
+    }
+
+    fn features(&self) -> RingFeatures {
+        self.features
+    }
+
+    #[cold]
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
+        let (mut parts, mut good) = (1, true);
+        while parts > 0 {
+            if !self.used() {
+                let none = gather.is_empty() && !self.broken;
+                // A frame's parts are shown together.
+                self.broken |= !none;
+                return Err(if none { Taken::Empty } else { Taken::Broken });
+            }
+            let (slot, len) = self.take_back().ok_or(Taken::Broken)?;
+            let first = gather.is_empty();
+            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
+            good = good && gather.add(&self.memory, self.slots.address(slot), len);
+            if first && self.features.mergeable && good {
+                parts = gather.buffers();
+                good = (1..=self.slots.count()).contains(&parts);
+                parts = parts.clamp(1, self.slots.count());
+            }
+            parts -= 1;
+            if self.slots.lend_again(slot) {
+                self.hand_over(slot, self.slots.len(), WRITE);
+            }
+        }
+        Ok(good)
     }
 
     #[inline]
@@ -292,8 +308,3 @@ impl Outgoing for PackedDriver {
         self.slots.out()
     }
 }
-
-// By its path, for loom's models take this file from elsewhere.
-#[cfg(all(test, not(loom)))]
-#[path = "packed_driver/tests.rs"]
-mod tests;

@@ -112,6 +112,8 @@ impl Polled {
             for _ in 0..ready {
                 match ring.take(stash.buffer().unwrap_or(&mut *spare)) {
                     Taken::Large => {
+                        // Its segments need the buffers, which were taken for frames that are its parts.
+                        drop(stash);
                         match ring.take_large(segments) {
                             Taken::Large => self.cut(segments, (budget, now), port, spare, into),
                             other => self.dropped(other),

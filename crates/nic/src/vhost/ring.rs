@@ -72,10 +72,18 @@ pub(super) trait Incoming {
     /// Takes the next frame into `buffer` and gives its place back, which the peer sees with the next
     /// [`publish`](Incoming::publish).
     fn take(&mut self, buffer: &mut [u8]) -> Taken;
-    /// Takes the next frame, which is [`Large`](Taken::Large), to be cut: `Large` again if it can be. Who drives a ring
-    /// has none.
-    fn take_large(&mut self, _into: &mut Segments) -> Taken {
-        Taken::Empty
+    /// What was agreed on.
+    fn features(&self) -> RingFeatures;
+    /// Takes the next frame as its parts are, and gives its place back: whether it makes sense, or what there is in
+    /// place of a frame.
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken>;
+    /// Takes the next frame, which is [`Large`](Taken::Large), to be cut: `Large` again if it can be.
+    #[cold]
+    fn take_large(&mut self, into: &mut Segments) -> Taken {
+        let features = self.features();
+        let mut gather = Gather::new(into.room());
+        let large = self.take_parts(&mut gather).and_then(|good| gather.large(good));
+        large.map_or_else(|why| why, |it| it.begin(into, features))
     }
     /// Lets the peer see all that was given back; `true` if it wants to be notified of that.
     fn publish(&mut self) -> bool;
@@ -233,18 +241,21 @@ impl<'a> Gather<'a> {
         self.have >= HEADER as u64 && header::is_large(&self.header)
     }
 
-    /// All parts of a packet to be cut are there.
-    pub(super) fn large(self) -> Result<Large, Taken> {
-        let len = self.have.checked_sub(HEADER as u64).ok_or(Taken::Malformed)?;
+    /// All parts of a packet to be cut are there, and make sense or do not.
+    fn large(self, good: bool) -> Result<Large, Taken> {
+        let len = self.have.checked_sub(HEADER as u64).filter(|_| good).ok_or(Taken::Malformed)?;
         match len > self.buffer.len() as u64 {
             true => Err(Taken::Oversized),
             false => Ok(Large { header: self.header, len: len as usize }),
         }
     }
 
-    /// All parts are there.
+    /// All parts are there, and make sense or do not.
     #[inline]
-    pub(super) fn end(self) -> Taken {
+    pub(super) fn end(self, good: bool) -> Taken {
+        if !good {
+            return Taken::Malformed;
+        }
         let Some(len) = self.have.checked_sub(HEADER as u64) else { return Taken::Malformed };
         let len = len as usize;
         match self.buffer.get_mut(..len) {
@@ -267,7 +278,7 @@ pub(super) struct Large {
 
 impl Large {
     /// Begins to cut it.
-    pub(super) fn begin(self, segments: &mut Segments, agreed: RingFeatures) -> Taken {
+    fn begin(self, segments: &mut Segments, agreed: RingFeatures) -> Taken {
         match segments.begin(&self.header, self.len, agreed) {
             true => Taken::Large,
             false => Taken::Malformed,

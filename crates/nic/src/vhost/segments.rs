@@ -1,11 +1,11 @@
-//! Segmentation: a TCP packet of up to 64 KiB that a driver leaves to its device (`VIRTIO_NET_F_HOST_TSO4` and `_TSO6`),
-//! cut into the frames that go over a wire. All that receives here, and all that it is forwarded to, has
+//! Segmentation: a TCP packet of up to 64 KiB that a driver leaves to its device (`VIRTIO_NET_F_HOST_TSO4` and `_TSO6`), or a
+//! device to its driver (`VIRTIO_NET_F_GUEST_TSO4` and `_TSO6`), cut into the frames that go over a wire. All that receives here, and all that it is forwarded to, has
 //! frames of [`FRAME_CAPACITY`]; so it is cut where it comes in, once, and nobody behind needs to know.
 //!
-//! The other way there is nothing to be gained: no frame here is longer than what goes over a wire, so segmentation towards the
-//! driver (`GUEST_TSO4`, `_TSO6`) is not offered. Nor is that of UDP (UFO, USO), which drivers do as well themselves.
+//! No frame here is longer than what goes over a wire, so a device of ours does not offer to leave any to its driver. Nor is
+//! segmentation of UDP offered (UFO, USO), which drivers do as well themselves.
 //!
-//! Nothing that the driver says of the packet is believed: where its parts are is read from the packet, and what the header
+//! Nothing that the peer says of the packet is believed: where its parts are is read from the packet, and what the header
 //! of virtio says has to agree.
 
 use super::header::{HEADER, NEEDS_CSUM, fold, sum};

@@ -376,7 +376,7 @@ impl Session {
         else {
             return Ok(());
         };
-        let rings = features::of_rings(self.features);
+        let rings = features::of_device(self.features);
         let packed = self.packed();
         let mut kind = if packed {
             let ring = PackedDevice::new(memory, at, known.size, known.base, rings);

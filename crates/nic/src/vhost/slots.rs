@@ -10,12 +10,16 @@ use crate::FRAME_CAPACITY;
 /// Bytes from one buffer to the next: a header, a frame, and an odd number of cache lines, so that buffers
 /// do not all begin in the same few sets of a cache.
 pub(super) const STRIDE: usize = 33 * 64;
-const _: () = assert!(HEADER + FRAME_CAPACITY <= STRIDE);
+/// What stands before a header whose frame begins with a cache line.
+const LEAD: usize = 64 - HEADER;
+const _: () = assert!(LEAD + HEADER + FRAME_CAPACITY <= STRIDE);
 
 /// Buffers by number.
 #[derive(Debug)]
 pub(super) struct Slots {
     first: u64,
+    /// Bytes from the beginning of each to its header.
+    lead: u64,
     /// In the order in which they came back: where a device keeps the order, so do buffers, and the arrays of a
     /// ring stay as they are.
     free: VecDeque<u16>,
@@ -27,7 +31,13 @@ impl Slots {
     /// `count` buffers from an address on, all free.
     pub(super) fn new(first: u64, count: u16) -> Slots {
         let free = (0..count).collect();
-        Slots { first, free, out: vec![false; count.into()].into_boxed_slice() }
+        Slots { first, lead: 0, free, out: vec![false; count.into()].into_boxed_slice() }
+    }
+
+    /// Of a ring to send: frames begin with a cache line, so that a small one is one, and its header, which a device
+    /// has no need to read, in the line before stays with this CPU.
+    pub(super) fn into_sending(self) -> Slots {
+        Slots { lead: LEAD as u64, ..self }
     }
 
     pub(super) fn count(&self) -> u16 {
@@ -41,7 +51,7 @@ impl Slots {
 
     #[inline]
     pub(super) fn address(&self, slot: u16) -> u64 {
-        self.first + u64::from(slot) * STRIDE as u64
+        self.first + self.lead + u64::from(slot) * STRIDE as u64
     }
 
     #[inline]
@@ -53,6 +63,15 @@ impl Slots {
     #[inline]
     pub(super) fn out(&self) -> u16 {
         (self.out.len() - self.free.len()) as u16
+    }
+
+    /// Whether a packet to be cut begins in one that the device says to have written so many bytes to.
+    pub(super) fn is_large(&self, memory: &Memory, slot: u16, len: u32) -> bool {
+        let mut header = [0; HEADER];
+        self.is_out(slot)
+            && (HEADER as u32..=self.len()).contains(&len)
+            && memory.read(self.address(slot), &mut header)
+            && header::is_large(&header)
     }
 
     /// One for the device.
@@ -93,7 +112,7 @@ impl Slots {
     pub(super) fn fill(&mut self, memory: &Memory, slot: u16, frame: &[u8]) -> Option<u32> {
         let at = self.address(slot);
         if let Some(later) = self.free.get(AHEAD.into()) {
-            memory.prefetch(self.address(*later));
+            memory.prefetch(self.address(*later) + HEADER as u64);
         }
         let fits = frame.len() <= FRAME_CAPACITY
             && memory.write(at, &header::plain(0))

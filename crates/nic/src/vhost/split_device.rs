@@ -11,7 +11,6 @@ use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken,
     WRITE, need_event, take_whole,
 };
-use super::segments::Segments;
 use super::tracking::{Region, SplitTracking};
 
 /// Where a ring's parts are, in addresses of messages.
@@ -245,7 +244,7 @@ impl SplitDevice {
             return Taken::Large;
         }
         self.give_back(head, 0);
-        if whole { gather.end() } else { Taken::Malformed }
+        gather.end(whole)
     }
 
     /// `false` if the chain is none.
@@ -281,17 +280,19 @@ impl Incoming for SplitDevice {
         self.take_chain(head, buffer)
     }
 
+    fn features(&self) -> RingFeatures {
+        self.features
+    }
+
     #[cold]
-    fn take_large(&mut self, into: &mut Segments) -> Taken {
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
         if self.waiting() == 0 {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
+            return Err(if self.broken { Taken::Broken } else { Taken::Empty });
         }
-        let Some(head) = self.head() else { return Taken::Broken };
-        let mut gather = Gather::new(into.room());
-        let whole = self.gather(head, &mut gather);
+        let head = self.head().ok_or(Taken::Broken)?;
+        let whole = self.gather(head, gather);
         self.give_back(head, 0);
-        let large = if whole { gather.large() } else { Err(Taken::Malformed) };
-        large.map_or_else(|why| why, |it| it.begin(into, self.features))
+        Ok(whole)
     }
 
     #[inline]

@@ -2,6 +2,9 @@
 //!
 //! Descriptor *i* always means buffer *i*, in memory of our own that is shared; the peer gives back numbers
 //! of descriptors, in any order, and each is checked to be out.
+//!
+//! Where it was agreed that buffers are used in order (`VIRTIO_F_IN_ORDER`), one used entry may tell of all up to the one
+//! that it names, at the place of the first of them. Buffer *i* then stays at place *i* of the available ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -28,6 +31,8 @@ pub(super) struct SplitDriver {
     told: u16,
     /// The next to be taken back.
     back: u16,
+    /// Places from there on of which one used entry told, where order is kept, and how much is in the last of them.
+    batch: (u16, u32),
     /// The device's index as it was read last.
     seen: u16,
     broken: bool,
@@ -48,6 +53,7 @@ impl SplitDriver {
         let available = memory.area(at.driver, 6 + 2 * n, 2)?;
         let used = memory.area(at.device, 6 + 8 * n, 4)?;
         let memory = Arc::clone(memory);
+        let slots = if receive { slots } else { slots.into_sending() };
         let mut ring = SplitDriver {
             memory,
             table,
@@ -59,6 +65,7 @@ impl SplitDriver {
             next: 0,
             told: 0,
             back: 0,
+            batch: (0, 0),
             seen: 0,
             broken: false,
         };
@@ -93,8 +100,9 @@ impl SplitDriver {
 
     #[inline]
     fn hand_over(&mut self, slot: u16) {
-        let at = 4 + 2 * usize::from(self.next & (self.size - 1));
-        self.available.update16(at, slot);
+        let place = self.next & (self.size - 1);
+        debug_assert!(!self.features.in_order || slot == place, "buffer {slot} at place {place}");
+        self.available.update16(4 + 2 * usize::from(place), slot);
         self.next = self.next.wrapping_add(1);
     }
 
@@ -112,54 +120,75 @@ impl SplitDriver {
         self.seen.wrapping_sub(self.back)
     }
 
-    /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
+    /// The next that was used, and how much is in it; it is to be checked that it is out.
     #[inline]
-    fn take_back(&mut self) -> Option<(u16, u32)> {
-        let at = 4 + 8 * usize::from(self.back & (self.size - 1));
-        let (id, len) = (self.used.load32(at, Relaxed), self.used.load32(at + 4, Relaxed));
+    fn next_used(&mut self) -> (u16, u32) {
+        let place = self.back & (self.size - 1);
+        if self.batch.0 == 0 {
+            let at = 4 + 8 * usize::from(place);
+            let (id, len) = (self.used.load32(at, Relaxed), self.used.load32(at + 4, Relaxed));
+            let id = u16::try_from(id).unwrap_or(u16::MAX);
+            if !self.features.in_order || id == place {
+                return (id, len);
+            }
+            let batch = (id.wrapping_sub(place) & (self.size - 1)) + 1;
+            if id >= self.size || batch > self.seen.wrapping_sub(self.back) {
+                return (u16::MAX, 0);
+            }
+            self.batch = (batch, len);
+        }
+        // What is skipped was used completely, by the standard.
+        (place, if self.batch.0 == 1 { self.batch.1 } else { self.slots.len() })
+    }
+
+    #[inline]
+    fn step_back(&mut self) {
         self.back = self.back.wrapping_add(1);
-        let slot = u16::try_from(id).ok().filter(|slot| self.slots.back(*slot));
-        if slot.is_none() {
+        self.batch.0 = self.batch.0.saturating_sub(1);
+    }
+
+    /// Has one back; `false`, and broken, if it was not out.
+    #[inline]
+    fn is_back(&mut self, slot: u16) -> bool {
+        self.step_back();
+        let good = self.slots.back(slot);
+        if !good {
             self.broken = true;
             self.seen = self.back;
         }
-        slot.map(|slot| (slot, len))
+        good
     }
 
-    /// Takes back all that were used.
+    /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
+    #[inline]
+    fn take_back(&mut self) -> Option<(u16, u32)> {
+        let (slot, len) = self.next_used();
+        self.is_back(slot).then_some((slot, len))
+    }
+
+    /// Takes back all that were used. Where order is kept, the index says which these are, and the entries stay with
+    /// the device's CPU.
     #[inline]
     fn take_all_back(&mut self) {
         while self.waiting() > 0 {
-            let _ = self.take_back();
+            if self.features.in_order {
+                self.is_back(self.back & (self.size - 1));
+            } else {
+                let _ = self.take_back();
+            }
         }
     }
 
-    /// Takes a frame that comes in any way, and reads what was used anew.
+    /// Takes a frame that comes in any way, and reads what was used anew. A packet to be cut stays.
     #[cold]
-    fn take_parts(&mut self, buffer: &mut [u8]) -> Taken {
-        let mut gather = Gather::new(buffer);
-        let (mut parts, mut good) = (1, true);
-        while parts > 0 {
-            if self.waiting() == 0 {
-                // A frame's parts are published together.
-                self.broken = true;
-                return Taken::Broken;
-            }
-            let Some((slot, len)) = self.take_back() else { return Taken::Broken };
-            let first = gather.is_empty();
-            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
-            good = good && gather.add(&self.memory, self.slots.address(slot), len);
-            if first && self.features.mergeable && good {
-                parts = gather.buffers();
-                good = (1..=self.size).contains(&parts);
-                parts = parts.clamp(1, self.size);
-            }
-            parts -= 1;
-            if self.slots.lend_again(slot) {
-                self.hand_over(slot);
-            }
+    fn take_any(&mut self, buffer: &mut [u8]) -> Taken {
+        let (slot, len) = self.next_used();
+        if self.features.cuts() && self.slots.is_large(&self.memory, slot, len) {
+            return Taken::Large;
         }
-        if good { gather.end() } else { Taken::Malformed }
+        let mut gather = Gather::new(buffer);
+        let taken = Incoming::take_parts(self, &mut gather);
+        taken.map_or_else(|why| why, |good| gather.end(good))
     }
 }
 
@@ -175,19 +204,48 @@ impl Incoming for SplitDriver {
         if self.waiting() == 0 {
             return if self.broken { Taken::Broken } else { Taken::Empty };
         }
-        let at = 4 + 8 * usize::from(self.back & (self.size - 1));
-        let (id, len) = (self.used.load32(at, Relaxed), self.used.load32(at + 4, Relaxed));
-        if let Ok(slot) = u16::try_from(id)
-            && self.slots.is_out(slot)
+        let (slot, len) = self.next_used();
+        if self.slots.is_out(slot)
             && len <= self.slots.len()
             && let part = (self.slots.address(slot), len)
             && let Some(len) = take_whole(&self.memory, part, true, buffer)
         {
-            self.back = self.back.wrapping_add(1);
+            self.step_back();
             self.hand_over(slot);
             return Taken::Frame(len);
         }
-        self.take_parts(buffer)
+        self.take_any(buffer)
+    }
+
+    fn features(&self) -> RingFeatures {
+        self.features
+    }
+
+    #[cold]
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
+        let (mut parts, mut good) = (1, true);
+        while parts > 0 {
+            if self.waiting() == 0 {
+                let none = gather.is_empty() && !self.broken;
+                // A frame's parts are published together.
+                self.broken |= !none;
+                return Err(if none { Taken::Empty } else { Taken::Broken });
+            }
+            let (slot, len) = self.take_back().ok_or(Taken::Broken)?;
+            let first = gather.is_empty();
+            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
+            good = good && gather.add(&self.memory, self.slots.address(slot), len);
+            if first && self.features.mergeable && good {
+                parts = gather.buffers();
+                good = (1..=self.size).contains(&parts);
+                parts = parts.clamp(1, self.size);
+            }
+            parts -= 1;
+            if self.slots.lend_again(slot) {
+                self.hand_over(slot);
+            }
+        }
+        Ok(good)
     }
 
     #[inline]
