@@ -17,6 +17,7 @@ mod embedded;
 pub mod error;
 pub mod flood_ping;
 pub mod interrupt;
+mod joined;
 pub mod linux;
 mod list;
 pub mod live;

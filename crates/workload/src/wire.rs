@@ -17,6 +17,7 @@ use napkin_nic::xdp::{Xdp, XdpConfig};
 use napkin_nic::{EndConfig, PacketQueue, Pool, QueueCounters, cable};
 
 use crate::error::BenchError;
+use crate::joined::Joined;
 use crate::linux::{failed, pair};
 use crate::options::Options;
 use crate::server::{Wire, XdpPort};
@@ -72,8 +73,12 @@ pub(crate) fn lay(
             Ok((here.collect(), End::of(Box::new(there))))
         }
         Wire::Vhost => {
-            let (here, there) = vhost(options)?;
-            Ok((vec![here], End::of(there)))
+            let (here, mut there) = vhost(options.queues)?;
+            let there = match there.len() {
+                1 => there.remove(0),
+                _ => Box::new(Joined::new(there).map_err(BenchError::Proc)?),
+            };
+            Ok((here, End::of(there)))
         }
         Wire::Ports { here, there } => {
             one_queue(options)?;
@@ -141,7 +146,10 @@ pub(crate) fn queues(
 ) -> Result<(Ends, Option<Namespace>), BenchError> {
     let made = match wire {
         Wire::Vhost => {
-            return Ok((vhost(options)?, None));
+            one_queue(options)?;
+            let (here, there) = vhost(1)?;
+            let ends = here.into_iter().zip(there).next().ok_or(BenchError::Panicked)?;
+            return Ok((ends, None));
         }
         Wire::Ports { here, there } => {
             one_queue(options)?;
@@ -187,16 +195,21 @@ fn port(port: &XdpPort) -> Result<Box<dyn PacketQueue>, BenchError> {
     queue.map(|queue| Box::new(queue) as Box<dyn PacketQueue>).ok_or(BenchError::Panicked)
 }
 
+/// The queues of a device.
+type Queues = Vec<Box<dyn PacketQueue>>;
+
 /// A backend and its driver, once both have found each other.
-fn vhost(options: &Options) -> Result<Ends, BenchError> {
+fn vhost(queues: u16) -> Result<(Queues, Queues), BenchError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    one_queue(options)?;
     let name = format!("napkin-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
     let path = std::env::temp_dir().join(name);
-    let backend = Vhost::backend(&path, 1, &Pool::new(BUFFERS))?;
-    let frontend = Vhost::frontend(&FrontendConfig::new(&path), &Pool::new(BUFFERS))?;
+    let pool = || Pool::new(BUFFERS * usize::from(queues));
+    let backend = Vhost::backend(&path, queues, &pool())?;
+    let frontend = FrontendConfig { queues, ..FrontendConfig::new(&path) };
+    let frontend = Vhost::frontend(&frontend, &pool())?;
     let begun = Instant::now();
-    let connected = |device: &Vhost| device.peers.rings.load(Relaxed) == 2;
+    let rings = 2 * u64::from(queues);
+    let connected = |device: &Vhost| device.peers.rings.load(Relaxed) == rings;
     while !(connected(&backend) && connected(&frontend)) {
         if begun.elapsed() > CONNECTING {
             let why = backend.peers.trouble().or(frontend.peers.trouble()).unwrap_or_default();
@@ -204,11 +217,11 @@ fn vhost(options: &Options) -> Result<Ends, BenchError> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    let first = |device: Vhost| {
-        let queue = device.queues.into_iter().next();
-        queue.map(|queue| Box::new(queue) as Box<dyn PacketQueue>).ok_or(BenchError::Panicked)
+    let all = |device: Vhost| {
+        let boxed = |queue| Box::new(queue) as Box<dyn PacketQueue>;
+        device.queues.into_iter().map(boxed).collect()
     };
-    Ok((first(backend)?, first(frontend)?))
+    Ok((all(backend), all(frontend)))
 }
 
 /// Sets up the client's device, in its namespace, where it is received on the client's CPU: its count of

@@ -291,14 +291,16 @@ fn with_several_queues_each_has_its_connections_and_a_thread_for_them() {
             assert_eq!(extra(&row, "threads"), threads.unwrap_or(21) as u64);
         }
     }
-    let memcached =
-        Memcached { loads: vec![Load::Closed], connections: 100, ..Memcached::default() };
-    for row in answered(2, &memcached, &policies).rows {
-        assert!(extra(&row, "gets") > 0 && extra(&row, "misses") == 0, "one store: {row:?}");
-        // Where the host gave it some time: of a hundred connections no queue has none.
-        let packets = by_queue(&row);
-        let enough = packets.iter().sum::<u64>() > 1_000;
-        assert!(packets.len() == 2 && (!enough || !packets.contains(&0)), "{row:?}");
+    for wire in [Wire::Cable, Wire::Vhost] {
+        let servers = Servers { servers: vec![Server::Napkin], wire };
+        let memcached = Memcached { loads: vec![Load::Closed], connections: 100, servers };
+        for row in answered(2, &memcached, &policies).rows {
+            assert!(extra(&row, "gets") > 0 && extra(&row, "misses") == 0, "one store: {row:?}");
+            // Where the host gave it some time: of a hundred connections no queue has none.
+            let packets = by_queue(&row);
+            let enough = packets.iter().sum::<u64>() > 1_000;
+            assert!(packets.len() == 2 && (!enough || !packets.contains(&0)), "{row:?}");
+        }
     }
 }
 

@@ -1,0 +1,219 @@
+//! Several queues of a device as one, for a client that polls one: what it sends goes to the queue of its flow, as a
+//! card spreads what it receives, and what it receives comes from all of them in turn.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use napkin_core::Work;
+use napkin_nic::{Frame, PacketQueue, QueueCounters, SendError, Toeplitz, Transmitter};
+use napkin_policy::Ns;
+use rustix::event::epoll;
+
+/// The queues. What they count themselves stays with them.
+pub(crate) struct Joined {
+    queues: Vec<Box<dyn PacketQueue>>,
+    /// Which of them is polled first.
+    next: usize,
+    /// Readable while one of theirs is.
+    interrupt: OwnedFd,
+    wire: Arc<Spread>,
+}
+
+impl Joined {
+    /// Of at least one queue.
+    ///
+    /// # Errors
+    /// If the operating system gives no descriptor.
+    pub(crate) fn new(queues: Vec<Box<dyn PacketQueue>>) -> io::Result<Joined> {
+        let interrupt = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (number, queue) in queues.iter().enumerate() {
+            let data = epoll::EventData::new_u64(number as u64);
+            epoll::add(&interrupt, queue.interrupt(), data, epoll::EventFlags::IN)?;
+        }
+        let wires = queues.iter().map(|it| it.transmitter()).collect();
+        let wire = Spread { wires, hash: Toeplitz::random(), counters: Arc::default() };
+        Ok(Joined { queues, next: 0, interrupt, wire: Arc::new(wire) })
+    }
+}
+
+impl PacketQueue for Joined {
+    fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
+        let (mut work, before) = (Work { rx: 0, tx: 0 }, into.len());
+        let count = self.queues.len();
+        for place in self.next..self.next + count {
+            let one = self.queues[place % count].poll(budget - work.rx, now, into);
+            work = Work { rx: work.rx + one.rx, tx: work.tx.saturating_add(one.tx) };
+        }
+        // Each is first in its turn: a queue that is always full has not all of every budget.
+        self.next = (self.next + 1) % count;
+        let frames = &into[before..];
+        let counters = &self.wire.counters;
+        counters.rx_packets.fetch_add(frames.len() as u64, Relaxed);
+        counters.rx_bytes.fetch_add(frames.iter().map(|it| it.len() as u64).sum(), Relaxed);
+        work
+    }
+
+    fn mask(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.mask());
+    }
+
+    fn unmask(&mut self, now: Ns) -> bool {
+        let waits = self.queues.iter_mut().any(|queue| queue.unmask(now));
+        if waits {
+            self.mask();
+        }
+        waits
+    }
+
+    fn interrupt(&self) -> BorrowedFd<'_> {
+        self.interrupt.as_fd()
+    }
+
+    fn acknowledge(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.acknowledge());
+        self.wire.counters.interrupts_rx.fetch_add(1, Relaxed);
+    }
+
+    fn gone(&self) -> bool {
+        self.queues.iter().any(|queue| queue.gone())
+    }
+
+    fn transmitter(&self) -> Arc<dyn Transmitter> {
+        Arc::clone(&self.wire) as Arc<dyn Transmitter>
+    }
+
+    fn counters(&self) -> Arc<QueueCounters> {
+        Arc::clone(&self.wire.counters)
+    }
+}
+
+/// The way out: to the queue of a frame's flow.
+struct Spread {
+    wires: Vec<Arc<dyn Transmitter>>,
+    hash: Toeplitz,
+    counters: Arc<QueueCounters>,
+}
+
+impl Spread {
+    fn count(&self, frame: &[u8], sent: Result<(), SendError>) -> Result<(), SendError> {
+        let (packets, bytes) = (u64::from(sent.is_ok()), frame.len() as u64);
+        self.counters.tx_packets.fetch_add(packets, Relaxed);
+        self.counters.tx_bytes.fetch_add(packets * bytes, Relaxed);
+        self.counters.tx_dropped.fetch_add(1 - packets, Relaxed);
+        sent
+    }
+
+    fn of(&self, frame: &[u8]) -> &dyn Transmitter {
+        &*self.wires[self.hash.queue_of(frame, self.wires.len())]
+    }
+}
+
+impl Transmitter for Spread {
+    fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.count(frame, self.of(frame).send(frame, now))
+    }
+
+    fn post(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
+        self.count(frame, self.of(frame).post(frame, now))
+    }
+
+    fn flush(&self) {
+        self.wires.iter().for_each(|wire| wire.flush());
+    }
+
+    fn under_way(&self) -> usize {
+        self.wires.iter().map(|wire| wire.under_way()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use napkin_nic::{CableQueue, EndConfig, Pool, cable};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    /// A datagram's outline, of a flow of its own for each port.
+    fn frame(port: u16) -> [u8; 60] {
+        let mut frame = [0; 60];
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        frame[23] = 17;
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        frame
+    }
+
+    /// Three cables as one, and their other ends.
+    fn joined() -> (Joined, Vec<CableQueue>) {
+        let end = || EndConfig { queues: 1, ring: 64, pool: Pool::new(256) };
+        let cables = (0..3).map(|_| cable(end(), end()).expect("a cable"));
+        let (here, there): (Vec<_>, Vec<_>) = cables.unzip();
+        let boxed = |queue| Box::new(queue) as Box<dyn PacketQueue>;
+        let joined = Joined::new(here.into_iter().flatten().map(boxed).collect());
+        (joined.expect("a descriptor"), there.into_iter().flatten().collect())
+    }
+
+    fn rings(queue: &Joined) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(queue.interrupt(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).expect("it can be asked") > 0
+    }
+
+    #[test]
+    fn a_flow_has_one_queue_and_flows_have_several() {
+        let (joined, mut there) = joined();
+        let wire = joined.transmitter();
+        for port in (0..32).chain(0..32) {
+            wire.send(&frame(port), 0).expect("room");
+        }
+        let mut seen = Vec::new();
+        for queue in &mut there {
+            let mut frames = Vec::new();
+            queue.poll(64, 0, &mut frames);
+            let ports: Vec<u8> = frames.iter().map(|it| it[35]).collect();
+            let (first, second) = ports.split_at(ports.len() / 2);
+            assert_eq!(first, second, "each flow twice, in its order");
+            seen.extend_from_slice(first);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..32).collect::<Vec<u8>>());
+        let counts = joined.counters().read();
+        assert_eq!((counts.tx_packets, counts.tx_bytes, counts.tx_dropped), (64, 64 * 60, 0));
+    }
+
+    #[test]
+    fn packet_in_interrupt_poll_of_all_unmask() {
+        let (mut joined, there) = joined();
+        assert!(!joined.unmask(0) && !rings(&joined));
+        for queue in &there {
+            (0..3).for_each(|at| queue.transmitter().send(&frame(at), 0).expect("room"));
+        }
+        assert!(rings(&joined), "whichever of them it is");
+        joined.acknowledge();
+        joined.mask();
+        assert!(!rings(&joined));
+        let mut frames = Vec::new();
+        assert_eq!(joined.poll(4, 0, &mut frames).rx, 4);
+        assert!(joined.unmask(0), "five are left");
+        assert_eq!(joined.poll(4, 0, &mut frames).rx, 4);
+        assert_eq!(joined.poll(4, 0, &mut frames).rx, 1);
+        assert!(!joined.unmask(0));
+        assert!(!joined.gone());
+        assert_eq!(joined.counters().read().rx_packets, 9);
+    }
+
+    #[test]
+    fn no_queue_has_all_of_every_budget() {
+        let (mut joined, there) = joined();
+        for queue in &there {
+            (0..30).for_each(|at| queue.transmitter().send(&frame(at), 0).expect("room"));
+        }
+        let mut frames = Vec::new();
+        (0..3).for_each(|_| assert_eq!(joined.poll(10, 0, &mut frames).rx, 10));
+        assert!(there.iter().all(|it| it.counters().read().tx_packets == 30));
+        let left: Vec<u16> =
+            joined.queues.iter_mut().map(|it| it.poll(64, 0, &mut frames).rx).collect();
+        assert_eq!(left, [20, 20, 20]);
+    }
+}
