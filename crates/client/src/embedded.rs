@@ -130,9 +130,11 @@ impl EmbeddedWorker {
         let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
         let buffers = match common.config.asks {
             // An operation of many segments is not to wait for the other side at each few of them.
-            Asks::Disk(_) => {
-                TcpLimits { receive_buffer: LARGE, send_buffer: LARGE, ..TcpLimits::DEFAULT }
-            }
+            Asks::Disk(_) => TcpLimits {
+                receive_buffer: u16::MAX.into(),
+                send_buffer: LARGE,
+                ..TcpLimits::DEFAULT
+            },
             Asks::Records | Asks::Fill | Asks::Echo(_) => TcpLimits::DEFAULT,
         };
         let limits = TcpLimits { connections: here, half_open: here, ..buffers };

@@ -19,7 +19,7 @@ use super::made::Made;
 use super::network::Network;
 use super::virtio::Virtio;
 
-/// Frame buffers of each device: more than its ring and its socket hold together.
+/// Frame buffers of each queue: more than its ring and its socket hold together.
 const FRAMES: usize = 4_096;
 
 /// Time for the engine to start and the socket to be bound before a synthetic source begins.
@@ -59,7 +59,7 @@ pub(super) fn make(
         addresses = addresses.with(network.ip, network.prefix)?;
     }
     let queues = config.queues_of(device);
-    let pool = Pool::new(FRAMES);
+    let pool = Pool::new(FRAMES * usize::from(queues));
     let made = match &device.kind {
         DeviceKind::Tap(name) => {
             if !networks.iter().any(|network| network.is_link_local()) {

@@ -285,9 +285,10 @@ impl<T> OsTcp<T> {
                     }
                     return;
                 }
-                Err(Errno::NOBUFS | Errno::NOMEM) => return self.rest(),
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(_) => return,
+                Err(Errno::AGAIN) => return,
+                // Whoever asks may still be there, as with too little memory, or where a policy forbids it.
+                Err(_) => return self.rest(),
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             let local = getsockname(&socket).ok().and_then(|it| SocketAddr::try_from(it).ok());

@@ -33,7 +33,7 @@ pub const PAYLOAD_LIMIT: u32 = 32 << 20;
 pub const TCP_LIMITS: TcpLimits = TcpLimits {
     connections: 256,
     half_open: 128,
-    receive_buffer: 64 * 1_024,
+    receive_buffer: u16::MAX as usize,
     send_buffer: 256 * 1_024,
     ..TcpLimits::DEFAULT
 };

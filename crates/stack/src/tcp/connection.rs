@@ -46,11 +46,16 @@ pub(super) enum Phase {
 /// The longest that a peer's answer takes: after as long TCP sends again what was not answered (RFC 6298, 2.1).
 const ROUND_TRIP: Ns = 1_000 * MILLISECOND;
 
+/// The largest window without a scale. smoltcp remembers that of its SYN, which has none, as if it had: a peer might fill
+/// twice the buffer and more before the next segment tells him better, and the buffer asserts that nobody does.
+const LARGEST_WINDOW: usize = u16::MAX as usize;
+
 impl<T> Connection<T> {
     /// A connection that is about to receive its first segment, or to send it.
     pub(super) fn new(flow: Flow, limits: &TcpLimits) -> Connection<T> {
         let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
-        let mut socket = Socket::new(buffer(limits.receive_buffer), buffer(limits.send_buffer));
+        let received = limits.receive_buffer.min(LARGEST_WINDOW);
+        let mut socket = Socket::new(buffer(received), buffer(limits.send_buffer));
         // A service says itself what belongs together.
         socket.set_nagle_enabled(false);
         // The peer is asked now and then whether it is there. Said once the connection is open, smoltcp

@@ -13,7 +13,8 @@ pub struct TcpLimits {
     /// out itself, and whoever answers within a round trip gets through. As many may be begun here; beyond
     /// it no other is.
     pub half_open: usize,
-    /// Bytes of a connection that the application has not received yet.
+    /// Bytes of a connection that the application has not received yet, of which at most 65 535 are used: windows are
+    /// not scaled.
     pub receive_buffer: usize,
     /// Bytes of a connection that the peer has not acknowledged yet.
     pub send_buffer: usize,

@@ -422,6 +422,13 @@ impl<T> TcpWorker<T> {
         (self.link.mac, self.link.napi_id) = (connection.mac, connection.napi_id);
         self.link.beyond = connection.beyond;
         let at = instant(now);
+        // All that there is to say in FIN-WAIT-2 is an acknowledgement and a window; anywhere, what fits the buffer. A peer
+        // who acknowledges everything with a window of zero leaves a timer behind that is due for ever.
+        let most = match connection.socket().state() {
+            State::FinWait2 => 4,
+            _ => self.limits.send_buffer / 16 + 64,
+        };
+        let mut said = 0;
         let sockets = &mut connection.sockets;
         let next = loop {
             let sent = self.interface.poll_egress(at, &mut self.link.idle(), sockets);
@@ -429,6 +436,12 @@ impl<T> TcpWorker<T> {
             // It says whether there is more, so that most need not look for it in vain.
             if sent != PollResult::SocketStateChanged || next.is_none_or(|next| next > at) {
                 break next;
+            }
+            said += 1;
+            if said > most {
+                connection.socket().abort();
+                self.interface.poll_egress(at, &mut self.link.idle(), &mut connection.sockets);
+                break None;
             }
         };
         // Perhaps closed by what was sent, or by a timeout that was found while sending.
