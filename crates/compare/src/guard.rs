@@ -83,10 +83,13 @@ impl FromStr for Guard {
         let percent = percent.ok_or(wrong("a percentile is from p1 to below p100, as in p99.9"))?;
         let bound = match bound.strip_suffix('x') {
             Some(times) => number(times).map(Bound::Times),
-            None => bound.parse().ok().map(|Time(ns)| Bound::Absolute(ns as f64)),
+            None => {
+                let above_zero = |Time(ns): Time| (ns > 0).then_some(Bound::Absolute(ns as f64));
+                bound.parse().ok().and_then(above_zero)
+            }
         };
         let bound = bound.ok_or(wrong(
-            "after '<' comes a factor of the reference, as in 2x, or a time, as in 500us",
+            "after '<' comes a factor of the reference, as in 2x, or a time above 0, as in 500us",
         ))?;
         Ok(Guard::Condition(Condition::Latency(percent / 100.0, bound)))
     }

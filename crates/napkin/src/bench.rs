@@ -257,7 +257,7 @@ fn short_round(
 
 /// The file of one workload of the short round, or of one of several worlds.
 fn json_of(path: &Path, workload: &str) -> PathBuf {
-    if file::is_stdout(path) {
+    if file::is_stream(path) {
         return path.to_owned();
     }
     let mut name = path.as_os_str().to_owned();

@@ -48,11 +48,11 @@ then their checksums follow. The file is read as it is sent, so it may be
 longer than the memory. Frames that a device cannot take are left out and
 counted; a file that makes no sense is refused with the byte where.
 
-Examples:
-  napkin serve echo --device vhost:/run/nk0.sock --cpus 0
-  napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 \\
+Examples (the first has the service, in another terminal):
+  napkin serve echo --device vhost:/tmp/nk0.sock --cpus 0
+  napkin load udp --device virtio-user:/tmp/nk0.sock --to 10.99.0.1:7 \\
       --rate 1M --cpu 1
-  napkin load udp --device virtio-user:/run/nk0.sock --to 10.99.0.1:7 \\
+  napkin load udp --device virtio-user:/tmp/nk0.sock --to 10.99.0.1:7 \\
       --rate max --bytes 18 --flows 4
   sudo napkin load memcached --device tap:nk0 --address 10.99.0.1/24 \\
       --to 10.99.0.2:11211 --rate 50k
@@ -156,6 +156,7 @@ pub(crate) fn load(args: &Load) -> Result<(), Failure> {
         true => Failure::Usage(error.to_string()),
         false => Failure::of(error),
     };
+    outputs::check(args.json.as_deref())?;
     if let Some(path) = &args.pcap {
         args.json.as_ref().map_or(Ok(()), |json| outputs::apart(path, json))?;
         let figures = replay(&of_file(args, path), &mut tell).map_err(failure)?;

@@ -76,7 +76,7 @@ fn foreign(chosen: Option<&Chosen>, common: &Common, worlds: &[World]) -> Result
     let (engine, name) = (setting.worlds == [World::Engine], setting.name);
     Err(Failure::Usage(match worlds[0] {
         World::Machine if engine => format!(
-            "--{name} is for the engine; a modelled workload takes --load and --set (see napkin bench --help)"
+            "--{name} is for the engine: add --world engine; a modelled workload takes --load and --set (see napkin bench --help)"
         ),
         _ if engine => format!(
             "--{name} is for the engine; in linux a workload takes --load (see napkin bench --help)"

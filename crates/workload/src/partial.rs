@@ -6,7 +6,7 @@
 //! refused, with what differs.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -110,7 +110,9 @@ impl Partial {
     pub fn resume(mut self, path: &Path) -> Result<Partial, PartialError> {
         let io = |source| PartialError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).append(true).open(path).map_err(io)?;
-        file.try_lock().map_err(|_| PartialError::Busy(path.to_owned()))?;
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(PartialError::Busy(path.to_owned()));
+        }
         let bytes = fs::read(path).map_err(io)?;
         let form = |line, why| PartialError::Form { path: path.to_owned(), line, why };
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

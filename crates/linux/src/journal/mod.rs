@@ -43,8 +43,8 @@ const ROOT_S: &str = "/run/napkin";
 /// What a file of changes is called at its end.
 const JOURNAL: &str = "journal";
 
-/// The most files that are looked at.
-const MAX_FILES: usize = 16_384;
+/// The most journals that are looked at: one of each process that Linux can have.
+const MAX_FILES: usize = 1 << 22;
 
 /// Who has it is the only thread of this process that reads a device's journal and writes what follows from
 /// that. A device's lock keeps other processes away; under it a keeper and a [guard](crate::guard) are two
@@ -259,9 +259,9 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(JournalError::io("read", &self.directory, error)),
         };
-        let paths = entries.take(MAX_FILES).filter_map(|entry| Some(entry.ok()?.path()));
-        let mut paths: Vec<PathBuf> =
-            paths.filter(|path| path.extension().is_some_and(|it| it == JOURNAL)).collect();
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let journals = paths.filter(|path| path.extension().is_some_and(|it| it == JOURNAL));
+        let mut paths: Vec<PathBuf> = journals.take(MAX_FILES).collect();
         // A device has two if it was changed where it could be seen what it is and where not: who
         // changed it last is undone first, or the older would take that for somebody else's.
         let changed = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();

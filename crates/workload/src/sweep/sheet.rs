@@ -7,7 +7,7 @@
 //! finished. On standard output (`-`) a line waits for those before it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -118,9 +118,12 @@ pub(super) fn point(path: &Path, line: usize, record: &StringRecord) -> Result<u
     text.parse().map_err(|_| form(path, line, format!("point '{text}'")))
 }
 
-/// Keeps every other process out, until the file is closed.
+/// Keeps every other process out, until the file is closed; where the file system has no locks it goes without.
 fn lock(path: &Path, file: &File) -> Result<(), SheetError> {
-    file.try_lock().map_err(|_| SheetError::Busy(path.to_owned()))
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(SheetError::Busy(path.to_owned())),
+        _ => Ok(()),
+    }
 }
 
 impl Sheet {

@@ -1,6 +1,6 @@
 //! A sheet that is read, not written.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use csv::StringRecord;
@@ -20,7 +20,9 @@ impl Table {
     pub(super) fn read(path: &Path) -> Result<Table, SheetError> {
         let io = |source| SheetError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;
-        file.try_lock_shared().map_err(|_| SheetError::Busy(path.to_owned()))?;
+        if matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+            return Err(SheetError::Busy(path.to_owned()));
+        }
         let bytes = fs::read(path).map_err(io)?;
         let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..]);
         let mut records = reader.records().enumerate();
