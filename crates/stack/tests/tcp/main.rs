@@ -4,6 +4,7 @@ mod addresses;
 mod connections;
 mod faults;
 mod floods;
+mod windows;
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,6 +18,11 @@ use napkin_stack::{
     TcpWorker,
 };
 use proptest::prelude::*;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl,
+    TcpPacket, TcpRepr, TcpSeqNumber,
+};
 
 const SERVER: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 const CLIENT: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
@@ -283,23 +289,29 @@ fn syn(port: u16) -> Vec<u8> {
 }
 
 fn syn_to(to: Ipv4Addr, port: u16) -> Vec<u8> {
-    use smoltcp::phy::ChecksumCapabilities;
-    use smoltcp::wire::*;
-    let peer = Ipv4Addr::new(10, 0, 0, 77);
-    let tcp = TcpRepr {
+    segment_to(to, &TcpRepr { max_seg_size: Some(1_460), ..bare(port, TcpControl::Syn) })
+}
+
+/// A segment of that host with nothing in it.
+fn bare(port: u16, control: TcpControl) -> TcpRepr<'static> {
+    TcpRepr {
         src_port: port,
         dst_port: PORT,
-        control: TcpControl::Syn,
+        control,
         seq_number: TcpSeqNumber(1),
         ack_number: None,
         window_len: 1_000,
         window_scale: None,
-        max_seg_size: Some(1_460),
+        max_seg_size: None,
         sack_permitted: false,
         sack_ranges: [None; 3],
         timestamp: None,
         payload: &[],
-    };
+    }
+}
+
+fn segment_to(to: Ipv4Addr, tcp: &TcpRepr) -> Vec<u8> {
+    let peer = Ipv4Addr::new(10, 0, 0, 77);
     let ip = Ipv4Repr {
         src_addr: peer,
         dst_addr: to,
