@@ -25,7 +25,7 @@ fn features() -> RingFeatures {
 
 /// A driver of either kind of ring.
 trait Driver: Incoming + Outgoing {
-    fn new(memory: &Arc<Memory>, receive: bool) -> Self;
+    fn new(memory: &Arc<Memory>, receive: bool, features: RingFeatures) -> Self;
     /// The device that it has: where it tells of what it used.
     fn area(memory: &Arc<Memory>) -> Area;
     /// The device tells, `back` uses after the first, that `count` were used, with so many bytes in the last.
@@ -40,9 +40,9 @@ fn turn(back: u16) -> Turn {
 }
 
 impl Driver for PackedDriver {
-    fn new(memory: &Arc<Memory>, receive: bool) -> PackedDriver {
+    fn new(memory: &Arc<Memory>, receive: bool, features: RingFeatures) -> PackedDriver {
         let slots = Slots::new(BUFFERS, SIZE);
-        PackedDriver::new(memory, addresses(), slots, features(), receive).expect("it fits")
+        PackedDriver::new(memory, addresses(), slots, features, receive).expect("it fits")
     }
 
     fn area(memory: &Arc<Memory>) -> Area {
@@ -66,9 +66,9 @@ impl Driver for PackedDriver {
 }
 
 impl Driver for SplitDriver {
-    fn new(memory: &Arc<Memory>, receive: bool) -> SplitDriver {
+    fn new(memory: &Arc<Memory>, receive: bool, features: RingFeatures) -> SplitDriver {
         let slots = Slots::new(BUFFERS, SIZE);
-        SplitDriver::new(memory, addresses(), slots, features(), receive).expect("it fits")
+        SplitDriver::new(memory, addresses(), slots, features, receive).expect("it fits")
     }
 
     fn area(memory: &Arc<Memory>) -> Area {
@@ -97,7 +97,7 @@ impl Driver for SplitDriver {
 fn a_device_tells_at_once_of_all_that_were_sent_up_to_one() {
     fn of<D: Driver>() {
         let memory = memory(SIZE);
-        let (mut ring, area) = (D::new(&memory, false), D::area(&memory));
+        let (mut ring, area) = (D::new(&memory, false, features()), D::area(&memory));
         let mut back = 0;
         for (sent, told) in [(8, 8), (16, 5), (16, 16), (1, 1), (16, 16), (15, 15)] {
             while ring.under_way() < sent {
@@ -123,7 +123,7 @@ fn a_device_tells_at_once_of_all_that_were_sent_up_to_one() {
 fn what_a_device_skips_it_has_filled() {
     fn of<D: Driver>() {
         let memory = memory(SIZE);
-        let (mut ring, area) = (D::new(&memory, true), D::area(&memory));
+        let (mut ring, area) = (D::new(&memory, true, features()), D::area(&memory));
         let mut buffer = vec![0; FRAME_CAPACITY];
         let mut back = 0;
         for batch in [3, 1, 16, 7, 12] {
@@ -154,7 +154,7 @@ fn what_a_device_skips_it_has_filled() {
 fn more_than_are_out_cannot_have_been_used() {
     fn of<D: Driver>(count: u16) {
         let memory = memory(SIZE);
-        let (mut ring, area) = (D::new(&memory, false), D::area(&memory));
+        let (mut ring, area) = (D::new(&memory, false, features()), D::area(&memory));
         (0..3).for_each(|_| assert_eq!(ring.put(&[1; 60]), Put::Sent));
         Outgoing::publish(&mut ring);
         D::uses(&area, 0, count, 0);
@@ -173,7 +173,7 @@ fn an_entry_that_tells_of_more_than_the_index_does_breaks_a_split_ring() {
     for last in [5, SIZE, u16::MAX] {
         let memory = memory(SIZE);
         let (mut ring, area) =
-            (<SplitDriver as Driver>::new(&memory, true), SplitDriver::area(&memory));
+            (<SplitDriver as Driver>::new(&memory, true, features()), SplitDriver::area(&memory));
         area.store32(4, last.into(), Release);
         area.store16(2, 5, Release);
         assert_eq!(ring.take(&mut [0; 64]), Taken::Broken, "{last}");
@@ -186,11 +186,13 @@ proptest! {
     fn whatever_a_device_writes_ends_without_harm(
         packed: bool,
         receive: bool,
+        in_order: bool,
+        event: bool,
         steps in prop::collection::vec((0..7u8, 0..2 * SIZE, prop_oneof![0..SIZE + 2, any::<u16>()], 0..4u8), 0..200),
     ) {
-        fn of<D: Driver>(receive: bool, steps: Vec<(u8, u16, u16, u8)>) {
+        fn of<D: Driver>((receive, features): (bool, RingFeatures), steps: Vec<(u8, u16, u16, u8)>) {
             let memory = memory(SIZE);
-            let (mut ring, area) = (D::new(&memory, receive), D::area(&memory));
+            let (mut ring, area) = (D::new(&memory, receive, features), D::area(&memory));
             let mut buffer = vec![0; FRAME_CAPACITY];
             let mut large = Segments::new();
             for (step, back, count, kind) in steps {
@@ -225,6 +227,7 @@ proptest! {
                 }
             }
         }
-        if packed { of::<PackedDriver>(receive, steps) } else { of::<SplitDriver>(receive, steps) }
+        let how = (receive, RingFeatures { in_order, event, ..features() });
+        if packed { of::<PackedDriver>(how, steps) } else { of::<SplitDriver>(how, steps) }
     }
 }

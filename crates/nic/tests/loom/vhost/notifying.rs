@@ -106,13 +106,19 @@ fn produce(mut ring: impl Outgoing, bells: &Bells, count: u8) {
 }
 
 fn scene(way: Way, event: bool, count: u8, without: Without) {
+    for in_order in [false, true] {
+        ordered(way, (event, in_order), count, without);
+    }
+}
+
+fn ordered(way: Way, (event, in_order): (bool, bool), count: u8, without: Without) {
     if without == Without::Fences {
         memory::take_fences_away();
     }
     explore(move || {
         let memory = Arc::new(Memory::new(usize::from(SIZE) * STRIDE));
         let at = RingAddresses { table: START, driver: START + 0x20, device: START + 0x40 };
-        let features = RingFeatures { event, in_order: event, ..RingFeatures::default() };
+        let features = RingFeatures { event, in_order, ..RingFeatures::default() };
         let slots = Slots::new(FRAMES, SIZE);
         let bells = Arc::new(Bells::default());
         macro_rules! run {
