@@ -15,8 +15,8 @@
 //! a peer leaves open are completed, and TCP packets of up to 64 KiB that it leaves to be cut (TSO) are cut where they come in, by
 //! a backend and, in rings of at least 64 entries whose buffers are merged, by a frontend. A peer
 //! that drives may use indirect descriptors. Buffers are used in order (`VIRTIO_F_IN_ORDER`) where both sides know of that; a
-//! backend then need not tell of each, and ours does all the same (after another's, of which a packed ring without in-flight
-//! tracking tells less, a device of ours may begin at the wrong place). Large packets towards a driver are not offered: a frame has at
+//! backend then need not tell of each, and ours tells of a burst at once on packed rings. It does not where the ring alone tells the next
+//! backend where to go on; after another's, which does, a device of ours may begin at the wrong place there. Large packets towards a driver are not offered: a frame has at
 //! most [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. There are no control queues, no migration (logging),
 //! no virtio before 1.0, and no IOMMU.
 //!
@@ -51,6 +51,7 @@
 mod backend;
 mod control;
 mod cut;
+mod driver;
 mod features;
 mod frontend;
 mod gate;
@@ -74,6 +75,7 @@ mod socket;
 mod split_device;
 mod split_driver;
 mod tracking;
+mod transmitter;
 mod turn;
 
 #[cfg(test)]

@@ -220,10 +220,25 @@ impl PackedDevice {
 
     #[inline]
     fn show_given(&self, held: usize) {
-        for Given { at, id, len, flags } in self.given[..held].iter().rev() {
-            let word = packed_word(*len, *id, *flags);
-            self.table.store64(usize::from(*at) * 16 + 8, word, Release);
+        let given = &self.given[..held];
+        match (given.first(), given.last()) {
+            (Some(first), Some(last)) if self.tells_at_once() && first.flags & WRITE == 0 => {
+                self.show_one(Given { id: last.id, ..*first });
+            }
+            _ => given.iter().rev().for_each(|it| self.show_one(*it)),
         }
+    }
+
+    /// Whether the first place of a burst tells of all of it, if nothing was written to it whose length is to be told: where
+    /// order was agreed on, and the next backend does not have to find its place by what is written in the ring.
+    #[inline]
+    fn tells_at_once(&self) -> bool {
+        self.features.in_order && (self.tracking.is_some() || !self.features.indirect)
+    }
+
+    #[inline]
+    fn show_one(&self, Given { at, id, len, flags }: Given) {
+        self.table.store64(usize::from(at) * 16 + 8, packed_word(len, id, flags), Release);
     }
 
     /// Takes a frame that comes in any way, and reads its descriptors anew.

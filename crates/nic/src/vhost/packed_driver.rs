@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
-use super::header::HEADER;
+use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
 use super::packed_device::{available_flags, packed_word};
-use super::ring::{Descriptor, Gather, Incoming, Outgoing, Put, Taken, WRITE, take_whole};
+use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, take_whole};
 use super::slots::Slots;
 use super::split_device::{RingAddresses, RingFeatures};
 use super::turn::{Suppression, Turn};
@@ -99,14 +99,16 @@ impl PackedDriver {
         self.moved = self.moved.saturating_add(1);
     }
 
+    /// Id, length and flags of a descriptor.
     #[inline]
-    fn flags(&self, at: u16) -> u16 {
-        self.table.load16(usize::from(at) * 16 + 14, Acquire)
+    fn tail(&self, at: u16) -> (u16, u32, u16) {
+        let word = self.table.load64(usize::from(at) * 16 + 8, Acquire);
+        ((word >> 32) as u16, word as u32, (word >> 48) as u16)
     }
 
     #[inline]
-    fn used(&self) -> bool {
-        let seen = || self.slots.out() > 0 && self.back.is_used(self.flags(self.back.at()));
+    fn is_used(&self) -> bool {
+        let seen = || self.slots.out() > 0 && self.back.is_used(self.tail(self.back.at()).2);
         !self.broken && (self.batch.0 > 0 || seen())
     }
 
@@ -114,43 +116,29 @@ impl PackedDriver {
     #[inline]
     fn waiting(&self, most: u16) -> u16 {
         if !self.features.in_order {
-            return self.back.count(most, |turn| turn.is_used(self.flags(turn.at())));
+            return self.back.count(most, |turn| turn.is_used(self.tail(turn.at()).2));
         }
         let (mut at, mut count) = (self.back, self.batch.0);
         at.step(count);
-        while count < most && at.is_used(self.flags(at.at())) {
-            let Some((batch, _)) = self.batch_at(at, count) else { break };
+        while count < most
+            && let (id, _, flags) = self.tail(at.at())
+            && at.is_used(flags)
+            && let Some(batch) = self.batch_to(id, at, count)
+        {
             at.step(batch);
             count += batch;
         }
         count.min(most)
     }
 
-    /// How many a used descriptor here tells of, where order is kept and `before` are to be taken back before it, and
-    /// how much is in the last one; `None` if they are more than are out.
+    /// How many a used descriptor here tells of that names this one as the last, where order is kept and `before` are to
+    /// be taken back before it; `None` if they are more than are out.
     #[inline]
-    fn batch_at(&self, here: Turn, before: u16) -> Option<(u16, u32)> {
-        let Descriptor { first: last, len, .. } = Descriptor::read(&self.table, here.at());
+    fn batch_to(&self, last: u16, here: Turn, before: u16) -> Option<u16> {
         let wrapped = if last < here.at() { here.size() } else { 0 };
         let batch = u32::from(last) + u32::from(wrapped) + 1 - u32::from(here.at());
         let out = self.slots.out() - before;
-        (last < here.size() && batch <= out.into()).then_some((batch as u16, len))
-    }
-
-    /// The next that was used, and how much is in it; it is to be checked that it is out.
-    #[inline]
-    fn next_used(&mut self) -> (u16, u32) {
-        let at = self.back.at();
-        if !self.features.in_order {
-            let Descriptor { first, len, .. } = Descriptor::read(&self.table, at);
-            return (first, len);
-        }
-        if self.batch.0 == 0 {
-            let Some(batch) = self.batch_at(self.back, 0) else { return (u16::MAX, 0) };
-            self.batch = batch;
-        }
-        // What is skipped was used completely, by the standard.
-        (at, if self.batch.0 == 1 { self.batch.1 } else { self.slots.len() })
+        (last < here.size() && batch <= out.into()).then_some(batch as u16)
     }
 
     #[inline]
@@ -159,7 +147,55 @@ impl PackedDriver {
         self.batch.0 = self.batch.0.saturating_sub(1);
     }
 
-    /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
+    /// Takes back all that were used, of a ring to send.
+    #[inline]
+    fn take_all_back(&mut self) {
+        if !self.features.in_order {
+            while self.is_used() {
+                let _ = self.take_back();
+            }
+            return;
+        }
+        while !self.broken
+            && self.slots.out() > 0
+            && let (id, _, flags) = self.tail(self.back.at())
+            && self.back.is_used(flags)
+        {
+            let batch = self.batch_to(id, self.back, 0);
+            self.broken = batch.is_none();
+            for _ in 0..batch.unwrap_or(0) {
+                self.broken |= !self.slots.back(self.back.at());
+                self.back.step(1);
+            }
+        }
+    }
+}
+
+impl Driver for PackedDriver {
+    fn buffers(&mut self) -> (&Memory, &mut Slots) {
+        (&self.memory, &mut self.slots)
+    }
+
+    #[inline]
+    fn used(&mut self) -> bool {
+        self.is_used()
+    }
+
+    #[inline]
+    fn next_used(&mut self) -> (u16, u32) {
+        let at = self.back.at();
+        if self.batch.0 == 0 {
+            let (id, len, _) = self.tail(at);
+            if !self.features.in_order || id == at {
+                return (id, len);
+            }
+            let Some(batch) = self.batch_to(id, self.back, 0) else { return (u16::MAX, 0) };
+            self.batch = (batch, len);
+        }
+        // What is skipped was used completely, by the standard.
+        (at, if self.batch.0 == 1 { self.batch.1 } else { self.slots.len() })
+    }
+
     #[inline]
     fn take_back(&mut self) -> Option<(u16, u32)> {
         let (slot, len) = self.next_used();
@@ -169,24 +205,12 @@ impl PackedDriver {
         good.then_some((slot, len))
     }
 
-    /// Takes back all that were used.
-    #[inline]
-    fn take_all_back(&mut self) {
-        while self.used() {
-            let _ = self.take_back();
-        }
+    fn hand_over_empty(&mut self, slot: u16) {
+        self.hand_over(slot, self.slots.len(), WRITE);
     }
 
-    /// Takes a frame that comes in any way, and reads what was used anew. A packet to be cut stays.
-    #[cold]
-    fn take_any(&mut self, buffer: &mut [u8]) -> Taken {
-        let (slot, len) = self.next_used();
-        if self.features.cuts() && self.slots.is_large(&self.memory, slot, len) {
-            return Taken::Large;
-        }
-        let mut gather = Gather::new(buffer);
-        let taken = Incoming::take_parts(self, &mut gather);
-        taken.map_or_else(|why| why, |good| gather.end(good))
+    fn broken(&mut self) -> &mut bool {
+        &mut self.broken
     }
 }
 
@@ -196,15 +220,16 @@ impl Incoming for PackedDriver {
         let most = most.min(self.slots.out());
         let waiting = self.waiting(most);
         // What is used and cannot have been; it may have been used since the look above.
-        if waiting == 0 && most > 0 && self.features.in_order && self.used() {
-            self.broken = self.batch_at(self.back, 0).is_none();
+        if waiting == 0 && most > 0 && self.features.in_order && self.is_used() {
+            let (id, _, _) = self.tail(self.back.at());
+            self.broken = self.batch.0 == 0 && self.batch_to(id, self.back, 0).is_none();
         }
         (!self.broken).then_some(waiting)
     }
 
     #[inline]
     fn take(&mut self, buffer: &mut [u8]) -> Taken {
-        if !self.used() {
+        if !self.is_used() {
             return if self.broken { Taken::Broken } else { Taken::Empty };
         }
         let (slot, len) = self.next_used();
@@ -217,38 +242,15 @@ impl Incoming for PackedDriver {
             self.hand_over(slot, self.slots.len(), WRITE);
             return Taken::Frame(len);
         }
-        self.take_any(buffer)
+        driver::take_any(self, buffer)
     }
 
     fn features(&self) -> RingFeatures {
         self.features
     }
 
-    #[cold]
     fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
-        let (mut parts, mut good) = (1, true);
-        while parts > 0 {
-            if !self.used() {
-                let none = gather.is_empty() && !self.broken;
-                // A frame's parts are shown together.
-                self.broken |= !none;
-                return Err(if none { Taken::Empty } else { Taken::Broken });
-            }
-            let (slot, len) = self.take_back().ok_or(Taken::Broken)?;
-            let first = gather.is_empty();
-            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
-            good = good && gather.add(&self.memory, self.slots.address(slot), len);
-            if first && self.features.mergeable && good {
-                parts = gather.buffers();
-                good = (1..=self.slots.count()).contains(&parts);
-                parts = parts.clamp(1, self.slots.count());
-            }
-            parts -= 1;
-            if self.slots.lend_again(slot) {
-                self.hand_over(slot, self.slots.len(), WRITE);
-            }
-        }
-        Ok(good)
+        driver::take_parts(self, gather)
     }
 
     #[inline]
@@ -267,7 +269,7 @@ impl Incoming for PackedDriver {
     fn unmask(&mut self) -> bool {
         self.ours.enable(self.features.event.then_some(self.back));
         fence(SeqCst);
-        let waits = self.used();
+        let waits = self.is_used();
         if waits {
             self.mask();
         }

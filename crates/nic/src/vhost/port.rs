@@ -36,6 +36,22 @@ pub(super) enum Kind {
     PackedDriver(PackedDriver),
 }
 
+/// Calls a function that takes any ring with the one that there is.
+macro_rules! with {
+    ($ring:expr, $inner:ident => $call:expr) => {
+        match &mut $ring.kind {
+            Kind::SplitDevice($inner) => $call,
+            Kind::SplitDriver($inner) => $call,
+            Kind::PackedDevice($inner) => {
+                let $inner = &mut **$inner;
+                $call
+            }
+            Kind::PackedDriver($inner) => $call,
+        }
+    };
+}
+pub(super) use with;
+
 impl Kind {
     /// Notes what is in flight from now on ([`PackedDevice::track`]); `false` if that cannot be.
     pub(super) fn track(&mut self, region: Region, recover: bool) -> bool {

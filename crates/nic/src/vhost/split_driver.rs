@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use super::header::HEADER;
+use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
 use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event, take_whole};
 use super::slots::Slots;
@@ -120,7 +120,48 @@ impl SplitDriver {
         self.seen.wrapping_sub(self.back)
     }
 
-    /// The next that was used, and how much is in it; it is to be checked that it is out.
+    #[inline]
+    fn step_back(&mut self) {
+        self.back = self.back.wrapping_add(1);
+        self.batch.0 = self.batch.0.saturating_sub(1);
+    }
+
+    /// Has one back; `false`, and broken, if it was not out.
+    #[inline]
+    fn is_back(&mut self, slot: u16) -> bool {
+        self.step_back();
+        let good = self.slots.back(slot);
+        if !good {
+            self.broken = true;
+            self.seen = self.back;
+        }
+        good
+    }
+
+    /// Takes back all that were used. Where order is kept, the index says which these are, and the entries stay with
+    /// the device's CPU.
+    #[inline]
+    fn take_all_back(&mut self) {
+        while self.waiting() > 0 {
+            if self.features.in_order {
+                self.is_back(self.back & (self.size - 1));
+            } else {
+                let _ = self.take_back();
+            }
+        }
+    }
+}
+
+impl Driver for SplitDriver {
+    fn buffers(&mut self) -> (&Memory, &mut Slots) {
+        (&self.memory, &mut self.slots)
+    }
+
+    #[inline]
+    fn used(&mut self) -> bool {
+        self.waiting() > 0
+    }
+
     #[inline]
     fn next_used(&mut self) -> (u16, u32) {
         let place = self.back & (self.size - 1);
@@ -142,53 +183,17 @@ impl SplitDriver {
     }
 
     #[inline]
-    fn step_back(&mut self) {
-        self.back = self.back.wrapping_add(1);
-        self.batch.0 = self.batch.0.saturating_sub(1);
-    }
-
-    /// Has one back; `false`, and broken, if it was not out.
-    #[inline]
-    fn is_back(&mut self, slot: u16) -> bool {
-        self.step_back();
-        let good = self.slots.back(slot);
-        if !good {
-            self.broken = true;
-            self.seen = self.back;
-        }
-        good
-    }
-
-    /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
-    #[inline]
     fn take_back(&mut self) -> Option<(u16, u32)> {
         let (slot, len) = self.next_used();
         self.is_back(slot).then_some((slot, len))
     }
 
-    /// Takes back all that were used. Where order is kept, the index says which these are, and the entries stay with
-    /// the device's CPU.
-    #[inline]
-    fn take_all_back(&mut self) {
-        while self.waiting() > 0 {
-            if self.features.in_order {
-                self.is_back(self.back & (self.size - 1));
-            } else {
-                let _ = self.take_back();
-            }
-        }
+    fn hand_over_empty(&mut self, slot: u16) {
+        self.hand_over(slot);
     }
 
-    /// Takes a frame that comes in any way, and reads what was used anew. A packet to be cut stays.
-    #[cold]
-    fn take_any(&mut self, buffer: &mut [u8]) -> Taken {
-        let (slot, len) = self.next_used();
-        if self.features.cuts() && self.slots.is_large(&self.memory, slot, len) {
-            return Taken::Large;
-        }
-        let mut gather = Gather::new(buffer);
-        let taken = Incoming::take_parts(self, &mut gather);
-        taken.map_or_else(|why| why, |good| gather.end(good))
+    fn broken(&mut self) -> &mut bool {
+        &mut self.broken
     }
 }
 
@@ -214,38 +219,15 @@ impl Incoming for SplitDriver {
             self.hand_over(slot);
             return Taken::Frame(len);
         }
-        self.take_any(buffer)
+        driver::take_any(self, buffer)
     }
 
     fn features(&self) -> RingFeatures {
         self.features
     }
 
-    #[cold]
     fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
-        let (mut parts, mut good) = (1, true);
-        while parts > 0 {
-            if self.waiting() == 0 {
-                let none = gather.is_empty() && !self.broken;
-                // A frame's parts are published together.
-                self.broken |= !none;
-                return Err(if none { Taken::Empty } else { Taken::Broken });
-            }
-            let (slot, len) = self.take_back().ok_or(Taken::Broken)?;
-            let first = gather.is_empty();
-            good &= len <= self.slots.len() && (!first || len >= HEADER as u32);
-            good = good && gather.add(&self.memory, self.slots.address(slot), len);
-            if first && self.features.mergeable && good {
-                parts = gather.buffers();
-                good = (1..=self.size).contains(&parts);
-                parts = parts.clamp(1, self.size);
-            }
-            parts -= 1;
-            if self.slots.lend_again(slot) {
-                self.hand_over(slot);
-            }
-        }
-        Ok(good)
+        driver::take_parts(self, gather)
     }
 
     #[inline]

@@ -25,6 +25,8 @@ mod taking;
 
 /// The files of the rings, which name each other as they do where they ship.
 mod vhost {
+    #[path = "../../../src/vhost/driver.rs"]
+    pub mod driver;
     #[path = "../../../src/vhost/gate.rs"]
     pub mod gate;
     #[path = "../../../src/vhost/header.rs"]

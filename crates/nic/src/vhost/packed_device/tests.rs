@@ -120,9 +120,13 @@ fn a_ring_with_chains_or_of_no_driver_tells_nothing() {
 
 #[test]
 fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
-    let features = RingFeatures::default();
-    for to_device in [true, false] {
+    for (to_device, in_order) in [(true, false), (false, false), (true, true), (false, true)] {
+        let features = RingFeatures { in_order, ..RingFeatures::default() };
         for (written, closed) in (0..5).map(|it| (it, false)).chain([(5, false), (5, true)]) {
+            // Where order was agreed on, what was sent is told of at once.
+            if to_device && in_order && (1..5).contains(&written) {
+                continue;
+            }
             let len = 0x1000 + STRIDE as u64 * u64::from(SIZE);
             let memory = Arc::new(Memory::own(START, len).expect("a memfd").0);
             let notes = Arc::new(Memory::own(0, 0x1000).expect("a memfd").0);
@@ -139,7 +143,7 @@ fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
             for life in 0..40 {
                 let mut device = next();
                 let frame = |at: u8| [life ^ at; 20];
-                let what = format!("{to_device}, {written} of five, life {life}");
+                let what = format!("{to_device} {in_order}, {written} of five, life {life}");
                 let mut buffer_is = |ring: &mut dyn Incoming, at: u8| {
                     assert_eq!(ring.take(&mut buffer), Taken::Frame(20), "{what}");
                     assert_eq!(buffer[..20], frame(at), "{what}");
@@ -174,6 +178,34 @@ fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_burst_is_told_of_by_its_first_place_where_order_was_agreed_on() {
+    for (in_order, indirect, tracked, told) in [
+        (true, false, false, 1),
+        (true, true, true, 1),
+        // Only what is written in the ring would tell the next device where to go on.
+        (true, true, false, 5),
+        (false, false, false, 5),
+    ] {
+        let len = 0x1000 + STRIDE as u64 * u64::from(SIZE);
+        let memory = Arc::new(Memory::own(START, len).expect("a memfd").0);
+        let notes = Arc::new(Memory::own(0, 0x1000).expect("a memfd").0);
+        let features = RingFeatures { in_order, indirect, ..RingFeatures::default() };
+        let slots = Slots::new(BUFFERS, SIZE);
+        let mut driver = PackedDriver::new(&memory, AT, slots, features, false).expect("it fits");
+        let mut device = PackedDevice::new(&memory, AT, SIZE, 1 << 15, features).expect("it fits");
+        assert!(!tracked || device.track(region(&notes), false));
+        (0..6).for_each(|_| assert_eq!(driver.put(&[7; 20]), Put::Sent));
+        Outgoing::publish(&mut driver);
+        (0..5).for_each(|_| assert_eq!(device.take(&mut [0; 64]), Taken::Frame(20)));
+        Incoming::publish(&mut device);
+        let is_used = |at| device.flags(at) == AVAILABLE | USED;
+        assert_eq!((0..SIZE).filter(|at| is_used(*at)).count(), told);
+        assert_eq!(Descriptor::read(&device.table, 0).first, if told == 1 { 4 } else { 0 });
+        assert_eq!((driver.under_way(), driver.base()), (1, device.base()));
     }
 }
 

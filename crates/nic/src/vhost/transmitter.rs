@@ -1,0 +1,246 @@
+//! The way out of a queue.
+//!
+//! One sender is at the ring at a time. Another one leaves its frame in a buffer, to be sent by the one who is
+//! there ([`Gate`](super::gate::Gate)); nobody waits. What was left and finds the ring full stays, in its order,
+//! until the peer has made room: it is asked to notify us of that, and then the queue's owner sends it, unless a
+//! sender comes first. Until then no other frame is taken. If the driver stops the ring before, it is dropped and counted.
+
+use std::sync::Arc;
+
+use napkin_policy::Ns;
+
+use super::port::{Kind, Port, Ring, Sending, with};
+use super::ring::{Outgoing, Put};
+use crate::counters::add;
+use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, SendError, Transmitter};
+
+/// The [`Transmitter`] of one queue, of a device with these pairs of rings.
+#[derive(Debug)]
+pub(super) struct Wire {
+    ports: Arc<[Arc<Port>]>,
+    index: usize,
+}
+
+impl Wire {
+    pub(super) fn new(ports: &Arc<[Arc<Port>]>, index: usize) -> Wire {
+        Wire { ports: Arc::clone(ports), index }
+    }
+
+    /// The pair that a frame goes by: a driver that has not enabled all of them takes everything from the
+    /// first.
+    fn port(&self) -> &Port {
+        let own = &self.ports[self.index];
+        if self.index > 0 && !own.outgoing.there() { &self.ports[0] } else { own }
+    }
+
+    /// Sends frames until one is refused: how many went, and why no more did. Those that were left for
+    /// another sender are as good as sent.
+    fn carry<'a>(
+        &self,
+        mut frames: impl Iterator<Item = &'a [u8]>,
+    ) -> (usize, Result<(), SendError>) {
+        let port = self.port();
+        let (mut count, mut sent) = (0, Sent::default());
+        let result = match port.outgoing.try_enter() {
+            Some(mut gate) => match &mut *gate {
+                Some(ring) => send(ring, port, frames.inspect(|_| count += 1), &mut sent),
+                None => frames.next().map_or(Ok(()), |_| Err(SendError::Down)),
+            },
+            None => {
+                let left = frames.try_for_each(|frame| {
+                    count += 1;
+                    leave(port, frame)
+                });
+                port.outgoing.ask();
+                left
+            }
+        };
+        send_waiting(port, &mut sent);
+        sent.dropped += u64::from(result.is_err());
+        self.count(&sent);
+        (count - usize::from(result.is_err() && count > 0), result)
+    }
+
+    /// Sends what waits at the queue's own pair, for its owner: there may be room now.
+    #[inline]
+    pub(super) fn see_to_waiting(&self) {
+        let port = &*self.ports[self.index];
+        if port.waiting.ready() {
+            let mut sent = Sent::default();
+            port.outgoing.ask();
+            send_waiting(port, &mut sent);
+            self.count(&sent);
+        }
+    }
+
+    fn count(&self, sent: &Sent) {
+        let counters = &self.ports[self.index].counters;
+        add(&counters.tx_packets, sent.frames);
+        add(&counters.tx_bytes, sent.bytes);
+        add(&counters.tx_dropped, sent.dropped);
+    }
+}
+
+impl Transmitter for Wire {
+    fn send(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
+        self.carry(std::iter::once(frame)).1
+    }
+
+    /// The peer sees all of them at once, and is notified once.
+    fn send_all(&self, frames: &[Frame], _now: Ns) -> usize {
+        self.carry(frames.iter().map(|frame| &**frame)).0
+    }
+
+    /// Who is at the ring meanwhile is about to send one. Without a peer nobody takes any.
+    fn under_way(&self) -> usize {
+        let port = self.port();
+        let Some(mut gate) = port.outgoing.try_enter() else { return 1 };
+        let in_ring = gate.as_mut().map_or(0, |ring| with!(ring, it => it.under_way()));
+        drop(gate);
+        let mut sent = Sent::default();
+        send_waiting(port, &mut sent);
+        self.count(&sent);
+        usize::from(in_ring) + port.waiting.len()
+    }
+}
+
+/// What happened to frames.
+#[derive(Debug, Default)]
+struct Sent {
+    frames: u64,
+    bytes: u64,
+    /// Refused, or left by others for a peer that has gone or has no buffer of such a size.
+    dropped: u64,
+}
+
+impl Sent {
+    #[inline]
+    fn put(
+        &mut self,
+        ring: &mut impl Outgoing,
+        sending: &mut Sending,
+        frame: &[u8],
+    ) -> Result<(), SendError> {
+        match ring.put(frame) {
+            Put::Sent => {
+                self.frames += 1;
+                self.bytes += frame.len() as u64;
+                Ok(())
+            }
+            Put::Full => Err(SendError::RingFull),
+            Put::TooLong => Err(SendError::TooLong),
+            Put::Broken => {
+                sending.broken();
+                Err(SendError::Down)
+            }
+        }
+    }
+}
+
+fn checked(frame: &[u8]) -> Result<(), SendError> {
+    match frame.len() {
+        ..ETHERNET_HEADER => Err(SendError::TooShort),
+        len if len > FRAME_CAPACITY => Err(SendError::TooLong),
+        _ => Ok(()),
+    }
+}
+
+/// Leaves a frame for whoever is at the ring, or comes next.
+fn leave(port: &Port, frame: &[u8]) -> Result<(), SendError> {
+    checked(frame)?;
+    let mut copy = port.pool.take().ok_or(SendError::RingFull)?;
+    // Nobody asks when it arrived: the place says for which driver it is.
+    copy.set_arrived(port.stops());
+    copy.buffer()[..frame.len()].copy_from_slice(frame);
+    copy.set_len(frame.len());
+    if port.waiting.push(copy) { Ok(()) } else { Err(SendError::RingFull) }
+}
+
+/// Sends what others left, if that was asked for.
+#[inline]
+fn send_waiting(port: &Port, sent: &mut Sent) {
+    port.outgoing.answer(|ring| match ring {
+        Some(ring) => {
+            let _ = send(ring, port, std::iter::empty(), sent);
+        }
+        None => sent.dropped += port.drop_waiting(),
+    });
+}
+
+/// Puts into a ring what others left, and then these, until one is refused.
+#[inline]
+fn send<'a>(
+    ring: &mut Ring,
+    port: &Port,
+    frames: impl Iterator<Item = &'a [u8]>,
+    sent: &mut Sent,
+) -> Result<(), SendError> {
+    let sending = &mut ring.sending;
+    let (result, notify) = with!(ring, it => put_all(it, sending, port, frames, sent));
+    if notify {
+        ring.ring();
+    }
+    result
+}
+
+#[inline]
+fn put_all<'a>(
+    ring: &mut impl Outgoing,
+    sending: &mut Sending,
+    port: &Port,
+    mut frames: impl Iterator<Item = &'a [u8]>,
+    sent: &mut Sent,
+) -> (Result<(), SendError>, bool) {
+    let mut notify = false;
+    if port.waiting.ready() {
+        loop {
+            let full = put_waiting(ring, sending, port, sent);
+            notify |= ring.publish();
+            if full && !ring.await_room() {
+                sending.awaits_room = true;
+                let refused = frames.next().map_or(Ok(()), |_| Err(SendError::RingFull));
+                return (refused, notify);
+            }
+            if !full {
+                break;
+            }
+        }
+    }
+    if std::mem::take(&mut sending.awaits_room) {
+        ring.ignore_room();
+    }
+    // Somebody is about to leave a frame, and one of ours may be behind it: what comes after that one does
+    // not overtake it.
+    let result = match port.waiting.len() {
+        0 => frames
+            .try_for_each(|frame| checked(frame).and_then(|()| sent.put(ring, sending, frame))),
+        _ => frames.try_for_each(|frame| leave(port, frame)),
+    };
+    (result, notify | ring.publish())
+}
+
+/// Puts into a ring what others left; `true` if it is full before the last of them.
+fn put_waiting(
+    ring: &mut impl Outgoing,
+    sending: &mut Sending,
+    port: &Port,
+    sent: &mut Sent,
+) -> bool {
+    let mut full = false;
+    loop {
+        let mut dropped = 0;
+        let gone = port.waiting.pop_if(|frame| {
+            let put = match frame.arrived() == port.stops() {
+                true => sent.put(ring, sending, frame),
+                false => Err(SendError::Down),
+            };
+            full = put == Err(SendError::RingFull);
+            dropped = u64::from(put.is_err());
+            !full
+        });
+        if gone.is_none() {
+            return full;
+        }
+        sent.dropped += dropped;
+    }
+}
