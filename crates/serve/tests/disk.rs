@@ -1,7 +1,7 @@
 //! A file behind io_uring: it does what an array would, and says what it cannot.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -131,6 +131,46 @@ fn where_zeroes_cannot_be_asked_for_they_are_written() {
     needs(directory.is_dir(), "/dev/shm");
     drop(Own::new(directory, 1).store());
     array(directory);
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_let_go() {
+    let own = Own::new(&here(), 4_096 * 1_000);
+    let mut store = own.store();
+    for tag in 0..1_000 {
+        let action = Action::Write(vec![1; 4_096]);
+        assert_eq!(store.begin(Operation { tag, offset: tag * 4_096, action }), None);
+    }
+    // Some are with the kernel by then, in their order.
+    store.submit();
+    store.forget(&|tag| tag >= 990);
+    let (mut wanted, mut others) = (0, 0);
+    while wanted < 10 {
+        let (operation, result) = collect(&mut store, 1).pop().expect("one");
+        assert_eq!(result, Ok(()));
+        *if operation.tag >= 990 { &mut wanted } else { &mut others } += 1;
+    }
+    assert!(others <= 128, "{others} for nobody");
+    let nothing = read(&mut store, 500 * 4_096, 4_096);
+    assert!(nothing.iter().all(|byte| *byte == 0), "it was not written");
+}
+
+#[test]
+fn zeroes_that_are_written_by_hand_for_nobody_end_with_the_piece_that_is_under_way() {
+    let directory = Path::new("/dev/shm");
+    needs(directory.is_dir(), "/dev/shm");
+    let (size, own) = (16 << 20, Own::new(directory, 16 << 20));
+    let mut store = own.store();
+    let action = Action::Zero { length: size, hole: false };
+    assert_eq!(store.begin(Operation { tag: 1, offset: 0, action }), None);
+    store.submit();
+    store.forget(&|_| false);
+    // Time for more pieces than there are.
+    for _ in 0..300 {
+        assert_eq!(one(&mut store, 0, Action::Write(vec![1])).1, Ok(()));
+    }
+    let room = std::fs::metadata(&own.0).expect("the file").blocks() * 512;
+    assert!(room <= 1 << 20, "{room} bytes were written");
 }
 
 #[test]

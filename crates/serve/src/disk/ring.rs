@@ -45,6 +45,8 @@ struct Job {
     done: u64,
     /// It writes zeroes, for want of another way.
     by_hand: bool,
+    /// Nobody waits for it: what is left of it is not done.
+    forgotten: bool,
 }
 
 impl FileStore {
@@ -149,11 +151,20 @@ impl FileStore {
                 self.free.push(number);
                 self.jobs[number].take().map(|job| (job.operation, result))
             }
+            None if job.forgotten => {
+                self.drop_job(number);
+                None
+            }
             None => {
                 self.waiting.push_back(number);
                 None
             }
         }
+    }
+
+    fn drop_job(&mut self, number: usize) {
+        self.jobs[number] = None;
+        self.free.push(number);
     }
 
     /// Takes a completion from the kernel.
@@ -183,9 +194,21 @@ impl BlockStore for FileStore {
             self.jobs.push(None);
             self.jobs.len() - 1
         });
-        self.jobs[number] = Some(Job { operation, done: 0, by_hand: false });
+        self.jobs[number] = Some(Job { operation, done: 0, by_hand: false, forgotten: false });
         self.waiting.push_back(number);
         None
+    }
+
+    fn forget(&mut self, wanted: &dyn Fn(u64) -> bool) {
+        for job in self.jobs.iter_mut().flatten() {
+            job.forgotten |= !wanted(job.operation.tag);
+        }
+        for number in std::mem::take(&mut self.waiting) {
+            match &self.jobs[number] {
+                Some(job) if !job.forgotten => self.waiting.push_back(number),
+                _ => self.drop_job(number),
+            }
+        }
     }
 
     fn ended(&mut self) -> Option<Ended> {

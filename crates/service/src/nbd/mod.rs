@@ -10,11 +10,10 @@
 
 mod handshake;
 pub mod memory;
+mod operations;
 pub mod store;
 mod transmission;
 mod wire;
-
-use std::collections::HashMap;
 
 use napkin_policy::Ns;
 use napkin_stack::{Flow, TcpLimits};
@@ -24,7 +23,8 @@ pub use store::{Action, BlockStore, Ended, Operation, StoreError};
 
 use crate::{Served, StreamService};
 use handshake::{Handshake, Step};
-use transmission::{Operations, Transmission};
+use operations::Operations;
+use transmission::Transmission;
 
 /// Bytes that one request reads or writes at most: what the protocol asks of every server.
 pub const PAYLOAD_LIMIT: u32 = 32 << 20;
@@ -102,7 +102,7 @@ impl<S: BlockStore> Nbd<S> {
             return Err(NameError);
         }
         let export = Export { name: name.to_owned(), size: store.size(), read_only };
-        Ok(Nbd { export, operations: Operations { store, owners: HashMap::new(), tag: 0 } })
+        Ok(Nbd { export, operations: Operations::on(store) })
     }
 
     /// The store that the export is of.
@@ -159,7 +159,8 @@ impl<S: BlockStore> StreamService for Nbd<S> {
             Step::More => Served::More,
             Step::Close => Served::Close,
             Step::Ready(bytes) => {
-                let transmission = Transmission::new(session.flow, handshake.structured());
+                let inbox = self.operations.inbox(session.flow);
+                let transmission = Transmission::new(inbox, handshake.structured());
                 session.stage = Stage::Transmission(Box::new(transmission));
                 Served::Took(bytes)
             }
@@ -167,15 +168,13 @@ impl<S: BlockStore> StreamService for Nbd<S> {
     }
 
     fn collect(&mut self, look_at: &mut dyn FnMut(Flow)) {
-        while let Some(ended) = self.operations.store.ended() {
-            if let Some(owner) = self.operations.owners.remove(&ended.0.tag) {
-                look_at(owner.take(ended));
-            }
+        while let Some(flow) = self.operations.collect() {
+            look_at(flow);
         }
     }
 
     fn submit(&mut self) {
-        self.operations.store.submit();
+        self.operations.submit();
     }
 
     fn longest_request(&self) -> usize {

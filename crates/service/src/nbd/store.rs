@@ -67,4 +67,9 @@ pub trait BlockStore {
 
     /// Hands those that began to whoever carries them out: called once after several.
     fn submit(&mut self) {}
+
+    /// Lets go of operations that nobody waits for any more (`wanted` says of a tag whether somebody does),
+    /// as far as they have not been handed over. Their connections have gone, and may have been many: what
+    /// is kept here is kept for nobody.
+    fn forget(&mut self, _wanted: &dyn Fn(u64) -> bool) {}
 }

@@ -4,11 +4,10 @@
 //! for, so that a connection holds no more however large its requests are.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use napkin_stack::Flow;
-
-use super::store::{Action, BlockStore, Ended, Operation, StoreError};
+use super::operations::{Inbox, Operations};
+use super::store::{Action, BlockStore, Ended, StoreError};
 use super::wire::{self, Header, chunk, command};
 use super::{Export, PAYLOAD_LIMIT};
 use crate::Served;
@@ -19,33 +18,6 @@ pub(super) const PIECE: usize = 256 * 1_024;
 pub(super) const WINDOW: usize = 1_024 * 1_024;
 /// Requests of a connection that are under way.
 pub(super) const REQUESTS: usize = 128;
-
-/// Operations that have ended, for the connection that began them.
-pub(super) type Inbox = Arc<Mutex<Vec<(u64, Ended)>>>;
-
-/// Who began an operation.
-#[derive(Debug)]
-pub(super) struct Owner {
-    pub(super) flow: Flow,
-    inbox: Inbox,
-    request: u64,
-}
-
-impl Owner {
-    /// Leaves it for its connection, which may be gone.
-    pub(super) fn take(self, ended: Ended) -> Flow {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push((self.request, ended));
-        self.flow
-    }
-}
-
-/// A store, and who waits for which of its operations.
-#[derive(Debug)]
-pub(super) struct Operations<S> {
-    pub(super) store: S,
-    pub(super) owners: HashMap<u64, Owner>,
-    pub(super) tag: u64,
-}
 
 /// An error of the protocol, and why, for a person.
 type Refusal = (u32, &'static str);
@@ -95,9 +67,8 @@ struct Request {
 /// A connection that has entered transmission.
 #[derive(Debug)]
 pub(super) struct Transmission {
-    flow: Flow,
     structured: bool,
-    inbox: Inbox,
+    inbox: Arc<Inbox>,
     requests: HashMap<u64, Request>,
     next: u64,
     /// The one that has not begun in whole; those after it wait.
@@ -113,11 +84,10 @@ pub(super) struct Transmission {
 }
 
 impl Transmission {
-    pub(super) fn new(flow: Flow, structured: bool) -> Transmission {
+    pub(super) fn new(inbox: Arc<Inbox>, structured: bool) -> Transmission {
         Transmission {
-            flow,
             structured,
-            inbox: Inbox::default(),
+            inbox,
             requests: HashMap::new(),
             next: 0,
             current: None,
@@ -150,8 +120,7 @@ impl Transmission {
         operations: &mut Operations<S>,
         output: &mut Vec<u8>,
     ) {
-        let ended = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        for (key, ended) in ended {
+        for (key, ended) in self.inbox.take() {
             self.settle(key, ended, operations, output);
         }
         self.advance(operations, output);
@@ -368,14 +337,8 @@ impl Transmission {
         let Some(request) = self.requests.get_mut(&key) else { return };
         request.under_way += 1;
         self.held += bytes_of(&action);
-        let tag = operations.tag;
-        operations.tag += 1;
-        match operations.store.begin(Operation { tag, offset, action }) {
-            Some(ended) => self.settle(key, ended, operations, output),
-            None => {
-                let inbox = Arc::clone(&self.inbox);
-                operations.owners.insert(tag, Owner { flow: self.flow, inbox, request: key });
-            }
+        if let Some(ended) = operations.begin(offset, action, &self.inbox, key) {
+            self.settle(key, ended, operations, output);
         }
     }
 

@@ -65,6 +65,10 @@ impl BlockStore for Late {
         self.ready.pop()
     }
 
+    fn forget(&mut self, wanted: &dyn Fn(u64) -> bool) {
+        self.begun.retain(|operation| wanted(operation.tag));
+    }
+
     fn submit(&mut self) {
         if self.stuck {
             return;
@@ -137,15 +141,27 @@ impl<S: BlockStore> Client<S> {
 
     /// A client that is past the handshake.
     pub(crate) fn ready(store: S, structured: bool) -> Client<S> {
-        let mut client = Client::new(store);
-        client.send(&3u32.to_be_bytes());
+        Client::new(store).go(structured)
+    }
+
+    /// Goes through the handshake.
+    pub(crate) fn go(mut self, structured: bool) -> Client<S> {
+        self.send(&3u32.to_be_bytes());
         if structured {
-            assert_eq!(client.option(8, b""), [(1, Vec::new())]);
-            client.structured = true;
+            assert_eq!(self.option(8, b""), [(1, Vec::new())]);
+            self.structured = true;
         }
-        let answers = client.option(7, &asking(NAME, &[]));
+        let answers = self.option(7, &asking(NAME, &[]));
         assert_eq!(answers.last(), Some(&(1, Vec::new())), "{answers:?}");
-        client
+        self
+    }
+
+    /// The connection goes, and the thread comes to the end of its step.
+    pub(crate) fn leave(self) -> Nbd<S> {
+        let Client { mut nbd, session, .. } = self;
+        drop(session);
+        nbd.submit();
+        nbd
     }
 
     /// The thread's look at the connection, again until nothing happens.

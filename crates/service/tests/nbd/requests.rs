@@ -263,3 +263,20 @@ fn a_store_that_does_not_answer_holds_a_window() {
     client.send(&request(FLUSH, 0, 7, 0, 0).repeat(1_000));
     assert_eq!(client.waiting(), (1_000 - 128) * 28);
 }
+
+#[test]
+fn what_a_connection_had_begun_goes_with_it() {
+    let mut client = Client::ready(Late::new(memory()), true);
+    client.nbd.store_mut().stuck = true;
+    client.send(&request(READ, 0, 1, 0, 100_000));
+    assert_eq!(client.nbd.store().held(), 100_000);
+    let nbd = client.leave();
+    assert_eq!(nbd.store().held(), 0, "nobody waits for it");
+    // The next one has its own, and nothing of the other's.
+    let mut next = Client::of(nbd).go(true);
+    next.send(&request(READ, 0, 7, 0, 50_000));
+    assert_eq!(next.nbd.store().held(), 50_000);
+    next.nbd.store_mut().stuck = false;
+    next.look();
+    assert_eq!(next.reply(50_000), Reply::Data(vec![0; 50_000]));
+}
