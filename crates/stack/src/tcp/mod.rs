@@ -19,17 +19,22 @@
 
 mod application;
 mod connection;
+mod counters;
 mod deadlines;
+mod error;
 mod flow;
+mod interface;
 mod limits;
 mod link;
 mod stream;
 mod worker;
 
 pub use application::TcpApplication;
+pub use counters::TcpCounters;
+pub use error::ListenError;
 pub use flow::Flow;
 pub use limits::TcpLimits;
 pub use stream::{ByteStream, TcpStream};
-pub use worker::{ListenError, Segments, TcpCounters, TcpWorker};
+pub use worker::{Segments, TcpWorker};
 
 pub(crate) use flow::flow_hash;

@@ -2,21 +2,23 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, SocketAddr};
+use std::hash::RandomState;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use napkin_policy::{NEVER, Ns};
-use smoltcp::iface::{Config, Interface, PollResult, SocketSet};
+use smoltcp::iface::{Interface, PollResult, SocketSet};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
-use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::Flow;
 use super::application::TcpApplication;
 use super::connection::{Connection, Phase};
+use super::counters::TcpCounters;
 use super::deadlines::Deadlines;
+use super::error::ListenError;
 use super::flow::{Segment, clamp_segments};
+use super::interface::Interfaces;
 use super::limits::TcpLimits;
 use super::link::Link;
 use crate::receiver::Arrival;
@@ -27,51 +29,14 @@ use crate::{Receiver, Socket, Stack};
 /// the headers of IPv6 and TCP.
 const BEYOND_THE_LINK: u16 = 1_280 - 40 - 20;
 
-/// What a worker has counted since it was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TcpCounters {
-    /// Segments taken out of the receive buffer.
-    pub segments: u64,
-    /// Segments sent, repeats included.
-    pub sent: u64,
-    /// Segments that the queue did not take.
-    pub send_failures: u64,
-    /// Connections whose handshake ended well.
-    pub opened: u64,
-    /// Segments of no connection, to no listener: answered by a RST.
-    pub unknown: u64,
-    /// SYNs dropped because there was no place for another connection.
-    pub refused: u64,
-    /// Half-open connections that gave way to others.
-    pub pushed_out: u64,
-}
-
-/// Why a port is not listened to, or a connection not begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    /// This worker listens there already.
-    #[error("TCP port {0} is listened to already")]
-    InUse(u16),
-    /// No segment can be for it.
-    #[error("port 0 is no TCP port")]
-    NoPort,
-    /// All ephemeral ports to this peer are taken.
-    #[error("no ephemeral port to {0} is free")]
-    NoPortLeft(SocketAddr),
-    /// Nobody has told its Ethernet address; see [`Stack::resolve`].
-    #[error("no Ethernet address is known for {0}")]
-    NoNeighbour(IpAddr),
-    /// A limit is reached: [`TcpLimits::connections`], or [`TcpLimits::half_open`] by those begun here.
-    #[error("the limit of {0} connections, open or begun, is reached")]
-    TooMany(usize),
-}
-
 /// One thread's TCP. See the [module](crate::tcp).
 pub struct TcpWorker<T> {
     stack: Arc<Stack>,
     receiver: Arc<Receiver>,
     limits: TcpLimits,
+    /// That of the connection that began last; it knows nothing of any.
     interface: Interface,
+    interfaces: Interfaces,
     link: Link,
     /// Nobody's segments are presented with this, so that smoltcp answers them with a RST.
     nobody: SocketSet<'static>,
@@ -96,22 +61,14 @@ pub struct TcpWorker<T> {
 impl<T> TcpWorker<T> {
     pub(crate) fn new(stack: Arc<Stack>, receiver: Arc<Receiver>, limits: TcpLimits) -> Self {
         let mut link = Link::new(Arc::clone(&stack));
-        let mut config = Config::new(HardwareAddress::Ip);
-        // Initial sequence numbers are not to be guessed.
-        config.random_seed = RandomState::new().hash_one(0);
-        let mut interface = Interface::new(config, &mut link.idle(), Instant::ZERO);
-        interface.update_ip_addrs(|addresses| {
-            for ours in stack.addresses().list() {
-                let longest = if ours.ip.is_ipv4() { 32 } else { 128 };
-                // A stack has no more of them than there is room for.
-                let _ = addresses.push(IpCidr::new(ours.ip.into(), ours.prefix.min(longest)));
-            }
-        });
+        let mut interfaces = Interfaces::default();
+        let interface = interfaces.make((), stack.addresses(), &mut link);
         TcpWorker {
             stack,
             receiver,
             limits,
             interface,
+            interfaces,
             link,
             nobody: SocketSet::new(Vec::new()),
             ports: Vec::new(),
@@ -179,6 +136,7 @@ impl<T> TcpWorker<T> {
         self.begun.insert((self.serial, place));
         if let Some(connection) = self.connections[place as usize].as_mut() {
             (connection.mac, connection.napi_id) = (mac, napi_id);
+            self.interface = self.interfaces.make(flow, self.stack.addresses(), &mut self.link);
             // Nothing that it refuses can be: the socket is new and both ends are specified.
             let _ = connection.socket().connect(self.interface.context(), peer, flow.local);
         }
@@ -305,6 +263,8 @@ impl<T> TcpWorker<T> {
                 };
                 if segment.opens && connection.phase == Phase::HalfOpen {
                     connection.mac = segment.mac;
+                    let (flow, ours) = (segment.flow, self.stack.addresses());
+                    self.interface = self.interfaces.make(flow, ours, &mut self.link);
                 }
                 connection.napi_id = self.link.napi_id;
                 (self.link.mac, self.link.beyond) = (connection.mac, connection.beyond);
