@@ -66,7 +66,7 @@ fn moves(from: &OwnRing, to: &OwnRing, entry: impl FnOnce(u64) -> [u64; 2], word
 pub(super) struct Kernel {
     pub(super) transmit: OwnRing,
     pub(super) complete: OwnRing,
-    pub(super) frames_a_call: u32,
+    pub(super) frames_a_call: std::sync::atomic::AtomicU32,
     pub(super) calls: std::sync::atomic::AtomicU32,
     /// Calls to receive.
     pub(super) received: std::sync::atomic::AtomicU32,
@@ -80,7 +80,7 @@ impl Kernel {
         Kernel {
             transmit,
             complete,
-            frames_a_call,
+            frames_a_call: frames_a_call.into(),
             calls: Default::default(),
             received: Default::default(),
             dropped: Default::default(),
@@ -89,7 +89,7 @@ impl Kernel {
 
     pub(super) fn send(&self) -> super::socket::Called {
         self.calls.fetch_add(1, Relaxed);
-        for _ in 0..self.frames_a_call {
+        for _ in 0..self.frames_a_call.load(Relaxed) {
             moves(&self.transmit, &self.complete, |address| [address, 0], 1);
         }
         super::socket::Called::Done

@@ -31,6 +31,7 @@ mod queue;
 mod ring;
 mod socket;
 mod transmitter;
+mod watch;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -14,19 +14,17 @@
 //! polled, once, and looks again; that is the one call that a poll makes, and never while there is work. (Every 10 ms
 //! one also asks what was dropped and whether the interface has gone, whatever it has found.)
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use napkin_core::Work;
 use napkin_policy::{MILLISECOND, Ns};
-use rustix::event::epoll;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socket_with};
 
 use super::busy::{Busy, BusyVerdict};
 use super::ring::{Consumer, Descriptor, Producer};
 use super::socket::{Called, Dropped};
 use super::transmitter::Wire;
+use super::watch::Watch;
 use crate::counters::add;
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, Transmitter,
@@ -262,12 +260,14 @@ impl PacketQueue for XdpQueue {
         self.watch.mask();
     }
 
-    /// `true` while frames that are to go out wait for another call to the kernel, or if the kernel does
-    /// not let the socket be watched again; frames that came in are found by arming the descriptor again.
+    /// `true` if frames that are to go out wait for another call to the kernel, unless it has taken none for some
+    /// calls; or if the kernel does not let the socket be watched again. Frames that came in are found by arming the
+    /// descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
         self.wire.settle();
         self.kick();
-        !self.watch.unmask(self.wire.socket.as_fd()) || self.wire.stuck()
+        let again = self.watch.calls_at_once(self.wire.stuck());
+        !self.watch.unmask(self.wire.socket.as_fd()) || again
     }
 
     fn interrupt(&self) -> BorrowedFd<'_> {
@@ -303,85 +303,18 @@ impl Drop for XdpQueue {
     }
 }
 
-/// What the interrupt descriptor is readable for: the socket, and the kernel's news of interfaces.
-#[derive(Debug)]
-struct Watch {
-    epoll: OwnedFd,
-    links: OwnedFd,
-    masked: bool,
-    /// Polls that found frames since the queue was masked.
-    found: u8,
-    /// The socket is not watched.
-    deaf: bool,
-}
-
-/// Polls that find frames, in one masked period, from which on the socket is not watched: where each
-/// interrupt leads to one poll, that costs no call.
-const DEAF: u8 = 2;
-
-impl Watch {
-    fn new(socket: BorrowedFd<'_>) -> std::io::Result<Watch> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Protocol 0 of netlink is rtnetlink.
-        let links = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-        rustix::net::bind(&links, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK as u32))?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let watch = Watch { epoll, links, masked: false, found: 0, deaf: false };
-        watch.listen(socket)?;
-        watch.listen(watch.links.as_fd())?;
-        Ok(watch)
-    }
-
-    fn listen(&self, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        epoll::add(&self.epoll, to, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-    }
-
-    fn mask(&mut self) {
-        if !self.masked {
-            (self.masked, self.found) = (true, 0);
-        }
-    }
-
-    /// A poll found frames.
-    fn found(&mut self, socket: BorrowedFd<'_>) {
-        if !self.masked || self.deaf {
-            return;
-        }
-        self.found = self.found.saturating_add(1);
-        self.deaf = self.found >= DEAF && epoll::delete(&self.epoll, socket).is_ok();
-    }
-
-    /// Whether the socket is watched again.
-    fn unmask(&mut self, socket: BorrowedFd<'_>) -> bool {
-        self.masked = false;
-        self.deaf = self.deaf && self.listen(socket).is_err();
-        !self.deaf
-    }
-
-    /// Whether something was said of any interface; it is not read, for what is asked is the socket.
-    fn news(&self) -> bool {
-        let mut news = false;
-        let mut bytes = [0; 64];
-        // Bounded: one that is told more than this comes again.
-        for _ in 0..64 {
-            match rustix::net::recv(&self.links, &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok(_) => news = true,
-                // Some were lost: there was news all the same.
-                Err(rustix::io::Errno::NOBUFS) => news = true,
-                Err(_) => break,
-            }
-        }
-        news
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    use rustix::time::timerfd_gettime;
+
     use super::super::hostile::Kernel;
     use super::super::ring::OwnRing;
     use super::super::socket::XdpSocket;
+    use super::super::watch::AT_ONCE;
     use super::*;
 
     const SIZE: u32 = 8;
@@ -456,6 +389,33 @@ mod tests {
         assert_eq!((queue.unmask(0), scene.calls()), (false, 0));
         scene.come(3);
         assert_eq!((queue.poll(8, 0, &mut frames).rx, scene.calls()), (3, 0), "there was work");
+    }
+
+    #[test]
+    fn a_card_that_does_not_send_is_called_at_once_a_few_times_and_then_now_and_then() {
+        let scene = Scene::new();
+        let mut queue = scene.queue();
+        let kernel = scene.kernel();
+        // In copy mode it always asks to be called.
+        kernel.transmit.words[2].store(1, Relaxed);
+        scene.wire.send(&[1; 60], 0).expect("there is room");
+        let round = |queue: &mut XdpQueue| {
+            assert_eq!(queue.poll(8, 0, &mut Vec::new()).rx, 0);
+            queue.unmask(0)
+        };
+        let at_once = (0..1_000).take_while(|_| round(&mut queue)).count();
+        assert_eq!(at_once, AT_ONCE.into());
+        for _ in 0..3 {
+            let before = kernel.calls.load(Relaxed);
+            poll(&mut [PollFd::new(&queue.interrupt(), PollFlags::IN)], None).expect("the timer");
+            assert!(!round(&mut queue));
+            assert!(kernel.calls.load(Relaxed) > before, "it is called");
+        }
+        kernel.frames_a_call.store(1, Relaxed);
+        assert!(!round(&mut queue));
+        assert_eq!(scene.wire.under_way(), 0);
+        let left = timerfd_gettime(&queue.watch.timer).expect("a setting").it_value;
+        assert_eq!((left.tv_sec, left.tv_nsec), (0, 0), "nothing waits any more");
     }
 
     #[test]
