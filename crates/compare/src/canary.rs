@@ -10,6 +10,7 @@ use napkin_kernel::count::latency::{Histogram, Options, Part, Probe, Reading};
 use napkin_kernel::device;
 use napkin_kernel::listening;
 use napkin_kernel::netlink::Netdev;
+use napkin_linux::apply::NOT_STOPPED;
 use napkin_os::signals::Signals;
 
 use crate::error::CompareError;
@@ -17,10 +18,6 @@ use crate::guard::{Bound, Condition, Guard, Reference};
 use crate::monitor::{ON, SliceMonitor, TICK, off};
 use crate::service::{Service, follow, napi_ids, netns, probe};
 use crate::silence::Answered;
-
-/// What is told, once, of a stop that comes while a policy is in force that nobody else watches and puts back.
-pub const NOT_STOPPED: &str = "a stop (Ctrl-Z) is not followed, for nobody would watch the policy that is in force; \
-                               Ctrl-C puts it back";
 
 /// How long it is looked at what is there before the change.
 const FIRST: Duration = Duration::from_secs(2);

@@ -30,7 +30,7 @@ mod table;
 pub mod verdict;
 mod window;
 
-pub use canary::{Canary, End, NOT_STOPPED};
+pub use canary::{Canary, End};
 pub use command::Measure;
 pub use error::CompareError;
 pub use guard::{Condition, Guard, GuardError};

@@ -7,12 +7,12 @@ use napkin_kernel::count::latency::{Part, Probe, Reading};
 use napkin_kernel::device::{self, Device};
 use napkin_kernel::netlink::Netdev;
 use napkin_kernel::probe::Kernel;
+use napkin_linux::apply::NOT_STOPPED;
 use napkin_linux::attach::Plan as ProgramPlan;
 use napkin_linux::support::{self, Scope};
 use napkin_measure::Plan;
 use napkin_os::signals::Signals;
 
-use crate::canary::NOT_STOPPED;
 use crate::command::{Measure, Running, number};
 use crate::error::CompareError;
 use crate::force::{Force, watch_starvation};

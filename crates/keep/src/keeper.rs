@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use napkin_kernel::open_files::OpenFiles;
 use napkin_kernel::sysfs::Sysfs;
-use napkin_linux::apply::{ApplyError, BackendError, HeldDevice, Linux};
+use napkin_linux::apply::{ApplyError, BackendError, HeldDevice, Linux, NOT_STOPPED};
 use napkin_linux::journal::{JournalError, Lock, Store};
 use napkin_os::signals::Signals;
 use thiserror::Error;
@@ -150,7 +150,7 @@ impl Keeper {
     /// Holds the wishes until a signal comes, and puts everything back. SIGHUP reads them again. Gives
     /// whether all is as it was.
     ///
-    /// `signals` were blocked before this was started, SIGHUP among them.
+    /// `signals` are those of [`Signals::block_ends_and_stop`], blocked before this was started; a stop ends nothing.
     ///
     /// # Errors
     /// If nothing can be listened to any more; then everything was put back as well as it goes.
@@ -207,6 +207,9 @@ impl Keeper {
                 if woken.signal {
                     match signals.wait(Duration::ZERO) {
                         Some(came) if came.signal == HANGUP => woken.wishes = true,
+                        Some(came) if came.signal == Signals::STOP => {
+                            tell(&Event::Problem(NOT_STOPPED.into()));
+                        }
                         Some(_) => return Ok(()),
                         None => {}
                     }

@@ -119,34 +119,49 @@ impl ProcessChange {
     /// # Errors
     /// If the process may not be reached, or the kernel refuses.
     pub fn restore(&self) -> Result<Restored, ProcessError> {
-        let process = match Process::reopen(self.pid, self.start_time) {
-            Ok(process) => process,
-            Err(error) if error.is_gone() => return Ok(Restored::Gone),
-            Err(error) => return Err(error),
-        };
-        self.restore_in(&process)
+        self.restore_from(false)
     }
 
-    /// [`ProcessChange::restore`] of a process that is open.
+    /// Puts it back, whatever the same process has there now.
+    ///
+    /// # Errors
+    /// As [`ProcessChange::restore`].
+    pub fn force(&self) -> Result<Restored, ProcessError> {
+        self.restore_from(true)
+    }
+
+    fn restore_from(&self, any: bool) -> Result<Restored, ProcessError> {
+        match Process::reopen(self.pid, self.start_time) {
+            Ok(process) => self.restore_in(&process, any),
+            Err(error) if error.is_gone() => Ok(Restored::Gone),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// [`ProcessChange::restore`] of a process that is open; with `any`, [`ProcessChange::force`].
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn restore_in(&self, process: &Process) -> Result<Restored, ProcessError> {
+    pub(crate) fn restore_in(
+        &self,
+        process: &Process,
+        any: bool,
+    ) -> Result<Restored, ProcessError> {
         let restored = match &self.what {
             What::Epoll { tid, fd, old, new } => match process.take_fd(*tid, *fd) {
                 Ok(None) => Ok(Restored::Gone),
-                Ok(Some(taken)) => restore_epoll(process, &taken, *old, *new),
+                Ok(Some(taken)) => restore_epoll(process, &taken, *old, *new, any),
                 Err(error) => Err(error),
             },
             What::Socket { tid, fd, inode, old, new } => match process.take_fd(*tid, *fd) {
                 Ok(None) => Ok(Restored::Gone),
-                Ok(Some(taken)) => restore_socket(process, &taken, *inode, *old, *new),
+                Ok(Some(taken)) => restore_socket(process, &taken, *inode, *old, *new, any),
                 Err(error) => Err(error),
             },
             What::Affinity { tid, thread_start_time, old, new, .. } => {
                 match process.thread_start_time(*tid) {
                     Ok(Some(started)) if started == *thread_start_time => {
-                        restore_affinity(process, *tid, old, new)
+                        restore_affinity(process, *tid, old, new, any)
                     }
                     Ok(_) => Ok(Restored::Gone),
                     Err(error) => Err(error),
@@ -201,12 +216,13 @@ fn restore_epoll(
     taken: &OwnedFd,
     old: Params,
     new: Params,
+    any: bool,
 ) -> Result<Restored, ProcessError> {
     let refused = |errno: Errno| process.refused("to put back an epoll context", errno);
     match Params::get(taken).map_err(refused)? {
         None => Ok(Restored::Gone),
         Some(now) if now == old => Ok(Restored::Done),
-        Some(now) if now != new => Ok(Restored::Changed { now: now.to_string() }),
+        Some(now) if now != new && !any => Ok(Restored::Changed { now: now.to_string() }),
         Some(_) => match old.set(taken).map_err(refused)? {
             true => Ok(Restored::Done),
             false => Ok(Restored::Gone),
@@ -220,6 +236,7 @@ fn restore_socket(
     inode: u64,
     old: SocketOptions,
     new: SocketOptions,
+    any: bool,
 ) -> Result<Restored, ProcessError> {
     let refused = |errno: Errno| process.refused("to put back a socket", errno);
     // Another socket may have the number by now.
@@ -229,11 +246,19 @@ fn restore_socket(
     let now = SocketOptions::get(taken).map_err(refused)?;
     // Each option is set by a call of its own, so a napkin that was killed may have come to one and
     // not to the next; and somebody else may have set one of them.
-    let back = SocketOptions {
-        busy_poll_usecs: back(now.busy_poll_usecs, old.busy_poll_usecs, new.busy_poll_usecs),
-        prefer_busy_poll: back(now.prefer_busy_poll, old.prefer_busy_poll, new.prefer_busy_poll),
-        // Nobody can read it: it goes with the others.
-        busy_poll_budget: old.busy_poll_budget,
+    let back = if any {
+        old
+    } else {
+        SocketOptions {
+            busy_poll_usecs: back(now.busy_poll_usecs, old.busy_poll_usecs, new.busy_poll_usecs),
+            prefer_busy_poll: back(
+                now.prefer_busy_poll,
+                old.prefer_busy_poll,
+                new.prefer_busy_poll,
+            ),
+            // Nobody can read it: it goes with the others.
+            busy_poll_budget: old.busy_poll_budget,
+        }
     };
     let seen = |options: SocketOptions| SocketOptions { busy_poll_budget: None, ..options };
     let left = seen(back) != seen(old);
@@ -253,13 +278,14 @@ fn restore_affinity(
     tid: i32,
     old: &[usize],
     new: &[usize],
+    any: bool,
 ) -> Result<Restored, ProcessError> {
     // The thread may end at any moment.
     let Ok(now) = napkin_os::sched::affinity(Some(tid)) else { return Ok(Restored::Gone) };
     if now == old {
         return Ok(Restored::Done);
     }
-    if now != new {
+    if now != new && !any {
         // An earlier restore gave it what there is of its CPUs.
         return Ok(match now == still_there(tid, old) {
             true => Restored::Done,
@@ -332,7 +358,7 @@ mod tests {
             // Who may not prefer busy polling cannot come to where it would have to be put back.
             now.set(&socket).ok()?;
             let taken = OwnedFd::from(socket.try_clone().unwrap());
-            let outcome = restore_socket(&own, &taken, inode, old, new).unwrap();
+            let outcome = restore_socket(&own, &taken, inode, old, new, false).unwrap();
             Some((outcome, SocketOptions::get(&socket).unwrap()))
         };
         let changed = |now: SocketOptions| Restored::Changed { now: now.to_string() };
@@ -360,7 +386,7 @@ mod tests {
             napkin_os::sched::pin(None, &usable[..1]).unwrap();
             // Twice is once: what it has then is not somebody else's doing.
             for _ in 0..2 {
-                let outcome = restore_affinity(&own, tid, &old, &usable[..1]).unwrap();
+                let outcome = restore_affinity(&own, tid, &old, &usable[..1], false).unwrap();
                 assert_eq!(outcome, Restored::Done);
                 assert_eq!(napkin_os::sched::usable_cpus(), usable);
             }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use napkin_compare::{Canary, CompareError, End, NOT_STOPPED};
+use napkin_compare::{Canary, CompareError, End};
 use napkin_kernel::device::NoIrqs;
 use napkin_kernel::{Device, shell};
 use napkin_linux::apply::{
-    self as kernel, Applied, ApplyError, Backend, DeviceRestored, Ended, Linux, Neighbours,
-    Options, Plan, Request, Target, Temporary,
+    self as kernel, Applied, ApplyError, Backend, DeviceRestored, Ended, Linux, NOT_STOPPED,
+    Neighbours, Options, Plan, Request, Target, Temporary,
 };
 use napkin_linux::journal::Store;
 use napkin_linux::place::Change;

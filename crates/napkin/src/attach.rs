@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use napkin_kernel::probe::Kernel;
 use napkin_kernel::process::Params;
-use napkin_linux::apply::{Options, Request, Temporary};
+use napkin_linux::apply::{NOT_STOPPED, Options, Request, Temporary};
 use napkin_linux::attach::{
     Attachment, Detail, Ended, Event, Lines, Plan, Restoration, cpus_by_napi, keep, set_on,
 };
@@ -107,7 +107,11 @@ pub(crate) struct How {
 pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
     let how = &args.how;
     // Before anything is changed that is to be put back.
-    let signals = Signals::block_ends().map_err(Failure::of)?;
+    let signals = match args.once {
+        true => Signals::block_ends(),
+        false => Signals::block_ends_and_stop(),
+    };
+    let signals = signals.map_err(Failure::of)?;
     let mut attachment = how.attachment()?;
     attachment.add(args.pid).map_err(Failure::of)?;
     let device = how.device()?;
@@ -144,7 +148,7 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
         )));
     }
     let guard = how.guard(device.as_ref());
-    let ended = keep(&mut attachment, args.limit, &signals, &mut tell);
+    let ended = keep(&mut attachment, args.limit, &signals, &mut tell, &mut || say(NOT_STOPPED));
     let unset = not_set(&attachment);
     let (restoration, events) = attachment.restore();
     events.iter().for_each(&mut tell);

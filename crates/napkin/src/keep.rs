@@ -454,7 +454,7 @@ pub(crate) fn unkeep(args: &Unkeep) -> Result<(), Failure> {
 
 pub(crate) fn keeper_run(args: &KeeperArgs) -> Result<(), Failure> {
     // Before anything is changed, so that no signal ends this in between.
-    let signals = Signals::block_ends().map_err(Failure::of)?;
+    let signals = Signals::block_ends_and_stop().map_err(Failure::of)?;
     let options = Options { directory: Directory::here(), look: args.look.0 };
     let keeper = Keeper::start(options).map_err(Failure::of)?;
     let complete =

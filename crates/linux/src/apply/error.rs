@@ -206,8 +206,9 @@ pub enum ApplyError {
     },
     /// Somebody else changed what napkin had set.
     #[error(
-        "another program has changed what napkin had set, and nothing was changed now: {}; --force \
-         sets it all the same, and `napkin restore` puts back what was before",
+        "another program has changed what napkin had set, and nothing was changed now: {}; `napkin \
+         apply --force` sets it all the same, `napkin restore --force` puts back what was before, and \
+         `napkin restore --forget` leaves it to that program",
         list(foreign)
     )]
     Foreign {

@@ -73,11 +73,13 @@ pub(super) fn held<W: Backend>(
     }
     let mut journal = store.device(before.device.ifindex, &ifname, before.identity)?;
     journal.locate(located(&before, journal.records().iter().map(|record| &record.spot)));
-    let foreign = foreign(&before, &journal);
+    let plan = plan(request.policy, &before, backend.kernel(), request.options)?;
+    // Of what is not touched now the journal knows all the same.
+    let mut foreign = foreign(&before, &journal);
+    foreign.retain(|it| plan.changes.iter().any(|change| change.place == it.place));
     if !foreign.is_empty() && !request.force {
         return Err(ApplyError::Foreign { foreign });
     }
-    let plan = plan(request.policy, &before, backend.kernel(), request.options)?;
     let mut done = Vec::new();
     execute(backend, &mut journal, &before, &plan.changes, &mut done)?;
     Ok((Applied { plan, done, before }, journal, lock))

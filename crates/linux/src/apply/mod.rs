@@ -48,4 +48,4 @@ pub use restore::{RestoreOptions, restore, restore_left};
 pub use restored::{DeviceRestored, Failed, OtherJournal, ProcessRestored, Restoration};
 pub(crate) use suspension::held_by_others;
 pub use suspension::{Suspension, end_suspension, give_back};
-pub use temporary::{Ended, Temporary};
+pub use temporary::{Ended, NOT_STOPPED, Temporary};

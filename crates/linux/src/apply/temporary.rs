@@ -15,6 +15,10 @@ use napkin_os::signals::Signals;
 /// The longest single wait; longer ones are several.
 const STEP: Duration = Duration::from_secs(3_600);
 
+/// What is told, once, of a stop that comes while a policy is in force that nobody else watches and puts back.
+pub const NOT_STOPPED: &str = "a stop (Ctrl-Z) is not followed, for nobody would watch the policy that is in force; \
+                               Ctrl-C puts it back";
+
 /// How a hold came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {

@@ -78,7 +78,7 @@ impl Pins {
             let what = What::Affinity { tid, thread_start_time, old, new, since };
             let (pid, start_time) = (process.pid(), process.start_time());
             let change = ProcessChange { pid, start_time, what };
-            if change.restore_in(process)? == Restored::Done {
+            if change.restore_in(process, false)? == Restored::Done {
                 back.push(change.what);
             }
         }

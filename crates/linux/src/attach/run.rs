@@ -158,13 +158,16 @@ pub fn run<R: Recorder>(
 }
 
 /// Keeps processes that were added under a policy until they end, the time is over, or a signal
-/// asks for the end. Nothing is put back yet then. `signals` are those of [`Signals::block_ends`].
+/// asks for the end. Nothing is put back yet then. `signals` are those of [`Signals::block_ends_and_stop`]: a stop ends
+/// nothing, and `stopped` is called for the first one.
 pub fn keep<R: Recorder>(
     attachment: &mut Attachment<R>,
     limit: Option<Duration>,
     signals: &Signals,
     tell: &mut dyn FnMut(&Event),
+    stopped: &mut dyn FnMut(),
 ) -> Ended {
+    let mut told_stop = false;
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let look = attachment.look();
@@ -177,8 +180,14 @@ pub fn keep<R: Recorder>(
             return Ended::Time;
         }
         let wait = left.map_or(look.wait, |left| left.min(look.wait));
-        if let Some(came) = signals.wait(wait) {
-            return Ended::Signal(came.signal);
+        match signals.wait(wait).map(|came| came.signal) {
+            Some(Signals::STOP) if told_stop => {}
+            Some(Signals::STOP) => {
+                told_stop = true;
+                stopped();
+            }
+            Some(signal) => return Ended::Signal(signal),
+            None => {}
         }
     }
 }

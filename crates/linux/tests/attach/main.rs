@@ -156,6 +156,8 @@ fn what_the_program_set_itself_is_left_and_said() {
     assert_eq!(restoration.changed, 1);
     assert!(events[0].to_string().contains("left so"), "{events:?}");
     assert_eq!(program.ask("answer = params(a)"), "(9, 8, 0)");
+    assert_eq!(change.force().unwrap(), Restored::Done);
+    assert_eq!(program.ask("answer = params(a)"), OFF);
 }
 
 #[test]

@@ -9,17 +9,27 @@ fn attach_holds_until_it_is_interrupted_and_puts_back() {
     let (mut child, mut output) = python();
     let scratch = Scratch::new("attach");
     let pid = child.id().to_string();
-    for (end, arguments) in
-        [(Some(libc::SIGINT), &[][..]), (Some(libc::SIGTERM), &[]), (None, &["--for", "200ms"])]
-    {
+    for (end, arguments) in [
+        (Some(libc::SIGINT), &[][..]),
+        (Some(libc::SIGTERM), &[]),
+        (Some(libc::SIGQUIT), &[]),
+        (None, &["--for", "200ms"]),
+    ] {
         let attach = [&["attach", &pid, "--policy", "suspend20"], arguments].concat();
         let napkin = Running::start(scratch.napkin(&attach));
         if let Some(signal) = end {
             within("set", || (params(&mut child, &mut output) == SET).then_some(()));
             assert_eq!(scratch.journals(), 1);
+            // Stopped, it would leave a policy in force that nobody watches.
+            for _ in 0..2 {
+                napkin.signal(libc::SIGTSTP);
+                within("taken", || (!napkin.waits(libc::SIGTSTP)).then_some(()));
+            }
             napkin.signal(signal);
         }
         let (status, said) = napkin.end();
+        let told_stop = said.matches("a stop (Ctrl-Z) is not followed").count();
+        assert_eq!(told_stop, usize::from(end.is_some()), "{said}");
         assert_eq!(status.code(), Some(0), "{said}");
         assert!(said.contains("busy poll 0 us, budget 64, prefer; set"), "{said}");
         assert!(said.contains("put back: 1"), "{said}");

@@ -72,6 +72,15 @@ impl Running {
     }
 
     /// Waits for the end; what it said comes with it.
+    /// Whether a signal has come that it has not taken yet.
+    fn waits(&self, signal: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("it lives");
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        let pending = u64::from_str_radix(pending.expect("a line").trim(), 16).expect("a mask");
+        pending & (1 << (signal - 1)) != 0
+    }
+
     fn end(mut self) -> (std::process::ExitStatus, String) {
         let mut said = String::new();
         self.0.stderr.take().expect("piped").read_to_string(&mut said).expect("text");

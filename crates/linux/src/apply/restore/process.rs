@@ -80,6 +80,9 @@ fn process(
                 outcome = earlier.restore();
             }
         }
+        if options.force && matches!(outcome, Ok(Restored::Changed { .. })) {
+            outcome = last.force();
+        }
         fault::point();
         match outcome {
             Ok(Restored::Done) => restored.changes.push(last.what.back()),

@@ -28,7 +28,7 @@ impl Attached {
         let mut sockets: Vec<_> = sockets.collect();
         let threads = known(self.changes.values());
         for (place, change) in std::mem::take(&mut self.changes).into_iter().rev() {
-            match change.restore_in(&self.process) {
+            match change.restore_in(&self.process, false) {
                 Ok(Restored::Done) => total.done += 1,
                 Ok(Restored::Gone) => total.gone += 1,
                 Ok(Restored::Changed { now }) => {
