@@ -278,8 +278,9 @@ impl<R: Recorder> Attachment<R> {
     fn ended(&mut self, attached: &Attached, events: &mut Vec<Event>) {
         self.ended_unset += usize::from(attached.failing());
         events.push(attached.event(EventKind::Ended));
-        let pid = attached.process.pid();
-        if let Err(error) = self.recorder.finished(pid, attached.process.start_time()) {
+        let (pid, start_time) = (attached.process.pid(), attached.process.start_time());
+        self.shared.pins.ended((pid, start_time));
+        if let Err(error) = self.recorder.finished(pid, start_time) {
             events.push(attached.event(EventKind::Failed { why: unwritten(&error) }));
         }
     }

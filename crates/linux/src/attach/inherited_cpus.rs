@@ -20,8 +20,8 @@ pub(crate) struct Pins(Vec<Pin>);
 
 #[derive(Debug)]
 struct Pin {
-    /// Whose thread it was.
-    pid: i32,
+    /// Whose thread it was, by its id and its start: the id may be another's later.
+    process: (i32, u64),
     /// When the first thread got them, in ticks since the boot.
     since: u64,
     old: Vec<usize>,
@@ -34,21 +34,32 @@ impl Pins {
         self.0.is_empty()
     }
 
-    /// Takes up what was done to a thread of a process.
-    pub(crate) fn add(&mut self, pid: i32, what: &What) {
+    /// Takes up what was done to a thread of a process, by its id and its start.
+    pub(crate) fn add(&mut self, process: (i32, u64), what: &What) {
         let What::Affinity { old, new, since: Some(since), .. } = what else { return };
-        let same = |pin: &&mut Pin| pin.pid == pid && pin.old == *old && pin.new == *new;
+        let same = |pin: &&mut Pin| pin.process == process && pin.old == *old && pin.new == *new;
         match self.0.iter_mut().find(same) {
             Some(pin) => pin.since = pin.since.min(*since),
-            None => self.0.push(Pin { pid, since: *since, old: old.clone(), new: new.clone() }),
+            None => self.0.push(Pin { process, since: *since, old: old.clone(), new: new.clone() }),
         }
+    }
+
+    /// Forgets what was done to threads of a process that has ended: nobody descends from it any more, as its
+    /// children have another parent.
+    pub(crate) fn ended(&mut self, process: (i32, u64)) {
+        self.0.retain(|pin| pin.process != process);
     }
 
     /// What a thread would have that was started then and has these CPUs now, of the first of these processes, each
     /// followed by its parent; `None` if it does not have them from one that was moved.
-    pub(crate) fn before(&self, lineage: &[i32], started: u64, now: &[usize]) -> Option<&[usize]> {
+    pub(crate) fn before(
+        &self,
+        lineage: &[(i32, u64)],
+        started: u64,
+        now: &[usize],
+    ) -> Option<&[usize]> {
         let handed_on = |pin: &&Pin| pin.since <= started && pin.new == now;
-        let from = self.0.iter().find(|pin| handed_on(pin) && lineage.contains(&pin.pid))?;
+        let from = self.0.iter().find(|pin| handed_on(pin) && lineage.contains(&pin.process))?;
         Some(&from.old)
     }
 
@@ -86,10 +97,13 @@ impl Pins {
     }
 }
 
-/// A process, its parent, and so on.
-pub(crate) fn lineage(process: &Process) -> Vec<i32> {
-    let parent = |pid: &i32| Some(ThreadStat::read(*pid, *pid)?.ppid).filter(|it| *it > 1);
-    std::iter::successors(Some(process.pid()), parent).take(MAX_LINEAGE).collect()
+/// A process, its parent, and so on, by their ids and their starts.
+pub(crate) fn lineage(process: &Process) -> Vec<(i32, u64)> {
+    let stat = |pid: i32| ThreadStat::read(pid, pid).filter(|it| it.tid > 1);
+    std::iter::successors(stat(process.pid()), |it| stat(it.ppid))
+        .map(|it| (it.tid, it.start_ticks))
+        .take(MAX_LINEAGE)
+        .collect()
 }
 
 /// The threads of which something is written down.
@@ -118,18 +132,25 @@ mod tests {
     #[test]
     fn a_thread_has_its_cpus_from_one_that_was_moved_before_it_was_started() {
         let mut pins = Pins::default();
-        pins.add(1, &moved(1, Some(100), &[0, 1], &[2]));
-        pins.add(1, &moved(2, Some(50), &[0, 1], &[2]));
-        pins.add(9, &moved(9, Some(200), &[4], &[3]));
+        pins.add((1, 10), &moved(1, Some(100), &[0, 1], &[2]));
+        pins.add((1, 10), &moved(2, Some(50), &[0, 1], &[2]));
+        pins.add((9, 20), &moved(9, Some(200), &[4], &[3]));
         // An older napkin did not write down when.
-        pins.add(1, &moved(4, None, &[6], &[5]));
-        let own = |started, now| pins.before(&[1], started, now);
+        pins.add((1, 10), &moved(4, None, &[6], &[5]));
+        let own = |started, now| pins.before(&[(1, 10)], started, now);
         assert_eq!(own(50, &[2]), Some(&[0, 1][..]));
         assert_eq!(own(49, &[2]), None, "it was there before");
         assert_eq!(own(250, &[2, 3]), None, "it has others");
         assert_eq!(own(250, &[5]), None);
         assert_eq!(own(250, &[3]), None, "another process's, which has begun nothing here");
-        assert_eq!(pins.before(&[12, 9, 7], 250, &[3]), Some(&[4][..]), "its child's");
+        assert_eq!(
+            pins.before(&[(12, 30), (9, 20), (7, 5)], 250, &[3]),
+            Some(&[4][..]),
+            "its child's"
+        );
+        assert_eq!(pins.before(&[(9, 21)], 250, &[3]), None, "another one of this id");
+        pins.ended((9, 20));
+        assert_eq!(pins.before(&[(12, 30), (9, 20)], 250, &[3]), None);
     }
 
     #[test]
@@ -151,7 +172,7 @@ mod tests {
             let own = Process::open(std::process::id().cast_signed()).expect("it lives");
             let started = own.thread_start_time(own_tid()).expect("it lives").expect("it lives");
             let mut pins = Pins::default();
-            pins.add(own.pid(), &moved(own_tid(), since, &usable, &[last]));
+            pins.add((own.pid(), own.start_time()), &moved(own_tid(), since, &usable, &[last]));
             let known = BTreeSet::from([(own_tid(), started)]);
             let back = pins.restore(&own, &known).expect("they may be moved");
             assert!(back.iter().any(|what| what.place().1 == begun), "{back:?}");

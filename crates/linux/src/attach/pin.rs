@@ -199,7 +199,7 @@ impl Attached {
         self.record(what.clone(), recorder)?;
         match napkin_os::sched::pin(Some(tid), &new) {
             Ok(()) => {
-                pins.add(self.process.pid(), &what);
+                pins.add((self.process.pid(), self.process.start_time()), &what);
                 let cpus = new;
                 events.push(self.event(EventKind::Pinned { tid, napi_id, cpus }));
             }

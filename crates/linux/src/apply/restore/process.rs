@@ -142,7 +142,10 @@ fn inherited_cpus(
     restored: &mut ProcessRestored,
 ) {
     let mut pins = Pins::default();
-    records.iter().flatten().for_each(|change| pins.add(change.pid, &change.what));
+    records
+        .iter()
+        .flatten()
+        .for_each(|change| pins.add((change.pid, change.start_time), &change.what));
     if pins.is_empty() {
         return;
     }
