@@ -73,6 +73,16 @@ impl Programs {
             && wish.unit.as_ref() == Some(&self.unit)
     }
 
+    /// The wish's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whose they are.
+    pub(crate) fn unit(&self) -> &Unit {
+        &self.unit
+    }
+
     /// The control group's directory.
     pub(crate) fn group(&self) -> &Path {
         &self.group

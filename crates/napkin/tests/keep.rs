@@ -385,6 +385,13 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
             lab.ok(&format!("keep suspend20 --dev va --name u --unit /{name}"));
             let keeper = lab.keeper();
             lab.held("u");
+            let second =
+                format!("policy = \"napibusy\"\nunit = \"/{name}\"\n[match]\nname = \"vx\"\n");
+            fs::write(lab.0.0.join("etc/v.toml"), second).expect("written");
+            within("it is told", || {
+                lab.said().contains("are those of the wish u; one wish names a unit").then_some(())
+            });
+            lab.ok("unkeep v");
             // Twice: the group goes with the unit's end, and comes again with its start.
             for _ in 0..2 {
                 group.make();
