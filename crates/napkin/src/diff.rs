@@ -5,7 +5,7 @@ use napkin_linux::journal::Store;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::failure::{Failure, found, print, print_json};
+use crate::failure::{Failure, answered, print, print_json};
 use crate::policies::policy;
 use crate::table;
 use crate::table::changed;
@@ -40,25 +40,17 @@ pub(crate) fn run(args: &Diff) -> Result<(), Failure> {
         Some(policy) => from_policy(args, policy)?,
         None => from_before(args)?,
     };
-    let told = told.map_err(|failure| match failure {
-        Failure::Failed(why) => trouble(why),
-        failure => failure,
-    });
-    found(differs.into(), told)
+    answered(differs.into(), told)
 }
 
 /// Whether something differs, and whether that could be told.
 type Answer = (bool, Result<(), Failure>);
 
-/// Whatever keeps the answer from being had: 1 would say that something differs.
-fn trouble(error: impl std::fmt::Display) -> Failure {
-    Failure::Usage(error.to_string())
-}
-
 fn from_policy(args: &Diff, policy: &Policy) -> Result<Answer, Failure> {
-    let mut backend = Linux::open().map_err(trouble)?;
-    let at = backend.look(Target::Name(&args.dev)).map_err(trouble)?;
-    let plan = plan(policy, &at, backend.kernel(), &Options::default()).map_err(trouble)?;
+    let mut backend = Linux::open().map_err(Failure::unanswered)?;
+    let at = backend.look(Target::Name(&args.dev)).map_err(Failure::unanswered)?;
+    let plan =
+        plan(policy, &at, backend.kernel(), &Options::default()).map_err(Failure::unanswered)?;
     let differs = !plan.changes.is_empty();
     let told = if args.json {
         print_json(&json!(plan))
@@ -71,13 +63,13 @@ fn from_policy(args: &Diff, policy: &Policy) -> Result<Answer, Failure> {
 }
 
 fn from_before(args: &Diff) -> Result<Answer, Failure> {
-    let store = Store::open().map_err(trouble)?;
-    let mut backend = Linux::open().map_err(trouble)?;
-    let different = difference(&mut backend, &store, &args.dev).map_err(trouble)?;
+    let store = Store::open().map_err(Failure::unanswered)?;
+    let mut backend = Linux::open().map_err(Failure::unanswered)?;
+    let different = difference(&mut backend, &store, &args.dev).map_err(Failure::unanswered)?;
     // Who names a journal asks about that one.
     let named = std::env::var_os("NAPKIN_STATE").is_some_and(|it| !it.is_empty());
     if let (true, false, Some(root_s)) = (different.is_empty(), named, store.not_root_s()) {
-        return Err(trouble(format!(
+        return Err(Failure::unanswered(format!(
             "{}: nothing differs by the journal in {}, and root's, in {}, was not read: run as root",
             args.dev,
             store.directory().display(),

@@ -8,7 +8,7 @@ use napkin_measure::report::text::fill;
 use napkin_policy::Policy;
 use serde_json::json;
 
-use crate::failure::{Failure, found, print, print_json};
+use crate::failure::{Failure, answered, print, print_json};
 use crate::policies::policy;
 use crate::{table, units};
 
@@ -26,7 +26,8 @@ Without --dev: the devices by which the program's sockets receive. Nothing is
 changed. Root sees most. Where another napkin has the device or the program
 for itself, what is to be done first stands behind the command.
 
-Exit code: 0 without a fault, 1 with one, 2 for a command that makes no sense.
+Exit code: 0 without a fault, 1 with one, 2 if it cannot be told: the device or
+the program is not there, say, or may not be looked at.
 
 Examples:
   napkin doctor                                  every device, and who uses it
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
         window: args.window,
         wishes: Survey::for_doctor(&Directory::here()),
     };
-    let facts = gather(&request).map_err(Failure::of)?;
+    let facts = gather(&request).map_err(Failure::unanswered)?;
     let reports: Vec<Report> = facts.iter().map(examine).collect();
     let faults: usize = reports.iter().map(|report| report.count(Status::Fault)).sum();
     let told = if args.json {
@@ -84,7 +85,7 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
         let text: Vec<String> = reports.iter().map(|report| readable(report, args.all)).collect();
         print(&text.join("\n"))
     };
-    found((faults > 0).into(), told)
+    answered((faults > 0).into(), told)
 }
 
 fn list(json: bool) -> Result<(), Failure> {

@@ -26,6 +26,11 @@ impl Failure {
         Failure::Failed(error.to_string())
     }
 
+    /// What keeps an answer from being had, where 1 would be an answer.
+    pub(crate) fn unanswered(error: impl Display) -> Failure {
+        Failure::Usage(error.to_string())
+    }
+
     /// A signal ended it before it was done, of which everything has been said: the exit code is a shell's.
     pub(crate) fn by_signal(signal: i32) -> Failure {
         Failure::Exit(u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
@@ -65,6 +70,15 @@ pub(crate) fn found(code: u8, told: Result<(), Failure>) -> Result<(), Failure> 
         (Ok(()) | Err(Failure::Closed), 1..) => Err(Failure::Exit(code)),
         (told, _) => told,
     }
+}
+
+/// The same, where the exit code 1 is an answer: one that cannot be told ends with another.
+pub(crate) fn answered(code: u8, told: Result<(), Failure>) -> Result<(), Failure> {
+    let told = told.map_err(|failure| match failure {
+        Failure::Failed(why) => Failure::unanswered(why),
+        failure => failure,
+    });
+    found(code, told)
 }
 
 /// Prints to standard output.
@@ -113,6 +127,7 @@ mod tests {
         let full = || Err(Failure::Failed("no space".into()));
         for code in [0, 2] {
             assert!(matches!(found(code, full()), Err(Failure::Failed(_))), "{code}");
+            assert!(matches!(answered(code, full()), Err(Failure::Usage(_))), "{code}");
         }
     }
 }

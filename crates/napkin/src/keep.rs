@@ -61,9 +61,9 @@ another wish could not be held any more: nothing is written then. With --yes it
 is written; what is refused of it is said, with exit code 1.
 
 Exit code of --check: 0 if all can be held here, 1 if something cannot, 2 if a
-file is wrong.
+file is wrong or it cannot be told.
 Exit code of --list: 0 if each is in force, 1 if one is not, 2 if a file is
-wrong.
+wrong or it cannot be told.
 
 Examples:
   sudo napkin keep suspend20 --dev eth0 --cpus 2-5
@@ -369,16 +369,17 @@ fn keeper() -> Option<Holder> {
 
 fn check(files: &[PathBuf], as_json: bool) -> Result<(), Failure> {
     let found = if files.is_empty() {
-        Directory::here().read().map_err(|error| Failure::Usage(error.to_string()))?
+        Directory::here().read().map_err(Failure::unanswered)?
     } else {
         Directory::read_files(files)
     };
-    report(&Survey::look(found).map_err(Failure::of)?, as_json, |standing| standing.can_be_held())
+    let survey = Survey::look(found).map_err(Failure::unanswered)?;
+    report(&survey, as_json, |standing| standing.can_be_held())
 }
 
 fn list(as_json: bool) -> Result<(), Failure> {
-    let found = Directory::here().read().map_err(|error| Failure::Usage(error.to_string()))?;
-    let survey = Survey::look(found).map_err(Failure::of)?;
+    let found = Directory::here().read().map_err(Failure::unanswered)?;
+    let survey = Survey::look(found).map_err(Failure::unanswered)?;
     let reported = report(&survey, as_json, |standing| standing.state() == State::Held);
     if !as_json {
         say(&match keeper() {
@@ -439,7 +440,7 @@ fn report(survey: &Survey, as_json: bool, fine: impl Fn(&Standing) -> bool) -> R
         false => 2,
         true => u8::from(!survey.standings.iter().all(fine)),
     };
-    failure::found(code, told)
+    failure::answered(code, told)
 }
 
 pub(crate) fn unkeep(args: &Unkeep) -> Result<(), Failure> {

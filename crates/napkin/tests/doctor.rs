@@ -33,18 +33,18 @@ fn the_checks_are_listed() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
-    for (args, said, code) in [
-        (&["--dev", "no-such-device"][..], "no-such-device", 1),
-        (&["2147483647"][..], "there is no process 2147483647", 1),
-        (&["--policy", "suspnd20"][..], "did you mean 'suspend20'?", 2),
-        (&["--for", "2m"][..], "at most 60s", 2),
-        (&["0"][..], "0 is not in", 2),
+fn what_keeps_it_from_an_answer_is_said_and_is_no_fault() {
+    for (args, said) in [
+        (&["--dev", "no-such-device"][..], "no-such-device"),
+        (&["2147483647"][..], "there is no process 2147483647"),
+        (&["--policy", "suspnd20"][..], "did you mean 'suspend20'?"),
+        (&["--for", "2m"][..], "at most 60s"),
+        (&["0"][..], "0 is not in"),
     ] {
         let told = doctor(args);
         let error = text(&told.stderr);
         assert!(error.contains(said), "{args:?}: {error}");
-        assert_eq!(told.status.code(), Some(code), "{args:?}: {error}");
+        assert_eq!(told.status.code(), Some(2), "{args:?}: {error}");
     }
 }
 
