@@ -71,7 +71,7 @@ impl Attempt {
         format!("{left}{all} runs; after the first of each experiment: how long they take")
     }
 
-    /// It came to its end: nothing is left of it.
+    /// What was measured is shown and written: nothing is left of it.
     pub(crate) fn end(self) {
         self.partial.end();
     }
@@ -91,11 +91,12 @@ impl Attempt {
         format!("{} of {} measurements done", self.partial.done(), self.all)
     }
 
-    /// Something else ended it: says how it goes on if that is mended.
-    pub(crate) fn failed(&self) {
+    /// Something else ended it, or what it has measured could not be written: says how it goes on if that is mended.
+    pub(crate) fn failed(&self, failure: Failure) -> Failure {
         if let Ok(Some(_)) = self.partial.kept() {
             say(&format!("{}{}", self.far(), self.how()));
         }
+        failure
     }
 
     fn how(&self) -> String {

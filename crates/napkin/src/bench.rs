@@ -44,8 +44,9 @@ bytes.
 
 First it says how many measurements there are and how long they take. Ctrl-C
 (or SIGTERM) prints what was measured, with exit code 130 (143), and says how
-to go on with the file that was left; a second one ends at once. Without an
-interruption no file is left.
+to go on with the file that was left; a second one ends at once. So it does
+where the table, the figures or the page cannot be written; else no file is
+left.
 
 A latency is from the time at which a request was meant to be sent. A
 percentile that fewer than ten answers lie beyond is a dash; one that requests
@@ -326,7 +327,7 @@ fn all(
         };
         match outputs.announce(&heading, name) {
             Err(Failure::Closed) => told = Err(Failure::Closed),
-            announced => announced?,
+            announced => announced.map_err(|failure| attempt.failed(failure))?,
         }
         let mut show = |report: &Report| {
             outputs.show(&heading, &workload.columns(), report, json.as_deref(), whole)
@@ -334,7 +335,7 @@ fn all(
         match resumable(workload, options, &attempt.interrupt, &mut attempt.partial) {
             Ok(report) => match show(&report) {
                 Err(Failure::Closed) => told = Err(Failure::Closed),
-                shown => shown?,
+                shown => shown.map_err(|failure| attempt.failed(failure))?,
             },
             Err(Stopped { error, report }) => {
                 // What was measured is not lost by what came after it.
@@ -344,15 +345,12 @@ fn all(
                 return Err(match error {
                     BenchError::Interrupted(interrupted) => attempt.interrupted(interrupted),
                     BenchError::Usage(text) => Failure::Usage(text),
-                    error => {
-                        attempt.failed();
-                        Failure::of(error)
-                    }
+                    error => attempt.failed(Failure::of(error)),
                 });
             }
         }
     }
-    attempt.end();
+    outputs.has_all_of(attempt);
     told
 }
 

@@ -36,6 +36,12 @@ impl Failure {
         Failure::Exit(u8::try_from(signal).map_or(1, |signal| signal.saturating_add(128)))
     }
 
+    /// Whether that is a failure, and not only a reader that has gone: who has had enough has asked for the files
+    /// all the same.
+    pub(crate) fn is_of(told: &Result<(), Failure>) -> bool {
+        !matches!(told, Ok(()) | Err(Failure::Closed))
+    }
+
     /// Says it by a rule of the caller's own; what is left is the exit code.
     pub(crate) fn told(self, tell: impl FnOnce(&str)) -> Failure {
         let (text, code) = match self {

@@ -135,8 +135,7 @@ pub(crate) fn bench(
     let host = &plan.profile;
     let heading = format!("{name}, modelled on {}: {}", host.name(), host.about());
     let announced = outputs.announce(&heading, name);
-    // A reader that has had enough has asked for the files all the same.
-    if !matches!(announced, Ok(()) | Err(Failure::Closed)) {
+    if Failure::is_of(&announced) {
         return announced;
     }
     let mut show = |report: &Report| outputs.show(&heading, &plan.columns(), report, json, true);
@@ -152,7 +151,10 @@ pub(crate) fn bench(
         }
     };
     let told = show(&report);
-    attempt.end();
+    if Failure::is_of(&told) {
+        return told.map_err(|failure| attempt.failed(failure));
+    }
+    outputs.has_all_of(attempt);
     traced?;
     let ran = report.rows.iter().map(|row| row.repetitions.len() as u64).sum::<u64>();
     let failed = runs.saturating_sub(ran);

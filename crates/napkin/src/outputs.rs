@@ -7,6 +7,7 @@ use std::path::Path;
 use napkin_measure::conclusion;
 use napkin_measure::report::{Column, Page, Provenance, Report, file, table, text};
 
+use crate::attempt::Attempt;
 use crate::failure::{Failure, print, say};
 
 /// Fails before anything runs if what is to be written could not be written afterwards.
@@ -41,6 +42,8 @@ pub(crate) struct Outputs<'a> {
     stream: bool,
     /// Characters of a line of words.
     width: usize,
+    /// What was measured last: it is shown, but the page is not written yet.
+    last: Option<Attempt>,
 }
 
 /// What a workload shows, by its name.
@@ -56,7 +59,14 @@ impl<'a> Outputs<'a> {
             true => text::line_width(std::io::stderr()),
             false => text::line_width(std::io::stdout()),
         };
-        Outputs { path: page, page: Page::default(), reports: Vec::new(), stream, width }
+        Outputs {
+            path: page,
+            page: Page::default(),
+            reports: Vec::new(),
+            stream,
+            width,
+            last: None,
+        }
     }
 
     /// The same of these files and the page.
@@ -132,14 +142,30 @@ impl<'a> Outputs<'a> {
         self.tell(&out)
     }
 
+    /// All of that is measured and shown, and its figures are written. Until the page is, too, it is kept.
+    pub(crate) fn has_all_of(&mut self, attempt: Attempt) {
+        let over = match self.path {
+            Some(_) => self.last.replace(attempt),
+            None => Some(attempt),
+        };
+        over.into_iter().for_each(Attempt::end);
+    }
+
     /// Writes the page, of all that was shown, if one was asked for.
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        match self.path {
+        let written = match self.path {
             Some(path) if !self.page.is_empty() => {
                 let page = self.page.render(&Provenance::now(crate::COMMIT));
                 file::write(path, &page).map_err(Failure::of)
             }
             _ => Ok(()),
+        };
+        match (written, self.last) {
+            (Err(failure), Some(attempt)) => Err(attempt.failed(failure)),
+            (written, last) => {
+                last.into_iter().for_each(Attempt::end);
+                written
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use napkin_reproduce::all::{ALL, Known, find};
 use napkin_reproduce::{Document, Options, page, text};
 
 use crate::attempt::{self, Attempt};
-use crate::failure::{Failure, print, say};
+use crate::failure::{Failure, print, say, told_first};
 use crate::outputs::check;
 use crate::units;
 
@@ -170,8 +170,8 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     for known in chosen {
         let Attempt { interrupt, partial, .. } = &mut attempt;
         let reproduction = (known.make)().resumable(&options, progress, interrupt, partial);
-        let reproduction = reproduction.map_err(Failure::of)?;
-        let over = interrupt.check().is_err();
+        let reproduction = reproduction.map_err(|error| attempt.failed(Failure::of(error)))?;
+        let over = attempt.interrupt.check().is_err();
         if over && reproduction.runs.iter().all(|run| run.outcome.is_none()) {
             break;
         }
@@ -186,18 +186,34 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
             break;
         }
     }
-    let document = Document::new(experiments);
-    if let Some(path) = &args.json {
-        let text = document.to_json().map_err(Failure::of)?;
-        file::write(path, &text).map_err(Failure::of)?;
-    }
-    if let Some(path) = &args.report {
-        let page = page::render(&document, &Provenance::now(crate::COMMIT));
-        file::write(path, &page).map_err(Failure::of)?;
-    }
+    let written = write(args, &Document::new(experiments));
     if let Some(interrupted) = attempt.unfinished() {
+        told_first(written);
         return Err(attempt.interrupted(interrupted));
+    }
+    let told = written.and(told);
+    if Failure::is_of(&told) {
+        return told.map_err(|failure| attempt.failed(failure));
     }
     attempt.end();
     told
+}
+
+/// Writes the figures and the page, if they were asked for: one that cannot be written costs not the other.
+fn write(args: &Reproduce, document: &Document) -> Result<(), Failure> {
+    let figures = args.json.as_ref().map_or(Ok(()), |path| {
+        let text = document.to_json().map_err(Failure::of)?;
+        file::write(path, &text).map_err(Failure::of)
+    });
+    let page = args.report.as_ref().map_or(Ok(()), |path| {
+        let page = page::render(document, &Provenance::now(crate::COMMIT));
+        file::write(path, &page).map_err(Failure::of)
+    });
+    match (figures, page) {
+        (Err(figures), page) => {
+            told_first(page);
+            Err(figures)
+        }
+        (Ok(()), page) => page,
+    }
 }

@@ -73,7 +73,8 @@ fn interrupted(place: &Place, args: &[&str], signal: Signal, after: usize) -> Ou
 fn again(output: &Output) -> Vec<String> {
     let said = text(&output.stderr);
     let (_, command) = said.split_once("go on with: napkin ").unwrap_or_else(|| panic!("{said}"));
-    command.trim().split(' ').map(str::to_owned).collect()
+    let line = command.lines().next().unwrap_or_default();
+    line.split(' ').map(str::to_owned).collect()
 }
 
 fn json(place: &Place) -> serde_json::Value {
@@ -176,6 +177,33 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     assert!(said.contains("goes on in engine: the worlds before it are done\n"), "{said}");
     assert!(told.contains("tcp-rr in engine\n") && !told.contains("tcp-rr, modelled on"), "{told}");
     assert_eq!(left(&place), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn what_was_measured_is_still_there_if_it_could_not_be_written_in_the_end() {
+    let modelled = "bench udp-sink --world machine --load 1000 --window 50ms --repetitions 2";
+    let live = "bench flood-ping --policy base --window 50ms --repetitions 1";
+    let published = "reproduce 2007 --quick";
+    for command in [modelled, live, published] {
+        for option in ["--json", "--report"] {
+            let place = Place::new("resume-full");
+            let args = format!("{command} {option} /dev/full");
+            let full = run(&place, &args.split(' ').collect::<Vec<_>>());
+            let said = text(&full.stderr);
+            assert_eq!(full.status.code(), Some(1), "{args}: {said}");
+            assert!(said.contains("/dev/full: No space left"), "{args}: {said}");
+            assert_eq!(left(&place).len(), 1, "{args}: {said}");
+
+            // The disk has room again.
+            let again = again(&full);
+            let given = |it: &str| if it == "/dev/full" { "a".to_owned() } else { it.to_owned() };
+            let again: Vec<String> = again.iter().map(|it| given(it)).collect();
+            let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(resumed.status.success(), "{args}: {}", text(&resumed.stderr));
+            assert!(place.0.join("a").exists(), "{args}");
+            assert_eq!(left(&place), [] as [PathBuf; 0], "{args}");
+        }
+    }
 }
 
 /// Starts a bench whose first measurement takes long, and waits until it has begun.
