@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use napkin_measure::report::{Progress, Provenance, file};
 use napkin_policy::text::quoted;
 use napkin_reproduce::all::{ALL, Known, find};
-use napkin_reproduce::{Document, Options, page, text};
+use napkin_reproduce::{Document, Options, ReproduceError, page, text};
 
 use crate::attempt::{self, Attempt};
 use crate::failure::{Failure, print, say, told_first};
@@ -120,6 +120,13 @@ fn named(names: &[String]) -> Result<Vec<&'static Known>, Failure> {
     Ok(chosen)
 }
 
+fn failure(error: ReproduceError) -> Failure {
+    match error.is_usage() {
+        true => Failure::Usage(error.to_string()),
+        false => Failure::of(error),
+    }
+}
+
 pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     let chosen = named(&args.experiments)?;
     if args.table.is_some() && !chosen.iter().any(|known| known.name == KERNEL) {
@@ -154,10 +161,10 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     };
     let mut runs = 0;
     for known in &chosen {
-        runs += (known.make)().size(&options).map_err(Failure::of)?;
+        runs += (known.make)().size(&options).map_err(failure)?;
     }
     let names: Vec<&str> = chosen.iter().map(|known| known.name).collect();
-    let plan = options.identity(&names).map_err(Failure::of)?;
+    let plan = options.identity(&names).map_err(failure)?;
     let interrupt = attempt::watch()?;
     let mut attempt = Attempt::new(interrupt, args.resume.as_deref(), "reproduce", plan, runs)?;
     if !args.quiet {
@@ -170,7 +177,7 @@ pub(crate) fn run(args: &Reproduce) -> Result<(), Failure> {
     for known in chosen {
         let Attempt { interrupt, partial, .. } = &mut attempt;
         let reproduction = (known.make)().resumable(&options, progress, interrupt, partial);
-        let reproduction = reproduction.map_err(|error| attempt.failed(Failure::of(error)))?;
+        let reproduction = reproduction.map_err(|error| attempt.failed(failure(error)))?;
         let over = attempt.interrupt.check().is_err();
         if over && reproduction.runs.iter().all(|run| run.outcome.is_none()) {
             break;

@@ -57,6 +57,13 @@ pub enum ReproduceError {
     Setup(String),
 }
 
+impl ReproduceError {
+    /// Whether it is the fault of what was asked for, and not of a file that cannot be read.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, ReproduceError::File { .. })
+    }
+}
+
 /// A step of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task<T> {

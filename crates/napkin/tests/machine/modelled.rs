@@ -410,6 +410,12 @@ fn an_experiment_is_reproduced_with_its_files() {
     assert!(table.contains("for the experiment 'kernel'"), "{table}");
     let length = refused(&["reproduce", "kernel", "--virtual", "1s"]);
     assert!(length.contains("a length of their own"), "{length}");
+    let profile = refused(&["reproduce", "2024", "--profile", "epic-7662"]);
+    assert!(profile.contains("no profile is called 'epic-7662'"), "{profile}");
+    let file = place.0.join("t.csv");
+    std::fs::write(&file, "a,b\n").expect("a file");
+    let table = refused(&["reproduce", "kernel", "--table", &path(&file)]);
+    assert!(table.contains("t.csv"), "{table}");
 }
 
 #[test]
