@@ -53,6 +53,11 @@ pub trait Scenario: fmt::Debug + Sync {
     /// A load that is none, is zero, or does not fit through the profile's link.
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError>;
 
+    /// A load as a number along an axis, in the unit of its own; `None` of a word.
+    fn load_number(&self, text: &str) -> Option<f64> {
+        whole_rate(text).map(|rate| rate as f64)
+    }
+
     /// Runs it under a load that [`Scenario::load`] has let through.
     ///
     /// # Errors

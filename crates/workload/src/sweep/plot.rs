@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::identity::{LEADING, SHARD};
 use super::sheet::{self, SheetError};
 use super::table::Table;
-use crate::rate::whole_rate;
+use crate::machine::scenario::Scenario;
 use napkin_measure::interleave::median;
 use napkin_measure::report::Provenance;
 use napkin_measure::report::page::{self, escape};
@@ -140,6 +140,8 @@ struct Columns {
     rows: Vec<StringRecord>,
     /// Columns that name a point's own values.
     naming: std::ops::Range<usize>,
+    /// What was run, which alone knows how its loads are numbers.
+    scenario: Option<&'static dyn Scenario>,
 }
 
 impl Columns {
@@ -158,7 +160,10 @@ impl Columns {
         let begin = LEADING.len() + usize::from(header.iter().any(|name| name == SHARD));
         // The figures begin with what was offered.
         let end = header.iter().position(|name| name == "offered_per_s").unwrap_or(header.len());
-        Ok(Columns { path, header, rows, naming: begin..end.max(begin) })
+        let workload = header.iter().position(|name| name == "workload");
+        let workload = workload.and_then(|at| crate::find(&rows[0][at]));
+        let scenario = workload.and_then(|it| it.machine());
+        Ok(Columns { path, header, rows, naming: begin..end.max(begin), scenario })
     }
 
     fn column(
@@ -284,7 +289,7 @@ impl Columns {
             let spots = lines.iter_mut().flat_map(|line| &mut line.spots);
             spots.filter(|spot| spot.untold > 0).for_each(|spot| spot.values.clear());
         }
-        let key = |spot: &Spot| quantity(&self.header[x], &spot.x).map_or(f64::INFINITY, |it| it.0);
+        let key = |spot: &Spot| self.quantity(x, spot).map_or(f64::INFINITY, |it| it.0);
         for line in &mut lines {
             // What is no number stays behind the numbers, in its order.
             line.spots.sort_by(|one, other| key(one).total_cmp(&key(other)));
@@ -306,21 +311,31 @@ impl Columns {
         }
     }
 
+    /// A spot's place along the axis, as a number with its unit; `None` for a word.
+    fn quantity(&self, x: usize, spot: &Spot) -> Option<(f64, &'static str)> {
+        let parameter = &self.header[x];
+        let load = self.scenario.filter(|_| parameter == "load");
+        match load.and_then(|scenario| scenario.load_number(&spot.x)) {
+            Some(load) => Some((load, "")),
+            None => quantity(parameter, &spot.x),
+        }
+    }
+
     fn draw(&self, x: usize, y: usize, lines: &[Line]) -> Figure {
         let parameter = &self.header[x];
         let spots = || lines.iter().flat_map(|line| &line.spots);
         let numbers: Vec<f64> =
-            spots().filter_map(|spot| Some(quantity(parameter, &spot.x)?.0)).collect();
-        let named = spots().filter(|spot| quantity(parameter, &spot.x).is_none());
+            spots().filter_map(|spot| Some(self.quantity(x, spot)?.0)).collect();
+        let named = spots().filter(|spot| self.quantity(x, spot).is_none());
         let named: Vec<String> =
             names(named.map(|spot| spot.x.as_str())).into_iter().map(str::to_owned).collect();
         // A time of 0 has none.
-        let mut units = spots().filter_map(|spot| Some(quantity(parameter, &spot.x)?.1));
+        let mut units = spots().filter_map(|spot| Some(self.quantity(x, spot)?.1));
         let unit = units.find(|unit| !unit.is_empty()).unwrap_or("");
         let comma = if unit.is_empty() { "" } else { ", " };
         let series = lines.iter().enumerate().map(|(style, line)| {
             let point = |spot: &Spot| Point {
-                x: match quantity(parameter, &spot.x) {
+                x: match self.quantity(x, spot) {
                     Some((number, _)) => At::Number(number),
                     None => At::Name(named.iter().position(|name| *name == spot.x).unwrap_or(0)),
                 },
@@ -440,11 +455,6 @@ fn wide(values: &[f64]) -> bool {
 
 /// A value of a parameter as a number with its unit (times in us); `None` for a word.
 fn quantity(parameter: &str, text: &str) -> Option<(f64, &'static str)> {
-    if parameter == "load"
-        && let Some(rate) = whole_rate(text)
-    {
-        return Some((rate as f64, ""));
-    }
     let key = crate::schema().key(parameter);
     // Of what is no constant, only times have a unit.
     let units = key.map_or(Takes::Time { min: 0.0 }, |key| key.takes).units();

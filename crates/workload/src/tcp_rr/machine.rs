@@ -48,6 +48,10 @@ impl Scenario for TcpRr {
         size(text, SIZE).map(|bytes| field("bytes", bytes))
     }
 
+    fn load_number(&self, text: &str) -> Option<f64> {
+        size(text, SIZE).ok().map(f64::from)
+    }
+
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String> {
         let bytes = size(load, SIZE).map_err(|error| error.to_string())?;
         scenario::run(run, Setup::published(bytes))

@@ -148,8 +148,31 @@ fn a_percentile_that_one_repetition_does_not_tell_is_a_gap_that_says_how_many_do
 }
 
 #[test]
+fn a_load_is_the_number_that_its_workload_takes_it_for() {
+    let folder = swept("plot-loads", &["load=5000,20000"]);
+    let at = |workload: &str, load: &str| {
+        let mut table = Table::read(&folder.file()).unwrap();
+        let [its_workload, its_load] = ["workload", "load"].map(|it| table.column(it).unwrap());
+        let fields = table.rows[0].iter().enumerate().map(|(at, field)| match at {
+            at if at == its_workload => workload,
+            at if at == its_load => load,
+            _ => field,
+        });
+        table.rows[0] = fields.collect();
+        let columns = Columns::of(table).unwrap();
+        let spot = Spot { x: load.to_owned(), ..Spot::default() };
+        columns.quantity(its_load, &spot)
+    };
+    assert_eq!(at("memcached", "200k"), Some((200e3, "")));
+    assert_eq!(at("memcached", "max"), None);
+    for load in ["5K", "5KB", "5120"] {
+        assert_eq!(at("tcp-rr", load), Some((5120.0, "")), "{load}");
+    }
+    assert_eq!(at("tcp-rr", "1M"), Some((1_048_576.0, "")));
+}
+
+#[test]
 fn values_of_a_parameter_are_numbers_where_they_can_be() {
-    assert_eq!(quantity("load", "200k"), Some((200e3, "")));
     assert_eq!(quantity("load", "max"), None);
     assert_eq!(quantity("load", "12.5"), Some((12.5, "")));
     assert_eq!(quantity("gro-flush-timeout", "20us"), Some((20.0, "us")));
