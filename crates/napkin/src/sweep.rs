@@ -33,8 +33,9 @@ appended to the file as they finish; at the end the file is sorted, and the
 same sweep gives the same bytes on any number of CPUs. A sweep that was ended
 goes on with --resume, also with more values than before; Ctrl-C says how far
 it came and how it goes on. The columns: which sweep, which point of how many,
-the program and its other settings, what was varied, the figures of the JSON
-report, and why a point has none.
+the program and its other settings, what was varied, the JSON report's figures
+(neither its lists and histograms nor its bounds; grows is 0 or 1), and why a
+point has none.
 
 On several machines: --shard 3/64 runs the points whose own settings hash to
 the third of 64 parts, so that a value more moves no point; napkin sweep merge

@@ -25,6 +25,9 @@ const CPU: [&str; 4] = ["work", "poll", "waiting", "asleep"];
 
 const DROPS: [&str; 2] = ["ring_full", "socket_full"];
 
+/// Whether a queue grows, which is why there are no percentiles then, and what follows from the counts.
+const DERIVED: [&str; 3] = ["grows", "interrupts_per_packet", "context_switches_per_packet"];
+
 /// Which further figures of a report are lists, and no columns.
 const LISTS: [&str; 3] = ["per_queue", "per_worker", "serving_cpus"];
 
@@ -42,6 +45,7 @@ pub(super) fn header(figures: &Figures) -> Vec<String> {
         (value.is_number() || value.is_null()) && !LISTS.contains(&name.as_str())
     });
     header.extend(extra.map(|(name, _)| name.clone()));
+    header.extend(of("", &DERIVED, ""));
     header
 }
 
@@ -64,8 +68,25 @@ pub(super) fn line(columns: &[String], result: Result<Figures, String>) -> Vec<S
         };
         match value {
             Value::Number(figure) => number(figure),
+            Value::Bool(so) => u8::from(*so).to_string(),
+            // Said only where it is so.
+            Value::Null if column == "grows" && json.is_object() => "0".to_owned(),
             _ => String::new(),
         }
     };
     columns.iter().map(field).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_a_queue_grows_is_told_apart_from_too_few_answers_and_from_no_figures() {
+        let fields = |result| line(&["grows", "error"].map(str::to_owned), result);
+        let growing = Figures { grows: true, ..Figures::default() };
+        assert_eq!(fields(Ok(growing)), ["1", ""]);
+        assert_eq!(fields(Ok(Figures::default())), ["0", ""]);
+        assert_eq!(fields(Err("why".into())), ["", "why"]);
+    }
 }

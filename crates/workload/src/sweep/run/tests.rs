@@ -64,12 +64,19 @@ fn every_point_of_the_product_is_a_line_in_its_order() {
         assert_eq!(of(row, "point"), row.to_string());
         // Fifty answers and more tell a median, and no p99.
         assert_eq!(of(row, "latency_p99_ns"), "");
-        for name in
-            ["latency_p50_ns", "due", "unanswered", "cpu_work", "polls", "softirq_us_per_request"]
-        {
+        let interrupts = "interrupts_per_packet";
+        for name in [
+            "latency_p50_ns",
+            "due",
+            "unanswered",
+            "cpu_work",
+            "softirq_us_per_request",
+            interrupts,
+        ] {
             assert!(of(row, name).parse::<f64>().is_ok(), "{name} of {row}");
         }
         assert_eq!(of(row, "error"), "");
+        assert_eq!(of(row, "grows"), "0");
     }
     // Dearer polls cost more: the constant reaches the machine.
     let cpu = |row| of(row, "cpu_work").parse::<f64>().unwrap();
