@@ -96,7 +96,7 @@ pub(crate) struct Top {
     /// With --batch: one JSON object a line.
     #[arg(long, requires = "batch")]
     json: bool,
-    /// End after so many intervals.
+    /// End after so many intervals; the short one that a live view begins with is none of them.
     #[arg(
         short = 'n',
         long = "intervals",

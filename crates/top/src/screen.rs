@@ -25,7 +25,8 @@ use napkin_watch::{Meter, Rates, Sample, Source, SourceError};
 /// The shortest interval: below, watching costs more than what is watched.
 pub const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The first window is at most this long, so that there is soon something to see.
+/// The first window is at most this long, so that there is soon something to see. A shorter one than was asked for
+/// is none of those that are counted.
 const FIRST: Duration = Duration::from_millis(300);
 
 /// How long an escape waits for the rest of a key.
@@ -57,7 +58,7 @@ pub enum ScreenError {
 pub struct Options {
     /// From one sample to the next; no shorter than [`SHORTEST`].
     pub interval: Duration,
-    /// End after so many windows.
+    /// End after so many windows of that length.
     pub count: Option<u64>,
 }
 
@@ -95,6 +96,7 @@ pub fn run(
         title: String::new(),
         error: None,
         resuming: false,
+        short: options.interval > FIRST,
         due: None,
     };
     live.first(first);
@@ -146,6 +148,8 @@ struct Live {
     error: Option<String>,
     /// A pause has just ended: the next sample only begins a window.
     resuming: bool,
+    /// The window is the first, and shorter than those that are counted.
+    short: bool,
     /// When the next sample is to be asked for; `None` while one is awaited.
     due: Option<Instant>,
 }
@@ -237,6 +241,7 @@ impl Live {
         let Some((title, sample)) = self.sampler.found()? else { return Ok(false) };
         self.title = title;
         self.due = Some(Instant::now() + self.interval);
+        let short = std::mem::take(&mut self.short);
         match sample {
             Err(error) => self.error = Some(escaped(&error.to_string())),
             // Whoever pauses wants to go on reading what is there.
@@ -249,7 +254,7 @@ impl Live {
             Ok(sample) => {
                 self.error = None;
                 self.rates = self.meter.take(sample);
-                self.left = self.left.map(|left| left.saturating_sub(1));
+                self.left = self.left.map(|left| left.saturating_sub(u64::from(!short)));
             }
         }
         self.draw()?;

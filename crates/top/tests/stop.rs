@@ -1,7 +1,10 @@
-//! A view stops as the job of a shell does, and goes on where nobody could have it go on.
+//! A view stops as the job of a shell does, and goes on where nobody could have it go on. It ends by itself after as
+//! many whole intervals as were asked for.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use napkin_testing::{needs_program, test};
@@ -9,8 +12,8 @@ use napkin_top::View;
 use napkin_top::screen::{self, Options};
 use napkin_watch::{Sample, Source, SourceError};
 
-/// Has nothing to show, again and again.
-struct Steady(u64);
+/// Has nothing to show, again and again; counts how often.
+struct Steady(Arc<AtomicU64>);
 
 impl Source for Steady {
     fn title(&self) -> String {
@@ -18,8 +21,8 @@ impl Source for Steady {
     }
 
     fn sample(&mut self) -> Result<Sample, SourceError> {
-        self.0 += 100_000_000;
-        Ok(Sample { at_ns: self.0, ..Sample::default() })
+        let before = self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Sample { at_ns: (before + 1) * 100_000_000, ..Sample::default() })
     }
 }
 
@@ -28,9 +31,15 @@ fn on_a_terminal() -> bool {
     if std::env::var_os("NAPKIN_TEST_ON_A_TERMINAL").is_none() {
         return false;
     }
-    let options = Options { interval: Duration::from_millis(100), count: None };
-    let ended = screen::run(Box::new(Steady(0)), View::new(), &options);
-    println!("then: {ended:?}");
+    let (interval, count) = match std::env::var_os("NAPKIN_TEST_INTERVALS") {
+        None => (100, None),
+        // Longer than the first look takes.
+        Some(_) => (400, Some(2)),
+    };
+    let options = Options { interval: Duration::from_millis(interval), count };
+    let samples = Arc::new(AtomicU64::new(0));
+    let ended = screen::run(Box::new(Steady(Arc::clone(&samples))), View::new(), &options);
+    println!("then: {ended:?}, by {} samples", samples.load(Ordering::Relaxed));
     true
 }
 
@@ -93,7 +102,7 @@ fn a_job_of_a_shell_is_stopped_and_goes_on() {
     tmux.press("Enter");
     tmux.shows("a steady source");
     tmux.press("q");
-    tmux.shows("then: Ok(())");
+    tmux.shows("then: Ok(()), ");
     tmux.shows("ended 0");
 }
 
@@ -104,7 +113,15 @@ fn where_nobody_could_have_it_go_on_it_does_not_stop() {
     tmux.shows("a steady source");
     tmux.press("C-z");
     tmux.press("q");
-    tmux.shows("then: Ok(())");
+    tmux.shows("then: Ok(()), ");
+    tmux.shows("ended 0");
+}
+
+#[test]
+fn the_short_look_at_the_beginning_is_none_of_the_intervals_that_were_asked_for() {
+    let tmux = Tmux::new("stop-count", "NAPKIN_TEST_INTERVALS=2", "echo ended $?;");
+    // One to begin with, the short one, and two.
+    tmux.shows("then: Ok(()), by 4 samples");
     tmux.shows("ended 0");
 }
 
