@@ -6,7 +6,7 @@ use crate::column::Column;
 use crate::key::Key;
 use napkin_watch::{NapiRates, Rates};
 
-/// The longest filter, in characters.
+/// The longest filter that is typed, in characters.
 const LONGEST_FILTER: usize = 64;
 
 /// What whoever holds the view has to do after a key.
@@ -76,10 +76,10 @@ impl View {
         self
     }
 
-    /// With a filter.
+    /// With a filter, as long as it may be: cut short it would show more than was asked for.
     #[must_use]
     pub fn filtered(mut self, filter: &str) -> View {
-        self.filter = napkin_policy::text::escaped(filter).chars().take(LONGEST_FILTER).collect();
+        self.filter = napkin_policy::text::escaped(filter);
         self
     }
 
@@ -377,6 +377,15 @@ mod tests {
         press(&mut view, &rates, "?");
         assert_eq!(view.key(Key::Char('q'), &rates), Action::Draw, "as any other key");
         assert_eq!(view.help, None);
+    }
+
+    #[test]
+    fn a_filter_that_was_given_is_whole_however_long() {
+        let longest = "e".repeat(LONGEST_FILTER);
+        let mut rates = rates(2);
+        rates.napis[0].owners = vec![format!("{longest}-one")];
+        rates.napis[1].owners = vec![format!("{longest}-two")];
+        assert_eq!(ids(&View::new().filtered(&format!("{longest}-two")), &rates), [2]);
     }
 
     #[test]
