@@ -18,6 +18,16 @@ impl Report {
         columns(self).into_iter().map(|column| column.0).collect()
     }
 
+    /// In which order these columns get their place on a line, by their places: what tells the policies apart comes
+    /// before the parts of it.
+    pub fn by_rank(&self) -> Vec<usize> {
+        let rank = |column: &Column| BY_RANK.iter().position(|name| *name == column.0);
+        let columns = columns(self);
+        let mut places: Vec<usize> = (0..columns.len()).collect();
+        places.sort_by_key(|place| rank(&columns[*place]).unwrap_or(BY_RANK.len()));
+        places
+    }
+
     /// A row of cells for each policy: medians over its slices. A dash is what is not known.
     pub fn table(&self) -> Vec<Vec<String>> {
         let columns = columns(self);
@@ -74,6 +84,26 @@ impl Report {
     }
 }
 
+/// Columns, the most important first.
+const BY_RANK: [&str; 16] = [
+    "policy",
+    "measure",
+    "/reference",
+    "p99",
+    "answers",
+    "p50",
+    "cpu",
+    "cpu/reference",
+    "ring99",
+    "socket99",
+    "service99",
+    "softirq",
+    "threads",
+    "app",
+    "intr",
+    "slices",
+];
+
 type Column = (&'static str, fn(&Report, &Row) -> String);
 
 const UNKNOWN: &str = "-";
@@ -128,4 +158,20 @@ fn columns(report: &Report) -> Vec<Column> {
         columns.push(("intr", |_, row| cell(row.median(|it| it.interrupts_per_s), rate)));
     }
     columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_has_a_rank_of_its_own_and_the_policy_the_first() {
+        let told =
+            Slice { answers_per_s: Some(1.0), interrupts_per_s: Some(1.0), ..Slice::default() };
+        let row = Row { name: "base".into(), slices: vec![told], ..Row::default() };
+        let report = Report { rows: vec![row], measure: Some("true".into()), ..Report::default() };
+        let header = report.header();
+        let ranked: Vec<&str> = report.by_rank().into_iter().map(|at| header[at]).collect();
+        assert_eq!(ranked, BY_RANK);
+    }
 }

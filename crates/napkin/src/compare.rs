@@ -40,7 +40,9 @@ Columns: answers a second; p50 and p99 of the whole, and of each part (ring99
 its median and the interval that holds it (97 % with six rounds, and fewer
 cannot tell; each alone: a note says of several that were searched how likely
 one of them misses); cpu: CPUs in softirqs, in the device's NAPI threads, and
-in the service.
+in the service. Those that fit on a line of the terminal (of $COLUMNS, else of
+120 characters in a pipe) are shown, the most important first, and the others
+named; --json and --report have all.
 
 A guard ends a slice at once, puts it back, and takes its policy out of the
 rest:
@@ -222,7 +224,8 @@ impl Compare {
         let page = self.report.as_ref().map_or(Ok(()), |path| {
             file::write(path, &report.page(&Provenance::now(crate::COMMIT))).map_err(Failure::of)
         });
-        let mut out = table::columns(&report.header(), report.table());
+        let (header, by_rank) = (report.header(), report.by_rank());
+        let mut out = table::fitting(&header, report.table(), &by_rank, width);
         for line in report.lines(width) {
             out.push_str(&line);
             out.push('\n');

@@ -1,5 +1,6 @@
 //! `napkin policies`: the table of all, or the long form of one.
 
+use napkin_measure::report::text::fill;
 use napkin_policy::{FAMILIES, KEYS, Key, NamedPolicy, PRESETS, Policy, Preset, Warning};
 use serde_json::{Value, json};
 
@@ -93,10 +94,9 @@ fn all(json: bool) -> Result<(), Failure> {
     let rows = presets.chain(families).collect();
     let header = ["policy", "what it does, what it costs, what it sets, whose proposal it is"];
     let mut text = table::wrapped_lines(&header, rows);
-    text.push_str(
-        "\nN is a number of microseconds. A name may be followed by keys, as in \
-         suspend20,hold=50us;\nor keys alone spell a policy out:\n\n",
-    );
+    let more = "N is a number of microseconds. A name may be followed by keys, as in suspend20,hold=50us; or keys \
+                alone spell a policy out:";
+    text.push_str(&format!("\n{}\n\n", fill(more, table::width(), "", "")));
     let keys = KEYS.iter().map(|key| vec![key.name.into(), key.takes.to_string(), sets(key)]);
     text.push_str(&table::wrapped(&["key", "takes", "what it sets"], keys.collect()));
     text.push_str("\nnapkin policies NAME shows one with its values.\n");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, napkin, text};
+use common::{Place, command, napkin, text};
 use napkin_policy::{FAMILIES, PRESETS};
 
 #[test]
@@ -15,6 +15,21 @@ fn all_policies_are_explained() {
     }
     let costs = out.lines().filter(|line| line.trim_start().starts_with("Costs: ")).count();
     assert_eq!(costs, PRESETS.len() + FAMILIES.len(), "each on a line of its own: {out}");
+}
+
+#[test]
+fn tables_of_words_are_as_wide_as_the_terminal_and_at_most_as_is_read_well() {
+    for args in ["policies", "doctor --list", "profile list", "profile show epyc-7662"] {
+        for (columns, widest) in [("20", 20), ("60", 60), ("80", 80), ("200", 100)] {
+            let mut napkin = command();
+            napkin.args(args.split(' ')).env("COLUMNS", columns);
+            let out = text(&napkin.output().expect("the binary runs").stdout);
+            let table = out.lines().skip_while(|line| !line.starts_with("---")).skip(1);
+            let longest =
+                table.take_while(|line| !line.is_empty()).map(|line| line.chars().count());
+            assert!(longest.max().expect("a table") <= widest, "{args} at {columns}:\n{out}");
+        }
+    }
 }
 
 #[test]

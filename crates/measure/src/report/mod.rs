@@ -8,6 +8,7 @@
 pub mod bench;
 pub mod column;
 pub mod file;
+pub mod fit;
 pub mod json;
 pub mod length;
 pub mod median;

@@ -7,14 +7,9 @@ use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyl
 use serde_json::Value;
 
 use super::column::{ABSENT, Column, POLICY, Unit};
+use super::fit::{GAP, Signs, fit, left_out};
 use super::json::Row;
 use super::text::{count, wrap};
-
-/// Blanks between two columns.
-const GAP: usize = 2;
-
-/// The part of a line that a policy may take: longer ones are shown as a sign, and explained below.
-const POLICY_PART: usize = 4;
 
 /// Of a load that is the same in all rows; see [`Shown::rank`].
 const SAME: u8 = 1;
@@ -26,13 +21,15 @@ const SILENT: u8 = 2;
 struct Shown {
     /// Each row in the JSON report's form, its name as it is shown.
     rows: Vec<Value>,
-    /// What is shown in the place of a policy's text, and what it stands for.
-    legend: Vec<(String, String)>,
+    /// What stands in the place of policies that are too long.
+    signs: Signs,
+    /// Policies that were given a name, by that.
+    named: Vec<(String, String)>,
 }
 
 impl Shown {
     fn new(rows: &[Row], width: usize) -> Shown {
-        let (mut legend, mut signs) = (Vec::<(String, String)>::new(), 0);
+        let (mut signs, mut named) = (Signs::new(width), Vec::<(String, String)>::new());
         let rows = rows.iter().map(|row| {
             // Numbers, strings, lists and maps with names: nothing in there can fail.
             let mut shown = serde_json::to_value(row).unwrap_or_default();
@@ -40,21 +37,14 @@ impl Shown {
                 true => row.name.clone(),
                 false => format!("{} = {}", row.name, row.policy),
             };
-            if row.name.chars().count() > width / POLICY_PART {
-                let known = legend.iter().find(|(_, known)| *known == meaning);
-                let sign = known.map(|(sign, _)| sign.clone()).unwrap_or_else(|| {
-                    signs += 1;
-                    let sign = format!("[{signs}]");
-                    legend.push((sign.clone(), meaning));
-                    sign
-                });
+            if let Some(sign) = signs.of(&row.name, &meaning) {
                 shown[POLICY.field] = sign.into();
-            } else if !row.says_its_policy() && !legend.iter().any(|(name, _)| *name == row.name) {
-                legend.push((row.name.clone(), row.policy.clone()));
+            } else if !row.says_its_policy() && !named.iter().any(|(name, _)| *name == row.name) {
+                named.push((row.name.clone(), row.policy.clone()));
             }
             shown
         });
-        Shown { rows: rows.collect(), legend }
+        Shown { rows: rows.collect(), signs, named }
     }
 
     fn cells(&self, column: &Column) -> Vec<String> {
@@ -90,15 +80,7 @@ impl Shown {
     fn fit(&self, columns: &[&'static Column], width: usize) -> (Columns, Columns) {
         let mut by_rank = columns.to_vec();
         by_rank.sort_by_key(|column| self.rank(column));
-        let (mut used, mut chosen) = (0, Vec::new());
-        for column in by_rank {
-            used += self.width(column) + if chosen.is_empty() { 0 } else { GAP };
-            // The first has its place in any case: it names the row.
-            if used > width && !chosen.is_empty() {
-                break;
-            }
-            chosen.push(column);
-        }
+        let chosen = fit(by_rank.into_iter().map(|column| (column, self.width(column))), width);
         columns.iter().copied().partition(|column| chosen.contains(column))
     }
 }
@@ -109,7 +91,7 @@ type Columns = Vec<&'static Column>;
 /// left out and what could not be measured. Ends with a newline.
 pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String {
     let shown = Shown::new(rows, width);
-    let (fitting, left_out) = shown.fit(columns, width);
+    let (fitting, others) = shown.fit(columns, width);
     let header = fitting.iter().map(|column| column.heading(&shown.rows)).collect();
     let cells = |row| fitting.iter().map(|column| column.cell(row)).collect();
     let cells = shown.rows.iter().map(cells).collect();
@@ -119,18 +101,18 @@ pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String
         text.push_str(&wrap(line, width));
         text.push('\n');
     };
-    for (shown, meaning) in &shown.legend {
-        say(&format!("{shown}: {meaning}"));
+    shown.signs.lines().for_each(|line| say(&line));
+    for (name, policy) in &shown.named {
+        say(&format!("{name}: {policy}"));
     }
-    if !left_out.is_empty() {
-        let named = left_out.iter().map(|column| match shown.rows.first() {
-            Some(row) if shown.rank(column).0 == SAME => {
-                format!("{} ({})", column.name, column.cell(row))
-            }
-            _ => column.name.to_owned(),
-        });
-        let named = named.collect::<Vec<_>>().join(", ");
-        say(&format!("not on this line: {named}; a wider terminal has them, --json FILE has all"));
+    let others = others.into_iter().map(|column| match shown.rows.first() {
+        Some(row) if shown.rank(column).0 == SAME => {
+            format!("{} ({})", column.name, column.cell(row))
+        }
+        _ => column.name.to_owned(),
+    });
+    if let Some(line) = left_out(&others.collect::<Vec<_>>()) {
+        say(&line);
     }
     let mut told: Vec<(&str, &str)> = Vec::new();
     for (row, value) in rows.iter().zip(&shown.rows) {
