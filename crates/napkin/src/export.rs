@@ -17,8 +17,9 @@ use crate::units;
 /// The arguments of `napkin export`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Metrics of each NAPI instance, by device and NAPI id; counters begin when
-napkin export does:
+Metrics of each NAPI instance, by device and NAPI id; their counters begin when
+napkin export does, but for a thread's CPU, which begins with the thread, and
+those of an engine, which begin with its instances:
   napkin_instance_info              1, with the policy in force, receive
                                     queues and interrupt as labels
   napkin_packets_total napkin_interrupts_total
@@ -33,7 +34,7 @@ side (see napkin compare):
   napkin_service_seconds            from there to the answer
   napkin_request_seconds            all three
 and of the host:
-  napkin_time_squeezes_total        by cpu
+  napkin_time_squeezes_total        by cpu; of an engine by device and napi
   napkin_cpu_seconds_total          by cpu and mode
   napkin_changed_settings           by=\"napkin\": as napkin set them; \"other\":
                                     set by another program since
@@ -41,6 +42,7 @@ and of the host:
                                     \"bad\": how what napkin keep wrote down is
   napkin_notes                      reasons for which something is not known
                                     (napkin top shows them)
+  napkin_build_info                 1, with the version of napkin as a label
 A metric that is not known is not there. GET /metrics is answered, in the
 OpenMetrics form if the scraper asks for it, and nothing else; 16 connections
 at once, each for 5 seconds at most.
