@@ -58,7 +58,7 @@ Examples (the first has the service, in another terminal):
       --to 10.99.0.2:11211 --rate 50k
   sudo napkin load memcached --device xdp:veth1:0:all --address 10.1.0.9/24 \\
       --to 10.1.0.1:11211 --rate max
-  napkin load --pcap morning.pcapng --device virtio-user:/run/nk0.sock
+  napkin load --pcap morning.pcapng --device virtio-user:/tmp/nk0.sock
   sudo napkin load --pcap dns.pcap --device xdp:veth1:0:all --rate 100k \\
       --repeat 10 --dst-mac 02:00:00:00:00:01")]
 pub(crate) struct Load {
@@ -116,7 +116,11 @@ pub(crate) struct Load {
     )]
     flows: u16,
     /// How long it is measured, or how much of a file is sent at most. [default: 5s; of a file all]
-    #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
+    #[arg(
+        long = "for",
+        value_name = "TIME",
+        value_parser = units::within(Duration::from_nanos(1)..=Duration::MAX)
+    )]
     time: Option<Duration>,
     /// The CPU of the thread that asks. [default: any]
     #[arg(long, value_name = "N")]

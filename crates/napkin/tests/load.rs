@@ -63,6 +63,7 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
         (["--to", "10.98.0.1:7"], "there are no routers"),
         (["--to", "10.99.0.2:7"], "our own address"),
         (["--to", "10.99.0.1:0"], "port 0"),
+        (["--to=10.99.0.1:7", "--for=0s"], "at least 1ns"),
     ] {
         let output = napkin(["load", "udp", "--device", &device].iter().chain(&wrong).copied());
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
