@@ -245,7 +245,7 @@ fn shown(args: &Load, whole: &Value, figures: &impl Display) -> Result<(), Failu
         .as_deref()
         .map_or(Ok(()), |path| file::write(path, &format!("{whole:#}\n")).map_err(Failure::of));
     // Also where they could not be written: they are nowhere else.
-    let told = match args.json.as_deref().is_some_and(file::is_stdout) {
+    let told = match args.json.as_deref().is_some_and(file::is_stream) {
         true => {
             say(&figures.to_string());
             Ok(())
