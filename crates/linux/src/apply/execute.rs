@@ -76,13 +76,24 @@ pub(super) fn held<W: Backend>(
     let plan = plan(request.policy, &before, backend.kernel(), request.options)?;
     // Of what is not touched now the journal knows all the same.
     let mut foreign = foreign(&before, &journal);
-    foreign.retain(|it| plan.changes.iter().any(|change| change.place == it.place));
+    foreign.retain(|it| plan.changes.iter().any(|change| touches(&change.place, &it.place)));
     if !foreign.is_empty() && !request.force {
         return Err(ApplyError::Foreign { foreign });
     }
     let mut done = Vec::new();
     execute(backend, &mut journal, &before, &plan.changes, &mut done)?;
     Ok((Applied { plan, done, before }, journal, lock))
+}
+
+/// Whether what is at the other place changes as well where this one does: a thread goes with its instance's mode, and
+/// where it may run and its class are put back before.
+fn touches(changed: &Place, other: &Place) -> bool {
+    let mode = match changed {
+        Place::Napi(instance, Setting::Threaded) => Some(instance) == other.instance(),
+        Place::Device(Setting::Threaded) => true,
+        _ => false,
+    };
+    changed == other || (mode && other.of_thread())
 }
 
 /// What somebody else changed after napkin did.
