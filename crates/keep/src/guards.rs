@@ -16,6 +16,9 @@ use napkin_linux::place::{Place, Value};
 /// The most lines that wait to be told.
 const MOST: usize = 256;
 
+/// The timeout of a suspension that is off.
+const OFF: Value = Value::Number(0);
+
 /// A guard for each device.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
@@ -69,21 +72,33 @@ impl Guards {
             kept.changes.extend(again.changes);
             kept.foreign.extend(again.foreign);
         }
+        let mut unwanted = self.ended(at, wanted).filter(|(_, value)| **value == OFF).peekable();
+        if unwanted.peek().is_some() {
+            held.confirm_off(at, unwanted.map(|(place, _)| place))?;
+        }
         Ok(kept)
+    }
+
+    /// The suspensions that this device's guard has ended, with what is wanted there.
+    fn ended<'a>(
+        &self,
+        at: &Snapshot,
+        wanted: &'a BTreeMap<Place, Value>,
+    ) -> impl Iterator<Item = (&'a Place, &'a Value)> {
+        let guard = self.by_device.get(&at.device.ifindex).and_then(Option::as_ref);
+        wanted.iter().filter(move |(place, _)| {
+            let Place::Napi(instance, Setting::IrqSuspendTimeout) = place else { return false };
+            let napi = at.napi(instance);
+            guard.zip(napi).is_some_and(|(guard, napi)| guard.has_ended(napi.id))
+        })
     }
 
     /// What is wanted, but for the suspension of an instance whose suspension this device's guard has ended. When the
     /// guard tries again, and with its end, that is given back, and wanted again.
     fn excused(&self, at: &Snapshot, wanted: &BTreeMap<Place, Value>) -> BTreeMap<Place, Value> {
-        let mut wanted = wanted.clone();
-        let Some(Some(guard)) = self.by_device.get(&at.device.ifindex) else { return wanted };
-        for (place, value) in &mut wanted {
-            if let Place::Napi(instance, Setting::IrqSuspendTimeout) = place
-                && at.napi(instance).is_some_and(|napi| guard.has_ended(napi.id))
-            {
-                *value = Value::Number(0);
-            }
-        }
-        wanted
+        let ended = self.ended(at, wanted).map(|(place, _)| (place.clone(), OFF));
+        let mut excused = wanted.clone();
+        excused.extend(ended);
+        excused
     }
 }

@@ -8,6 +8,7 @@ use super::error::ApplyError;
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::{Options, Plan, plan};
+use super::suspension::confirm_off;
 use super::undo::{real_time, undo};
 use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Value};
@@ -49,7 +50,13 @@ pub fn apply<W: Backend>(
     store: &Store,
     request: &Request<'_>,
 ) -> Result<Applied, ApplyError> {
-    let (applied, _journal, _lock) = held(backend, store, request)?;
+    let (applied, mut journal, _lock) = held(backend, store, request)?;
+    let Applied { plan, done, before } = &applied;
+    for place in &plan.off {
+        if let Err(failed) = confirm_off(&mut journal, before, place) {
+            return Err(stopped(backend, &mut journal, before, place, failed.into(), done));
+        }
+    }
     Ok(applied)
 }
 
@@ -120,12 +127,23 @@ pub(super) fn execute<W: Backend>(
 ) -> Result<(), ApplyError> {
     for change in changes {
         if let Err(failed) = make(backend, journal, at, change, done) {
-            let undone = undo(backend, journal, at, at, done);
-            let (place, failed) = (change.place.clone(), Box::new(failed));
-            return Err(ApplyError::Stopped { place, failed, left: undone.words() });
+            return Err(stopped(backend, journal, at, &change.place, failed, done));
         }
     }
     Ok(())
+}
+
+/// Takes back what was done, as this failed at this place.
+fn stopped<W: Backend>(
+    backend: &mut W,
+    journal: &mut DeviceJournal,
+    at: &Snapshot,
+    place: &Place,
+    failed: ApplyError,
+    done: &[Change],
+) -> ApplyError {
+    let left = undo(backend, journal, at, at, done).words();
+    ApplyError::Stopped { place: place.clone(), failed: Box::new(failed), left }
 }
 
 /// Makes one change, and adds to `done` what was written down, be it refused or not.

@@ -16,6 +16,7 @@ use super::located::located;
 use super::plan::changes;
 use super::restore::{RestoreOptions, put_back, unlocked};
 use super::restored::DeviceRestored;
+use super::suspension::confirm_off;
 use crate::journal::{Lock, Store, sole_writer};
 use crate::place::{Change, Place, Value};
 use napkin_kernel::settings::Setting;
@@ -102,6 +103,22 @@ impl HeldDevice {
         }
         kept.changes.retain(Change::is_change);
         Ok(kept)
+    }
+
+    /// Says that these suspensions, which are off, are to stay so though a guard has ended them: it does not give them
+    /// back.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn confirm_off<'a>(
+        &self,
+        at: &Snapshot,
+        mut places: impl Iterator<Item = &'a Place>,
+    ) -> Result<(), ApplyError> {
+        let _sole = sole_writer();
+        let mut journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
+        journal.locate(located(at, journal.records().iter().map(|record| &record.spot)));
+        Ok(places.try_for_each(|place| confirm_off(&mut journal, at, place))?)
     }
 
     /// The same but for what is to be put back of threads that sleep only after it. Gives whether

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::backend::Snapshot;
 use super::error::PlanError;
+use super::suspension::is_off;
 use crate::place::{Change, Instance, Place, Value};
 use crate::support::{self, Scope, Warning};
 use napkin_kernel::device::Napi;
@@ -52,6 +53,9 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// How many places are already as they should be.
     pub already: usize,
+    /// The suspensions among them that are wanted off.
+    #[serde(skip)]
+    pub(super) off: Vec<Place>,
     /// What the policy names and this does not set.
     pub warnings: Vec<Warning>,
     /// Whether CPUs were named and there is neither an interrupt nor a thread to place.
@@ -73,12 +77,16 @@ pub fn plan(
     let Wanted { places, warnings, nothing_to_place, transmit_left } =
         wanted(policy, at, kernel, options)?;
     let all = places.len();
+    let is_so = |(place, value): &&(Place, Value)| at.values.get(place) == Some(value);
+    let off = places.iter().filter(is_so).filter(|(place, value)| is_off(place, value));
+    let off = off.map(|(place, _)| place.clone()).collect();
     let changes = changes(places, at);
     Ok(Plan {
         ifname: at.device.ifname.clone(),
         ifindex: at.device.ifindex,
         policy: policy.to_string(),
         already: all - changes.len(),
+        off,
         changes,
         warnings,
         nothing_to_place,

@@ -3,7 +3,8 @@
 //!
 //! `irq-suspend-timeout` goes to 0, written down before like every other change, so that `restore`
 //! knows of it after a crash. It is given back only if nobody else has touched it since: neither the
-//! value, nor napkin's own record of it (another napkin may have restored the device meanwhile).
+//! value, nor napkin's own record of it (another napkin may have restored the device meanwhile, or have
+//! applied a policy that wants no suspension: [`confirm_off`]).
 //!
 //! Not when to do so: that is [`guard`](crate::guard)'s.
 
@@ -13,7 +14,9 @@ use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target};
 use super::error::ApplyError;
 use super::located::located;
-use crate::journal::{DeviceJournal, Holder, Lock, Store, fault, sole_writer};
+use crate::journal::{
+    DeviceJournal, Holder, JournalError, Lock, Record, Store, fault, sole_writer,
+};
 use crate::place::{Place, Spot, Value};
 use napkin_kernel::device::Device;
 use napkin_kernel::settings::Setting;
@@ -93,7 +96,7 @@ pub fn give_back<W: Backend>(
     let mut journal = store.device(at.device.ifindex, ifname, at.identity)?;
     let place = located(&at, std::iter::once(spot)).pop().flatten().map(|spot| spot.place);
     let off = Value::Number(0);
-    let ours = journal.record(spot).is_some_and(|record| record.set == off);
+    let ours = journal.record(spot).is_some_and(|it| it.set == off && !it.confirmed);
     let Some(place) = place.filter(|_| ours) else { return Ok(false) };
     if backend.read(&at, &place)?.as_ref() != Some(&off) {
         return Ok(false);
@@ -104,6 +107,22 @@ pub fn give_back<W: Backend>(
     fault::point();
     journal.retract(&[(spot.clone(), &timeout)])?;
     Ok(true)
+}
+
+/// Whether a place is a suspension, and this value none.
+pub(super) fn is_off(place: &Place, value: &Value) -> bool {
+    matches!(place, Place::Napi(_, Setting::IrqSuspendTimeout)) && *value == Value::Number(0)
+}
+
+/// Writes down that a suspension, which is off, is wanted so: a guard that has ended it does not give it back.
+pub(super) fn confirm_off(
+    journal: &mut DeviceJournal,
+    at: &Snapshot,
+    place: &Place,
+) -> Result<(), JournalError> {
+    let spot = at.spot(place);
+    let ended = |record: &Record| record.set == Value::Number(0) && !record.is_remembered();
+    if journal.record(&spot).is_some_and(ended) { journal.confirm(&spot) } else { Ok(()) }
 }
 
 /// Those of these devices that another napkin holds, by name, and who that is: it alone can end a

@@ -8,6 +8,7 @@ use super::error::ApplyError;
 use super::execute::{Applied, Request, held};
 use super::linux::Linux;
 use super::restored::DeviceRestored;
+use super::suspension::confirm_off;
 use super::undo::undo;
 use crate::journal::{DeviceJournal, Lock, Store, sole_writer};
 use napkin_os::signals::Signals;
@@ -85,6 +86,12 @@ impl<W: Backend> Temporary<W> {
     /// Leaves it in force, as if it had been [`apply`](super::apply())ed, and gives up the lock.
     pub fn leave(mut self) {
         self.restored = true;
+        let _sole = sole_writer();
+        let Applied { before, plan, .. } = &self.applied;
+        // If that cannot be written a guard may give one back, as under any hold.
+        if let Ok(mut journal) = self.store.reopen(&self.journal) {
+            let _ = plan.off.iter().try_for_each(|it| confirm_off(&mut journal, before, it));
+        }
     }
 
     /// Puts back what was before.

@@ -163,6 +163,21 @@ impl DeviceJournal {
         Ok(())
     }
 
+    /// Writes down that a place is wanted as it was last set, if it was: whoever set it so for a while only does not
+    /// take that back then.
+    ///
+    /// # Errors
+    /// If it could not be written.
+    pub fn confirm(&mut self, spot: &Spot) -> Result<(), JournalError> {
+        match self.record(spot) {
+            Some(record) if !record.confirmed => {
+                let set = record.set.clone();
+                self.before(spot, &set, &set)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Forgets the last change of places that were put back to what they were before it.
     ///
     /// A place that is as it was before napkin first changed it is dropped, and the file goes with
@@ -177,7 +192,10 @@ impl DeviceJournal {
             let Some(at) = self.records.same(spot) else { continue };
             let Some(record) = self.records.get_mut(at) else { continue };
             match record.earlier.pop() {
-                Some(earlier) if record.before != **old => record.set = earlier,
+                Some(earlier) if record.before != **old => {
+                    record.set = earlier;
+                    record.confirmed = false;
+                }
                 _ => {
                     forgotten.insert(at);
                 }
@@ -233,7 +251,9 @@ fn entries(record: &Record) -> impl Iterator<Item = Entry> {
     // One that is remembered and no more has that line already.
     let first = (record.written_down && !record.is_remembered()).then_some(&record.before);
     let values = first.into_iter().chain([&record.before]).chain(&record.earlier);
-    let values: Vec<&Value> = values.chain([&record.set]).collect();
+    let confirmed = record.confirmed && record.earlier.last() != Some(&record.set);
+    let values = values.chain([&record.set]).chain(confirmed.then_some(&record.set));
+    let values: Vec<&Value> = values.collect();
     let entry = |pair: &[&Value]| Entry {
         spot: record.spot.clone(),
         old: pair[0].clone(),
@@ -257,11 +277,20 @@ fn note(records: &mut Records, entry: Entry) {
     match at.and_then(|at| records.get_mut(at)) {
         None => {
             let (written_down, earlier) = (old == new, Vec::new());
-            records.add(Record { spot, before: old, set: new, earlier, thread, written_down });
+            records.add(Record {
+                spot,
+                before: old,
+                set: new,
+                earlier,
+                thread,
+                written_down,
+                confirmed: false,
+            });
         }
         Some(record) => {
             record.thread = thread.or(record.thread);
             record.written_down |= old == new;
+            record.confirmed = old == new && record.set == new;
             let last = std::mem::replace(&mut record.set, new);
             record.earlier.retain(|value| *value != last);
             // What it was before is known anyway.

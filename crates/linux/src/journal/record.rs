@@ -23,6 +23,9 @@ pub struct Record {
     /// Whether there was a line that changes nothing: one that only writes down what was there.
     #[serde(skip)]
     pub written_down: bool,
+    /// Whether what was last set was found so since by a policy that wants it so: it is that policy's then.
+    #[serde(skip)]
+    pub confirmed: bool,
 }
 
 /// Whose a value is that a place has now.

@@ -146,6 +146,67 @@ fn what_somebody_else_did_meanwhile_stays() {
 }
 
 #[test]
+fn what_is_wanted_off_since_is_not_given_back() {
+    for compacted in [false, true] {
+        let (mut backend, place) = (Fake::new(1), Home::new());
+        let store = place.store();
+        let original = backend.everything();
+        applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+        let ended = end(&mut backend, &store, None).expect("it was on");
+        // It wants none, and finds none.
+        applied(&mut backend, &store, "defer20", &plain()).expect("applied");
+        if compacted {
+            let mut journal = store.device(DEVICE, "va", Some(700)).expect("readable");
+            let mut all = vec![true; journal.records().len()];
+            all.push(false);
+            journal.keep(&all).expect("written");
+        }
+        assert!(!give_back(&mut backend, &store, &ended, None).expect("told"));
+        assert_eq!(now(&mut backend, &timeout()), Value::Number(0));
+        // The next policy's is another matter.
+        applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+        let ended = end(&mut backend, &store, None).expect("it was on");
+        assert!(give_back(&mut backend, &store, &ended, None).expect("given back"));
+        assert!(all_back(&mut backend, &store).is_complete());
+        assert_eq!((backend.everything(), place.files()), (original, vec![]));
+    }
+}
+
+#[test]
+fn what_is_wanted_off_for_as_long_as_a_hold_lasts_is_given_back_after_it_and_what_is_left_so_is_not()
+ {
+    for left in [false, true] {
+        let (mut backend, place) = (Fake::new(1), Home::new());
+        let store = place.store();
+        applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+        let ended = end(&mut backend, &store, None).expect("it was on");
+        let (policy, options) = (policy("defer20"), plain());
+        let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+        let hold = Temporary::apply(&mut backend, &store, &request).expect("applied");
+        if left {
+            hold.leave();
+        } else {
+            assert!(hold.restore().expect("it is there").is_complete());
+        }
+        assert_eq!(give_back(&mut backend, &store, &ended, None).expect("told"), !left);
+    }
+}
+
+#[test]
+fn a_keeper_whose_wish_is_another_by_now_has_its_guard_give_nothing_back() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let store = place.store();
+    let held = held(&mut backend, &store);
+    let wanted = |value| [(timeout(), Value::Number(value))].into();
+    held.keep(&mut backend, &wanted(20_000_000)).expect("set");
+    let ended = end(&mut backend, &store, Some(DEVICE)).expect("it was on");
+    held.keep(&mut backend, &wanted(0)).expect("it is so");
+    let at = backend.look(Target::Index(DEVICE)).expect("it is there");
+    held.confirm_off(&at, std::iter::once(&timeout())).expect("written");
+    assert!(!give_back(&mut backend, &store, &ended, Some(DEVICE)).expect("told"));
+}
+
+#[test]
 fn it_is_given_back_where_its_instance_is_by_then() {
     let (mut backend, place) = (Fake::new(2), Home::new());
     let store = place.store();
