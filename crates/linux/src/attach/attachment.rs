@@ -243,7 +243,7 @@ impl<R: Recorder> Attachment<R> {
             self.discover(&mut events);
         }
         for (pid, mut attached) in std::mem::take(&mut self.tree) {
-            let restoration = attached.restore(&self.plan, &self.shared.pins, &mut events);
+            let restoration = attached.restore(&self.plan, &self.shared, &mut events);
             total.add(restoration);
             if restoration.failed == 0 {
                 let finished = self.recorder.finished(pid, attached.process.start_time());

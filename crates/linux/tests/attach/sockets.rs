@@ -111,6 +111,24 @@ fn what_each_program_set_itself_is_left_whichever_is_looked_at_first() {
 }
 
 #[test]
+fn what_a_listener_hands_on_that_another_napkin_has_set_stays_when_this_one_ends() {
+    let (mut program, set) = start();
+    program.ask("l = socket.create_server(('127.0.0.1', 0))");
+    let (mut first, _) = attach(&program, "busypoll");
+    first.look();
+    let (mut second, _) = attach(&program, "busypoll");
+    second.look();
+    program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
+    let (restoration, events) = second.restore();
+    assert_eq!((restoration.done, restoration.failed), (0, 0), "{events:?}");
+    assert_eq!(program.ask("answer = options(s)"), set);
+    first.restore();
+    for socket in ["l", "s"] {
+        assert_eq!(program.ask(&format!("answer = options({socket})")), OFF, "{socket}");
+    }
+}
+
+#[test]
 fn restore_finds_what_a_listener_handed_on_after_the_napkin_that_set_it_had_died() {
     for again in [false, true] {
         let (mut program, set) = start();

@@ -2,11 +2,11 @@
 
 use super::super::event::Event;
 use super::super::inherited::{off, restore_inherited};
-use super::super::inherited_cpus::{Pins, known};
+use super::super::inherited_cpus::known;
 use super::super::moved::restore_moved;
 use super::super::plan::Plan;
 use super::super::restoration::Restoration;
-use super::{Attached, MAX_DESCRIPTORS};
+use super::{Attached, MAX_DESCRIPTORS, Shared};
 use crate::process_change::{ProcessChange, Restored, What};
 use napkin_kernel::process::Params;
 
@@ -15,7 +15,7 @@ impl Attached {
     pub(in super::super) fn restore(
         &mut self,
         plan: &Plan,
-        pins: &Pins,
+        shared: &Shared,
         events: &mut Vec<Event>,
     ) -> Restoration {
         let mut total = Restoration::default();
@@ -51,7 +51,7 @@ impl Attached {
             None => total.failed += 1,
         }
         // After those from which they have it.
-        match pins.restore(&self.process, &threads) {
+        match shared.pins.restore(&self.process, &threads) {
             Ok(back) => total.done += back.len(),
             Err(error) if error.is_gone() => {}
             Err(error) => {
@@ -59,7 +59,8 @@ impl Attached {
                 self.failed(error.to_string(), events);
             }
         }
-        if let Some(options) = plan.socket {
+        // Where nothing was set here, who has the options has them from the program, or from another napkin.
+        if let Some(options) = plan.socket.filter(|_| !shared.sockets.is_empty()) {
             if sockets.is_empty() {
                 // Its listener is another process's, or was closed.
                 sockets.push((off(options), options));
