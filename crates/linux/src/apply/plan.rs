@@ -27,6 +27,8 @@ pub struct Options {
     pub napis: Vec<u32>,
     /// Only these settings; empty: all. The others stay as they are.
     pub settings: Vec<Setting>,
+    /// Only where interrupts and threads are, by `cpus`: no setting and no class.
+    pub placement_only: bool,
     /// Also the instances that poll transmit queues alone. They are left as they are otherwise: a
     /// policy says how packets are received, and a thread that spins for completions gains nothing.
     pub transmit: bool,
@@ -136,7 +138,10 @@ pub fn wanted(
     let threaded = wanted.threaded.unwrap_or(0) != 0;
 
     let mut wishes: Vec<(Place, Value)> = Vec::new();
-    let asked = |it: &Setting| options.settings.is_empty() || options.settings.contains(it);
+    let asked = |it: &Setting| {
+        let named = options.settings.is_empty() || options.settings.contains(it);
+        named && !options.placement_only
+    };
     for setting in Setting::ALL.into_iter().filter(asked) {
         let value = Value::Number(wanted.get(setting).unwrap_or(0));
         match kernel.way(setting) {
@@ -176,7 +181,7 @@ pub fn wanted(
         let class = match options.rt {
             Some(priority) => Some(Class::Fifo(priority)),
             // Left from before: a thread that is about to spin must not be real-time.
-            None if busy => Some(Class::Fair),
+            None if busy && !options.placement_only => Some(Class::Fair),
             None => None,
         };
         let place = Place::ThreadClass(instance.clone());

@@ -112,6 +112,17 @@ fn a_plan_says_what_changes_and_leaves_out_what_is_so() {
 }
 
 #[test]
+fn a_placement_leaves_the_settings_as_another_policy_has_them() {
+    let (mut backend, place) = (Fake::new(2), Home::new());
+    applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
+    let options = Options { cpus: vec![1, 3], placement_only: true, ..plain() };
+    let moved = applied(&mut backend, &place.store(), "defer200", &options).expect("applied");
+    let said: Vec<String> = moved.plan.changes.iter().map(Change::to_string).collect();
+    assert_eq!(said, ["irq-cpus of queue 0 from 0-3 to 1", "irq-cpus of queue 1 from 0-3 to 3"]);
+    assert_eq!((moved.plan.already, moved.done.len()), (0, 2));
+}
+
+#[test]
 fn deferral_goes_before_its_timeouts_and_comes_after_them() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let order = |applied: Applied| -> Vec<&str> {

@@ -11,7 +11,7 @@ use napkin_policy::Policy;
 use thiserror::Error;
 
 use super::{Irqbalance, Placement, Row};
-use crate::apply::{Applied, ApplyError, Backend, Options, Request, Target, apply, plan};
+use crate::apply::{Applied, ApplyError, Backend, Options, Plan, Request, Target, apply, plan};
 use crate::attach::{self, Attachment, Event};
 use crate::doctor::Facts;
 use crate::journal::{ProcessJournals, Store};
@@ -77,7 +77,7 @@ pub fn carry_out<B: Backend>(
     let policy = Policy { instance: first.settings.policy(), ..Policy::BASE };
     // One that polls no queue is in no row, and has no place.
     let napis = placement.rows.iter().map(|row| row.napi).collect();
-    let options = Options { cpus: placement.cpus(), napis, ..Options::default() };
+    let mut options = Options { cpus: placement.cpus(), napis, ..Options::default() };
     let at = backend.look(Target::Name(&ifname)).map_err(ApplyError::from)?;
     // Of instances that were made anew since it was planned none would be moved, and nobody told so.
     if placement.rows.iter().any(|row| at.device.napi(row.napi).is_none()) {
@@ -88,6 +88,11 @@ pub fn carry_out<B: Backend>(
     if !planned.changes.iter().all(|change| placed(&change.place)) {
         return Err(PlaceError::Mixed { ifname });
     }
+    // Until it is carried out another policy may come to be in force, which stays, and instances may be made anew: there
+    // are fewer places of these ids then.
+    options.placement_only = true;
+    let planned = plan(&policy, &at, backend.kernel(), &options).map_err(ApplyError::from)?;
+    let places = |plan: &Plan| plan.changes.len() + plan.already;
     let irqs = placement.irqs();
     let banned = match irqbalance.filter(|_| !irqs.is_empty()) {
         Some(it) => match it.ban(&irqs) {
@@ -97,13 +102,16 @@ pub fn carry_out<B: Backend>(
         None => None,
     };
     let request = Request { policy: &policy, ifname: &ifname, options: &options, force: false };
-    apply(backend, store, &request).map_err(|error| {
-        if let Some((it, before)) = banned {
-            // That nothing was moved is what matters, whether it listens or not.
-            let _ = it.leave_alone(&before);
-        }
-        error.into()
-    })
+    let applied = apply(backend, store, &request).map_err(PlaceError::from);
+    let applied = applied.and_then(|applied| match places(&applied.plan) < places(&planned) {
+        true => Err(PlaceError::Nothing { ifname: ifname.clone() }),
+        false => Ok(applied),
+    });
+    if let (Err(_), Some((it, before))) = (&applied, banned) {
+        // That nothing was moved is what matters, whether it listens or not.
+        let _ = it.leave_alone(&before);
+    }
+    applied
 }
 
 /// What became of a program's workers.
