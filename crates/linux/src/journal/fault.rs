@@ -18,6 +18,14 @@ pub(crate) fn space() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Whether a file can be made: always, but where a test says otherwise.
+#[inline]
+pub(crate) fn inode() -> std::io::Result<()> {
+    #[cfg(test)]
+    disk::inode()?;
+    Ok(())
+}
+
 #[cfg(debug_assertions)]
 mod armed {
     use std::sync::OnceLock;
@@ -85,10 +93,20 @@ pub(crate) mod disk {
 
     thread_local! {
         static FULL: Cell<bool> = const { Cell::new(false) };
+        static NO_INODE: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(super) fn space() -> io::Result<()> {
         if FULL.get() { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    pub(super) fn inode() -> io::Result<()> {
+        if NO_INODE.get() { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    /// Whether no lock file can be made from now on, in this thread.
+    pub(crate) fn no_inode(none: bool) {
+        NO_INODE.set(none);
     }
 
     /// Whether nothing can be written from now on, in this thread.

@@ -4,7 +4,7 @@
 //! file behind it only says who holds it.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -28,6 +28,8 @@ const LOOKS: u32 = 3;
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
+    /// Whether what is locked is a journal, in place of a lock file that could not be made.
+    journal: bool,
     // Held by the open file, so it must stay open.
     file: File,
 }
@@ -35,13 +37,40 @@ pub struct Lock {
 impl Lock {
     /// Takes the lock behind `path`; `what` is its name in an error.
     pub(super) fn take(path: &Path, what: &str) -> Result<Lock, JournalError> {
-        let failed = |error: std::io::Error| JournalError::io("lock", path, error);
         if let Some(directory) = path.parent() {
             log::prepare(directory)?;
         }
+        Lock::of(path, what, || make(path), false)
+    }
+
+    /// Takes the lock of a journal to put back what is in it. Where no lock file can be made, on a file system that is
+    /// read-only or full, it is the journal itself that is locked: nobody who would change something gets a lock there,
+    /// and of two who put back one waits.
+    pub(super) fn of_journal(journal: &Path, what: &str) -> Result<Lock, JournalError> {
+        let path = journal.with_extension("lock");
+        match Lock::take(&path, what) {
+            Err(JournalError::Io { source, .. }) if is_full(&source) => {}
+            taken => return taken,
+        }
+        let there = |path: &Path| log::options().read(true).open(path);
+        // Somebody may hold one that was made before.
+        match Lock::of(&path, what, || there(&path), false) {
+            Err(JournalError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Lock::of(journal, what, || there(journal), true)
+            }
+            taken => taken,
+        }
+    }
+
+    fn of(
+        path: &Path,
+        what: &str,
+        open: impl Fn() -> io::Result<File>,
+        journal: bool,
+    ) -> Result<Lock, JournalError> {
+        let failed = |error: io::Error| JournalError::io("lock", path, error);
         for attempt in 0..TRIES {
-            let mut file =
-                log::options().read(true).write(true).create(true).open(path).map_err(failed)?;
+            let mut file = open().map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 // Perhaps by somebody who only looks whether it is, for a moment.
@@ -50,7 +79,7 @@ impl Lock {
                     continue;
                 }
                 Err(Errno::WOULDBLOCK) => {
-                    let holder = Holder::read(&mut file);
+                    let holder = if journal { Holder::default() } else { Holder::read(&mut file) };
                     return Err(JournalError::Locked { what: what.to_owned(), holder });
                 }
                 Err(errno) => return Err(failed(errno.into())),
@@ -61,14 +90,28 @@ impl Lock {
                 Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
                 _ => continue,
             }
-            let text = serde_json::to_vec(&Holder::here()).unwrap_or_default();
-            // It is locked without a word as well, where there is no room for one.
-            let told = fault::space().and_then(|()| file.set_len(0));
-            let _ = told.and_then(|()| file.write_all(&text));
-            return Ok(Lock { path: path.to_owned(), file });
+            if !journal {
+                let text = serde_json::to_vec(&Holder::here()).unwrap_or_default();
+                // It is locked without a word as well, where there is no room for one.
+                let told = fault::space().and_then(|()| file.set_len(0));
+                let _ = told.and_then(|()| file.write_all(&text));
+            }
+            return Ok(Lock { path: path.to_owned(), journal, file });
         }
         Err(JournalError::Locked { what: what.to_owned(), holder: Holder::default() })
     }
+}
+
+/// Opens a lock file, which is made where there is none.
+fn make(path: &Path) -> io::Result<File> {
+    fault::inode()?;
+    log::options().read(true).write(true).create(true).open(path)
+}
+
+/// Whether no file can be made where this is met.
+fn is_full(error: &io::Error) -> bool {
+    use ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), ReadOnlyFilesystem | StorageFull | QuotaExceeded)
 }
 
 /// Who holds the lock behind `path`; `None` if nobody does, or it may not be looked at.
@@ -91,6 +134,8 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // Held still, so nobody else's is removed. One that stays is no harm: it is not locked.
-        let _ = fs::remove_file(&self.path);
+        if !self.journal {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }

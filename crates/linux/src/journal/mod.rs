@@ -199,12 +199,20 @@ impl Store {
         DeviceJournal::open(seen.path().to_owned(), seen.header().clone())
     }
 
-    /// Takes the lock of a file that was [`Found`].
+    /// Takes the lock of a file that was [`Found`], to put back what is in it: also where no file can be made.
     ///
     /// # Errors
     /// [`JournalError::Locked`] says who holds it.
     pub fn lock_of(&self, seen: &DeviceJournal) -> Result<Lock, JournalError> {
-        Lock::take(&seen.path().with_extension("lock"), seen.ifname())
+        Lock::of_journal(seen.path(), seen.ifname())
+    }
+
+    /// Takes the lock of a process to put back what was changed in it: also where no file can be made.
+    ///
+    /// # Errors
+    /// As [`Store::lock_of`].
+    pub fn lock_of_process(&self, pid: i32, start_time: u64) -> Result<Lock, JournalError> {
+        Lock::of_journal(&self.process_path(pid, start_time), &process(pid))
     }
 
     /// The changes of a process.
@@ -223,7 +231,7 @@ impl Store {
     /// [`JournalError::Locked`] says who holds it.
     pub fn lock_process(&self, pid: i32, start_time: u64) -> Result<Lock, JournalError> {
         let path = self.process_path(pid, start_time).with_extension("lock");
-        Lock::take(&path, &format!("process {pid}"))
+        Lock::take(&path, &process(pid))
     }
 
     /// Who holds the lock of a process; `None` if nobody does, or that cannot be seen.
@@ -346,6 +354,11 @@ impl Store {
         };
         self.directory.join(format!("device-{device}.{JOURNAL}"))
     }
+}
+
+/// What a process is called where its lock is held.
+fn process(pid: i32) -> String {
+    format!("process {pid}")
 }
 
 #[cfg(test)]

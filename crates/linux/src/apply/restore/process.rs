@@ -48,7 +48,8 @@ fn process(
     options: &RestoreOptions,
     restored: &mut ProcessRestored,
 ) -> Result<(), JournalError> {
-    let _lock = if options.dry_run { None } else { Some(store.lock_process(pid, start_time)?) };
+    let lock = (!options.dry_run).then(|| store.lock_of_process(pid, start_time));
+    let _lock = lock.transpose()?;
     // As it is now that nobody else can be at it.
     let journal = store.process(pid, start_time)?;
     if journal.is_elsewhere() {

@@ -99,6 +99,38 @@ fn restore_needs_no_room() {
 }
 
 #[test]
+fn restore_needs_no_lock_file_and_respects_one_that_is_there() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let store = place.store();
+    let original = backend.everything();
+    applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+    let set = backend.everything();
+    let refused = |backend: &mut Fake| {
+        disk::no_inode(true);
+        let restored = all_back(backend, &place.store());
+        let another = applied(backend, &place.store(), "defer20", &plain());
+        disk::no_inode(false);
+        another.expect_err("it has no lock");
+        restored.devices[0].refused.clone()
+    };
+    let lock = store.lock(7, "va", Some(700)).expect("nobody has it");
+    let why = refused(&mut backend).expect("it is held");
+    assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
+    assert_eq!(backend.everything(), set);
+    drop(lock);
+    // Another restore, where there is no lock file either.
+    let journal = std::fs::File::open(place.0.join("device-700.journal")).expect("it is there");
+    journal.lock().expect("nobody has it");
+    let why = refused(&mut backend).expect("it is held");
+    assert!(why.contains("held by another napkin"), "{why}");
+    assert_eq!(backend.everything(), set);
+    drop(journal);
+    assert_eq!(refused(&mut backend), None);
+    assert_eq!(backend.everything(), original);
+    assert_eq!(place.files(), [""; 0]);
+}
+
+#[test]
 fn what_a_forced_hold_gave_back_is_still_somebody_else_s() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let theirs = napi(0, Setting::GroFlushTimeout);
