@@ -169,6 +169,18 @@ impl Place {
         }
     }
 
+    /// Whether `now` is what the kernel gives an interrupt or a thread whose CPUs have all gone off: those that are on
+    /// then, of which others may have gone off since.
+    pub(crate) fn is_driven_off(&self, set: &Value, now: &Value, on: &[usize]) -> bool {
+        match (self, set, now) {
+            (Place::IrqCpus(_) | Place::ThreadCpus(_), Value::Cpus(set), Value::Cpus(now)) => {
+                let lost = |cpu: &usize| !on.contains(cpu) && !now.contains(cpu);
+                set.iter().all(lost) && on.iter().all(|cpu| now.contains(cpu))
+            }
+            _ => false,
+        }
+    }
+
     /// A value as this place's is written.
     pub fn show(&self, value: &Value) -> String {
         match (self, value) {

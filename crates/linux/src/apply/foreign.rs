@@ -34,6 +34,17 @@ impl Foreign {
             before: record.before.clone(),
         }
     }
+
+    /// Whether an interrupt goes to several CPUs and to none of those that were set: so does one whose CPU was off for a
+    /// time, as all but one are while a host is suspended.
+    fn may_be_the_kernels(&self) -> bool {
+        match (&self.place, &self.now, &self.set) {
+            (Place::IrqCpus(_), Value::Cpus(now), Value::Cpus(set)) => {
+                now.len() > 1 && !set.iter().any(|cpu| now.contains(cpu))
+            }
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Foreign {
@@ -44,6 +55,10 @@ impl fmt::Display for Foreign {
         write!(
             f,
             "{what} of {ifname} {subject} is {now}; napkin had set {set}, before it was {before}"
-        )
+        )?;
+        if self.may_be_the_kernels() {
+            write!(f, " (the kernel's doing, if CPU {set} was off meanwhile)")?;
+        }
+        Ok(())
     }
 }

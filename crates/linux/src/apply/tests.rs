@@ -20,6 +20,7 @@ use napkin_testing::Folder;
 mod answers;
 mod channels;
 mod cost;
+mod cpus_off;
 mod crashes;
 mod holds;
 mod moved;

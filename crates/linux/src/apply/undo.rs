@@ -142,14 +142,14 @@ fn one<W: Backend>(
     match backend.read(at, place)? {
         None => Ok(away(place)),
         Some(now) if now == *old => Ok(Outcome::WasSo),
-        Some(now) if now == *new => {
+        Some(now) if now != *new && place.is_left_of(old, &now, &at.cpus) => Ok(Outcome::WasSo),
+        Some(now) if now == *new || place.is_driven_off(new, &now, &at.cpus) => {
             no_real_time_spin(backend, journal, at, &[], place, old)?;
             fault::point();
             backend.put_back(at, place, old)?;
             fault::point();
             Ok(Outcome::Set)
         }
-        Some(now) if place.is_left_of(old, &now, &at.cpus) => Ok(Outcome::WasSo),
         Some(now) => Ok(Outcome::Other(now)),
     }
 }

@@ -58,6 +58,7 @@ impl Record {
             Some(now) if *now == self.set || self.earlier.contains(now) => Standing::Ours,
             // A restore that was interrupted gave a thread what is on of its CPUs.
             Some(now) if self.spot.place.is_left_of(&self.before, now, on) => Standing::Before,
+            Some(now) if self.spot.place.is_driven_off(&self.set, now, on) => Standing::Ours,
             Some(_) => Standing::Foreign,
         }
     }

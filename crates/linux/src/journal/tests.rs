@@ -92,6 +92,9 @@ fn a_thread_that_lacks_a_cpu_that_is_off_is_as_it_was() {
         (vec![0, 1], vec![0, 1, 3], Standing::Before, Standing::Foreign),
         (vec![0], vec![0, 1, 3], Standing::Foreign, Standing::Foreign),
         (vec![0, 1], vec![0, 1, 2], Standing::Foreign, Standing::Foreign),
+        // Those of what was set have gone off: the kernel gave it the others, of which one has gone off since.
+        (vec![0, 2, 3], vec![0, 3], Standing::Ours, Standing::Ours),
+        (vec![0, 2, 3], vec![0, 1, 3], Standing::Foreign, Standing::Foreign),
         // It may be what there is of the old ones: it is set again, to be sure.
         (vec![1], vec![1, 3], Standing::Ours, Standing::Ours),
     ] {

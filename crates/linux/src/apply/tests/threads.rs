@@ -111,43 +111,6 @@ fn a_thread_in_use_that_somebody_has_placed_since_is_told_once() {
 }
 
 #[test]
-fn a_thread_gets_back_those_of_its_cpus_that_are_on() {
-    for at in 0.. {
-        let (mut backend, place) = (Fake::new(1), Home::new());
-        let store = place.store();
-        backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
-        applied(&mut backend, &store, "threaded", &placed()).expect("applied");
-        backend.off = vec![2];
-        let ended = crash::at(Some(at), || all_back(&mut backend, &store).is_complete());
-        // What the first has put back is not somebody else's doing.
-        let restored = all_back(&mut backend, &store);
-        assert!(restored.is_complete(), "died at {at}: {restored:?}");
-        let now = backend.everything().remove(&(7, Place::ThreadCpus(queue(0))));
-        assert_eq!(now, Some(Value::Cpus(vec![0, 1, 3])), "died at {at}");
-        assert_eq!(place.files(), [""; 0]);
-        if ended == Some(true) {
-            assert!(at > 4, "no point was come to");
-            break;
-        }
-    }
-}
-
-#[test]
-fn a_hold_gives_a_thread_back_those_of_its_cpus_that_are_on() {
-    let (mut backend, place) = (Fake::new(1), Home::new());
-    backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
-    let (policy, options) = (policy("threaded"), placed());
-    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    let mut hold = Temporary::apply(backend, &place.store(), &request).expect("applied");
-    hold.backend().off = vec![2];
-    assert!(hold.put_back().expect("it is there").is_complete());
-    let now = hold.backend().everything().remove(&(7, Place::ThreadCpus(queue(0))));
-    assert_eq!(now, Some(Value::Cpus(vec![0, 1, 3])));
-    drop(hold);
-    assert_eq!(place.files(), [""; 0]);
-}
-
-#[test]
 fn a_thread_that_somebody_made_real_time_is_not_set_spinning_again() {
     let (mode, class) = (napi(0, Setting::Threaded), Place::ThreadClass(queue(0)));
     let spinning = || {
