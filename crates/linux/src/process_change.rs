@@ -285,7 +285,7 @@ fn restore_affinity(
     if now == old {
         return Ok(Restored::Done);
     }
-    if now != new && !any {
+    if now != new && !any && !is_hidden(tid, &now, old, new) {
         // An earlier restore gave it what there is of its CPUs.
         return Ok(match now == still_there(tid, old) {
             true => Restored::Done,
@@ -297,6 +297,13 @@ fn restore_affinity(
         Err(napkin_os::sched::SchedError::Affinity { source: Errno::SRCH }) => Ok(Restored::Gone),
         Err(error) => Err(process.sched_refused(error)),
     }
+}
+
+/// Whether a thread has the CPUs of a cpuset that has none of those that it was given: the kernel remembers these, and
+/// gives it them again when the cpuset has them.
+fn is_hidden(tid: i32, now: &[usize], old: &[usize], new: &[usize]) -> bool {
+    let has = |all: &[usize], cpus: &[usize]| cpus.iter().any(|cpu| all.contains(cpu));
+    cpuset(tid).is_some_and(|all| now == all && has(&all, old) && !has(&all, new))
 }
 
 /// What a thread can have now of the CPUs that it had: those that are on, and in its cpuset.

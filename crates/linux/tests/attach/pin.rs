@@ -2,12 +2,16 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use napkin_kernel::namespace::Namespace;
+use napkin_kernel::process::Process;
 use napkin_linux::attach::{Attachment, EventKind};
 use napkin_linux::process_change::{ProcessChange, Restored, What};
+use napkin_os::sched::{CpuList, affinity, own_cpus, pin};
 use napkin_testing::{needs_cpus, test};
 
 use super::harness::{Link, Program};
@@ -106,6 +110,69 @@ fn what_a_pinned_thread_begins_is_put_back_as_well() {
     let all = bed.program.ask("answer = sorted(os.sched_getaffinity(0))");
     bed.program.ask("made[1].kill(); made[1].wait()");
     assert_eq!(now, [all.clone(), all], "as the program's first thread, which was never moved");
+}
+
+#[test]
+fn a_thread_that_had_its_cpus_from_a_cpuset_follows_that_again() {
+    needs_cpus(2);
+    let [first, second, ..] = napkin_os::sched::usable_cpus()[..] else { panic!("there are two") };
+    let program = Program::start();
+    let pid = program.pid();
+    let cpuset = Cpuset::of(pid, &[first]);
+    let old = own_cpus(pid).unwrap();
+    cpuset.set(&[first, second]);
+    let thread_start_time = Process::open(pid).unwrap().start_time();
+    let what = What::Affinity { tid: pid, thread_start_time, old, new: vec![second], since: None };
+    let change = ProcessChange { pid, start_time: thread_start_time, what };
+    pin(Some(pid), &[second]).unwrap();
+    // Where it is now, but the kernel remembers.
+    cpuset.set(&[first]);
+    assert_eq!(affinity(Some(pid)).unwrap(), [first]);
+    assert_eq!(change.restore().unwrap(), Restored::Done);
+    cpuset.set(&[first, second]);
+    assert_eq!(affinity(Some(pid)).unwrap(), [first, second]);
+    // What it has of its own is another matter.
+    pin(Some(pid), &[first]).unwrap();
+    assert_eq!(own_cpus(pid).unwrap(), [first]);
+}
+
+/// A cpuset of one process, by either version of control groups; gone with this.
+struct Cpuset(PathBuf, i32);
+
+impl Cpuset {
+    /// One of these CPUs, with a process in it; the test is ignored where there can be none.
+    fn of(pid: i32, cpus: &[usize]) -> Cpuset {
+        let may = |root: &&str| {
+            let v2 = fs::read_to_string(format!("{root}/cgroup.subtree_control"));
+            v2.map_or(true, |it| it.contains("cpuset"))
+                && fs::exists(format!("{root}/cgroup.procs")).unwrap_or(false)
+        };
+        let root = ["/sys/fs/cgroup/cpuset", "/sys/fs/cgroup"].into_iter().find(may);
+        let Some(root) = root else { napkin_testing::ignore("no cpusets") };
+        let path = PathBuf::from(format!("{root}/napkin-{pid}"));
+        if let Err(error) = fs::create_dir(&path) {
+            napkin_testing::ignore(format!("no cpuset can be made: {error}"));
+        }
+        let cpuset = Cpuset(path, pid);
+        cpuset.set(cpus);
+        let above = fs::read_to_string(format!("{root}/cpuset.mems")).unwrap_or_default();
+        fs::write(cpuset.0.join("cpuset.mems"), above.trim()).unwrap();
+        fs::write(cpuset.0.join("cgroup.procs"), pid.to_string()).unwrap();
+        cpuset
+    }
+
+    fn set(&self, cpus: &[usize]) {
+        fs::write(self.0.join("cpuset.cpus"), CpuList(cpus.to_vec()).to_string()).unwrap();
+    }
+}
+
+impl Drop for Cpuset {
+    fn drop(&mut self) {
+        if let Some(root) = self.0.parent() {
+            let _ = fs::write(root.join("cgroup.procs"), self.1.to_string());
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
 }
 
 /// A server at one end of a link, and who sends to it at the other.

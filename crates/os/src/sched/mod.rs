@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use thiserror::Error;
 
 use crate::last_error;
-use crate::procfs::{cpus::parse_list, read_text};
+use crate::procfs::{cpus::parse_list, cpuset, read_text};
 
 pub use class::Class;
 pub use cpus::{CpuList, ranges};
@@ -216,7 +216,7 @@ pub fn affinity(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
 }
 
 /// The CPUs that a thread (`None`: the calling one) was given, in order: those that are off, too, which
-/// [`affinity`] leaves out. It is what [`unpin`] gives back.
+/// [`affinity`] leaves out.
 ///
 /// # Errors
 /// If the thread has ended.
@@ -230,6 +230,18 @@ pub fn allowed(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
         // Without procfs it is what there is of them now.
         None => affinity(thread),
     }
+}
+
+/// The CPUs that [`unpin`] is to give back to a thread, whatever becomes of its cpuset: [`allowed`], but all that there
+/// can be if those are all of its cpuset, which it follows then.
+///
+/// # Errors
+/// If the thread has ended.
+pub fn own_cpus(thread: i32) -> Result<Vec<usize>, SchedError> {
+    let allowed = allowed(Some(thread))?;
+    let follows = cpuset(thread).is_some_and(|all| all == allowed);
+    let possible = if follows { possible() } else { Vec::new() };
+    Ok(if possible.is_empty() { allowed } else { possible })
 }
 
 /// The CPUs in a thread's `status`.
