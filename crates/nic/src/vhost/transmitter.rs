@@ -66,11 +66,16 @@ impl Wire {
     pub(super) fn see_to_waiting(&self) {
         let port = &*self.ports[self.index];
         if port.waiting.ready() {
-            let mut sent = Sent::default();
-            port.outgoing.ask();
-            send_waiting(port, &mut sent);
-            self.count(&sent);
+            self.send_what_waits(port);
         }
+    }
+
+    #[cold]
+    fn send_what_waits(&self, port: &Port) {
+        let mut sent = Sent::default();
+        port.outgoing.ask();
+        send_waiting(port, &mut sent);
+        self.count(&sent);
     }
 
     fn count(&self, sent: &Sent) {
