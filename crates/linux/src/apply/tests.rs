@@ -22,6 +22,7 @@ mod channels;
 mod cost;
 mod cpus_off;
 mod crashes;
+mod foreign;
 mod holds;
 mod moved;
 mod space;
