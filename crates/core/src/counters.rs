@@ -219,6 +219,11 @@ impl Counts {
     pub fn all_empty_polls(&self) -> u64 {
         self.empty_polls.iter().sum()
     }
+
+    /// Timers of an instance that fired, whether or not somebody owned it: what Linux runs `napi_watchdog` for.
+    pub fn watchdogs(&self) -> u64 {
+        self.timer_polls + self.timer_missed
+    }
 }
 
 #[cfg(all(test, not(loom)))]

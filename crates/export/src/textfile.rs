@@ -68,9 +68,9 @@ impl TextFile {
             let error = io::Error::from(errno);
             // One that another user has left, which nobody but that user may open.
             let left = errno == Errno::ACCESS && fs::symlink_metadata(&self.lock).is_ok();
-            let mend =
+            let fix =
                 if left { "; if nobody writes there any more, remove that lock file" } else { "" };
-            let why = format!("cannot write {path}: its lock {lock}: {error}{mend}");
+            let why = format!("cannot write {path}: its lock {lock}: {error}{fix}");
             io::Error::new(error.kind(), why)
         };
         if self.held.is_some() {

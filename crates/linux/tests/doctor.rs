@@ -26,7 +26,7 @@ fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str
 }
 
 /// A set-up that works, then broken in one way: exactly this fault is added, and goes when it is
-/// mended.
+/// fixed.
 #[track_caller]
 fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -> Found {
     let mut rig = Rig::new();
@@ -98,12 +98,12 @@ fn an_epoll_that_always_has_something_ready_is_named_before_and_while_it_starves
     let found = found.expect("it starves");
     assert!(found.faults().contains("always-ready"), "{found:#?}");
     let faults = found.of(Status::Fault);
-    let mend = "napkin apply suspend20,irq-suspend-timeout=0 --dev va";
-    assert!(faults.iter().all(|it| it.command().as_deref() == Some(mend)), "{faults:#?}");
-    // Once it is mended nothing is said of it.
+    let fix = "napkin apply suspend20,irq-suspend-timeout=0 --dev va";
+    assert!(faults.iter().all(|it| it.command().as_deref() == Some(fix)), "{faults:#?}");
+    // Once it is fixed nothing is said of it.
     rig.set_device("suspend20,irq-suspend-timeout=0");
-    let mended = rig.doctor(None).faults();
-    assert!(mended.iter().all(|check| !["starvation", "always-ready"].contains(check)));
+    let fixed = rig.doctor(None).faults();
+    assert!(fixed.iter().all(|check| !["starvation", "always-ready"].contains(check)));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn flows_that_are_passed_on_are_seen() {
 #[test]
 fn a_device_without_instances_is_seen() {
     let found = one_fault("napi", SUSPEND20, |rig| rig.feature("gro", false));
-    assert_eq!(found.mend("napi"), "ethtool -K va gro on");
+    assert_eq!(found.fix("napi"), "ethtool -K va gro on");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn connections_that_came_past_napi_are_seen() {
         rig.peer_offloads(true);
         rig.connect(1);
     });
-    assert!(found.mend("napi-id").contains("tso off gso off"), "{found:#?}");
+    assert!(found.fix("napi-id").contains("tso off gso off"), "{found:#?}");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn connections_that_came_past_napi_are_seen_where_no_program_polls() {
     let found = rig.doctor(Some("defer20"));
     assert_eq!(found.faults(), BTreeSet::new(), "{found:#?}");
     assert!(found.checks(Status::Unknown).contains("napi-id"), "{found:#?}");
-    assert!(found.mend("napi-id").contains("tso off gso off"), "{found:#?}");
+    assert!(found.fix("napi-id").contains("tso off gso off"), "{found:#?}");
 }
 
 #[test]
@@ -218,8 +218,8 @@ fn an_epoll_that_does_not_prefer_is_seen() {
     let found = one_fault("prefer", SUSPEND20, |rig| {
         rig.set_epolls(Params::default(), |_| true);
     });
-    assert!(found.mend("prefer").starts_with("napkin attach "), "{found:#?}");
-    assert!(found.mend("prefer").ends_with(" --policy suspend20"), "{found:#?}");
+    assert!(found.fix("prefer").starts_with("napkin attach "), "{found:#?}");
+    assert!(found.fix("prefer").ends_with(" --policy suspend20"), "{found:#?}");
 }
 
 #[test]
@@ -271,8 +271,8 @@ fn a_thread_that_is_pinned_elsewhere_is_seen() {
     rig.pin_program(cpus[1]);
     let broken = rig.doctor(Some(policy));
     assert_eq!(broken.faults(), BTreeSet::from(["cpu-match"]), "{broken:#?}");
-    let mend = broken.mend("cpu-match");
-    assert!(mend.starts_with(&format!("taskset -pc {} ", cpus[0])), "{mend}");
+    let fix = broken.fix("cpu-match");
+    assert!(fix.starts_with(&format!("taskset -pc {} ", cpus[0])), "{fix}");
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn without_a_program_those_that_no_instance_knows_are_found() {
     let of_device = rig.doctor_of_device(None);
     assert_eq!(by_pid.faults(), BTreeSet::from(["napi-id"]), "{by_pid:#?}");
     assert_eq!(of_device.faults(), BTreeSet::from(["napi-id"]), "{of_device:#?}");
-    assert_eq!(of_device.mend("napi-id"), by_pid.mend("napi-id"));
+    assert_eq!(of_device.fix("napi-id"), by_pid.fix("napi-id"));
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn a_mode_that_the_kernel_lacks_is_said() {
     let mut rig = Rig::new();
     let found = rig.doctor_of_device(Some("ksoftirqd"));
     assert!(found.faults().contains("kernel-support"), "{found:#?}");
-    assert!(found.mend("kernel-support").starts_with("napkin apply threaded"), "{found:#?}");
+    assert!(found.fix("kernel-support").starts_with("napkin apply threaded"), "{found:#?}");
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn a_go_program_is_warned_about() {
     rig.connect(1);
     let found = rig.doctor(Some(SUSPEND20));
     assert!(found.checks(Status::Advice).contains("go-runtime"), "{found:#?}");
-    assert!(found.mend("go-runtime").ends_with(" --policy defer20 --dev va"), "{found:#?}");
+    assert!(found.fix("go-runtime").ends_with(" --policy defer20 --dev va"), "{found:#?}");
 }
 
 #[test]

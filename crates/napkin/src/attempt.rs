@@ -91,7 +91,7 @@ impl Attempt {
         format!("{} of {} measurements done", self.partial.done(), self.all)
     }
 
-    /// Something else ended it, or what it has measured could not be written: says how it goes on if that is mended.
+    /// Something else ended it, or what it has measured could not be written: says how it goes on if that is fixed.
     pub(crate) fn failed(&self, failure: Failure) -> Failure {
         if let Ok(Some(_)) = self.partial.kept() {
             say(&format!("{}{}", self.far(), self.how()));

@@ -45,7 +45,7 @@ pub(crate) fn napi_get(args: &NapiGet) -> Result<(), Failure> {
         "empty-polls",
         "packets",
         "deferrals",
-        "timer-polls",
+        "watchdogs",
         "parks",
         "handovers",
         IDLE_GAP,

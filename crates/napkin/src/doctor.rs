@@ -35,7 +35,7 @@ Examples:
   napkin doctor 812 --policy suspend20           what is missing for it
   napkin doctor --dev eth0 --for 5s --json       for a script
   napkin doctor 812 --json |
-      jq -r '.devices[].findings[] | select(.status == \"fault\").mend'")]
+      jq -r '.devices[].findings[] | select(.status == \"fault\").fix'")]
 pub(crate) struct Doctor {
     /// The program, with its children.
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
@@ -141,9 +141,9 @@ fn full(finding: &Finding) -> String {
     let mut out = format!("{status:8}{check}\n{}", filled("        ", what));
     let label = if *status == Status::Unknown { "missing" } else { "seen" };
     out.push_str(&filled(&format!("{label:>7}: "), seen));
-    if let Some(mend) = finding.command() {
+    if let Some(fix) = finding.command() {
         // Never broken: it is there to be copied.
-        out.push_str(&format!("    fix: {mend}\n"));
+        out.push_str(&format!("    fix: {fix}\n"));
     }
     out.push('\n');
     out

@@ -91,12 +91,12 @@ fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
     assert_eq!(broken.status.code(), Some(1), "{out}");
     assert!(out.contains("\nfault   rps\n"), "{out}");
     assert!(out.contains("\n   seen: rx-0: rps_cpus 0\n"), "{out}");
-    let mend = out.lines().find_map(|line| line.trim_start().strip_prefix("fix: "));
-    let mend = mend.expect("a command").to_owned();
+    let fix = out.lines().find_map(|line| line.trim_start().strip_prefix("fix: "));
+    let fix = fix.expect("a command").to_owned();
 
-    // The command mends it.
-    let mended = rig.run(|| Command::new("sh").args(["-c", &mend]).status());
-    assert!(mended.is_ok_and(|status| status.success()), "{mend}");
+    // The command fixes it.
+    let fixed = rig.run(|| Command::new("sh").args(["-c", &fix]).status());
+    assert!(fixed.is_ok_and(|status| status.success()), "{fix}");
     let json = rig.run(|| doctor(&[&args[..], &["--json"]].concat()));
     assert_eq!(json.status.code(), Some(0), "{}", text(&json.stdout));
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
@@ -105,7 +105,7 @@ fn a_sound_set_up_ends_with_0_and_a_broken_one_with_1() {
     assert_eq!((&device["ifname"], &device["policy"]), (&"va".into(), &SUSPEND20.into()));
     let findings = device["findings"].as_array().expect("a list");
     let rps = findings.iter().find(|it| it["check"] == "rps").expect("it was checked");
-    assert_eq!((&rps["status"], &rps["mend"]), (&"ok".into(), &Value::Null));
+    assert_eq!((&rps["status"], &rps["fix"]), (&"ok".into(), &Value::Null));
 }
 
 napkin_testing::main!(doctored::program);

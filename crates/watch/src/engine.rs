@@ -124,7 +124,7 @@ fn napi(record: &Record, process: Option<&(i32, String)>) -> NapiSample {
         interrupts: number(record, "interrupts"),
         full_polls: None,
         deferrals: number(record, "deferrals"),
-        watchdogs: number(record, "timer-polls"),
+        watchdogs: number(record, "watchdogs"),
         suspensions: None,
         time_squeezes: number(record, "time-squeezes").map_or(Squeezes::Unknown, Squeezes::Counted),
         pid,
@@ -202,7 +202,7 @@ mod tests {
             "ifname": "syn0", "id": 3, "queue-id": 2, "cpu": 1, "threaded": "disabled",
             "defer-hard-irqs": 100, "gro-flush-timeout": 20_000, "irq-suspend-timeout": 20_000_000,
             "hold": 0, "feedback": false, "packets": 10, "interrupts": 2, "deferrals": 4,
-            "timer-polls": 5, "time-squeezes": 6, "polls-softirq": 1, "polls-ksoftirqd": 2,
+            "watchdogs": 5, "time-squeezes": 6, "polls-softirq": 1, "polls-ksoftirqd": 2,
             "polls-thread": 3, "polls-worker": 4, "polls-application": 5, "empty-polls": 7,
         }));
         let napi = napi(&record, Some(&(12, "napkin".into())));
@@ -264,7 +264,7 @@ mod tests {
             let names = [
                 "ifname", "id", "queue-id", "cpu", "threaded", "defer-hard-irqs",
                 "gro-flush-timeout", "irq-suspend-timeout", "hold", "feedback", "packets",
-                "interrupts", "deferrals", "timer-polls", "time-squeezes", "polls-softirq",
+                "interrupts", "deferrals", "watchdogs", "time-squeezes", "polls-softirq",
                 "polls-ksoftirqd", "polls-thread", "polls-worker", "polls-application",
                 "empty-polls", "gone", "pid", "weight", "polls", "ifindex",
             ];

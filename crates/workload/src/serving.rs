@@ -175,7 +175,7 @@ impl<'a> Window<'a> {
 fn extras(counts: &Counts, queues: &QueueCounts, squeezes: u64, holds: bool) -> Map<String, Value> {
     let mut extras: Map<String, Value> = [
         ("deferrals", counts.deferrals),
-        ("timer_polls", counts.timer_polls),
+        ("watchdogs", counts.watchdogs()),
         ("parks", counts.parks),
         ("interrupts_missed", counts.interrupts_missed),
         // Of either kind. The missed found the instance owned, so no idle gap came before them.

@@ -57,7 +57,7 @@ fn serve(policy: &str, rule: &str, pipe: bool) -> Served {
 }
 
 const LINUX: &str = "kernel.prolongs-without-poll=on";
-const MENDED: &str = "kernel.prolongs-without-poll=off";
+const FIXED: &str = "kernel.prolongs-without-poll=off";
 
 #[test]
 fn under_linuxs_rule_a_pipe_in_the_context_starves_the_queue() {
@@ -71,7 +71,7 @@ fn under_linuxs_rule_a_pipe_in_the_context_starves_the_queue() {
 
 #[test]
 fn the_mended_rule_keeps_a_datagram_for_the_timeout_at_the_most() {
-    let served = serve("suspend20", MENDED, true);
+    let served = serve("suspend20", FIXED, true);
     // What came in the last 20 ms may still be in the ring.
     assert!((96..=100).contains(&served.received), "{served:?}");
     assert!((10 * MILLISECOND..21 * MILLISECOND).contains(&served.longest), "{served:?}");
@@ -80,11 +80,11 @@ fn the_mended_rule_keeps_a_datagram_for_the_timeout_at_the_most() {
 
 #[test]
 fn without_the_pipe_the_rules_do_the_same() {
-    let [linux, mended] = [LINUX, MENDED].map(|rule| serve("suspend20", rule, false));
+    let [linux, fixed] = [LINUX, FIXED].map(|rule| serve("suspend20", rule, false));
     assert_eq!(linux.received, 100);
     assert!(linux.longest < MILLISECOND, "{linux:?}");
-    assert_eq!((linux.received, linux.longest), (mended.received, mended.longest));
-    assert_eq!(linux.queue, mended.queue);
+    assert_eq!((linux.received, linux.longest), (fixed.received, fixed.longest));
+    assert_eq!(linux.queue, fixed.queue);
 }
 
 #[test]
@@ -110,5 +110,5 @@ fn a_memcached_with_a_descriptor_that_is_always_ready_stands_still_under_linuxs_
         memcached::run(run, setup).expect("a run").achieved_per_s
     };
     assert_eq!(requests(LINUX), 0.0);
-    assert!(requests(MENDED) > 100_000.0);
+    assert!(requests(FIXED) > 100_000.0);
 }

@@ -243,7 +243,7 @@ fn refused(store: &Store, error: &ApplyError) -> String {
     }
     format!(
         "{what} is held by {holder}, which keeps the wishes: napkin unkeep has it put back what was set for one; what \
-         it could not put back its log says (journalctl -u napkin): mend that, or stop it (systemctl stop napkin), and \
+         it could not put back its log says (journalctl -u napkin): fix that, or stop it (systemctl stop napkin), and \
          then napkin restore"
     )
 }

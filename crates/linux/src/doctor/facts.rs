@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use napkin_policy::{EpollPolicy, Policy, Threaded};
 
-use super::mend::Mend;
+use super::fix::Fix;
 use crate::journal::Holder;
 use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::process::{Ready, Unseen};
@@ -458,11 +458,11 @@ impl Program {
     }
 
     /// memcached is started again with a thread for each instance, unless it has been.
-    pub(super) fn restart(&self, facts: &Facts) -> Option<Mend> {
+    pub(super) fn restart(&self, facts: &Facts) -> Option<Fix> {
         let threads = facts.receiving().len();
         let other = self.memcached_threads() != Some((threads, threads));
         let memcached = self.comm.starts_with("memcached") && other && threads > 0;
-        memcached.then_some(Mend::Memcached { pid: self.pid, threads })
+        memcached.then_some(Fix::Memcached { pid: self.pid, threads })
     }
 
     /// A thread by its id.

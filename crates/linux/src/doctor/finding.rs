@@ -5,7 +5,7 @@ use std::fmt;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use super::mend::{self, Mend};
+use super::fix::{self, Fix};
 
 /// How a condition is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -50,8 +50,8 @@ pub struct Finding {
     pub what: String,
     /// How it was seen; of [`Status::Unknown`], what was missing.
     pub seen: String,
-    /// The changes that mend it, where there are some. In JSON: the commands, in one line.
-    pub mend: Vec<Mend>,
+    /// The changes that fix it, where there are some. In JSON: the commands, in one line.
+    pub fix: Vec<Fix>,
     /// Why these would be refused now, and what to do first: a comment behind the commands.
     pub in_the_way: Option<String>,
 }
@@ -63,7 +63,7 @@ impl Serialize for Finding {
         finding.serialize_field("status", &self.status)?;
         finding.serialize_field("what", &self.what)?;
         finding.serialize_field("seen", &self.seen)?;
-        finding.serialize_field("mend", &self.command())?;
+        finding.serialize_field("fix", &self.command())?;
         finding.end()
     }
 }
@@ -77,23 +77,23 @@ impl Finding {
     pub(super) fn advice(
         what: impl Into<String>,
         seen: impl Into<String>,
-        mend: impl IntoIterator<Item = Mend>,
+        fix: impl IntoIterator<Item = Fix>,
     ) -> Finding {
-        Finding::new(Status::Advice, what, seen, mend)
+        Finding::new(Status::Advice, what, seen, fix)
     }
 
     /// It is wrong.
     pub(super) fn fault(
         what: impl Into<String>,
         seen: impl Into<String>,
-        mend: impl IntoIterator<Item = Mend>,
+        fix: impl IntoIterator<Item = Fix>,
     ) -> Finding {
-        Finding::new(Status::Fault, what, seen, mend)
+        Finding::new(Status::Fault, what, seen, fix)
     }
 
-    /// The command that mends it, where there is one: a line for a shell.
+    /// The command that fixes it, where there is one: a line for a shell.
     pub fn command(&self) -> Option<String> {
-        mend::line(&self.mend, self.in_the_way.as_deref())
+        fix::line(&self.fix, self.in_the_way.as_deref())
     }
 
     /// It could not be seen, and what was missing.
@@ -105,7 +105,7 @@ impl Finding {
         status: Status,
         what: impl Into<String>,
         seen: impl Into<String>,
-        mend: impl IntoIterator<Item = Mend>,
+        fix: impl IntoIterator<Item = Fix>,
     ) -> Finding {
         // The check's name, and what is in the way, are filled in by whoever runs the check.
         Finding {
@@ -113,7 +113,7 @@ impl Finding {
             status,
             what: what.into(),
             seen: seen.into(),
-            mend: mend.into_iter().collect(),
+            fix: fix.into_iter().collect(),
             in_the_way: None,
         }
     }

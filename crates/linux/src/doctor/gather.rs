@@ -241,7 +241,7 @@ fn on(program: &Program, device: &Device) -> bool {
 }
 
 /// What the settings of the instances in use mean; where that cannot be told, of all that receive. What
-/// a mend applies leaves those that transmit as they are, so nothing is meant by them.
+/// a fix applies leaves those that transmit as they are, so nothing is meant by them.
 pub(super) fn meant(device: &Device, programs: &[Program]) -> Policy {
     let used = |id| {
         let sockets = programs.iter().filter_map(|it| it.sockets.as_ref().ok()).flatten();

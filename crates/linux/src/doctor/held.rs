@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::facts::{Facts, Held, Program};
-use super::mend::Mend;
+use super::fix::Fix;
 use crate::apply::lifelines;
 use crate::journal::{Holder, Store};
 use napkin_kernel::device::Device;
@@ -32,8 +32,8 @@ pub(super) fn of(device: &Device, programs: &[Program]) -> Held {
 }
 
 impl Facts {
-    /// Why some mends would be refused now, and what to do first.
-    pub(super) fn in_the_way(&self, mends: &[Mend]) -> Option<String> {
+    /// Why some fixes would be refused now, and what to do first.
+    pub(super) fn in_the_way(&self, fixes: &[Fix]) -> Option<String> {
         let Held { device, programs, keeper, .. } = &self.held;
         let told = |what: String, holder: &Holder| {
             let first = if *keeper == Some(holder.pid) {
@@ -43,10 +43,10 @@ impl Facts {
             };
             format!("{what} is held by {holder}: {first}")
         };
-        let on_device = mends.iter().any(Mend::takes_device);
+        let on_device = fixes.iter().any(Fix::takes_device);
         let device = device.as_ref().filter(|_| on_device);
         let device = device.map(|holder| told(self.device.ifname.clone(), holder));
-        let pids: BTreeSet<i32> = mends.iter().filter_map(Mend::takes_process).collect();
+        let pids: BTreeSet<i32> = fixes.iter().filter_map(Fix::takes_process).collect();
         let programs = pids.into_iter().filter_map(|pid| Some((pid, programs.get(&pid)?)));
         let programs = programs.map(|(pid, holder)| told(format!("process {pid}"), holder));
         let all: Vec<String> = device.into_iter().chain(programs).collect();

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use napkin_policy::Threaded;
 
 use super::facts::{Facts, Program, Thread};
-use super::mend::Mend;
+use super::fix::Fix;
 use napkin_kernel::device::Napi;
 
 /// The only CPU of a list.
@@ -97,35 +97,35 @@ impl<'a> Homes<'a> {
     }
 
     /// What brings a pair together.
-    pub(super) fn join(&self, facts: &Facts, pair: &Pair<'_>) -> Vec<Mend> {
+    pub(super) fn join(&self, facts: &Facts, pair: &Pair<'_>) -> Vec<Fix> {
         let Some(home) = self.of_instance(pair.id) else { return vec![] };
         let cpus = vec![home];
-        let mut mends = Vec::new();
+        let mut fixes = Vec::new();
         if !facts.poll_threads.contains_key(&pair.id) {
-            mends.extend(stop_irqbalance(facts));
+            fixes.extend(stop_irqbalance(facts));
         }
         let napi = facts.device.napi(pair.id);
         if let Some(poller) = facts.poll_threads.get(&pair.id) {
             if poller.cpus != cpus {
-                mends.push(Mend::ThreadCpus { tid: poller.tid, cpus: cpus.clone() });
+                fixes.push(Fix::ThreadCpus { tid: poller.tid, cpus: cpus.clone() });
             }
         } else if let Some(irq) = napi.and_then(|it| it.irq)
             && napi.is_some_and(|it| it.irq_cpus.as_ref() != Some(&cpus))
         {
-            mends.push(Mend::IrqCpus { irq, cpus: cpus.clone() });
+            fixes.push(Fix::IrqCpus { irq, cpus: cpus.clone() });
         }
         let may = self.allowed.get(&pair.thread.tid).is_some_and(|it| it.contains(&home));
         if pair.thread.cpus != cpus && may {
-            mends.push(Mend::ThreadCpus { tid: pair.thread.tid, cpus });
+            fixes.push(Fix::ThreadCpus { tid: pair.thread.tid, cpus });
         }
-        mends
+        fixes
     }
 
     /// What brings a program's thread to a CPU where no instance's thread is.
-    pub(super) fn away(&self, pair: &Pair<'_>) -> Option<Mend> {
+    pub(super) fn away(&self, pair: &Pair<'_>) -> Option<Fix> {
         let homes: BTreeSet<usize> = self.homes.values().copied().collect();
         let free = self.allowed.get(&pair.thread.tid)?.iter().find(|cpu| !homes.contains(cpu))?;
-        Some(Mend::ThreadCpus { tid: pair.thread.tid, cpus: vec![*free] })
+        Some(Fix::ThreadCpus { tid: pair.thread.tid, cpus: vec![*free] })
     }
 
     fn settle(&mut self, facts: &Facts) {
@@ -200,8 +200,8 @@ impl<'a> Homes<'a> {
 
 /// Before an interrupt is put somewhere, or something is put beside it: irqbalance would move it
 /// away again.
-pub(super) fn stop_irqbalance(facts: &Facts) -> Option<Mend> {
-    matches!(facts.host.irqbalance, Ok(Some(_))).then_some(Mend::StopIrqbalance)
+pub(super) fn stop_irqbalance(facts: &Facts) -> Option<Fix> {
+    matches!(facts.host.irqbalance, Ok(Some(_))).then_some(Fix::StopIrqbalance)
 }
 
 /// The CPUs on which a program's threads can be put.

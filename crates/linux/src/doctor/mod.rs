@@ -2,7 +2,7 @@
 //! it.
 //!
 //! [`Facts`] are read once ([`gather`]); each check is a function of them that says what it found,
-//! how that was seen, and the command that mends it ([`Finding`]). Checks that a policy does not
+//! how that was seen, and the command that fixes it ([`Finding`]). Checks that a policy does not
 //! need say nothing. Nothing here changes anything, and nothing is measured for longer than a
 //! short window.
 //!
@@ -13,12 +13,12 @@ mod beside;
 mod checks;
 mod facts;
 mod finding;
+mod fix;
 mod gather;
 mod go;
 mod held;
 mod home;
 mod intent;
-mod mend;
 mod observe;
 mod target;
 mod waits;
@@ -29,9 +29,9 @@ pub use facts::{
     Socket, SocketKind, Support, Thread, Unpolled, Wait, Wish,
 };
 pub use finding::{Finding, Report, Status};
+pub use fix::Fix;
 pub use gather::{DoctorError, Request, gather};
 pub use home::{Worker, workers};
-pub use mend::Mend;
 // For its tests, which need rights and so are shown as ignored without them.
 #[doc(hidden)]
 pub use waits::Watch;

@@ -1,7 +1,7 @@
-//! The policy to which all mends of one report lead.
+//! The policy to which all fixes of one report lead.
 //!
 //! Each check sees one thing that is wrong with a policy: a timeout too short for its program, a
-//! program that cannot busy poll. If each named a policy of its own, one mend would undo another's,
+//! program that cannot busy poll. If each named a policy of its own, one fix would undo another's,
 //! and whoever followed them would go round in circles. So there is one: the policy that was asked
 //! for, or that the settings mean, with all of that put right.
 
@@ -11,7 +11,7 @@ use napkin_policy::{
 
 use super::checks::starvation::starves;
 use super::facts::{Facts, Program, Support};
-use super::mend::Mend;
+use super::fix::Fix;
 use crate::apply::can_delay;
 use napkin_kernel::device::Napi;
 use napkin_kernel::settings::{Setting, Settings};
@@ -37,13 +37,13 @@ pub(super) const PROPORTION: u64 = 10;
 pub(super) const LONG_SUSPENSION: Ns = 100 * MILLISECOND;
 
 impl Facts {
-    /// The policy to which all mends lead.
+    /// The policy to which all fixes lead.
     pub(super) fn target(&self) -> Policy {
         of(self)
     }
 
     /// The [target](Self::target) is applied to the device, unless it is already.
-    pub(super) fn apply(&self) -> Option<Mend> {
+    pub(super) fn apply(&self) -> Option<Fix> {
         let policy = self.target();
         let wanted = Settings::of(&policy.instance);
         let differs = |napi: &&Napi| {
@@ -53,21 +53,21 @@ impl Facts {
         };
         let ifname = self.device.ifname.clone();
         let yes = self.held.lifeline && can_delay(&policy);
-        self.instances().iter().any(differs).then_some(Mend::Apply { policy, ifname, yes })
+        self.instances().iter().any(differs).then_some(Fix::Apply { policy, ifname, yes })
     }
 
     /// A program is put under the target. Where that leaves the application out, what the program
     /// was set to is taken back with it.
-    pub(super) fn attach(&self, program: &Program) -> Option<Mend> {
+    pub(super) fn attach(&self, program: &Program) -> Option<Fix> {
         let policy = self.target();
         let pid = program.pid;
         if policy.epoll.enabled() || policy.application.socket_busy_polls() {
-            return Some(Mend::Attach { pid, policy, ifname: None });
+            return Some(Fix::Attach { pid, policy, ifname: None });
         }
         let epolls = program.epolls.as_deref().unwrap_or_default();
         if epolls.iter().any(|epoll| epoll.params.as_ref().is_ok_and(EpollPolicy::enabled)) {
             let ifname = Some(self.device.ifname.clone());
-            return Some(Mend::Attach { pid, policy, ifname });
+            return Some(Fix::Attach { pid, policy, ifname });
         }
         self.apply()
     }
@@ -84,7 +84,7 @@ fn of(facts: &Facts) -> Policy {
     {
         policy = without_application(policy);
     }
-    // Whoever asked for suspension means to mend its program.
+    // Whoever asked for suspension means to fix its program.
     if !facts.asked && policy.instance.irq_suspend_timeout != 0 && starves(facts) {
         policy.instance.irq_suspend_timeout = 0;
     }

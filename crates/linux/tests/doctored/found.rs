@@ -32,7 +32,7 @@ impl Found {
     }
 
     #[track_caller]
-    pub(crate) fn mend(&self, check: &str) -> String {
+    pub(crate) fn fix(&self, check: &str) -> String {
         self.worst(check).command().expect(check)
     }
 

@@ -62,9 +62,8 @@ columns! {
     CLIENT: "client", "load.client", Plain, "who sends; flood and ping -f wait for each reply, extreme does not";
     TIMES_PEAK: "times peak", "load.times_peak", Plain, "offered, as a multiple of the rate that fills the CPU";
     CORNER: "corner", "load.corner", Plain, "when packets come, where not at a rate";
-    RATE: "rate", "load.rate", Plain, "asked for a second; max: as many as are answered";
     REQUESTS_PER_S: "requests/s", "load.requests_per_s", Plain, "requests a second; flood and max: as many as are answered";
-    PACKETS_PER_S: "packets/s", "load.packets_per_s", Plain, "packets sent a second";
+    PACKETS_PER_S: "packets/s", "load.packets_per_s", Plain, "packets sent a second; max: as many as can be";
     FRAMES_PER_S: "frames/s", "load.frames_per_s", Plain, "frames sent a second";
     OPERATIONS_PER_S: "ops/s", "load.operations_per_s", Plain, "operations a second";
     BYTES: "bytes", "load.bytes", Plain, "size of a request, or of an operation";
@@ -234,7 +233,7 @@ mod tests {
     fn a_cell_is_what_stands_in_the_report_in_its_unit() {
         let row = serde_json::json!({
             "name": "base",
-            "load": { "rate": "max", "delay_ns": 78_000 },
+            "load": { "requests_per_s": "max", "delay_ns": 78_000 },
             "latency_ns": { "p50": 12_700 },
             "cpu": { "work": 0.1234 },
             "achieved_per_s": 99.96,
@@ -242,8 +241,18 @@ mod tests {
             "interrupts_per_packet": 0.33333,
             "polls": null,
         });
-        let cells =
-            [POLICY, RATE, DELAY, P50, WORK, ACHIEVED, DROPS, INTERRUPTS_PER_PACKET, POLLS, P99];
+        let cells = [
+            POLICY,
+            REQUESTS_PER_S,
+            DELAY,
+            P50,
+            WORK,
+            ACHIEVED,
+            DROPS,
+            INTERRUPTS_PER_PACKET,
+            POLLS,
+            P99,
+        ];
         let cells = cells.map(|column| column.cell(&row));
         let want = ["base", "max", "78.0 us", "12.7 us", "12.3 %", "100/s", "5", "0.333", "-", "-"];
         assert_eq!(cells, want);

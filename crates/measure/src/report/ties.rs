@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn rows_under_another_load_are_not_compared_and_one_repetition_has_no_range() {
         let at = |mut row: Row, rate: u64| {
-            row.load.insert("rate".into(), rate.into());
+            row.load.insert("requests_per_s".into(), rate.into());
             row
         };
         let range = [1e4, 2e4, 3e4];

@@ -124,7 +124,7 @@ impl Live for FloodPing {
             Client::PingOverXdp => json!({ "client": "ping -f", "wire": "xdp" }),
             Client::Pinger(wire) => json!({ "client": "pinger", "wire": wire.to_string() }),
             Client::Extreme { per_second, cost } => {
-                json!({ "client": "extreme", "rate": per_second, "cost_ns": cost })
+                json!({ "client": "extreme", "requests_per_s": per_second, "cost_ns": cost })
             }
         };
         load.as_object().cloned().unwrap_or_default()

@@ -103,7 +103,7 @@ fn extra(outcome: &Outcome, napi: &Counts) -> Map<String, Value> {
         ("interrupts_missed", napi.interrupts_missed),
         ("deferrals", napi.deferrals),
         ("parks", napi.parks),
-        ("timer_polls", napi.timer_polls),
+        ("watchdogs", napi.watchdogs()),
         ("timer_starts", queues.iter().map(|it| it.nic.timer_starts).sum()),
         ("timer_expiries", queues.iter().map(|it| it.nic.timer_expiries).sum()),
         ("busy_claims", napi.busy_claims),

@@ -72,7 +72,10 @@ impl Live for Memcached {
             Load::Closed => json!("max"),
         };
         let connections = json!(self.connections);
-        Map::from_iter([("rate".to_owned(), rate), ("connections".to_owned(), connections)])
+        Map::from_iter([
+            ("requests_per_s".to_owned(), rate),
+            ("connections".to_owned(), connections),
+        ])
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
@@ -122,7 +125,7 @@ impl Live for Memcached {
     fn columns(&self) -> Vec<&'static Column> {
         vec![
             column::POLICY,
-            column::RATE,
+            column::REQUESTS_PER_S,
             column::OFFERED,
             column::ACHIEVED,
             column::P50,

@@ -66,7 +66,7 @@ impl Live for UdpSink {
 
     fn load(&self, index: usize) -> Map<String, Value> {
         let rate = self.offered[index].map_or_else(|| json!("max"), |rate| json!(rate));
-        Map::from_iter([("rate".to_owned(), rate)])
+        Map::from_iter([("packets_per_s".to_owned(), rate)])
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
@@ -113,7 +113,7 @@ impl Live for UdpSink {
     fn columns(&self) -> Vec<&'static Column> {
         vec![
             column::POLICY,
-            column::RATE,
+            column::PACKETS_PER_S,
             column::ACHIEVED,
             column::SENT,
             column::PACKETS,

@@ -156,7 +156,7 @@ impl Live for XskRr {
 
     fn columns(&self) -> Vec<&'static Column> {
         vec![
-            column::RATE,
+            column::FRAMES_PER_S,
             column::DELAY,
             column::POLICY,
             column::P5,

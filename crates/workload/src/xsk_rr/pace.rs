@@ -36,7 +36,7 @@ impl Pace {
     pub(super) fn load(self) -> Map<String, Value> {
         let Pace { name, period, delay } = self;
         Map::from_iter([
-            ("rate".to_owned(), json!(name)),
+            ("frames_per_s".to_owned(), json!(name)),
             ("period_ns".to_owned(), json!(period)),
             ("delay_ns".to_owned(), json!(delay)),
         ])

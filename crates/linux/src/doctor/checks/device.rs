@@ -1,7 +1,7 @@
 //! The device: its instances, and how packets come to them.
 
 use super::{cpus, listed};
-use crate::doctor::{Facts, Finding, Mend};
+use crate::doctor::{Facts, Finding, Fix};
 
 /// Without an instance there is nothing to set, and nothing to poll.
 pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
@@ -16,16 +16,16 @@ pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
     }
     let seen = format!("napi-get has none for ifindex {}", device.ifindex);
     let driver = device.driver.as_deref();
-    let (why, mend) = if name == "lo" {
+    let (why, fix) = if name == "lo" {
         ("loopback has none, and never will: its packets go straight to the sockets", None)
     } else if !device.up {
-        ("it is down", Some(Mend::LinkUp { ifname: name.clone() }))
+        ("it is down", Some(Fix::LinkUp { ifname: name.clone() }))
     } else if driver == Some("veth") {
-        ("a veth has them only while GRO is on", Some(Mend::Gro { ifname: name.clone() }))
+        ("a veth has them only while GRO is on", Some(Fix::Gro { ifname: name.clone() }))
     } else {
         ("its driver registers none, or does not say which queues they poll", None)
     };
-    vec![Finding::fault(format!("{name} has no NAPI instance: {why}"), seen, mend)]
+    vec![Finding::fault(format!("{name} has no NAPI instance: {why}"), seen, fix)]
 }
 
 /// Who wrote a wish down believes that it holds.
@@ -72,12 +72,12 @@ pub(super) fn rps(facts: &Facts) -> Vec<Finding> {
     }
     let seen = listed(on.iter().map(|(queue, to)| format!("rx-{queue}: rps_cpus {}", cpus(to))));
     let queue = if let [(queue, _)] = on[..] { Some(*queue) } else { None };
-    let mend = Some(Mend::NoRps { ifname: facts.device.ifname.clone(), queue });
+    let fix = Some(Fix::NoRps { ifname: facts.device.ifname.clone(), queue });
     let what = "RPS hands packets to other CPUs after the poll";
     vec![if polls {
-        Finding::fault(format!("{what}: whoever busy polls does not get them"), seen, mend)
+        Finding::fault(format!("{what}: whoever busy polls does not get them"), seen, fix)
     } else {
-        Finding::advice(format!("{what}: the instance's thread does half of the work"), seen, mend)
+        Finding::advice(format!("{what}: the instance's thread does half of the work"), seen, fix)
     }]
 }
 
@@ -103,12 +103,12 @@ pub(super) fn rfs(facts: &Facts) -> Vec<Finding> {
     let seen = listed(on.iter().map(|(queue, flows)| format!("rx-{queue}: rps_flow_cnt {flows}")));
     let seen = format!("{seen}; {total}");
     let queue = if let [(queue, _)] = on[..] { Some(*queue) } else { None };
-    let mend = Some(Mend::NoRfs { ifname: facts.device.ifname.clone(), queue });
+    let fix = Some(Fix::NoRfs { ifname: facts.device.ifname.clone(), queue });
     vec![if entries == 0 {
         let what = "RFS is half set: it begins when net.core.rps_sock_flow_entries is set, too";
-        Finding::advice(what, seen, mend)
+        Finding::advice(what, seen, fix)
     } else {
-        Finding::fault("RFS hands packets to the CPU where the program ran last", seen, mend)
+        Finding::fault("RFS hands packets to the CPU where the program ran last", seen, fix)
     }]
 }
 
@@ -134,7 +134,7 @@ pub(super) fn ring(facts: &Facts) -> Vec<Finding> {
                 Finding::advice(
                     "the receive ring is small for packets that wait while interrupts are off",
                     seen,
-                    Some(Mend::Ring { ifname: facts.device.ifname.clone(), entries: better }),
+                    Some(Fix::Ring { ifname: facts.device.ifname.clone(), entries: better }),
                 )
             }]
         }
@@ -157,7 +157,7 @@ pub(super) fn coalescing(facts: &Facts) -> Vec<Finding> {
         Ok(Some(true)) => vec![Finding::advice(
             "the device moderates its interrupts by itself, on top of deferral",
             "adaptive-rx on",
-            Some(Mend::FixedModeration { ifname: facts.device.ifname.clone() }),
+            Some(Fix::FixedModeration { ifname: facts.device.ifname.clone() }),
         )],
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ids, listed};
-use crate::doctor::{Epoll, Facts, Finding, Mend, Program, Socket};
+use crate::doctor::{Epoll, Facts, Finding, Fix, Program, Socket};
 use napkin_policy::EpollPolicy;
 
 /// What a parameter's reader says.
@@ -52,7 +52,7 @@ pub(super) fn suspend_program(facts: &Facts) -> Vec<Finding> {
     vec![Finding::advice(
         "interrupts are never suspended: no program with sockets on the device asks for it",
         format!("no process has a socket with a NAPI id of {name}"),
-        Some(Mend::Run { policy: facts.target(), ifname: name.clone() }),
+        Some(Fix::Run { policy: facts.target(), ifname: name.clone() }),
     )]
 }
 
@@ -80,12 +80,12 @@ pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
         }
         let beside = facts.is_beside(program);
         let bad = if beside { Finding::advice } else { Finding::fault };
-        let mend = if beside { None } else { facts.attach(program) };
+        let fix = if beside { None } else { facts.attach(program) };
         findings.push(if epolls.is_empty() {
             bad(
                 format!("{name} has no epoll: only epoll_wait busy polls for many sockets"),
                 "no anon_inode:[eventpoll] among its descriptors".into(),
-                mend,
+                fix,
             )
         } else if served != 0 && serving.is_empty() {
             bad(
@@ -94,7 +94,7 @@ pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
                     "none of its {served} connections is in one of its {} epolls",
                     epolls.len()
                 ),
-                mend,
+                fix,
             )
         } else if let Some((epoll, missing)) =
             epolls.iter().find_map(|it| Some((it, it.params.as_ref().err()?)))
@@ -312,12 +312,12 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
             let here = |ids: &BTreeSet<u32>| {
                 ids.iter().filter(|id| facts.device.napi(**id).is_some()).count()
             };
-            let mend = if several.iter().any(|(_, ids)| here(ids) > 1) {
+            let fix = if several.iter().any(|(_, ids)| here(ids) > 1) {
                 let ifname = facts.device.ifname.clone();
                 // Where that cannot be seen: a veth has no queues for both directions.
                 let veth = facts.device.driver.as_deref() == Some("veth");
                 let per_direction = facts.receive.per_direction.unwrap_or(veth);
-                let one = Mend::OneChannel { ifname, per_direction };
+                let one = Fix::OneChannel { ifname, per_direction };
                 program.restart(facts).or(Some(one))
             } else {
                 None
@@ -328,7 +328,7 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
                          others wait for their timers"
                 ),
                 listed(several.into_iter().map(show)),
-                mend,
+                fix,
             )
         });
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use napkin_policy::Threaded;
 
 use super::{cpus, listed};
-use crate::doctor::{Facts, Finding, Known, Mend};
+use crate::doctor::{Facts, Finding, Fix, Known};
 use napkin_os::procfs::Sysctl;
 
 /// Whether somebody occupies a CPU by design.
@@ -23,7 +23,7 @@ pub(super) fn smt(facts: &Facts) -> Vec<Finding> {
         Ok(true) => Finding::advice(
             "CPUs share cores: one that polls takes half of its sibling's",
             "/sys/devices/system/cpu/smt/active 1",
-            Some(Mend::NoSmt),
+            Some(Fix::NoSmt),
         ),
         Err(missing) => Finding::unknown("whether CPUs share cores", missing),
     }]
@@ -39,7 +39,7 @@ pub(super) fn timer_migration(facts: &Facts) -> Vec<Finding> {
         Ok(value) => Finding::advice(
             "timers of idle CPUs may go to one that polls",
             format!("kernel.timer_migration {value}"),
-            Some(Mend::Sysctl { name: Sysctl::TimerMigration, value: 0 }),
+            Some(Fix::Sysctl { name: Sysctl::TimerMigration, value: 0 }),
         ),
         Err(missing) => Finding::unknown("where timers go", missing),
     }]
@@ -67,7 +67,7 @@ pub(super) fn rt_runtime(facts: &Facts) -> Vec<Finding> {
         Ok(value) if busy => Finding::fault(
             "a real-time thread that polls without end is stopped for a part of each second",
             format!("{seen}; kernel.sched_rt_runtime_us {value}"),
-            fifo.iter().map(|(_, tid, _)| Mend::FairThread { tid: *tid }),
+            fifo.iter().map(|(_, tid, _)| Fix::FairThread { tid: *tid }),
         ),
         Ok(value) => Finding::ok(
             "the real-time threads sleep when there is nothing to do, and are not throttled",
@@ -115,7 +115,7 @@ pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
                 Finding::advice(
                     format!("kernel work may run on CPU {}, which poll", cpus(&polled)),
                     seen,
-                    (!rest.is_empty()).then_some(Mend::WorkqueueCpus { cpus: rest }),
+                    (!rest.is_empty()).then_some(Fix::WorkqueueCpus { cpus: rest }),
                 )
             }
         }
@@ -140,7 +140,7 @@ pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
         Finding::advice(
             "busy polling is on for every program of this machine",
             listed(on.iter().map(|(name, value)| format!("{name} {value}"))),
-            on.iter().map(|(name, _)| Mend::Sysctl { name: *name, value: 0 }),
+            on.iter().map(|(name, _)| Fix::Sysctl { name: *name, value: 0 }),
         )
     } else if let Some(missing) = missing {
         Finding::unknown("whether busy polling is on for everyone", missing)
@@ -164,7 +164,7 @@ pub(super) fn netdev_budget(facts: &Facts) -> Vec<Finding> {
         Ok(value) if *value < NETDEV_BUDGET => Finding::advice(
             "softirqs stop after fewer packets than the kernel's own limit",
             format!("net.core.netdev_budget {value}"),
-            Some(Mend::Sysctl { name: Sysctl::NetdevBudget, value: NETDEV_BUDGET }),
+            Some(Fix::Sysctl { name: Sysctl::NetdevBudget, value: NETDEV_BUDGET }),
         ),
         Ok(value) => Finding::ok(
             "softirqs may take enough packets",

@@ -4,7 +4,7 @@ use napkin_policy::{MILLISECOND, Threaded};
 
 use super::host::NETDEV_BUDGET;
 use super::{listed, time, window};
-use crate::doctor::{Facts, Finding, Host, Known, Mend};
+use crate::doctor::{Facts, Finding, Fix, Host, Known};
 use napkin_kernel::device::Napi;
 use napkin_kernel::settings::Setting;
 use napkin_os::procfs::Sysctl;
@@ -45,10 +45,10 @@ pub(super) fn squeezes(facts: &Facts) -> Vec<Finding> {
 
 /// Twice the present value, at least `least` and at most `most`; `None` where it is that large, or
 /// is not known.
-fn larger(name: Sysctl, present: &Known<i64>, least: i64, most: i64) -> Option<Mend> {
+fn larger(name: Sysctl, present: &Known<i64>, least: i64, most: i64) -> Option<Fix> {
     let present = *present.as_ref().ok()?;
     let value = present.saturating_mul(2).clamp(least, most);
-    (value > present).then_some(Mend::Sysctl { name, value })
+    (value > present).then_some(Fix::Sysctl { name, value })
 }
 
 /// Packets of a backlog: at a million a second they are 100 ms late.
@@ -234,7 +234,7 @@ pub(super) fn shared_interface(facts: &Facts) -> Vec<Finding> {
         |napi: &&&Napi| !used.contains(&napi.id) && napi.settings.irq_suspend_timeout.is_some();
     let release = |napi: &&Napi| {
         let queue = *napi.rx_queues.first()?;
-        Some(Mend::Release { ifname: facts.device.ifname.clone(), queue })
+        Some(Fix::Release { ifname: facts.device.ifname.clone(), queue })
     };
     let waiting =
         others.iter().filter(|it| shared.iter().any(|napi| it.napi_ids.contains(&napi.id)));

@@ -27,7 +27,7 @@ pub struct Check {
     /// What has to hold.
     pub what: &'static str,
     /// Nothing where the policy does not need it, or where another check says what has to be
-    /// mended first.
+    /// fixed first.
     run: fn(&Facts) -> Vec<Finding>,
 }
 
@@ -102,7 +102,7 @@ pub fn examine(facts: &Facts) -> Report {
         let mut findings = (check.run)(facts);
         for finding in &mut findings {
             finding.check = check.name;
-            finding.in_the_way = facts.in_the_way(&finding.mend);
+            finding.in_the_way = facts.in_the_way(&finding.fix);
         }
         findings
     };

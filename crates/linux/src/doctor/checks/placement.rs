@@ -5,7 +5,7 @@ use napkin_policy::{Policy, Threaded};
 use super::{cpus, listed};
 use crate::doctor::home::{Homes, Pair, one, stop_irqbalance};
 use crate::doctor::target::too_many_spinners;
-use crate::doctor::{Facts, Finding, Mend};
+use crate::doctor::{Facts, Finding, Fix};
 
 /// Where the program polls, or suspends, it and its instance's interrupt and thread take turns on
 /// the same packets: the same CPU is right (2024: queue, interrupt and worker share one). A thread
@@ -25,7 +25,7 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
         return vec![Finding::unknown(what, missing)];
     }
     let (mut apart, mut together, mut loose, mut fine) = (vec![], vec![], vec![], vec![]);
-    let mut mend: Vec<Mend> = Vec::new();
+    let mut fix: Vec<Fix> = Vec::new();
     for pair in &homes.pairs {
         let Pair { id, name, thread, alone } = pair;
         let poller = facts.poll_threads.get(id);
@@ -47,7 +47,7 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             let taken =
                 if spins { own.is_some_and(|it| homes.spins_on(it)) } else { one(place) == own };
             if own.is_some() && taken {
-                mend.extend(homes.away(pair));
+                fix.extend(homes.away(pair));
                 together.push(text);
             } else {
                 fine.push(text);
@@ -68,13 +68,13 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             fine.push(text);
             continue;
         }
-        mend.extend(homes.join(facts, pair));
+        fix.extend(homes.join(facts, pair));
         if place.iter().any(|cpu| thread.cpus.contains(cpu)) { &mut loose } else { &mut apart }
             .push(text);
     }
     // The first of each: several pairs have the same instance, thread, or need.
-    let mut named: Vec<Mend> = Vec::new();
-    mend.retain(|it| {
+    let mut named: Vec<Fix> = Vec::new();
+    fix.retain(|it| {
         !named.contains(it) && {
             named.push(it.clone());
             true
@@ -82,21 +82,21 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
     });
     if !apart.is_empty() {
         let what = "the program runs on another CPU than its queue, and neither helps the other";
-        return vec![Finding::fault(what, listed(apart), mend)];
+        return vec![Finding::fault(what, listed(apart), fix)];
     }
     if !together.is_empty() {
         let seen = listed(together);
         return vec![if spins {
             let what = "a thread that polls without end has the program's only CPU";
-            Finding::fault(what, seen, mend)
+            Finding::fault(what, seen, fix)
         } else {
             let what = "the instance's thread and the program share one CPU; two would do more";
-            Finding::advice(what, seen, mend)
+            Finding::advice(what, seen, fix)
         }];
     }
     if !loose.is_empty() {
         let what = "the program's threads and their queues are not pinned to the same CPUs";
-        return vec![Finding::advice(what, listed(loose), mend)];
+        return vec![Finding::advice(what, listed(loose), fix)];
     }
     if fine.is_empty() {
         let pids = facts.instances().into_iter().filter_map(|napi| napi.pid);
@@ -144,9 +144,9 @@ pub(super) fn poll_thread(facts: &Facts) -> Vec<Finding> {
     };
     let to_its_home = |(id, thread): &(&u32, &crate::doctor::PollThread)| {
         let cpus = vec![homes.of_instance(**id)?];
-        (thread.cpus != cpus).then_some(Mend::ThreadCpus { tid: thread.tid, cpus })
+        (thread.cpus != cpus).then_some(Fix::ThreadCpus { tid: thread.tid, cpus })
     };
-    let mends: Vec<Mend> = threads.iter().filter_map(to_its_home).collect();
+    let fixes: Vec<Fix> = threads.iter().filter_map(to_its_home).collect();
     let same = |(place, (_, thread)): (usize, &(&u32, &crate::doctor::PollThread))| {
         let before = threads[..place].iter().any(|(_, other)| other.cpus == thread.cpus);
         one(&thread.cpus).is_some() && before
@@ -155,7 +155,7 @@ pub(super) fn poll_thread(facts: &Facts) -> Vec<Finding> {
         threads.iter().enumerate().filter(|it| same(*it)).map(|(_, it)| it).collect();
     if spins && !sharing.is_empty() {
         let what = "threads that poll without end share a CPU: each waits for the others' turns";
-        return vec![Finding::fault(what, listed(threads.iter().map(show)), mends)];
+        return vec![Finding::fault(what, listed(threads.iter().map(show)), fixes)];
     }
     let free: Vec<_> = threads.iter().filter(|(_, it)| one(&it.cpus).is_none()).collect();
     if !free.is_empty() {
@@ -164,7 +164,7 @@ pub(super) fn poll_thread(facts: &Facts) -> Vec<Finding> {
         } else {
             "the instances' threads are not pinned"
         };
-        return vec![Finding::advice(what, listed(free.into_iter().map(show)), mends)];
+        return vec![Finding::advice(what, listed(free.into_iter().map(show)), fixes)];
     }
     vec![Finding::ok("the instances' threads are pinned", listed(threads.iter().map(show)))]
 }
@@ -199,13 +199,13 @@ pub(super) fn irq_affinity(facts: &Facts) -> Vec<Finding> {
     let homes = Homes::of(facts);
     let to_its_home = |(id, irq, to): &&(&u32, &u32, &Vec<usize>)| {
         let cpu = homes.of_instance(**id).or(to.first().copied())?;
-        Some(Mend::IrqCpus { irq: **irq, cpus: vec![cpu] })
+        Some(Fix::IrqCpus { irq: **irq, cpus: vec![cpu] })
     };
     let moves = wide.iter().copied().filter_map(|it| to_its_home(&it));
-    let mut mends: Vec<Mend> = stop_irqbalance(facts).into_iter().chain(moves).collect();
-    mends.dedup();
+    let mut fixes: Vec<Fix> = stop_irqbalance(facts).into_iter().chain(moves).collect();
+    fixes.dedup();
     let seen = listed(wide.iter().map(|it| show(it)));
-    vec![Finding::advice("an interrupt may go to several CPUs", seen, mends)]
+    vec![Finding::advice("an interrupt may go to several CPUs", seen, fixes)]
 }
 
 /// It moves interrupts, and undoes a placement within seconds.
@@ -219,7 +219,7 @@ pub(super) fn irqbalance(facts: &Facts) -> Vec<Finding> {
         Ok(Some(pid)) => Finding::advice(
             "irqbalance moves the interrupts away from where they were put",
             format!("irqbalance[{pid}]"),
-            Some(Mend::StopIrqbalance),
+            Some(Fix::StopIrqbalance),
         ),
         Err(missing) => Finding::unknown("whether irqbalance runs", missing),
     }]

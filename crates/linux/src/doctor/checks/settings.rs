@@ -7,7 +7,7 @@ use crate::doctor::target::{LONG_PERIOD, LONG_SUSPENSION, PROPORTION, SHORT_PERI
 use crate::doctor::{Facts, Finding, Status, Support};
 use napkin_kernel::settings::{Setting, Settings};
 
-/// A mode that the kernel lacks cannot be mended by a setting.
+/// A mode that the kernel lacks cannot be fixed by a setting.
 pub(super) fn support(facts: &Facts) -> Vec<Finding> {
     let policy = facts.policy;
     vec![match &facts.support {

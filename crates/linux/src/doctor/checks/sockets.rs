@@ -3,7 +3,7 @@
 use napkin_policy::Policy;
 
 use super::{ids, listed};
-use crate::doctor::{Facts, Finding, Mend, SocketKind};
+use crate::doctor::{Facts, Finding, Fix, SocketKind};
 
 /// A socket learns its instance's id from the packets that come in for it. Without, neither epoll
 /// nor a receive call knows what to poll. On a veth it tells as well that packets go past NAPI, where nothing
@@ -37,10 +37,10 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
                 streams().count(),
                 listed(without.iter().map(|socket| socket.fd))
             );
-            let (why, mend) = without_id(facts);
+            let (why, fix) = without_id(facts);
             if polls {
                 let what = "sockets do not know their instance, and are never busy polled";
-                Finding::fault(format!("{name}: {what}: {why}"), seen, mend)
+                Finding::fault(format!("{name}: {what}: {why}"), seen, fix)
             } else {
                 // A connection that has been idle since then is no fault, and whether it was is not known.
                 let what = "whether its connections' packets pass no instance, so that what is set there does nothing";
@@ -48,7 +48,7 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
                     format!("{name}: {what}: {why}"),
                     format!("packets that came since: {seen}"),
                 );
-                Finding { mend: mend.into_iter().collect(), ..unknown }
+                Finding { fix: fix.into_iter().collect(), ..unknown }
             }
         } else if with == 0 {
             Finding::unknown(
@@ -71,12 +71,12 @@ fn is_veth(facts: &Facts) -> bool {
 }
 
 /// Why a device's sockets have no id, and what gives them one.
-fn without_id(facts: &Facts) -> (&'static str, Option<Mend>) {
+fn without_id(facts: &Facts) -> (&'static str, Option<Fix>) {
     if is_veth(facts) {
         // veth hands locally made large packets over without NAPI.
         return (
             "the other end of the veth sends large packets past NAPI, or they came before NAPI was on",
-            Some(Mend::PeerOffloads),
+            Some(Fix::PeerOffloads),
         );
     }
     let why = "their packets came in by another device (ip route get CLIENT says which), or before \

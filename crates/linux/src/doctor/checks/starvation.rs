@@ -11,7 +11,7 @@ use napkin_policy::Ns;
 use super::{listed, time, window};
 use crate::doctor::facts::{Epoll, Facts, Program, Unpolled};
 use crate::doctor::finding::Finding;
-use crate::doctor::mend::Mend;
+use crate::doctor::fix::Fix;
 use napkin_kernel::device::Napi;
 use napkin_kernel::process::Ready;
 
@@ -73,7 +73,7 @@ pub(super) fn always_ready(facts: &Facts) -> Vec<Finding> {
                     continue;
                 }
             };
-            let mend = if ready.iter().any(|it| it.writable) {
+            let fix = if ready.iter().any(|it| it.writable) {
                 "register it with EPOLLET, or for EPOLLOUT only while there is something to send"
             } else {
                 "read it, or take it out of the epoll"
@@ -81,7 +81,7 @@ pub(super) fn always_ready(facts: &Facts) -> Vec<Finding> {
             findings.push(Finding::fault(
                 format!(
                     "{what} always has something ready: under suspension nobody polls its instance. \
-                     In the program: {mend}"
+                     In the program: {fix}"
                 ),
                 format!("ready at each of several looks: {}", listed(ready)),
                 without_suspension(facts),
@@ -126,6 +126,6 @@ fn longest_without(timeout: Ns) -> Ns {
 }
 
 /// The policy without suspension; but a policy that was asked for is not talked out of.
-fn without_suspension(facts: &Facts) -> Option<Mend> {
+fn without_suspension(facts: &Facts) -> Option<Fix> {
     if facts.asked { None } else { facts.apply() }
 }

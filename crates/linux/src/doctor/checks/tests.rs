@@ -243,8 +243,8 @@ fn a_long_timer_behind_a_busy_poll_is_said_with_what_bounds_it() {
     let findings = examine(&sound("fullbusy")).findings;
     let found = findings.iter().find(|it| it.check == "busy-poll-in-vain").expect("as above");
     assert!(found.what.contains("up to 5ms"), "{}", found.what);
-    let mend = found.command().expect("a command");
-    assert!(mend.contains("apply fullbusy,gro-flush-timeout=200us"), "{mend}");
+    let fix = found.command().expect("a command");
+    assert!(fix.contains("apply fullbusy,gro-flush-timeout=200us"), "{fix}");
     assert_eq!(complaints(&sound("fullbusy,gro-flush-timeout=200us")), []);
     // A wait that makes one pass drops the id, too.
     let findings = examine(&sound("suspend600")).findings;
@@ -307,8 +307,8 @@ fn a_kernel_that_lacks_the_mode_is_said_with_the_nearest() {
     unknown("suspend20", "kernel-support", |it| it.support = missing());
     let mut facts = sound("threaded-busy-poll");
     facts.support = Ok(lacks());
-    let mend = examine(&facts).findings.remove(0).command();
-    assert_eq!(mend.as_deref(), Some("napkin apply threaded --dev eth0"));
+    let fix = examine(&facts).findings.remove(0).command();
+    assert_eq!(fix.as_deref(), Some("napkin apply threaded --dev eth0"));
 }
 
 #[test]

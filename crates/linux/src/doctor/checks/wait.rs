@@ -124,7 +124,7 @@ pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
         let period = settings.gro_flush_timeout.unwrap_or(0).max(MICROSECOND);
         let suspension = settings.irq_suspend_timeout.unwrap_or(0);
         if suspension < period {
-            // `suspend-timeout` says what has to be mended first.
+            // `suspend-timeout` says what has to be fixed first.
             continue;
         }
         let lasts = batch.saturating_mul(period);

@@ -1,6 +1,6 @@
-//! What is advised, and what must not be: a mend has to help, and must not be followed already.
+//! What is advised, and what must not be: a fix has to help, and must not be followed already.
 
-use super::super::super::mend::Mend;
+use super::super::super::fix::Fix;
 use super::*;
 use crate::journal::Holder;
 use napkin_os::procfs::Sysctl;
@@ -59,8 +59,8 @@ fn a_batch_is_given_no_longer_than_others_can_wait_and_that_is_not_taken_back() 
     }
     waits(&mut facts)[0].maxevents = 65_536;
     // 8002 requests of 20 us: 160 ms.
-    let mend = advice(&facts, "maxevents").expect("it can be longer");
-    assert_eq!(mend, "napkin apply suspend20,irq-suspend-timeout=100ms --dev eth0");
+    let fix = advice(&facts, "maxevents").expect("it can be longer");
+    assert_eq!(fix, "napkin apply suspend20,irq-suspend-timeout=100ms --dev eth0");
     set_all(&mut facts, |it| it.irq_suspend_timeout = Some(100_000_000));
     // Asked for again as before, and as was advised.
     for policy in ["suspend20", "suspend20,irq-suspend-timeout=100ms"] {
@@ -107,8 +107,8 @@ fn fewer_cpus_than_are_on_are_not_one() {
     let mut facts = sound("threaded-busy-poll");
     unbound(&mut facts);
     // The program's threads are on CPU 0 and 1.
-    let mend = advice(&facts, "napi-thread");
-    assert_eq!(mend.as_deref(), Some("taskset -pc 2 90; taskset -pc 3 91"));
+    let fix = advice(&facts, "napi-thread");
+    assert_eq!(fix.as_deref(), Some("taskset -pc 2 90; taskset -pc 3 91"));
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn threads_that_spin_have_a_cpu_each() {
     // Where there are not enough, threads that sleep will do.
     let mut facts = sound("threaded-busy-poll");
     facts.host.cpus = vec![0, 1];
-    let mend = advice(&facts, "napi-thread").expect("another policy");
-    assert_eq!(mend, "napkin apply threaded-busy-poll,threaded=enabled --dev eth0");
+    let fix = advice(&facts, "napi-thread").expect("another policy");
+    assert_eq!(fix, "napkin apply threaded-busy-poll,threaded=enabled --dev eth0");
 }
 
 #[test]
@@ -248,8 +248,8 @@ fn one_program_s_policy_is_not_changed_for_another_s_sake() {
     assert_eq!(advice(&facts, "epoll").as_deref(), Some("napkin apply defer20 --dev eth0"));
     let mut facts = sound("suspend20");
     program(&mut facts).go = Ok(true);
-    let mend = advice(&facts, "go-runtime");
-    assert_eq!(mend.as_deref(), Some("napkin attach 812 --policy defer20 --dev eth0"));
+    let fix = advice(&facts, "go-runtime");
+    assert_eq!(fix.as_deref(), Some("napkin attach 812 --policy defer20 --dev eth0"));
 }
 
 #[test]
@@ -269,8 +269,8 @@ fn a_policy_that_cannot_work_as_it_was_asked_for_is_not_advised_again() {
         ("defer20,gro-flush-timeout=2ms", "flush-timeout", "defer20"),
     ] {
         let facts = sound(asked);
-        let mend = advice(&facts, check);
-        assert_eq!(mend, Some(format!("napkin apply {advised} --dev eth0")), "{asked}");
+        let fix = advice(&facts, check);
+        assert_eq!(fix, Some(format!("napkin apply {advised} --dev eth0")), "{asked}");
     }
 }
 
@@ -298,8 +298,8 @@ fn queues_that_only_others_use_are_given_back() {
         Ok(vec![Other { pid: 7, comm: "sshd".into(), napi_ids: ids.iter().copied().collect() }])
     };
     facts.others = other(&[514]);
-    let mend = advice(&facts, "shared-interface");
-    assert_eq!(mend.as_deref(), Some("napkin apply base --dev eth0 --queue 1"));
+    let fix = advice(&facts, "shared-interface");
+    assert_eq!(fix.as_deref(), Some("napkin apply base --dev eth0 --queue 1"));
     facts.others = other(&[513]);
     assert_eq!(advice(&facts, "shared-interface"), None, "it is the program's as well");
 }
@@ -310,8 +310,8 @@ fn every_thread_and_switch_is_named_at_once() {
     facts.poll_threads.values_mut().for_each(|it| it.fifo = Some(50));
     (facts.host.busy_poll, facts.host.busy_read) = (Ok(50), Ok(50));
     let findings = examine(&facts).findings;
-    let mends = |check| &findings.iter().find(|it| it.check == check).expect("as broken").mend;
-    assert_eq!(mends("rt-runtime")[..], [90, 91].map(|tid| Mend::FairThread { tid }));
-    let off = |name| Mend::Sysctl { name, value: 0 };
-    assert_eq!(mends("system-busy-poll")[..], [Sysctl::BusyPoll, Sysctl::BusyRead].map(off));
+    let fixes = |check| &findings.iter().find(|it| it.check == check).expect("as broken").fix;
+    assert_eq!(fixes("rt-runtime")[..], [90, 91].map(|tid| Fix::FairThread { tid }));
+    let off = |name| Fix::Sysctl { name, value: 0 };
+    assert_eq!(fixes("system-busy-poll")[..], [Sysctl::BusyPoll, Sysctl::BusyRead].map(off));
 }

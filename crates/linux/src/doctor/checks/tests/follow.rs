@@ -1,7 +1,7 @@
-//! Whoever follows the mends arrives: in order, from wherever it was.
+//! Whoever follows the fixes arrives: in order, from wherever it was.
 //!
-//! A host of tests does what a mend says as a kernel would, and knows nothing of the checks. From
-//! random broken states all mends of a report are followed, one after the other, and it is looked
+//! A host of tests does what a fix says as a kernel would, and knows nothing of the checks. From
+//! random broken states all fixes of a report are followed, one after the other, and it is looked
 //! again.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use super::super::super::mend::Mend;
+use super::super::super::fix::Fix;
 use super::*;
 
 mod broken;
@@ -18,30 +18,30 @@ mod machine;
 use broken::breaks;
 use machine::Machine;
 
-/// Rounds of looking and mending.
+/// Rounds of looking and fixing.
 const ROUNDS: usize = 10;
 
-/// What is to be mended, as it is printed.
-fn mends(facts: &Facts) -> Vec<(&'static str, Vec<Mend>)> {
+/// What is to be fixed, as it is printed.
+fn fixes(facts: &Facts) -> Vec<(&'static str, Vec<Fix>)> {
     let findings = examine(facts).findings.into_iter();
-    findings.filter(|it| !it.mend.is_empty()).map(|it| (it.check, it.mend)).collect()
+    findings.filter(|it| !it.fix.is_empty()).map(|it| (it.check, it.fix)).collect()
 }
 
-/// Follows all mends, round by round; the checks that had some.
+/// Follows all fixes, round by round; the checks that had some.
 fn followed(mut machine: Machine) -> Result<BTreeSet<&'static str>, String> {
     let mut checks = BTreeSet::new();
     let mut told = Vec::new();
     machine.settle();
     for round in 0..=ROUNDS {
-        let all = mends(&machine.facts);
+        let all = fixes(&machine.facts);
         if all.is_empty() {
             return Ok(checks);
         }
-        for (check, mends) in all {
+        for (check, fixes) in all {
             checks.insert(check);
-            for mend in mends {
-                told.push(format!("{round}: {check}: {mend}"));
-                machine.mend(&mend);
+            for fix in fixes {
+                told.push(format!("{round}: {check}: {fix}"));
+                machine.fix(&fix);
             }
         }
         machine.pass();
@@ -49,17 +49,17 @@ fn followed(mut machine: Machine) -> Result<BTreeSet<&'static str>, String> {
     Err(format!("it goes on for ever:\n{}\n{:#?}", told.join("\n"), machine.facts))
 }
 
-/// Follows the first mend of each report, and looks again.
+/// Follows the first fix of each report, and looks again.
 fn followed_singly(mut machine: Machine) -> Result<(), String> {
-    /// As many as the ten rounds have, with a few mends in each.
+    /// As many as the ten rounds have, with a few fixes in each.
     const STEPS: usize = 100;
     let mut told = Vec::new();
     machine.settle();
     for _ in 0..STEPS {
-        let Some((check, mends)) = mends(&machine.facts).into_iter().next() else { return Ok(()) };
-        for mend in mends {
-            told.push(format!("{check}: {mend}"));
-            machine.mend(&mend);
+        let Some((check, fixes)) = fixes(&machine.facts).into_iter().next() else { return Ok(()) };
+        for fix in fixes {
+            told.push(format!("{check}: {fix}"));
+            machine.fix(&fix);
         }
         machine.pass();
     }
@@ -128,7 +128,7 @@ impl State {
     }
 }
 
-/// Every check that can have a mend.
+/// Every check that can have a fix.
 const MENDABLE: &[&str] = &[
     "kernel-support",
     "napi",
@@ -175,7 +175,7 @@ const MENDABLE: &[&str] = &[
     "always-ready",
 ];
 
-/// The property, and that its states are broad: each check that can have a mend had one.
+/// The property, and that its states are broad: each check that can have a fix had one.
 #[test]
 fn whoever_follows_all_mends_arrives_within_ten_rounds() {
     let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
@@ -193,8 +193,8 @@ fn whoever_follows_all_mends_arrives_within_ten_rounds() {
         panic!("{error}");
     }
     let seen = seen.into_inner();
-    let mendable: BTreeSet<&str> = MENDABLE.iter().copied().collect();
-    assert_eq!(seen, mendable, "what had a mend in a thousand states, and what can have");
+    let fixable: BTreeSet<&str> = MENDABLE.iter().copied().collect();
+    assert_eq!(seen, fixable, "what had a fix in a thousand states, and what can have");
 }
 
 proptest! {
@@ -211,8 +211,8 @@ proptest! {
     }
 }
 
-/// A random state once found it: the mend took the suspension from the instances that receive, and the
-/// one that transmits, which no mend touches, said that suspension was meant.
+/// A random state once found it: the fix took the suspension from the instances that receive, and the
+/// one that transmits, which no fix touches, said that suspension was meant.
 #[test]
 fn what_transmits_does_not_say_what_is_meant() {
     let mut machine = Machine::new("base");

@@ -20,8 +20,8 @@ fn the_other_end_of_a_veth_is_named() {
     let mut facts = sound("suspend20");
     facts.device.driver = Some("veth".into());
     sockets(&mut facts)[0].napi_id = 0;
-    let mend = examine(&facts).findings.remove(0).command();
-    assert!(mend.is_some_and(|it| it.contains("tso off gso off")));
+    let fix = examine(&facts).findings.remove(0).command();
+    assert!(fix.is_some_and(|it| it.contains("tso off gso off")));
 }
 
 #[test]

@@ -24,8 +24,8 @@ fn a_pipe_that_can_always_be_written_to_is_named_before_it_starves_anybody() {
     assert!(faults[0].what.contains("EPOLLET"), "{faults:?}");
     assert!(faults[0].seen.contains("9 (EPOLLOUT)"), "{faults:?}");
     let command = "napkin apply suspend20,irq-suspend-timeout=0 --dev eth0";
-    let mend = faults[0].command();
-    assert!(mend.as_deref() == Some(command), "{mend:?}");
+    let fix = faults[0].command();
+    assert!(fix.as_deref() == Some(command), "{fix:?}");
     assert_eq!(found(true, ready(9, false, true))[0].command(), None, "it was asked for");
     assert!(found(true, ready(9, true, false))[0].what.contains("read it"));
     // A connection that can be written to is always ready, too; one with packets is what it is for.
@@ -53,10 +53,10 @@ fn an_instance_that_nobody_polls_while_it_is_suspended_starves() {
         it.measured.unpolled = Ok(vec![unpolled]);
         it.measured.window = 30_000_000;
     });
-    // It is being mended.
-    let mended = broken("suspend20", |it| {
+    // It is being fixed.
+    let fixed = broken("suspend20", |it| {
         it.measured.unpolled = Ok(vec![unpolled]);
         it.device.napis[1].settings.irq_suspend_timeout = Some(0);
     });
-    assert!(mended.iter().all(|(check, _)| *check != "starvation"), "{mended:?}");
+    assert!(fixed.iter().all(|(check, _)| *check != "starvation"), "{fixed:?}");
 }

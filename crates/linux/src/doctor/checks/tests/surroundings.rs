@@ -11,8 +11,8 @@ fn program_and_queue_share_a_cpu_where_they_take_turns() {
     faulty("suspend20,threaded=enabled", "cpu-match", |it| put(it, &[3]));
     let mut facts = sound("suspend20");
     put(&mut facts, &[3]);
-    let mend = examine(&facts).findings.remove(0).command();
-    assert_eq!(mend.as_deref(), Some("taskset -pc 0 813"));
+    let fix = examine(&facts).findings.remove(0).command();
+    assert_eq!(fix.as_deref(), Some("taskset -pc 0 813"));
 }
 
 #[test]
@@ -136,8 +136,8 @@ fn kernel_work_keeps_off_the_polling_cpus() {
     work(&mut facts);
     let findings = examine(&facts).findings;
     // The threads are on CPU 2 and 3.
-    let mend = findings[0].command();
-    assert_eq!(mend.as_deref(), Some("echo 3 > /sys/devices/virtual/workqueue/cpumask"));
+    let fix = findings[0].command();
+    assert_eq!(fix.as_deref(), Some("echo 3 > /sys/devices/virtual/workqueue/cpumask"));
     let mut kept_to = |cpus: &[usize]| {
         facts.host.workqueue_cpus = Ok(cpus.to_vec());
         examine(&facts).findings[0].command()

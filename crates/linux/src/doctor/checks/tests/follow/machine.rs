@@ -1,9 +1,9 @@
-//! A host that does what a mend says, as a kernel would. It knows nothing of the checks.
+//! A host that does what a fix says, as a kernel would. It knows nothing of the checks.
 
 use std::collections::BTreeSet;
 
+use super::super::super::super::fix::Fix;
 use super::super::super::super::gather::{meant, supported};
-use super::super::super::super::mend::Mend;
 use super::super::*;
 use crate::support::tests::linux;
 use napkin_kernel::probe::{Can, Kernel};
@@ -135,7 +135,7 @@ impl Machine {
         }
     }
 
-    /// Whoever follows a mend asks for its policy from now on, if for any.
+    /// Whoever follows a fix asks for its policy from now on, if for any.
     fn follow(&mut self, policy: Policy) {
         if self.facts.asked {
             self.facts.policy = policy;
@@ -196,18 +196,18 @@ impl Machine {
         program
     }
 
-    /// Does what a mend says.
-    pub(super) fn mend(&mut self, mend: &Mend) {
-        match mend {
-            Mend::Apply { policy, .. } => self.set_device(*policy),
-            Mend::Release { queue, .. } => {
+    /// Does what a fix says.
+    pub(super) fn fix(&mut self, fix: &Fix) {
+        match fix {
+            Fix::Apply { policy, .. } => self.set_device(*policy),
+            Fix::Release { queue, .. } => {
                 for napi in &mut self.napis {
                     if napi.rx_queues.contains(queue) {
                         napi.settings = Settings::of(&Policy::BASE.instance);
                     }
                 }
             }
-            Mend::Attach { pid, policy, ifname } => {
+            Fix::Attach { pid, policy, ifname } => {
                 let program = self.program(*pid);
                 for epoll in program.epolls.iter_mut().flatten() {
                     if let Ok(params) = &mut epoll.params {
@@ -222,20 +222,20 @@ impl Machine {
                     self.set_device(*policy);
                 }
             }
-            Mend::Run { policy, .. } => {
+            Fix::Run { policy, .. } => {
                 let threads = self.napis.len().max(1);
                 let program = self.memcached(900, threads, policy.epoll);
                 self.facts.programs.push(program);
                 self.set_device(*policy);
             }
-            Mend::Memcached { pid, threads } => {
+            Fix::Memcached { pid, threads } => {
                 let program = self.memcached(*pid, *threads, EpollPolicy::default());
                 *self.program(*pid) = program;
             }
-            Mend::LinkUp { .. } => self.facts.device.up = true,
-            Mend::Gro { .. } => self.gro = true,
-            Mend::PeerOffloads => self.receive_again(),
-            Mend::OneChannel { .. } => {
+            Fix::LinkUp { .. } => self.facts.device.up = true,
+            Fix::Gro { .. } => self.gro = true,
+            Fix::PeerOffloads => self.receive_again(),
+            Fix::OneChannel { .. } => {
                 let all: Vec<u32> = self.napis.iter().map(|napi| napi.id).collect();
                 self.napis.truncate(1);
                 for socket in self
@@ -250,52 +250,52 @@ impl Machine {
                     }
                 }
             }
-            Mend::Ring { entries, .. } => {
+            Fix::Ring { entries, .. } => {
                 let ring = self.facts.receive.ring.as_mut().expect("seen").as_mut().expect("has");
                 ring.entries = (*entries).min(ring.most);
             }
-            Mend::FixedModeration { .. } => self.facts.receive.adaptive = Ok(Some(false)),
-            Mend::NoRps { queue, .. } => {
+            Fix::FixedModeration { .. } => self.facts.receive.adaptive = Ok(Some(false)),
+            Fix::NoRps { queue, .. } => {
                 for (rx, cpus) in self.facts.receive.rps.as_mut().expect("seen") {
                     if queue.is_none_or(|queue| queue == *rx) {
                         cpus.clear();
                     }
                 }
             }
-            Mend::NoRfs { queue, .. } => {
+            Fix::NoRfs { queue, .. } => {
                 for (rx, flows) in self.facts.receive.rps_flows.as_mut().expect("seen") {
                     if queue.is_none_or(|queue| queue == *rx) {
                         *flows = 0;
                     }
                 }
             }
-            Mend::IrqCpus { irq, cpus } => {
+            Fix::IrqCpus { irq, cpus } => {
                 let online = &self.facts.host.cpus;
                 let cpus: Vec<usize> =
                     cpus.iter().copied().filter(|it| online.contains(it)).collect();
                 for napi in self.napis.iter_mut().filter(|it| it.irq == Some(*irq)) {
-                    assert!(!cpus.is_empty(), "EINVAL: {mend}");
+                    assert!(!cpus.is_empty(), "EINVAL: {fix}");
                     napi.irq_cpus = Some(cpus.clone());
                 }
             }
-            Mend::ThreadCpus { tid, cpus } => self.pin(*tid, cpus),
-            Mend::FairThread { tid } => {
+            Fix::ThreadCpus { tid, cpus } => self.pin(*tid, cpus),
+            Fix::FairThread { tid } => {
                 let mut threads = self.facts.poll_threads.values_mut();
                 if let Some(thread) = threads.find(|thread| thread.tid == *tid) {
                     thread.fifo = None;
                 }
             }
-            Mend::Sysctl { name, value } => self.sysctl(*name, *value),
-            Mend::WorkqueueCpus { cpus } => {
-                assert!(!cpus.is_empty(), "EINVAL: {mend}");
+            Fix::Sysctl { name, value } => self.sysctl(*name, *value),
+            Fix::WorkqueueCpus { cpus } => {
+                assert!(!cpus.is_empty(), "EINVAL: {fix}");
                 self.facts.host.workqueue_cpus = Ok(cpus.clone());
             }
-            Mend::NoSmt => {
+            Fix::NoSmt => {
                 self.facts.host.smt = Ok(false);
                 let cores = self.facts.host.cpus.len().div_ceil(2);
                 self.facts.host.cpus.truncate(cores);
             }
-            Mend::StopIrqbalance => self.facts.host.irqbalance = Ok(None),
+            Fix::StopIrqbalance => self.facts.host.irqbalance = Ok(None),
         }
         self.settle();
     }
@@ -344,7 +344,7 @@ impl Machine {
             Sysctl::RpsSockFlowEntries => &mut host.rps_sock_flow_entries,
             Sysctl::TimerMigration => &mut host.timer_migration,
             Sysctl::SchedRtRuntimeUs => &mut host.rt_runtime,
-            other => panic!("no mend sets {other}"),
+            other => panic!("no fix sets {other}"),
         };
         *place = Ok(value);
     }

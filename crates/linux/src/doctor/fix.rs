@@ -1,4 +1,4 @@
-//! What mends a finding: one change of the device, a program or the host, and the command for it.
+//! What fixes a finding: one change of the device, a program or the host, and the command for it.
 //!
 //! The change is a value, so that a test can make it to facts as the kernel would. The command is
 //! what is printed: it may be copied into a shell, whatever a device calls itself. Not whether a
@@ -13,9 +13,9 @@ use napkin_kernel::shell::{dev, word as quoted};
 use napkin_os::procfs::Sysctl;
 use napkin_os::procfs::cpus::show_mask;
 
-/// A change that would mend a finding; printed as a command, never made.
+/// A change that would fix a finding; printed as a command, never made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Mend {
+pub enum Fix {
     /// The device part of a policy, on every instance that receives.
     Apply {
         /// The policy to apply.
@@ -137,73 +137,73 @@ pub enum Mend {
     StopIrqbalance,
 }
 
-impl fmt::Display for Mend {
+impl fmt::Display for Fix {
     /// The command. In capitals what its reader has to put in.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Mend::Apply { policy, ifname, yes } => {
+            Fix::Apply { policy, ifname, yes } => {
                 let yes = if *yes { " --yes" } else { "" };
                 write!(f, "napkin apply {} {}{yes}", short(policy), dev(ifname))
             }
-            Mend::Release { ifname, queue } => {
+            Fix::Release { ifname, queue } => {
                 write!(f, "napkin apply base {} --queue {queue}", dev(ifname))
             }
-            Mend::Attach { pid, policy, ifname } => {
+            Fix::Attach { pid, policy, ifname } => {
                 write!(f, "napkin attach {pid} --policy {}", short(policy))?;
                 ifname.as_ref().map_or(Ok(()), |ifname| write!(f, " {}", dev(ifname)))
             }
-            Mend::Run { policy, ifname } => {
+            Fix::Run { policy, ifname } => {
                 write!(f, "napkin run --policy {} {} -- PROGRAM", short(policy), dev(ifname))
             }
-            Mend::Memcached { threads, .. } => write!(f, "memcached -t {threads} -N {threads} ..."),
-            Mend::LinkUp { ifname } => write!(f, "ip link set {} up", quoted(ifname)),
-            Mend::Gro { ifname } => write!(f, "ethtool -K {} gro on", quoted(ifname)),
-            Mend::PeerOffloads => f.write_str("ethtool -K PEER tso off gso off"),
-            Mend::OneChannel { ifname, per_direction } => {
+            Fix::Memcached { threads, .. } => write!(f, "memcached -t {threads} -N {threads} ..."),
+            Fix::LinkUp { ifname } => write!(f, "ip link set {} up", quoted(ifname)),
+            Fix::Gro { ifname } => write!(f, "ethtool -K {} gro on", quoted(ifname)),
+            Fix::PeerOffloads => f.write_str("ethtool -K PEER tso off gso off"),
+            Fix::OneChannel { ifname, per_direction } => {
                 let what = if *per_direction { "rx" } else { "combined" };
                 write!(f, "ethtool -L {} {what} 1", quoted(ifname))
             }
-            Mend::Ring { ifname, entries } => {
+            Fix::Ring { ifname, entries } => {
                 write!(f, "ethtool -G {} rx {entries}", quoted(ifname))
             }
-            Mend::FixedModeration { ifname } => {
+            Fix::FixedModeration { ifname } => {
                 write!(f, "ethtool -C {} adaptive-rx off", quoted(ifname))
             }
-            Mend::NoRps { ifname, queue } => no_steering(f, ifname, *queue, "rps_cpus"),
-            Mend::NoRfs { ifname, queue } => no_steering(f, ifname, *queue, "rps_flow_cnt"),
-            Mend::IrqCpus { irq, cpus } => {
+            Fix::NoRps { ifname, queue } => no_steering(f, ifname, *queue, "rps_cpus"),
+            Fix::NoRfs { ifname, queue } => no_steering(f, ifname, *queue, "rps_flow_cnt"),
+            Fix::IrqCpus { irq, cpus } => {
                 write!(f, "echo {} > /proc/irq/{irq}/smp_affinity_list", CpuList(cpus.clone()))
             }
-            Mend::ThreadCpus { tid, cpus } => {
+            Fix::ThreadCpus { tid, cpus } => {
                 write!(f, "taskset -pc {} {tid}", CpuList(cpus.clone()))
             }
-            Mend::FairThread { tid } => write!(f, "chrt -o -p 0 {tid}"),
-            Mend::Sysctl { name, value } => write!(f, "sysctl -w {name}={value}"),
-            Mend::WorkqueueCpus { cpus } => {
+            Fix::FairThread { tid } => write!(f, "chrt -o -p 0 {tid}"),
+            Fix::Sysctl { name, value } => write!(f, "sysctl -w {name}={value}"),
+            Fix::WorkqueueCpus { cpus } => {
                 write!(f, "echo {} > /sys/devices/virtual/workqueue/cpumask", mask(cpus))
             }
-            Mend::NoSmt => f.write_str("echo off > /sys/devices/system/cpu/smt/control"),
-            Mend::StopIrqbalance => f.write_str("systemctl stop irqbalance"),
+            Fix::NoSmt => f.write_str("echo off > /sys/devices/system/cpu/smt/control"),
+            Fix::StopIrqbalance => f.write_str("systemctl stop irqbalance"),
         }
     }
 }
 
-impl Mend {
+impl Fix {
     /// Whether napkin does it, and has the device for itself meanwhile.
     pub(super) const fn takes_device(&self) -> bool {
         matches!(
             self,
-            Mend::Apply { .. }
-                | Mend::Release { .. }
-                | Mend::Run { .. }
-                | Mend::Attach { ifname: Some(_), .. }
+            Fix::Apply { .. }
+                | Fix::Release { .. }
+                | Fix::Run { .. }
+                | Fix::Attach { ifname: Some(_), .. }
         )
     }
 
     /// The program that napkin has for itself meanwhile.
     pub(super) const fn takes_process(&self) -> Option<i32> {
         match self {
-            Mend::Attach { pid, .. } => Some(*pid),
+            Fix::Attach { pid, .. } => Some(*pid),
             _ => None,
         }
     }
@@ -211,12 +211,12 @@ impl Mend {
     /// What its reader has to know, or could do instead.
     fn note(&self) -> Option<&'static str> {
         match self {
-            Mend::PeerOffloads => Some("PEER: the other end of the veth"),
-            Mend::OneChannel { .. } => {
+            Fix::PeerOffloads => Some("PEER: the other end of the veth"),
+            Fix::OneChannel { .. } => {
                 Some("or give the program a thread and a listening socket for each queue")
             }
-            Mend::Memcached { .. } => Some("a thread for each instance"),
-            Mend::FairThread { .. } => Some("or sysctl -w kernel.sched_rt_runtime_us=-1"),
+            Fix::Memcached { .. } => Some("a thread for each instance"),
+            Fix::FairThread { .. } => Some("or sysctl -w kernel.sched_rt_runtime_us=-1"),
             _ => None,
         }
     }
@@ -224,14 +224,14 @@ impl Mend {
 
 /// Some changes in one line for a shell: the commands, then what is in their way and their notes as its
 /// comment.
-pub(super) fn line(mends: &[Mend], in_the_way: Option<&str>) -> Option<String> {
-    if mends.is_empty() {
+pub(super) fn line(fixes: &[Fix], in_the_way: Option<&str>) -> Option<String> {
+    if fixes.is_empty() {
         return None;
     }
-    let commands: Vec<String> = mends.iter().map(Mend::to_string).collect();
+    let commands: Vec<String> = fixes.iter().map(Fix::to_string).collect();
     let mut notes: Vec<&str> = in_the_way.into_iter().collect();
-    for mend in mends {
-        notes.extend(mend.note());
+    for fix in fixes {
+        notes.extend(fix.note());
     }
     notes.dedup();
     let mut line = commands.join("; ");
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_device_may_call_itself_what_it_likes() {
-        let up = |ifname: &str| Mend::LinkUp { ifname: ifname.into() }.to_string();
+        let up = |ifname: &str| Fix::LinkUp { ifname: ifname.into() }.to_string();
         assert_eq!(up("eth0.7@x"), "ip link set eth0.7@x up");
         assert_eq!(up("x;reboot"), "ip link set 'x;reboot' up");
         assert_eq!(up("it's"), r"ip link set 'it'\''s' up");
@@ -309,16 +309,16 @@ mod tests {
         assert_eq!(up("\x1b[2J'\\"), r"ip link set $'\x1b[2J\'\\' up");
         assert_eq!(up("a\u{202e}b"), r"ip link set $'a\xe2\x80\xaeb' up");
         let policy = Policy::BASE;
-        let apply = |ifname: &str| Mend::Apply { policy, ifname: ifname.into(), yes: false };
+        let apply = |ifname: &str| Fix::Apply { policy, ifname: ifname.into(), yes: false };
         assert_eq!(apply("-rf").to_string(), "napkin apply base --dev=-rf");
         assert_eq!(apply("$(id)").to_string(), "napkin apply base --dev '$(id)'");
-        let rps = Mend::NoRps { ifname: "a*".into(), queue: None };
+        let rps = Fix::NoRps { ifname: "a*".into(), queue: None };
         assert!(rps.to_string().starts_with("for f in /sys/class/net/'a*'/queues/rx-*/rps_cpus;"));
     }
 
     #[test]
     fn several_changes_are_one_line_with_what_is_said_of_them_behind() {
-        let fair = |tid| Mend::FairThread { tid };
+        let fair = |tid| Fix::FairThread { tid };
         assert_eq!(line(&[], None), None);
         assert_eq!(line(&[], Some("nothing to do")), None);
         assert_eq!(
