@@ -41,6 +41,9 @@ pub(super) const IFA_ADDRESS: u16 = 1;
 pub(super) const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_MULTIPATH: u16 = 9;
+/// Bits of the destination of a half of all addresses, and of all that are global in IPv6.
+const HALF: u8 = 1;
+const GLOBAL: u8 = 3;
 /// A route that leads somewhere, in place of one that refuses.
 const RTN_UNICAST: u8 = 1;
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
@@ -141,7 +144,8 @@ impl Route {
     }
 
     /// The links to which default routes lead, in all tables and by all of their next hops: their ifindexes,
-    /// one more than once where several lead there. Those of next hops that are objects (`ip nexthop`) are told
+    /// one more than once where several lead there. The halves count that VPNs set before a default route (0.0.0.0/1 and
+    /// 128.0.0.0/1), and so does 2000::/3, all of IPv6 that is global. Those of next hops that are objects (`ip nexthop`) are told
     /// as long as `net.ipv4.nexthop_compat_mode` is on, as it is by default.
     ///
     /// # Errors
@@ -303,15 +307,19 @@ fn address(kind: u16, body: &[u8]) -> Result<Option<AddressRecord>, Malformed> {
     Ok(found.map(|ip| AddressRecord { ifindex, ip, prefix: header[1] }))
 }
 
-/// The links of a default route.
+/// The links of a default route, or of one that is as good as one.
 pub(super) fn default_route(kind: u16, body: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
     if kind != RTM_NEWROUTE {
         return Ok(None);
     }
     let (header, list) = split_header(body, RTMSG)?;
     // `struct rtmsg`: family, bits of the destination, of the source, TOS, table, protocol, scope, type, flags.
-    let internet = [libc::AF_INET, libc::AF_INET6].contains(&i32::from(header[0]));
-    if !internet || header[1] != 0 || header[7] != RTN_UNICAST {
+    let most_bits = match i32::from(header[0]) {
+        libc::AF_INET => HALF,
+        libc::AF_INET6 => GLOBAL,
+        _ => return Ok(None),
+    };
+    if header[1] > most_bits || header[7] != RTN_UNICAST {
         return Ok(None);
     }
     let mut links = Vec::new();
@@ -460,8 +468,13 @@ mod tests {
         let main = header(libc::AF_INET, 0, 254, RTN_UNICAST);
         assert_eq!(read(main, one()), Ok(Some(vec![7])));
         assert_eq!(read(header(libc::AF_INET6, 0, 100, RTN_UNICAST), one()), Ok(Some(vec![7])));
+        // A VPN's 128.0.0.0/1, and 2000::/3.
+        assert_eq!(read(header(libc::AF_INET, 1, 254, RTN_UNICAST), one()), Ok(Some(vec![7])));
+        assert_eq!(read(header(libc::AF_INET6, 3, 254, RTN_UNICAST), one()), Ok(Some(vec![7])));
         let others = [
-            header(libc::AF_INET, 24, 254, RTN_UNICAST),
+            header(libc::AF_INET, 2, 254, RTN_UNICAST),
+            // Unique local addresses.
+            header(libc::AF_INET6, 7, 254, RTN_UNICAST),
             // That of lo which refuses.
             header(libc::AF_INET6, 0, 254, 7),
             // Of multicast.
