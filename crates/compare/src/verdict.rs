@@ -2,7 +2,9 @@
 //!
 //! Each policy is set against the reference round by round ([`Ratio`]); a difference is one that the
 //! interval of its ratio shows. Latency decides; CPU is told beside it, and decides where latency does not
-//! differ. Whoever answers less has less to do: where answers differ that is said as well, with the CPU of each.
+//! differ. Whoever answers less has less to do: what it leaves waits where the server's side does not see it, so that
+//! its latency says little. It is never the best; and where a policy answers more than the reference, or each of them
+//! less, answers decide.
 //! Where slices have too few requests for a percentile, or it shows no difference at all, the next lower one that all
 //! have is taken: a tail needs many more requests to show what the median shows in seconds.
 
@@ -22,6 +24,8 @@ pub enum Quantity {
     MeasuredLow,
     /// The user's own number; more is better.
     MeasuredHigh,
+    /// Answers a second, where not all policies answer as much as the reference; more is better.
+    Answers,
     /// The 99th percentile of the server's own latency, as a whole.
     P99,
     /// The 90th, where a slice has too few requests for the 99th, or that shows no difference.
@@ -34,6 +38,7 @@ impl Quantity {
     fn of(self, slice: &Slice) -> Option<f64> {
         match self {
             Quantity::MeasuredLow | Quantity::MeasuredHigh => slice.measured,
+            Quantity::Answers => slice.answers_per_s,
             Quantity::P99 => slice.whole().p99,
             Quantity::P90 => slice.whole().p90,
             Quantity::P50 => slice.whole().p50,
@@ -44,16 +49,30 @@ impl Quantity {
     pub const fn words(self) -> &'static str {
         match self {
             Quantity::MeasuredLow | Quantity::MeasuredHigh => "the measure",
+            Quantity::Answers => "answers a second",
             Quantity::P99 => "p99 of the server's part",
             Quantity::P90 => "p90 of the server's part",
             Quantity::P50 => "p50 of the server's part",
         }
     }
 
+    /// Whether more of it is better.
+    const fn is_high(self) -> bool {
+        matches!(self, Quantity::MeasuredHigh | Quantity::Answers)
+    }
+
     const fn is_better(self, ratio: &Ratio) -> bool {
-        matches!(self, Quantity::MeasuredHigh) == (ratio.median > 1.0)
+        self.is_high() == (ratio.median > 1.0)
+    }
+
+    /// Whether it is of those requests alone that the service took.
+    const fn is_latency(self) -> bool {
+        matches!(self, Quantity::P99 | Quantity::P90 | Quantity::P50)
     }
 }
+
+/// Answers that are less than this part apart are of one load.
+const ONE_LOAD: f64 = 0.05;
 
 /// A policy beside the reference.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -70,17 +89,38 @@ pub struct Compared {
     pub cpu_per_answer: Option<Ratio>,
 }
 
+impl Compared {
+    fn differs(&self) -> bool {
+        self.ratio.is_some_and(|it| it.is_less() || it.is_more())
+    }
+
+    fn answers_less(&self) -> bool {
+        self.answers.is_some_and(|it| it.is_less() && it.median < 1.0 - ONE_LOAD)
+    }
+
+    fn answers_more(&self) -> bool {
+        self.answers.is_some_and(|it| it.is_more() && it.median > 1.0 + ONE_LOAD)
+    }
+
+    /// Whether its figure can be set against the reference's.
+    fn counts(&self, quantity: Quantity) -> bool {
+        !(quantity.is_latency() && self.answers_less())
+    }
+}
+
 /// What a comparison shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     /// What is to be made of it, in a sentence: which policy, and by how much.
     pub sentence: String,
+    /// The policy that is best by this, the reference where nothing is better; `None` if nothing can be told.
+    pub best: Option<String>,
     /// By what it was found; `None` if nothing could be.
     pub quantity: Option<Quantity>,
     /// Each policy beside the first, in their order.
     pub compared: Vec<Compared>,
     /// In how many intervals a difference was looked for, each of which misses with its own small chance: one of each
-    /// policy, in each quantity up to this one.
+    /// policy, in its answers and in each quantity up to this one.
     pub searched: usize,
     /// Why it says less than it might.
     pub notes: Vec<String>,
@@ -109,6 +149,7 @@ fn quantities(report: &Report, rows: &[&Row]) -> Vec<Quantity> {
 pub fn verdict(report: &Report) -> Verdict {
     let cannot = |why: &str| Verdict {
         sentence: format!("cannot tell: {why}"),
+        best: None,
         quantity: None,
         compared: Vec::new(),
         searched: 0,
@@ -144,12 +185,21 @@ pub fn verdict(report: &Report) -> Verdict {
         });
         compared.collect()
     };
-    let differs = |it: &Compared| it.ratio.is_some_and(|it| it.is_less() || it.is_more());
-    let mut tried = known.iter().map(|quantity| (*quantity, by(*quantity)));
-    let found = tried.find(|(_, compared)| compared.iter().any(differs));
-    let place = |it: &Quantity| known.iter().take_while(|other| *other != it).count();
-    let quantities = found.as_ref().map_or(known.len(), |(quantity, _)| place(quantity) + 1);
-    let searched = quantities * others.len();
+    let answers = Some(by(Quantity::Answers)).filter(|_| highest.is_latency());
+    let known_answers = answers.iter().flatten().any(|it| it.answers.is_some());
+    let decides = |all: &Vec<Compared>| {
+        all.iter().any(Compared::answers_more) || all.iter().all(Compared::answers_less)
+    };
+    let mut searched = usize::from(known_answers) * others.len();
+    let mut found = answers.filter(decides).map(|compared| (Quantity::Answers, compared));
+    for quantity in &known {
+        if found.is_none() {
+            let compared = by(*quantity);
+            searched += others.len();
+            let differs = compared.iter().any(|it| it.counts(*quantity) && it.differs());
+            found = differs.then_some((*quantity, compared));
+        }
+    }
     let chance = found.as_ref().and_then(|(_, compared)| by_chance(compared, searched));
     let (quantity, compared) = found.unwrap_or_else(|| (highest, by(highest)));
     let mut notes = Vec::new();
@@ -163,15 +213,42 @@ pub fn verdict(report: &Report) -> Verdict {
              --slice {times:.0} times as long would have them"
         ));
     }
+    if quantity == Quantity::Answers {
+        notes.push(
+            "not every policy takes all requests: what it leaves waits where the server's side does not see it, so \
+             that p50 and p99 are of those that it took"
+                .into(),
+        );
+    }
     notes.extend(overloaded(reference));
     notes.extend(chance);
-    let mut sentence = sentence(report, reference, quantity, &compared);
-    if quantity != highest {
+    let best = best_of(quantity, &compared);
+    let mut sentence = sentence(report, reference, quantity, &compared, best);
+    let rounds_tell = compared.iter().any(|it| rounds_of(it) >= fewest_rounds());
+    let best = rounds_tell.then(|| best.map_or(&reference.name, |it| &it.policy).clone());
+    if quantity.is_latency() && quantity != highest {
         let above = known.iter().take_while(|it| **it != quantity).map(|it| short(*it));
         let above = above.collect::<Vec<_>>().join(" and ");
         sentence = format!("no difference in {above} was shown; {sentence}");
     }
-    Verdict { sentence, quantity: Some(quantity), compared, searched, notes }
+    Verdict { sentence, best, quantity: Some(quantity), compared, searched, notes }
+}
+
+fn rounds_of(compared: &Compared) -> usize {
+    compared.ratio.map_or(0, |it| it.rounds)
+}
+
+/// The best of those that are better than the reference, if any is.
+fn best_of(quantity: Quantity, compared: &[Compared]) -> Option<&Compared> {
+    let better = |it: &&Compared| {
+        let good = it.ratio.is_some_and(|ratio| quantity.is_better(&ratio));
+        good && it.differs() && it.counts(quantity)
+    };
+    let gain = |it: &Compared| {
+        let median = it.ratio.map_or(1.0, |ratio| ratio.median);
+        if quantity.is_high() { 1.0 / median } else { median }
+    };
+    compared.iter().filter(better).min_by(|one, other| gain(one).total_cmp(&gain(other)))
 }
 
 /// That a difference was looked for in several intervals, and how likely one of them misses: the sentence gives the
@@ -234,22 +311,35 @@ fn at_cpu(compared: &Compared) -> String {
     }
 }
 
-/// What it answered beside the reference, where that differs.
-fn at_answers(compared: &Compared) -> String {
+/// What it answered beside the reference, where that differs and is not what it is compared by.
+fn at_answers(compared: &Compared, quantity: Quantity) -> String {
     let Some(answers) = compared.answers.filter(|it| it.is_less() || it.is_more()) else {
         return String::new();
     };
+    let cpu = at_cpu_per_answer(compared);
+    if quantity == Quantity::Answers {
+        return cpu;
+    }
     let but = if answers.is_less() { "but " } else { "" };
-    let answers = shown_of(&answers, "its answers");
-    let cpu = compared.cpu_per_answer.map(|cpu| shown_of(&cpu, "its CPU per answer"));
-    format!(", {but}with {answers}{}", cpu.map_or_else(String::new, |cpu| format!(", at {cpu}")))
+    format!(", {but}with {}{cpu}", shown_of(&answers, "its answers"))
 }
 
-fn sentence(report: &Report, reference: &Row, quantity: Quantity, compared: &[Compared]) -> String {
+fn at_cpu_per_answer(compared: &Compared) -> String {
+    let cpu = compared.cpu_per_answer.map(|cpu| shown_of(&cpu, "its CPU per answer"));
+    cpu.map_or_else(String::new, |cpu| format!(", at {cpu}"))
+}
+
+fn sentence(
+    report: &Report,
+    reference: &Row,
+    quantity: Quantity,
+    compared: &[Compared],
+    best: Option<&Compared>,
+) -> String {
     let base = &reference.name;
     let seconds: f64 = reference.counted().map(|slice| slice.seconds).sum();
     let what = quantity.words();
-    let rounds = compared.iter().filter_map(|it| Some(it.ratio?.rounds)).max().unwrap_or(0);
+    let rounds = compared.iter().map(rounds_of).max().unwrap_or(0);
     let mut clauses = Vec::new();
     if rounds < fewest_rounds() {
         let medians =
@@ -262,31 +352,25 @@ fn sentence(report: &Report, reference: &Row, quantity: Quantity, compared: &[Co
         ));
         return with_outs(report, clauses);
     }
-    let told = |it: &&Compared| it.ratio.is_some_and(|ratio| ratio.is_less() || ratio.is_more());
-    let good = |it: &&Compared| it.ratio.is_some_and(|ratio| quantity.is_better(&ratio));
-    let gain = |it: &Compared| {
-        let median = it.ratio.map_or(1.0, |ratio| ratio.median);
-        if quantity == Quantity::MeasuredHigh { 1.0 / median } else { median }
-    };
-    let mut better: Vec<&Compared> = compared.iter().filter(told).filter(good).collect();
-    better.sort_by(|one, other| gain(one).total_cmp(&gain(other)));
-    let best = better.first().copied();
+    // Who answers less has a clause of its own, unless that is what makes it worse.
+    let apart = quantity.is_latency() || quantity == Quantity::Answers && best.is_some();
+    let (alike, less): (Vec<&Compared>, Vec<&Compared>) =
+        compared.iter().partition(|it| !(apart && it.answers_less()));
     match best {
         Some(best) => {
             let ratio = best.ratio.as_ref();
             let ratio = ratio.map_or_else(String::new, |ratio| shown_of(ratio, base));
-            let (cpu, answers) = (at_cpu(best), at_answers(best));
+            let (cpu, answers) = (at_cpu(best), at_answers(best, quantity));
             clauses.push(format!("{}: {what} {ratio}{cpu}{answers}", best.policy));
         }
         None => {
-            let worse: Vec<&Compared> = compared.iter().filter(told).collect();
+            let worse: Vec<&Compared> = alike.iter().copied().filter(|it| it.differs()).collect();
             let shown = |it: &&Compared| {
                 let ratio = shown(it.ratio.as_ref()?);
-                Some(format!("{} {ratio}{}", it.policy, at_answers(it)))
+                Some(format!("{} {ratio}{}", it.policy, at_answers(it, quantity)))
             };
             if worse.is_empty() {
-                let all: Vec<String> =
-                    compared.iter().collect::<Vec<_>>().iter().filter_map(shown).collect();
+                let all: Vec<String> = alike.iter().filter_map(shown).collect();
                 clauses.push(format!(
                     "no difference from {base} in {what} that {seconds:.0} s of each could show ({})",
                     all.join(", ")
@@ -300,11 +384,16 @@ fn sentence(report: &Report, reference: &Row, quantity: Quantity, compared: &[Co
             }
         }
     }
+    for it in less {
+        let answers = it.answers.map_or_else(String::new, |it| shown_of(&it, base));
+        clauses.push(format!("{} answers less, {answers}{}", it.policy, at_cpu_per_answer(it)));
+    }
     // Those that save CPU, the most first.
-    let mut cheaper: Vec<&Compared> = compared
-        .iter()
+    let mut cheaper: Vec<&Compared> = alike
+        .into_iter()
         .filter(|it| best.is_none_or(|best| best.policy != it.policy))
         .filter(|it| it.cpu.is_some_and(|cpu| cpu.is_less()))
+        .filter(|it| quantity != Quantity::Answers || !it.answers_less())
         .filter(|it| best.is_none_or(|best| cpu_of(it) < cpu_of(best)))
         .collect();
     cheaper.sort_by(|one, other| cpu_of(one).total_cmp(&cpu_of(other)));
@@ -314,7 +403,7 @@ fn sentence(report: &Report, reference: &Row, quantity: Quantity, compared: &[Co
             true => format!("at {:.2} of its {}", ratio.median, short(quantity)),
             false => format!("and its {} may be the same ({:.2})", short(quantity), ratio.median),
         };
-        let (cpu, answers) = (shown_of(cpu, base), at_answers(it));
+        let (cpu, answers) = (shown_of(cpu, base), at_answers(it, quantity));
         clauses.push(format!("{} costs less CPU, {cpu}, {latency}{answers}", it.policy));
     }
     with_outs(report, clauses)
@@ -327,6 +416,7 @@ fn cpu_of(compared: &Compared) -> f64 {
 fn short(quantity: Quantity) -> &'static str {
     match quantity {
         Quantity::MeasuredLow | Quantity::MeasuredHigh => "measure",
+        Quantity::Answers => "answers",
         Quantity::P99 => "p99",
         Quantity::P90 => "p90",
         Quantity::P50 => "p50",

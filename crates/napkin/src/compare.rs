@@ -36,13 +36,14 @@ What the network and the client add is not in it. Above 10000 requests a
 second they are timed in turns.
 
 Columns: answers a second; p50 and p99 of the whole, and of each part (ring99
-...); /reference: the verdict's figure by the reference's of the same round,
-its median and the interval that holds it (97 % with six rounds, and fewer
-cannot tell; each alone: a note says of several that were searched how likely
-one of them misses); cpu: CPUs in softirqs, in the device's NAPI threads, and
-in the service. Those that fit on a line of the terminal (of $COLUMNS, else of
-120 characters in a pipe) are shown, the most important first, and the others
-named; --json and --report have all.
+...); /reference: the verdict's figure (p99, or p90 or p50 where that shows no
+difference, or answers a second where policies differ in them) by the
+reference's of the same round, its median and the interval that holds it (97 %
+with six rounds, and fewer cannot tell; each alone: a note says of several that
+were searched how likely one of them misses); cpu: CPUs in softirqs, in the
+device's NAPI threads, and in the service. Those that fit on a line of the
+terminal (of $COLUMNS, else of 120 characters in a pipe) are shown, the most
+important first, and the others named; --json and --report have all.
 
 A guard ends a slice at once, puts it back, and takes its policy out of the
 rest:
