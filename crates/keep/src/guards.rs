@@ -63,6 +63,8 @@ impl Guards {
         at: &Snapshot,
         wanted: &BTreeMap<Place, Value>,
     ) -> Result<Kept, ApplyError> {
+        // Before the lock is given up in between, so that its guard does not give back what is wanted off.
+        self.confirm_off(held, at, wanted)?;
         let first = self.excused(at, wanted);
         let mut kept = held.keep(backend, &first)?;
         // The guard may have ended one meanwhile, which was then set again, or given one back, which was then ended.
@@ -72,11 +74,22 @@ impl Guards {
             kept.changes.extend(again.changes);
             kept.foreign.extend(again.foreign);
         }
-        let mut unwanted = self.ended(at, wanted).filter(|(_, value)| **value == OFF).peekable();
-        if unwanted.peek().is_some() {
-            held.confirm_off(at, unwanted.map(|(place, _)| place))?;
-        }
+        self.confirm_off(held, at, wanted)?;
         Ok(kept)
+    }
+
+    /// Writes down of suspensions that the guard has ended, and that are wanted off, that they are.
+    fn confirm_off(
+        &self,
+        held: &HeldDevice,
+        at: &Snapshot,
+        wanted: &BTreeMap<Place, Value>,
+    ) -> Result<(), ApplyError> {
+        let mut unwanted = self.ended(at, wanted).filter(|(_, value)| **value == OFF).peekable();
+        match unwanted.peek() {
+            Some(_) => held.confirm_off(at, unwanted.map(|(place, _)| place)),
+            None => Ok(()),
+        }
     }
 
     /// The suspensions that this device's guard has ended, with what is wanted there.

@@ -397,14 +397,10 @@ impl Keeper {
         let mut before = std::mem::take(&mut self.programs);
         for wish in &self.found.wishes {
             let Some(unit) = &wish.unit else { continue };
-            if let Some(other) = kept.iter().find(|it: &&Programs| it.unit() == unit) {
+            if let Some(other) = kept.iter().find(|it: &&Programs| it.unit().is_same(unit)) {
                 // The end of either would put back what the other holds.
-                problems.insert(format!(
-                    "{} ({}): the programs of {unit} are those of the wish {}; one wish names a unit",
-                    wish.name,
-                    wish.place(),
-                    other.name()
-                ));
+                let why = unit.of_another(other.name());
+                problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
                 continue;
             }
             let programs = match before.iter().position(|it| it.are_of(wish)) {

@@ -81,13 +81,16 @@ pub struct Standing {
     pub devices: Vec<OnDevice>,
     /// Why it is not known which devices it means by their driver, so that there may be more.
     pub unknown: Option<String>,
+    /// The wish before it, by name, that has the programs of its unit; `None`: none has them.
+    pub programs_of: Option<String>,
 }
 
 impl Standing {
-    /// How it is on all of its devices: the worst of them.
+    /// How it is on all of its devices: the worst of them; refused, where another wish has its unit's programs.
     pub fn state(&self) -> State {
         // Of a device that may be meant nobody knows whether it is in force there.
         let least = if self.unknown.is_some() { State::NotHeld } else { State::Held };
+        let least = if self.programs_of.is_some() { State::Refused } else { least };
         let worst = self.devices.iter().map(OnDevice::state).max().unwrap_or(State::NotHeld);
         worst.max(least)
     }
@@ -98,7 +101,7 @@ impl Standing {
         !self.devices.is_empty() && self.state() != State::Refused
     }
 
-    /// What there is to say of its unit's programs, which [`state`](Standing::state) is not about: nothing
+    /// What there is to say of its unit's programs, whose setting [`state`](Standing::state) is not about: nothing
     /// of a wish without. `keeper` is the process that holds the wishes, if one does.
     pub fn programs(&self, keeper: Option<u32>) -> Vec<String> {
         let Some(unit) = &self.wish.unit else { return Vec::new() };
@@ -123,13 +126,18 @@ impl Standing {
 
     /// What of it cannot be had here and now, a sentence for each reason.
     pub fn refused(&self) -> Vec<String> {
-        let mut why: Vec<String> = Vec::new();
+        let mut why: Vec<String> = self.unit_refused().into_iter().collect();
         for refused in self.devices.iter().flat_map(|on| &on.refused) {
             if !why.contains(refused) {
                 why.push(refused.clone());
             }
         }
         why
+    }
+
+    /// Why its programs are not set, if another wish has them.
+    fn unit_refused(&self) -> Option<String> {
+        Some(self.wish.unit.as_ref()?.of_another(self.programs_of.as_ref()?))
     }
 
     /// Whether a device is not yet as it can be.
@@ -142,7 +150,8 @@ impl Standing {
         if self.devices.is_empty() && self.unknown.is_none() {
             return vec![format!("no device here is {}", self.wish.device)];
         }
-        self.unknown.iter().cloned().chain(self.devices.iter().flat_map(OnDevice::why)).collect()
+        let all = self.unit_refused().into_iter().chain(self.unknown.clone());
+        all.chain(self.devices.iter().flat_map(OnDevice::why)).collect()
     }
 }
 
@@ -239,7 +248,12 @@ fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
         let why = no_drivers.as_ref().filter(|_| wish.device.driver.is_some());
         let unknown =
             why.map(|error| format!("which devices are {} is not known: {error}", wish.device));
-        Standing { wish: wish.clone(), devices: vec![], unknown }
+        let before = all.iter().take_while(|other| *other != wish);
+        let has = |it: &&Wish| {
+            it.unit.as_ref().zip(wish.unit.as_ref()).is_some_and(|(one, other)| one.is_same(other))
+        };
+        let programs_of = before.clone().find(has).map(|it| it.name.clone());
+        Standing { wish: wish.clone(), devices: vec![], unknown, programs_of }
     };
     let mut standings: Vec<Standing> = all.iter().map(standing).collect();
     // The kernel is not asked for anything where nothing is wished of it.
@@ -291,7 +305,7 @@ mod tests {
         let said = |unit: &str| {
             let text = format!("policy = \"suspend20\"\n{unit}\n[match]\nname = \"eth0\"\n");
             let wish = Wish::parse(Path::new("/etc/napkin/a.toml"), &text).expect("a wish");
-            Standing { wish, devices: vec![], unknown: None }.programs(None)
+            Standing { wish, devices: vec![], unknown: None, programs_of: None }.programs(None)
         };
         assert_eq!(said(""), [""; 0]);
         let unit = said("unit = \"napkin-none.service\"");

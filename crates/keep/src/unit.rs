@@ -31,14 +31,29 @@ impl Unit {
         right.then(|| Unit(text.to_owned()))
     }
 
+    /// Whether these are the same processes: a name and its path are.
+    pub(crate) fn is_same(&self, other: &Unit) -> bool {
+        self.path() == other.path()
+    }
+
+    /// That its programs are already another wish's, of this name.
+    pub(crate) fn of_another(&self, wish: &str) -> String {
+        format!("the programs of {self} are those of the wish {wish}; one wish names a unit")
+    }
+
+    /// Its group below the root.
+    fn path(&self) -> PathBuf {
+        match self.0.strip_prefix('/') {
+            Some(path) => PathBuf::from(path),
+            None => Path::new("system.slice").join(&self.0),
+        }
+    }
+
     /// Its group's directory, whether it is there or not; `None` without control groups.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
         let root =
             ROOTS.into_iter().map(Path::new).find(|root| root.join("cgroup.procs").exists())?;
-        Some(match self.0.strip_prefix('/') {
-            Some(path) => root.join(path),
-            None => root.join("system.slice").join(&self.0),
-        })
+        Some(root.join(self.path()))
     }
 }
 

@@ -169,12 +169,13 @@ impl Place {
         }
     }
 
-    /// Whether `now` is what the kernel gives an interrupt or a thread whose CPUs have all gone off: those that are on
-    /// then, of which others may have gone off since.
+    /// Whether `now` is what the kernel gives an interrupt or a thread whose CPUs have all gone off: to an interrupt those
+    /// that are on then, of which others may have gone off since, to a thread all that there may ever be.
     pub(crate) fn is_driven_off(&self, set: &Value, now: &Value, on: &[usize]) -> bool {
         match (self, set, now) {
             (Place::IrqCpus(_) | Place::ThreadCpus(_), Value::Cpus(set), Value::Cpus(now)) => {
-                let lost = |cpu: &usize| !on.contains(cpu) && !now.contains(cpu);
+                let kept = |cpu: &usize| matches!(self, Place::IrqCpus(_)) && now.contains(cpu);
+                let lost = |cpu: &usize| !on.contains(cpu) && !kept(cpu);
                 set.iter().all(lost) && on.iter().all(|cpu| now.contains(cpu))
             }
             _ => false,

@@ -391,6 +391,8 @@ fn programs_of_a_unit_are_set_when_they_start_and_put_back_in_the_end() {
             within("it is told", || {
                 lab.said().contains("are those of the wish u; one wish names a unit").then_some(())
             });
+            // As a check before a deploy has it.
+            assert_eq!(lab.state("v"), "refused");
             lab.ok("unkeep v");
             // Twice: the group goes with the unit's end, and comes again with its start.
             for _ in 0..2 {

@@ -55,7 +55,7 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// How many places are already as they should be.
     pub already: usize,
-    /// The suspensions among them that are wanted off.
+    /// The suspensions that are wanted off, whether they are or not.
     #[serde(skip)]
     pub(super) off: Vec<Place>,
     /// What the policy names and this does not set.
@@ -79,8 +79,7 @@ pub fn plan(
     let Wanted { places, warnings, nothing_to_place, transmit_left } =
         wanted(policy, at, kernel, options)?;
     let all = places.len();
-    let is_so = |(place, value): &&(Place, Value)| at.values.get(place) == Some(value);
-    let off = places.iter().filter(is_so).filter(|(place, value)| is_off(place, value));
+    let off = places.iter().filter(|(place, value)| is_off(place, value));
     let off = off.map(|(place, _)| place.clone()).collect();
     let changes = changes(places, at);
     Ok(Plan {

@@ -7,6 +7,7 @@ use super::backend::Backend;
 use super::error::ApplyError;
 use super::execute::{Applied, Request, held};
 use super::linux::Linux;
+use super::located::located;
 use super::restored::DeviceRestored;
 use super::suspension::confirm_off;
 use super::undo::undo;
@@ -90,6 +91,8 @@ impl<W: Backend> Temporary<W> {
         let Applied { before, plan, .. } = &self.applied;
         // If that cannot be written a guard may give one back, as under any hold.
         if let Ok(mut journal) = self.store.reopen(&self.journal) {
+            let spots = journal.records().iter().map(|record| &record.spot);
+            journal.locate(located(before, spots));
             let _ = plan.off.iter().try_for_each(|it| confirm_off(&mut journal, before, it));
         }
     }

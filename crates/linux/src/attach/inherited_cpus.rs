@@ -99,7 +99,7 @@ impl Pins {
 
 /// A process, its parent, and so on, by their ids and their starts.
 pub(crate) fn lineage(process: &Process) -> Vec<(i32, u64)> {
-    let stat = |pid: i32| ThreadStat::read(pid, pid).filter(|it| it.tid > 1);
+    let stat = |pid: i32| ThreadStat::read(pid, pid);
     std::iter::successors(stat(process.pid()), |it| stat(it.ppid))
         .map(|it| (it.tid, it.start_ticks))
         .take(MAX_LINEAGE)

@@ -170,7 +170,7 @@ impl DeviceJournal {
     /// If it could not be written.
     pub fn confirm(&mut self, spot: &Spot) -> Result<(), JournalError> {
         match self.record(spot) {
-            Some(record) if !record.confirmed => {
+            Some(record) if !record.is_confirmed() => {
                 let set = record.set.clone();
                 self.before(spot, &set, &set)
             }
@@ -192,10 +192,7 @@ impl DeviceJournal {
             let Some(at) = self.records.same(spot) else { continue };
             let Some(record) = self.records.get_mut(at) else { continue };
             match record.earlier.pop() {
-                Some(earlier) if record.before != **old => {
-                    record.set = earlier;
-                    record.confirmed = false;
-                }
+                Some(earlier) if record.before != **old => record.set = earlier,
                 _ => {
                     forgotten.insert(at);
                 }
@@ -250,10 +247,12 @@ impl DeviceJournal {
 fn entries(record: &Record) -> impl Iterator<Item = Entry> {
     // One that is remembered and no more has that line already.
     let first = (record.written_down && !record.is_remembered()).then_some(&record.before);
-    let values = first.into_iter().chain([&record.before]).chain(&record.earlier);
-    let confirmed = record.confirmed && record.earlier.last() != Some(&record.set);
-    let values = values.chain([&record.set]).chain(confirmed.then_some(&record.set));
-    let values: Vec<&Value> = values.collect();
+    // What a policy has found as it wants it has a line that changes nothing.
+    let again = |it: &&Value| **it != record.set && record.confirmed.as_ref() == Some(*it);
+    let earlier = record.earlier.iter().flat_map(|it| [Some(it), Some(it).filter(again)]).flatten();
+    let confirmed = record.is_confirmed() && record.earlier.last() != Some(&record.set);
+    let values = first.into_iter().chain([&record.before]).chain(earlier).chain([&record.set]);
+    let values: Vec<&Value> = values.chain(confirmed.then_some(&record.set)).collect();
     let entry = |pair: &[&Value]| Entry {
         spot: record.spot.clone(),
         old: pair[0].clone(),
@@ -284,13 +283,18 @@ fn note(records: &mut Records, entry: Entry) {
                 earlier,
                 thread,
                 written_down,
-                confirmed: false,
+                confirmed: None,
             });
         }
         Some(record) => {
             record.thread = thread.or(record.thread);
             record.written_down |= old == new;
-            record.confirmed = old == new && record.set == new;
+            if old == new && record.set == new {
+                record.confirmed = Some(new.clone());
+            } else if record.confirmed.as_ref() == Some(&new) {
+                // Set anew, perhaps by a guard.
+                record.confirmed = None;
+            }
             let last = std::mem::replace(&mut record.set, new);
             record.earlier.retain(|value| *value != last);
             // What it was before is known anyway.

@@ -44,7 +44,7 @@ impl Lock {
     }
 
     /// Takes the lock of a journal to put back what is in it. Where no lock file can be made, on a file system that is
-    /// read-only or full, it is the journal itself that is locked: nobody who would change something gets a lock there,
+    /// read-only or full, it is the journal itself that is locked: nobody who would change something gets a lock then,
     /// and of two who put back one waits.
     pub(super) fn of_journal(journal: &Path, what: &str) -> Result<Lock, JournalError> {
         let path = journal.with_extension("lock");
@@ -54,12 +54,19 @@ impl Lock {
         }
         let there = |path: &Path| log::options().read(true).open(path);
         // Somebody may hold one that was made before.
-        match Lock::of(&path, what, || there(&path), false) {
+        let made_before = || match Lock::of(&path, what, || there(&path), false) {
             Err(JournalError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                Lock::of(journal, what, || there(journal), true)
+                Ok(None)
             }
-            taken => taken,
+            taken => taken.map(Some),
+        };
+        if let Some(lock) = made_before()? {
+            return Ok(lock);
         }
+        let lock = Lock::of(journal, what, || there(journal), true)?;
+        // Or one that could be made meanwhile: from now on nobody gets one.
+        made_before()?;
+        Ok(lock)
     }
 
     fn of(
@@ -90,6 +97,13 @@ impl Lock {
                 Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
                 _ => continue,
             }
+            if !journal && is_locked(&path.with_extension("journal")) {
+                // By who puts back, and could make no lock file.
+                return Err(JournalError::Locked {
+                    what: what.to_owned(),
+                    holder: Holder::default(),
+                });
+            }
             if !journal {
                 let text = serde_json::to_vec(&Holder::here()).unwrap_or_default();
                 // It is locked without a word as well, where there is no room for one.
@@ -106,6 +120,13 @@ impl Lock {
 fn make(path: &Path) -> io::Result<File> {
     fault::inode()?;
     log::options().read(true).write(true).create(true).open(path)
+}
+
+/// Whether a journal is locked in place of a lock file.
+fn is_locked(journal: &Path) -> bool {
+    let look = |file| flock(&file, FlockOperation::NonBlockingLockShared);
+    let there = log::options().read(true).open(journal);
+    there.is_ok_and(|file: File| look(file) == Err(Errno::WOULDBLOCK))
 }
 
 /// Whether no file can be made where this is met.

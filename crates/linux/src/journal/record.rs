@@ -23,9 +23,10 @@ pub struct Record {
     /// Whether there was a line that changes nothing: one that only writes down what was there.
     #[serde(skip)]
     pub written_down: bool,
-    /// Whether what was last set was found so since by a policy that wants it so: it is that policy's then.
+    /// What was set, and found so since by a policy that wants it so: it is that policy's then, and is again when
+    /// a later change is undone.
     #[serde(skip)]
-    pub confirmed: bool,
+    pub confirmed: Option<Value>,
 }
 
 /// Whose a value is that a place has now.
@@ -45,6 +46,11 @@ impl Record {
     /// Whether napkin has changed nothing there, and only remembers what it was.
     pub fn is_remembered(&self) -> bool {
         self.before == self.set && self.earlier.is_empty()
+    }
+
+    /// Whether what was last set is what a policy wants.
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed.as_ref() == Some(&self.set)
     }
 
     /// Whose the value is, where these CPUs are on.

@@ -11,7 +11,7 @@ use napkin_policy::Policy;
 use thiserror::Error;
 
 use super::{Irqbalance, Placement, Row};
-use crate::apply::{Applied, ApplyError, Backend, Options, Plan, Request, Target, apply, plan};
+use crate::apply::{Applied, ApplyError, Backend, Options, Plan, Request, Target, Temporary, plan};
 use crate::attach::{self, Attachment, Event};
 use crate::doctor::Facts;
 use crate::journal::{ProcessJournals, Store};
@@ -102,10 +102,15 @@ pub fn carry_out<B: Backend>(
         None => None,
     };
     let request = Request { policy: &policy, ifname: &ifname, options: &options, force: false };
-    let applied = apply(backend, store, &request).map_err(PlaceError::from);
-    let applied = applied.and_then(|applied| match places(&applied.plan) < places(&planned) {
-        true => Err(PlaceError::Nothing { ifname: ifname.clone() }),
-        false => Ok(applied),
+    let held = Temporary::apply(&mut *backend, store, &request).map_err(PlaceError::from);
+    let applied = held.and_then(|held| {
+        let applied = held.applied().clone();
+        if places(&applied.plan) < places(&planned) {
+            held.restore()?;
+            return Err(PlaceError::Nothing { ifname: ifname.clone() });
+        }
+        held.leave();
+        Ok(applied)
     });
     if let (Err(_), Some((it, before))) = (&applied, banned) {
         // That nothing was moved is what matters, whether it listens or not.

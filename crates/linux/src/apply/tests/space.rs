@@ -124,6 +124,9 @@ fn restore_needs_no_lock_file_and_respects_one_that_is_there() {
     let why = refused(&mut backend).expect("it is held");
     assert!(why.contains("held by another napkin"), "{why}");
     assert_eq!(backend.everything(), set);
+    // And who can make one by now has the same answer.
+    let locked = applied(&mut backend, &store, "defer20", &plain()).expect_err("it is held");
+    assert!(locked.to_string().contains("held by another napkin"), "{locked}");
     drop(journal);
     assert_eq!(refused(&mut backend), None);
     assert_eq!(backend.everything(), original);

@@ -193,6 +193,35 @@ fn what_is_wanted_off_for_as_long_as_a_hold_lasts_is_given_back_after_it_and_wha
 }
 
 #[test]
+fn a_policy_that_ends_it_itself_keeps_it_ended() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let store = place.store();
+    applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+    let ended = end(&mut backend, &store, None).expect("it was on");
+    for later in ["suspend20", "defer20"] {
+        applied(&mut backend, &store, later, &plain()).expect("applied");
+    }
+    assert!(!give_back(&mut backend, &store, &ended, None).expect("told"));
+}
+
+#[test]
+fn one_that_wants_none_is_known_after_another_was_there_for_a_while() {
+    let (mut backend, place) = (Fake::new(1), Home::new());
+    let store = place.store();
+    // The journal has a line of its own for 0 then.
+    backend.somebody_sets(&timeout(), &Value::Number(7_000_000));
+    applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
+    let ended = end(&mut backend, &store, None).expect("it was on");
+    applied(&mut backend, &store, "defer20", &plain()).expect("it is so");
+    let (policy, options) = (policy("suspend20"), plain());
+    let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
+    let hold = Temporary::apply(&mut backend, &store, &request).expect("applied");
+    assert!(hold.restore().expect("it is there").is_complete());
+    assert_eq!(now(&mut backend, &timeout()), Value::Number(0));
+    assert!(!give_back(&mut backend, &store, &ended, None).expect("told"));
+}
+
+#[test]
 fn a_keeper_whose_wish_is_another_by_now_has_its_guard_give_nothing_back() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let store = place.store();
