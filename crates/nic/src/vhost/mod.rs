@@ -25,8 +25,8 @@
 //! What a backend has taken and not given back is noted in memory that outlives it, where a frontend has agreed to that
 //! (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`): the next backend goes on at the descriptor at which the last one was killed, with split and
 //! packed rings alike. A frontend of ours keeps its rings then, and what is in them, for the next backend. Without such notes a split
-//! ring tells by its used index where to go on, and a packed one by its descriptors, if they are not chained: a virtual
-//! machine of QEMU's goes on with either.
+//! ring tells by its used index where to go on, and a packed one by its descriptors, if its driver was given indirect ones (it
+//! chains none then): a virtual machine of QEMU's goes on with either.
 //!
 //! # A peer that means no good
 //!

@@ -20,7 +20,6 @@ use super::packed_device::PackedDevice;
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
 use super::split_device::{RingAddresses, SplitDevice};
-use super::tracking::Region;
 
 /// The base of a packed ring that has never run; or that somebody has lost track of.
 const BEGINNING: u16 = 1 << 15;
@@ -87,6 +86,8 @@ struct Known {
     recover: bool,
     /// It was started, and is in use.
     runs: bool,
+    /// It has been in use in this session: `base` is where it stopped.
+    ran: bool,
 }
 
 /// A peer's session.
@@ -387,10 +388,10 @@ impl Session {
         .ok_or(Refused::Outside(index))?;
         let region = self.inflight.as_ref().map(|it| it.region(index, packed, known.size));
         let region = region.map(|it| it.ok_or(Refused::Inflight(index))).transpose()?;
-        // Where the last backend has left notes, they say more than the ring, which this writes to.
-        let noted = known.recover && region.as_ref().is_some_and(Region::is_used);
+        // Of the last backend's ring. Where there are notes, bursts are told of at once, and the ring does not say it.
+        let told_each = rings.indirect && region.is_none() && !known.ran;
         if let Kind::PackedDevice(ring) = &mut kind
-            && (rings.indirect, known.base, noted) == (true, BEGINNING, false)
+            && (told_each, known.base) == (true, BEGINNING)
         {
             ring.resume();
         }
@@ -409,7 +410,7 @@ impl Session {
         ring.ring();
         self.gate(index).enter(|place| *place = Some(ring));
         let known = &mut self.rings[index as usize];
-        (known.runs, known.recover) = (true, false);
+        (known.runs, known.ran, known.recover) = (true, true, false);
         self.peers.rings.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.served, true) {
             self.peers.served.fetch_add(1, Relaxed);

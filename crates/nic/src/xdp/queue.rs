@@ -260,8 +260,8 @@ impl PacketQueue for XdpQueue {
         self.watch.mask();
     }
 
-    /// `true` if frames that are to go out wait for another call to the kernel, unless it has taken none for some
-    /// calls; or if the kernel does not let the socket be watched again. Frames that came in are found by arming the
+    /// `true` if frames that are to go out wait for another call to the kernel, unless some have waited after each of the
+    /// last calls; or if the kernel does not let the socket be watched again. Frames that came in are found by arming the
     /// descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
         self.wire.settle();

@@ -78,8 +78,8 @@ impl Watch {
         !self.deaf
     }
 
-    /// Whether the kernel is to be called at once for frames that wait for it, if any do. If it has been, and took
-    /// none, the timer interrupts later.
+    /// Whether the kernel is to be called at once for frames that wait for it, if any do. If it has been, and some waited
+    /// each time, the timer interrupts later.
     pub(super) fn calls_at_once(&mut self, wait: bool) -> bool {
         let before = self.waited;
         self.waited = if wait { before.saturating_add(1) } else { 0 };

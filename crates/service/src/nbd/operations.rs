@@ -92,8 +92,12 @@ impl<S: BlockStore> Operations<S> {
     /// goes and comes again there would be more and more.
     pub(super) fn submit(&mut self) {
         if self.left.swap(false, Relaxed) {
+            let before = self.owners.len();
             self.owners.retain(|_, owner| owner.inbox.strong_count() > 0);
-            self.store.forget(&|tag| self.owners.contains_key(&tag));
+            // Of one that had nothing under way there is nothing to look for.
+            if self.owners.len() < before {
+                self.store.forget(&|tag| self.owners.contains_key(&tag));
+            }
         }
         self.store.submit();
     }
