@@ -44,6 +44,7 @@ force, watched for a time, and put back within a second if the guard breaks;
 the exit code is then 3. If it holds the policy stays (with --for it is put
 back at the end). One that was never judged (too few requests in one second,
 too short a time) has not held: the policy is put back, too, with exit code 3.
+A signal ends it likewise, with 128 and the signal's number (Ctrl-C: 130).
 Guards are those of napkin compare:
   p99<2x, p99.9<500us     of the server's own part of requests that come
                           through the device; times what it was in the two

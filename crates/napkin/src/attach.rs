@@ -30,8 +30,8 @@ back. It ends as well when the last of the processes has ended, or after
 --for. Other users' processes take CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 
 An epoll context that is opened later is found by looking: every 10 ms for a
-second after a start or a change, then every 250 ms; and never for more than
-2 % of a CPU.
+second after a start or a change, then every 250 ms; for at most 10 % of a CPU
+in the first second, and 2 % later.
 
 What was set is written down before it is set: after a crash napkin restore
 puts it back.

@@ -100,7 +100,8 @@ pub(crate) struct Keep {
     #[arg(long, value_name = "PRIO", value_parser = units::priority)]
     rt: Option<u8>,
     /// Also set the programs of this unit, as napkin attach does, from when they start until they end:
-    /// memcached.service, or the path of a control group, /work.slice/memcached.service.
+    /// memcached.service, or the path of a control group, /work.slice/memcached.service. napkin.service needs more
+    /// rights for that: see napkin keeper --help (programs.conf).
     #[arg(long, value_parser = unit)]
     unit: Option<Unit>,
     /// Also move each thread of these programs that waits for the packets of one instance to the CPU where
@@ -164,8 +165,9 @@ Without such a wish, or while none of them runs, it sleeps.
 
 It takes CAP_NET_ADMIN, and CAP_SYS_NICE to place threads; for programs of
 units CAP_SYS_PTRACE, CAP_BPF and CAP_PERFMON, and CAP_DAC_READ_SEARCH for
-those of other users (programs.conf: packaging/napkin.service.d, or
-/usr/share/napkin/napkin.service.d).
+those of other users: programs.conf (packaging/napkin.service.d, or
+/usr/share/napkin/napkin.service.d) gives them to the unit, copied to
+/etc/systemd/system/napkin.service.d.
 
 Exit code: 0 after a signal, if all was put back; 1 if something is left, or
 it cannot start.
