@@ -217,6 +217,49 @@ fn a_ring_that_makes_no_sense_is_told_of_once_also_by_polls_that_find_it_taken()
     assert_eq!(peers.refused.load(Relaxed), 1);
 }
 
+/// A driver whose chains are single descriptors sends by a packed ring, at its beginning as far as its monitor knows.
+fn begin_packed(session: &mut Session, file: OwnedFd, notes: Option<Message>) {
+    let agreed = features::VERSION_1 | features::RING_PACKED | features::INDIRECT_DESC;
+    let map = [START, 0x1_0000, START, 0].map(u64::to_ne_bytes).concat();
+    let parts = [TABLE, DEVICE, DRIVER, 0].map(u64::to_ne_bytes).concat();
+    let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let number = |it: u64| it.to_ne_bytes().to_vec();
+    let ask = Message::ask;
+    let first = [
+        ask(request::SET_PROTOCOL_FEATURES, number(features::PROTOCOL_OFFERED), vec![]),
+        ask(request::SET_FEATURES, number(agreed), vec![]),
+        ask(request::SET_MEM_TABLE, [two(1, 0), map].concat(), vec![file]),
+    ];
+    let ring = [
+        ask(request::SET_VRING_NUM, two(1, 16), vec![]),
+        ask(request::SET_VRING_BASE, two(1, base_word(true, BEGINNING)), vec![]),
+        ask(request::SET_VRING_ADDR, [two(1, 0), parts].concat(), vec![]),
+        ask(request::SET_VRING_KICK, number(1), vec![kick]),
+    ];
+    for message in first.into_iter().chain(notes).chain(ring) {
+        session.handle(message).expect("in order");
+    }
+}
+
+/// What it gives back is then not what a backend that died has left.
+#[test]
+fn a_ring_that_has_run_here_goes_on_where_it_stopped_whatever_it_looks_like() {
+    let ports = ports(1, &Pool::new(4)).expect("a port");
+    let mut session = Session::new(&ports, &Arc::default());
+    let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
+    let memory = Arc::new(memory);
+    let table = memory.area(TABLE, 256, 16).expect("within");
+    begin_packed(&mut session, file, None);
+    // One to send, and behind it one that looks used.
+    let first = Turn::first(16);
+    table.store16(14, AVAILABLE, Relaxed);
+    table.store16(16 + 14, first.used(), Relaxed);
+    let call = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+    let call = Message::ask(request::SET_VRING_CALL, 1u64.to_ne_bytes().to_vec(), vec![call]);
+    session.handle(call).expect("it may");
+    assert!(first.is_available(table.load16(14, Relaxed)));
+}
+
 /// A backend died while it gave back two frames, of which its driver sees the second.
 #[test]
 fn where_there_are_notes_nothing_is_given_back_by_what_the_ring_looks_like() {
@@ -237,23 +280,8 @@ fn where_there_are_notes_nothing_is_given_back_by_what_the_ring_looks_like() {
     tracking.giving_back(&table, first, behind, [0, 1].into_iter());
     table.store16(16 + 14, first.used(), Relaxed);
 
-    let agreed = features::VERSION_1 | features::RING_PACKED | features::INDIRECT_DESC;
-    let map = [START, 0x1_0000, START, 0].map(u64::to_ne_bytes).concat();
-    let parts = [TABLE, DEVICE, DRIVER, 0].map(u64::to_ne_bytes).concat();
-    let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-    let number = |it: u64| it.to_ne_bytes().to_vec();
-    for (request, payload, files) in [
-        (request::SET_PROTOCOL_FEATURES, number(features::PROTOCOL_OFFERED), vec![]),
-        (request::SET_FEATURES, number(agreed), vec![]),
-        (request::SET_MEM_TABLE, [two(1, 0), map].concat(), vec![file]),
-        (request::SET_INFLIGHT_FD, inflight(notes.at()), vec![noted]),
-        (request::SET_VRING_NUM, two(1, 16), vec![]),
-        (request::SET_VRING_BASE, two(1, base_word(true, BEGINNING)), vec![]),
-        (request::SET_VRING_ADDR, [two(1, 0), parts].concat(), vec![]),
-        (request::SET_VRING_KICK, number(1), vec![kick]),
-    ] {
-        session.handle(Message::ask(request, payload, files)).expect("in order");
-    }
+    let notes = Message::ask(request::SET_INFLIGHT_FD, inflight(notes.at()), vec![noted]);
+    begin_packed(&mut session, file, Some(notes));
     let flags = [14, 30].map(|at| table.load16(at, Relaxed));
     assert!(flags.iter().all(|flags| first.is_available(*flags)), "{flags:x?}");
 }
