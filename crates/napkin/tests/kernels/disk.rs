@@ -12,8 +12,9 @@ use napkin_testing::needs;
 const SYSTEMD: &str = "/lib/systemd/systemd";
 const MKE2FS: &str = "/sbin/mke2fs";
 
-/// What a machine with no screen, no users and one disk can do without, and what would clean up the host's `/tmp`.
-const MASKED: [&str; 18] = [
+/// What a machine with no screen, no users and one disk can do without, what would clean up the host's `/tmp`, and
+/// udev, where the host has it: it gives the card another name while it is up.
+const MASKED: [&str; 22] = [
     "dbus.service",
     "dbus.socket",
     "getty.target",
@@ -29,6 +30,10 @@ const MASKED: [&str; 18] = [
     "systemd-tmpfiles-clean.timer",
     "systemd-tmpfiles-setup-dev.service",
     "systemd-tmpfiles-setup.service",
+    "systemd-udev-trigger.service",
+    "systemd-udevd-control.socket",
+    "systemd-udevd-kernel.socket",
+    "systemd-udevd.service",
     "systemd-update-utmp.service",
     "systemd-user-sessions.service",
     "timers.target",
