@@ -63,7 +63,7 @@ pub enum PlaceError {
 ///
 /// # Errors
 /// If the instances are under several policies or were made anew since they were planned for, irqbalance does
-/// not listen, or as [`apply`].
+/// not listen, or as [`apply`](crate::apply::apply).
 pub fn carry_out<B: Backend>(
     backend: &mut B,
     store: &Store,
