@@ -110,7 +110,8 @@ pub fn serve(data: &[u8]) {
     let complete = OwnRing::new(2 * SIZE);
     let out = (Producer::over(&transmit), Consumer::over(&complete));
     let socket = XdpSocket::other(socket);
-    let wire = Arc::new(Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())));
+    let Ok(wire) = Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())) else { return };
+    let wire = Arc::new(wire);
     let (there, busy) = (Arc::clone(&wire), input.byte() % 4 == 0);
     let ours = (Consumer::over(&receive), Producer::over(&fill));
     let Ok(mut queue) = XdpQueue::new(there, ours.0, ours.1, &pool, SIZE, busy) else { return };

@@ -31,6 +31,7 @@ mod queue;
 mod ring;
 mod socket;
 mod transmitter;
+mod untaken;
 mod watch;
 
 use std::os::fd::AsFd;
@@ -106,7 +107,9 @@ impl Xdp {
             let out = (rings.transmit, rings.complete);
             let buffers = config.tx_ring as usize;
             let attachment = Arc::new((Arc::clone(&attachment), open_to_all.clone()));
-            let wire = Arc::new(Wire::new(socket, out, pool, buffers, attachment));
+            let wire = Wire::new(socket, out, pool, buffers, attachment)
+                .map_err(|error| XdpError::system("watch a queue", &config.interface, error))?;
+            let wire = Arc::new(wire);
             let busy = config.busy_poll.is_some();
             let (receive, fill) = (rings.receive, rings.fill);
             let queue = XdpQueue::new(Arc::clone(&wire), receive, fill, pool, config.rx_ring, busy)

@@ -94,7 +94,7 @@ impl XdpQueue {
         buffers: u32,
         busy: bool,
     ) -> std::io::Result<XdpQueue> {
-        let watch = Watch::new(wire.socket.as_fd())?;
+        let watch = Watch::new(wire.socket.as_fd(), wire.untaken.timer())?;
         let zero_copy = wire.socket.zero_copy();
         let mut queue = XdpQueue {
             receive,
@@ -260,13 +260,13 @@ impl PacketQueue for XdpQueue {
         self.watch.mask();
     }
 
-    /// `true` if frames that are to go out wait for another call to the kernel, unless some have waited after each of the
-    /// last calls; or if the kernel does not let the socket be watched again. Frames that came in are found by arming the
+    /// `true` if frames that are to go out wait for another call to the kernel, unless none was taken by the last
+    /// calls; or if the kernel does not let the socket be watched again. Frames that came in are found by arming the
     /// descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
         self.wire.settle();
         self.kick();
-        let again = self.watch.calls_at_once(self.wire.stuck());
+        let again = self.wire.untaken.calls_at_once(self.wire.counters.gone());
         !self.watch.unmask(self.wire.socket.as_fd()) || again
     }
 
@@ -314,7 +314,7 @@ mod tests {
     use super::super::hostile::Kernel;
     use super::super::ring::OwnRing;
     use super::super::socket::XdpSocket;
-    use super::super::watch::AT_ONCE;
+    use super::super::untaken::AT_ONCE;
     use super::*;
 
     const SIZE: u32 = 8;
@@ -337,7 +337,8 @@ mod tests {
             let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
             socket.kernel = Some(Kernel::new(transmit, complete, 0));
             let pool = Pool::new(32);
-            let wire = Arc::new(Wire::new(socket, out, &pool, SIZE as usize, Arc::new(())));
+            let wire = Wire::new(socket, out, &pool, SIZE as usize, Arc::new(()));
+            let wire = Arc::new(wire.expect("a timer"));
             Scene { fill, receive, wire, pool }
         }
 
@@ -414,8 +415,39 @@ mod tests {
         kernel.frames_a_call.store(1, Relaxed);
         assert!(!round(&mut queue));
         assert_eq!(scene.wire.under_way(), 0);
-        let left = timerfd_gettime(&queue.watch.timer).expect("a setting").it_value;
+        let left = timerfd_gettime(&queue.wire.untaken.timer).expect("a setting").it_value;
         assert_eq!((left.tv_sec, left.tv_nsec), (0, 0), "nothing waits any more");
+    }
+
+    #[test]
+    fn another_s_frames_for_which_the_card_has_no_room_interrupt_an_owner_who_sleeps() {
+        let scene = Scene::new();
+        let mut queue = scene.queue();
+        let kernel = scene.kernel();
+        kernel.transmit.words[2].store(1, Relaxed);
+        assert!(!queue.unmask(0), "nothing waits");
+        scene.wire.send(&[1; 60], 0).expect("there is room");
+        kernel.frames_a_call.store(1, Relaxed);
+        poll(&mut [PollFd::new(&queue.interrupt(), PollFlags::IN)], None).expect("the timer");
+        queue.poll(8, 0, &mut Vec::new());
+        assert_eq!(scene.wire.under_way(), 0);
+    }
+
+    #[test]
+    fn a_card_that_takes_some_at_each_call_is_called_again_at_once() {
+        let scene = Scene::new();
+        let mut queue = scene.queue();
+        let kernel = scene.kernel();
+        kernel.transmit.words[2].store(1, Relaxed);
+        for _ in 0..3 * AT_ONCE {
+            kernel.frames_a_call.store(0, Relaxed);
+            (0..2).for_each(|_| scene.wire.send(&[1; 60], 0).expect("there is room"));
+            kernel.frames_a_call.store(1, Relaxed);
+            queue.poll(8, 0, &mut Vec::new());
+            kernel.frames_a_call.store(0, Relaxed);
+            scene.wire.send(&[1; 60], 0).expect("there is room");
+            assert!(queue.unmask(0));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, fence};
+use std::sync::atomic::{AtomicU32, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use napkin_policy::Ns;
 
 use super::ring::{Consumer, Descriptor, Producer};
 use super::socket::{Called, XdpSocket};
+use super::untaken::Untaken;
 use crate::counters::add;
 use crate::places::Places;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, QueueCounters, SendError, Transmitter};
@@ -50,10 +51,7 @@ pub(super) struct Wire {
     /// Twice the calls to send so far, and one more while one lasts: where the kernel's instance is polled, each
     /// polls it.
     calls: AtomicU32,
-    /// The interface was down, or had no room: the frames in the ring wait for the next call.
-    stuck: AtomicBool,
-    /// The kernel had not taken all, and did not ask for a call: perhaps it is about to, and has looked before.
-    untaken: AtomicBool,
+    pub(super) untaken: Untaken,
     pub(super) counters: Arc<QueueCounters>,
     /// What is attached for as long as there is a queue.
     _attachment: Arc<dyn fmt::Debug + Send + Sync>,
@@ -119,24 +117,23 @@ impl Wire {
         pool: &Pool,
         buffers: usize,
         attachment: Arc<dyn fmt::Debug + Send + Sync>,
-    ) -> Wire {
+    ) -> std::io::Result<Wire> {
         let free: VecDeque<u32> = (0..buffers).map_while(|_| pool.lend()).collect();
         let out = vec![false; pool.shared().1 / FRAME_CAPACITY];
         let ring = Ring { transmit, complete, most: free.len(), free, out };
         let zero_copy = socket.zero_copy();
-        Wire {
+        Ok(Wire {
             ring: Mutex::new(ring),
             socket,
             pool: pool.clone(),
             left: Places::new(LEFT),
             untold: AtomicU32::new(0),
             calls: AtomicU32::new(0),
-            stuck: AtomicBool::new(false),
-            untaken: AtomicBool::new(false),
+            untaken: Untaken::new()?,
             counters: Arc::default(),
             _attachment: attachment,
             kept: Kept { pool: pool.clone(), zero_copy, buffers: Mutex::default() },
-        }
+        })
     }
 
     /// Keeps buffers that the kernel was lent for as long as it may write into them.
@@ -235,7 +232,7 @@ impl Wire {
         // In copy mode the kernel always asks for it, in zero-copy only while it sleeps.
         let asks = ring.transmit.publish_and_look();
         let mut waiting = ring.transmit.waiting();
-        let mut stuck = false;
+        let (first, mut stuck) = (waiting, false);
         if asks {
             for _ in 0..ROUNDS.max(waiting / BATCH + 1) {
                 self.calls.fetch_add(1, SeqCst);
@@ -264,8 +261,7 @@ impl Wire {
             }
         }
         self.untold.store(0, Relaxed);
-        self.stuck.store(stuck, Relaxed);
-        self.untaken.store(waiting > 0 && !asks, Relaxed);
+        self.untaken.left(stuck, waiting > 0 && !asks, waiting < first);
         self.reap(ring);
     }
 
@@ -301,7 +297,7 @@ impl Wire {
     /// Reaps what was sent, and calls for what was not; for the owner of the queue. How many were reaped.
     pub(super) fn poll(&self) -> u32 {
         self.with_ring(|ring| {
-            if self.stuck.load(Relaxed) || self.untaken.load(Relaxed) {
+            if self.untaken.stuck() || self.untaken.unasked() {
                 self.untold.fetch_add(1, Relaxed);
             }
             self.tell(ring);
@@ -312,7 +308,7 @@ impl Wire {
 
     /// Flushes, and sees whether a kernel that has not taken all asks for a call by now; for the owner, before it sleeps.
     pub(super) fn settle(&self) {
-        if self.untaken.load(Relaxed) {
+        if self.untaken.unasked() {
             self.with_ring(|ring| {
                 self.untold.fetch_add(1, Relaxed);
                 self.tell(ring);
@@ -331,11 +327,6 @@ impl Wire {
     /// Twice the calls to send so far, and one more while one lasts.
     pub(super) fn calls(&self) -> u32 {
         self.calls.load(SeqCst)
-    }
-
-    /// Whether frames wait for another call.
-    pub(super) fn stuck(&self) -> bool {
-        self.stuck.load(Relaxed) && !self.counters.gone()
     }
 
     fn write(&self, frame: &[u8], now_or_later: When) -> Result<(), SendError> {

@@ -17,7 +17,8 @@ fn full(frames_a_call: u32) -> Wire {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let mut socket = XdpSocket::other(socket.expect("a socket of any kind"));
     socket.kernel = Some(Kernel::new(transmit, complete, frames_a_call));
-    let wire = Wire::new(socket, ends, &Pool::new(32), SIZE as usize, Arc::new(()));
+    let wire =
+        Wire::new(socket, ends, &Pool::new(32), SIZE as usize, Arc::new(())).expect("a timer");
     (0..SIZE).for_each(|_| wire.post(&[1; 60], 0).expect("there is room"));
     assert_eq!(calls_of(&wire), 0, "they wait for more");
     let taken = wire.try_ring().expect("nobody has it");
@@ -51,7 +52,7 @@ fn a_kernel_that_makes_no_room_is_called_once_for_all_that_were_left() {
     wire.flush();
     assert_eq!(sent_and_dropped(&wire), (SIZE.into(), 3));
     assert_eq!(calls_of(&wire), 1);
-    assert!(wire.stuck(), "the ring waits for the next call");
+    assert!(wire.untaken.stuck(), "the ring waits for the next call");
     assert_eq!(wire.under_way(), SIZE as usize);
     assert_eq!(wire.pool.available(), 32 - SIZE as usize, "the dropped ones' buffers are back");
 }
@@ -66,7 +67,7 @@ fn a_kernel_that_has_not_taken_all_and_asks_for_no_call_is_looked_at_again() {
         asks.store(0, Relaxed);
         wire.flush();
         look(&wire);
-        assert_eq!((calls_of(&wire), wire.stuck()), (0, false), "it takes them, perhaps");
+        assert_eq!((calls_of(&wire), wire.untaken.stuck()), (0, false), "it takes them, perhaps");
         asks.store(1, Relaxed);
         look(&wire);
         assert_eq!((calls_of(&wire), wire.under_way()), (1, 0), "it has fallen asleep");
