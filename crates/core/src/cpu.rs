@@ -181,6 +181,19 @@ impl Cpu {
         }
     }
 
+    /// Whether nothing is pending, on the list or under way, and whatever is raised runs inline.
+    pub(crate) fn rests(&self) -> bool {
+        let inline = self.policy().net_softirq == NetSoftirq::Inline;
+        let budget = self.budget.load(Ordering::Relaxed) > 0;
+        self.word.load(Ordering::Acquire) == 0 && self.list.is_empty() && inline && budget
+    }
+
+    /// Counts dispatches of one round each that were not made one by one; in the place of their runner.
+    pub(crate) fn count_rounds(&self, n: u64) {
+        self.dispatches.add(n);
+        self.net_rx.add(n);
+    }
+
     /// The pending vectors, as a mask.
     #[inline]
     pub fn pending(&self) -> u32 {

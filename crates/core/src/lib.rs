@@ -95,7 +95,7 @@ pub use counters::{Counts, OWNERS, Owner};
 pub use cpu::{Context, Cpu, CpuCounts, Limits};
 pub use epoll::{EpollContext, EpollWait};
 pub use host::Host;
-pub use idle::IdleCycle;
+pub use idle::{IdleCycle, IdleTimer};
 pub use instance::{CpuId, Id, Instance};
 pub use interrupt::Interrupt;
 pub use kthread::{Kthread, Worker};

@@ -2,7 +2,7 @@
 //! same words from then on.
 
 use crate::world::Port;
-use crate::world::talk::{ID, Speaker, Talk};
+use crate::world::talk::{CPU, ID, Speaker, Talk};
 use napkin_core::*;
 use napkin_policy::{ApplicationPolicy, Threaded};
 
@@ -244,4 +244,53 @@ fn only_the_poll_is_the_beginning_of_a_cycle() {
         assert_eq!(wait.pass.cycle().is_some(), matches!(op, Op::Poll { .. }), "{op:?}");
         wait.does(op);
     }
+}
+
+#[test]
+fn a_timer_that_expires_over_an_empty_ring_may_be_skipped() {
+    for n in [1, 2, 7] {
+        let talks = [(); 2].map(|()| talk("defer20", Order::DeliverFirst));
+        let [stepped, skipped] = &talks;
+        for talk in [stepped, skipped] {
+            talk.arrive(1);
+            talk.interrupt(ID);
+            talk.softirq();
+        }
+        let timer = skipped.host.idle_timer(ID, CPU).expect("it defers, and nobody owns it");
+        assert_eq!(stepped.host.idle_timer(ID, CPU), Some(timer), "asking changes nothing");
+        let mut last = 0;
+        for _ in 0..n {
+            stepped.now.set(stepped.host.instance(ID).deadline());
+            assert_eq!(stepped.timer(), "raise");
+            stepped.softirq();
+            last = stepped.host.instance(ID).polled_at();
+        }
+        skipped.host.count_expiries(&timer, n, last);
+        skipped.now.set(stepped.now.get());
+        assert_eq!(stepped.counts(), skipped.counts());
+        assert_eq!(stepped.host.cpu(CPU).counts(), skipped.host.cpu(CPU).counts());
+        let [one, other] = talks.each_ref().map(|talk| talk.host.idle_timer(ID, CPU));
+        assert_eq!(one, other);
+        assert_eq!(one.map_or(0, |it| it.expiries), timer.expiries - n);
+        let [one, other] = talks.each_ref().map(|talk| talk.host.instance(ID).deadline());
+        assert_eq!(one, other);
+    }
+}
+
+#[test]
+fn a_timer_is_not_foretold_where_more_follows_from_it_than_a_poll_and_its_next_start() {
+    let foretold = |policy: &str, order: Order| {
+        let talk = talk(policy, order);
+        talk.arrive(1);
+        talk.interrupt(ID);
+        let owned = talk.host.idle_timer(ID, CPU);
+        assert_eq!(owned, None, "{policy}: somebody owns it");
+        talk.softirq();
+        talk.host.idle_timer(ID, CPU).is_some()
+    };
+    assert!(foretold("defer20", Order::DeliverFirst));
+    assert!(!foretold("defer20", Order::UnmaskFirst), "the driver unmasks, and masks again");
+    assert!(!foretold("base", Order::DeliverFirst), "no timer is armed");
+    assert!(!foretold("hold100", Order::DeliverFirst), "it stays in polled mode");
+    assert!(!foretold("threaded", Order::DeliverFirst), "a thread polls");
 }

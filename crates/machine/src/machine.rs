@@ -53,7 +53,7 @@ pub struct Machine<'a> {
     pub(crate) clock: Clock,
     rng: Rng,
     pub(crate) steps: u64,
-    /// Threads that poll in vain are skipped in bulk.
+    /// Threads and timers that poll in vain are skipped in bulk.
     pub(crate) skip: bool,
     started: bool,
     pub(crate) trace: Watcher,
@@ -388,13 +388,17 @@ impl<'a> Machine<'a> {
     /// An instance's timer may be due: the deadline is the core's, and may have moved.
     fn timer_fires(&mut self, queue: usize) {
         let id = Id(queue as u16);
+        // A look that is surplus may come in the middle of it.
+        self.end_rest(queue);
         if !self.queues[queue].looks_now(self.now) {
             return;
         }
         let deadline = self.host.instance(id).deadline();
         if deadline <= self.now {
             let cpu = self.queues[queue].timer_cpu();
-            self.interrupt(cpu, Source::Timer(id));
+            if !self.rests(cpu, id) {
+                self.interrupt(cpu, Source::Timer(id));
+            }
         } else if deadline != NEVER {
             self.arm(queue, deadline);
         }

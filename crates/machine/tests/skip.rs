@@ -59,15 +59,32 @@ fn sink(profile: &str, policy: &str, cpu: u16, mean: f64, skip: bool) -> (String
 
 #[test]
 fn a_sink_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
-    for policy in ["napibusy", "fullbusy", "threaded-busy-poll", "suspend20"] {
+    let policies = [
+        "napibusy",
+        "fullbusy",
+        "threaded-busy-poll",
+        "suspend20",
+        "defer20",
+        "defer200",
+        "hold50",
+    ];
+    for policy in policies {
         for cpu in [0, 1] {
-            for (profile, mean) in
-                [("epyc-7662", 40e3), ("epyc-7662", 300e3), ("emulator-7.2", 200e3)]
-            {
+            for (profile, mean) in [
+                ("epyc-7662", 20e3),
+                ("epyc-7662", 40e3),
+                ("epyc-7662", 300e3),
+                ("epyc-7662", 600e3),
+                ("emulator-7.2", 200e3),
+            ] {
                 let (stepped, steps) = sink(profile, policy, cpu, mean, false);
                 let (skipped, fewer) = sink(profile, policy, cpu, mean, true);
                 assert_eq!(stepped, skipped, "{policy} on {profile}, sink on CPU {cpu}");
-                if policy == "threaded-busy-poll" {
+                // Whoever reads on another CPU may poll the queue, too: no CPU rests there.
+                let rests = cpu == 0 && profile == "epyc-7662" && mean > 200e3;
+                if policy == "threaded-busy-poll"
+                    || (rests && ["suspend20", "defer20"].contains(&policy))
+                {
                     assert!(fewer * 2 < steps, "{policy} on {profile}: {fewer} of {steps} steps");
                 }
             }

@@ -8,6 +8,7 @@ use crate::checks::Round;
 use crate::config::Kernel;
 use crate::host::contexts::Contexts;
 use crate::host::idle::Idleness;
+use crate::host::rest::Rest;
 use crate::host::segment::{Segment, USES, Use};
 use crate::host::step::Exec;
 use crate::sched::id::ThreadId;
@@ -24,6 +25,15 @@ pub(crate) struct Spin {
     pub(super) start: Ns,
     /// A round's time on this CPU.
     pub(super) length: Ns,
+}
+
+/// What a CPU does without its steps being taken one by one, until it is caught up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bulk {
+    /// Its thread polls in vain.
+    Spin(Spin),
+    /// It is idle, and its timer expires in vain.
+    Rest(Rest),
 }
 
 /// What interrupts a CPU.
@@ -73,8 +83,8 @@ pub(crate) struct Cpu<'a> {
     /// A softirq was raised that nobody runs yet.
     pub(super) raised: bool,
     pub(super) segment: Option<Segment>,
-    /// The piece of work is a thread's that polls in vain.
-    pub(super) spin: Option<Spin>,
+    /// What it does is not stepped.
+    pub(super) bulk: Option<Bulk>,
     pub(super) started: Ns,
     /// The event that ends the piece of work, by its order; 0: none does.
     pub(super) ends_by: u64,
@@ -104,7 +114,7 @@ impl Cpu<'_> {
             pending: VecDeque::with_capacity(8),
             raised: false,
             segment: None,
-            spin: None,
+            bulk: None,
             started: 0,
             ends_by: 0,
             dilation: 1000,
@@ -141,6 +151,21 @@ impl Cpu<'_> {
             threads[curr.0 as usize].runs(elapsed, own);
         }
         from
+    }
+
+    /// Its time up to `over` was idleness, but for what interrupts and their softirqs took of it.
+    pub(super) fn rested(&mut self, over: Ns, interrupts: Ns, softirqs: Ns) {
+        let elapsed = over - std::mem::replace(&mut self.started, over);
+        self.used[Use::Interrupt as usize] += interrupts;
+        self.used[Use::Softirq as usize] += softirqs;
+        self.used[Use::Idle as usize] += elapsed - interrupts - softirqs;
+    }
+
+    /// It is idle, at full speed, with nobody who wants it and nothing that waits for it, and its tick is on its
+    /// way.
+    pub(super) fn idles(&self) -> bool {
+        let nothing = self.frames.is_empty() && self.pending.is_empty() && !self.raised;
+        nothing && self.segment.is_none() && self.run_queue.at_rest() && self.dilation == 1000
     }
 
     /// The context on top is left: the piece of work that it interrupted; `None` where there is none.

@@ -23,7 +23,7 @@ const AGREE: u64 = 20 * 20;
 const LONGEST: u64 = u32::MAX as u64;
 
 /// A CPU's idleness, present and past.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Idleness {
     /// Since when, if it has gone idle and nothing has come since.
     since: Option<Ns>,

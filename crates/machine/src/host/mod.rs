@@ -6,6 +6,7 @@ pub(crate) mod cpu;
 mod hard;
 mod idle;
 mod perform;
+mod rest;
 mod run;
 pub(crate) mod segment;
 mod speed;

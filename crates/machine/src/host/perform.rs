@@ -235,7 +235,7 @@ impl Machine<'_> {
                 && self.host.instance(id).settings().hold > 0;
             self.trace.polled(cpu, id, self.now, work, holds);
         }
-        if self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0) {
+        if self.sees(id) {
             let who = self.who(cpu);
             *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
         }

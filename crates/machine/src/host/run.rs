@@ -24,7 +24,7 @@ impl Machine<'_> {
         if this.ends_by != order {
             return;
         }
-        if this.spin.is_some() {
+        if this.bulk.is_some() {
             self.catch_up(cpu);
         } else {
             this.ends_by = 0;

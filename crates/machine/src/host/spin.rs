@@ -11,7 +11,7 @@
 use napkin_core::{Did, Id, NEVER, Ns, Op, Work};
 
 use crate::counts::Who;
-use crate::host::cpu::Spin;
+use crate::host::cpu::{Bulk, Spin};
 use crate::host::segment::{Segment, Use};
 use crate::machine::Machine;
 use crate::sched::id::{Role, State, ThreadId};
@@ -79,7 +79,7 @@ impl Machine<'_> {
         self.set_busy(cpu, true);
         let this = &mut self.cpus[cpu];
         this.in_vain(self.threads[me.0 as usize].round.poll_begins());
-        this.spin = Some(Spin { me, cycle, start: self.now, length });
+        this.bulk = Some(Bulk::Spin(Spin { me, cycle, start: self.now, length }));
         this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
         this.started = self.now;
         this.ends_by = 0;
@@ -106,16 +106,25 @@ impl Machine<'_> {
         }
     }
 
-    /// Has a CPU caught up with what it goes round in, if it does: from now on it is stepped. A part
-    /// that ends at this very moment has ended only if what happens was asked for at this moment.
+    /// Has a CPU caught up with what it goes round in, or rests from, if it does: from now on it is stepped. A
+    /// part that ends at this very moment has ended only if what happens was asked for at this moment.
     #[inline]
     pub(crate) fn catch_up(&mut self, cpu: usize) {
-        if self.cpus[cpu].spin.is_some() {
-            self.stop_spinning(cpu);
+        if self.cpus[cpu].bulk.is_some() {
+            self.end_bulk(cpu);
         }
     }
 
-    /// The same for the CPU whose thread goes round with a queue.
+    #[inline(never)]
+    fn end_bulk(&mut self, cpu: usize) {
+        match self.cpus[cpu].bulk.take() {
+            Some(Bulk::Spin(spin)) => self.stop_spinning(cpu, spin),
+            Some(Bulk::Rest(rest)) => self.stop_resting(cpu, rest),
+            None => {}
+        }
+    }
+
+    /// The same for the CPU whose thread goes round with a queue, or which rests while its ring is empty.
     #[inline]
     pub(crate) fn catch_up_queue(&mut self, index: usize) {
         if let Some(cpu) = self.queues[index].spinner() {
@@ -139,9 +148,7 @@ impl Machine<'_> {
         }
     }
 
-    #[cold]
-    fn stop_spinning(&mut self, cpu: usize) {
-        let Some(spin) = self.cpus[cpu].spin.take() else { return };
+    fn stop_spinning(&mut self, cpu: usize, spin: Spin) {
         let Spin { me, cycle, start, length } = spin;
         let index = usize::from(cycle.id.0);
         self.queues[index].set_spinner(None);
@@ -200,7 +207,7 @@ impl Machine<'_> {
         self.cpus[cpu].polled_in_vain += rounds * spin.length;
         self.threads[spin.me.0 as usize].round.skipped(rounds * spin.length);
         self.queues[usize::from(cycle.id.0)].polled(polled);
-        if self.seen.detailed
+        if self.sees(cycle.id)
             && let Some(Op::Poll { budget, .. }) = cycle.steps().next()
         {
             let who = match self.threads[spin.me.0 as usize].role {
@@ -231,7 +238,7 @@ impl Machine<'_> {
             Op::Poll { id, .. } => {
                 self.queues[usize::from(id.0)].polled(at);
                 self.threads[me.0 as usize].round.polled(false);
-                if self.seen.detailed
+                if self.sees(id)
                     && let Op::Poll { budget, .. } = op
                 {
                     let who = self.who(cpu);

@@ -186,6 +186,7 @@ impl Machine<'_> {
     /// has drained): schedules its instance. The softirq runs before the call returns, if it is this
     /// CPU's.
     pub fn kick(&mut self, queue: u16) {
+        self.catch_up_queue(usize::from(queue));
         let cpu = usize::from(self.running_cpu);
         match self.host.schedule(Id(queue), RaisedFrom::Application) {
             Some(Op::Wake(task)) => self.wake_task(cpu, task),

@@ -63,7 +63,7 @@ pub(crate) struct NicQueue {
     pub(super) changed: Option<(Threaded, u64)>,
     /// Polls that the watchdog saw when it last looked.
     pub(super) polls_seen: u64,
-    /// The CPU of a thread that polls this queue in vain, in bulk.
+    /// The CPU of a thread that polls this queue in vain, in bulk, or that rests while the ring is empty.
     pub(super) spinner: Option<u16>,
     /// Whoever watches has been told that it is suspended.
     pub(super) suspended: bool,
@@ -299,6 +299,18 @@ impl NicQueue {
         due
     }
 
+    /// No look at the deadline is under way any more.
+    pub(crate) fn looks_no_more(&mut self) {
+        self.timer_at = NEVER;
+    }
+
+    /// The timer has expired so often, and was started again after each poll, the last of which ended then.
+    pub(crate) fn expired(&mut self, times: u64, polled: Ns) {
+        self.counts.timer_expiries += times;
+        self.counts.timer_starts += times;
+        self.polled(polled);
+    }
+
     /// The next interrupt gets lost.
     pub(crate) fn lose_next(&mut self) {
         self.lose_next = true;
@@ -332,7 +344,7 @@ impl NicQueue {
         stuck
     }
 
-    /// The CPU of a thread that polls it in vain, in bulk.
+    /// The CPU of a thread that polls it in vain, in bulk, or that rests while the ring is empty.
     #[inline]
     pub(crate) fn spinner(&self) -> Option<u16> {
         self.spinner

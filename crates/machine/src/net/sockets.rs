@@ -9,9 +9,22 @@ use crate::net::socket::{Flow, Ready, Socket};
 use crate::sched::id::ThreadId;
 use crate::snapshot::EpollUse;
 
+/// Where those are who read a queue's frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// To be looked for.
+    Unknown,
+    Nobody,
+    /// All are pinned to that CPU.
+    On(u16),
+    Anywhere,
+}
+
 /// Sockets, ready lists and flows, each by its place.
 #[derive(Debug)]
 pub(crate) struct Sockets {
+    /// By queue, as far as they were looked for since a socket, a reader or a flow was last added.
+    readers: Vec<Readers>,
     all: Vec<Socket>,
     ready: Vec<Ready>,
     flows: Vec<Flow>,
@@ -21,6 +34,7 @@ impl Sockets {
     /// None yet, with empty ready lists of so many epoll contexts.
     pub(crate) fn new(epolls: usize) -> Self {
         Sockets {
+            readers: Vec::new(),
             all: Vec::new(),
             ready: (0..epolls).map(|_| Ready::default()).collect(),
             flows: Vec::new(),
@@ -35,24 +49,61 @@ impl Sockets {
 
     /// Adds a flow that arrives at a queue, for a socket or for none; its place.
     pub(super) fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
+        self.readers.clear();
         self.flows.push(Flow { queue, socket });
         self.flows.len() as u32 - 1
     }
 
     /// A thread waits for a socket through an epoll context.
     pub(super) fn watch(&mut self, thread: ThreadId, epoll: u32, socket: u32) {
+        self.readers.clear();
         self.ready[epoll as usize].waiter = Some(thread);
         self.all[socket as usize].epoll = Some(epoll);
     }
 
     /// A thread waits for a socket by a receive call.
     pub(super) fn own(&mut self, thread: ThreadId, socket: u32) {
+        self.readers.clear();
         self.all[socket as usize].waiter = Some(thread);
     }
 
     /// A socket is bound to an instance before anything was delivered to it.
     pub(super) fn bind(&mut self, socket: u32, id: Id) {
+        self.readers.clear();
         self.all[socket as usize].napi = Some(id);
+    }
+
+    /// Where a queue's readers are.
+    pub(crate) fn readers(&self, queue: u16) -> Readers {
+        self.readers.get(usize::from(queue)).copied().unwrap_or(Readers::Unknown)
+    }
+
+    /// Looks for the readers of an instance's queue: of the sockets that its flows lead to, and of those that
+    /// are bound to it. `pinned` says to which CPU a thread is.
+    pub(crate) fn find_readers(
+        &mut self,
+        id: Id,
+        pinned: impl Fn(ThreadId) -> Option<u16>,
+    ) -> Readers {
+        let led = self.flows.iter().filter(|flow| flow.queue == id.0).filter_map(|it| it.socket);
+        let bound =
+            (0..).zip(&self.all).filter(|(_, it)| it.napi == Some(id)).map(|(place, _)| place);
+        let reader = |place: u32| {
+            let socket = &self.all[place as usize];
+            socket.epoll.map_or(socket.waiter, |epoll| self.ready[epoll as usize].waiter)
+        };
+        let mut found = Readers::Nobody;
+        for thread in led.chain(bound).filter_map(reader) {
+            found = match (found, pinned(thread)) {
+                (Readers::Nobody, Some(cpu)) => Readers::On(cpu),
+                (Readers::On(other), Some(cpu)) if other == cpu => found,
+                _ => Readers::Anywhere,
+            };
+        }
+        let queue = usize::from(id.0);
+        self.readers.resize(self.readers.len().max(queue + 1), Readers::Unknown);
+        self.readers[queue] = found;
+        found
     }
 
     /// The queue at which a flow arrives.

@@ -27,6 +27,8 @@ impl Machine<'_> {
         if !self.may_move(curr) {
             return;
         }
+        // Whether one is busy is asked next.
+        self.catch_up_all();
         let affinity = self.threads[curr.0 as usize].affinity;
         let to = (usize::from(affinity.first)..=usize::from(affinity.last)).find(|&to| {
             let idle = |it: usize| self.cpus[it].available() && !self.cpus[it].busy();
@@ -65,6 +67,7 @@ impl Machine<'_> {
     pub(crate) fn move_waiting(&mut self, from: usize, place: usize, to: usize) {
         // Until now it has waited there.
         self.catch_up(from);
+        self.catch_up(to);
         self.account(from);
         self.account(to);
         let id = self.cpus[from].run_queue.queued.remove(place);

@@ -380,6 +380,7 @@ impl Machine<'_> {
 
     /// A CPU's tick, while it is not idle.
     pub(crate) fn tick_fires(&mut self, cpu: usize) {
+        self.catch_up(cpu);
         let this = &mut self.cpus[cpu];
         if this.run_queue.curr.is_none() && this.run_queue.queued.is_empty() && this.contexts() == 0
         {

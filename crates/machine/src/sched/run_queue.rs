@@ -68,6 +68,12 @@ impl RunQueue {
         self.curr.is_none() && self.queued.is_empty()
     }
 
+    /// Nobody runs, waits or is wanted, and the tick is on its way.
+    pub(crate) fn at_rest(&self) -> bool {
+        let wanted = self.need_resched || self.lazy_resched;
+        self.is_empty() && !wanted && self.tick_armed
+    }
+
     /// Whoever runs or waits.
     pub(crate) fn threads(&self) -> impl Iterator<Item = &ThreadId> {
         self.curr.iter().chain(&self.queued)

@@ -135,6 +135,11 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// Where it may run.
+    pub(crate) fn affinity(&self) -> Affinity {
+        self.affinity
+    }
+
     /// It has had the CPU for so long: `own`, with nothing on top of it.
     #[inline]
     pub(crate) fn runs(&mut self, time: Ns, own: bool) {
