@@ -129,7 +129,7 @@ pub(crate) struct Apply {
     dry_run: bool,
     /// Print JSON; times are in nanoseconds. One document when applied; with --for or a canary one more
     /// whenever it ends otherwise than by a guard that held, after which the policy stays, or by an error.
-    /// There guard says why the guard ended it, or is null; stays is true where nothing had been changed.
+    /// There guard says why the guard ended it, or is null; unchanged is true where nothing had been changed.
     #[arg(long)]
     json: bool,
 }
@@ -394,7 +394,9 @@ fn ended(
     unchanged: bool,
 ) -> Result<(), Failure> {
     let shown = match args.json {
-        true => print_json(&json!({ "restored": restored, "guard": guard, "stays": unchanged })),
+        true => {
+            print_json(&json!({ "restored": restored, "guard": guard, "unchanged": unchanged }))
+        }
         // That nothing is put back was said with why the guard ended it.
         false if unchanged && guard.is_some() => Ok(()),
         false => restore::device(restored, false),

@@ -57,7 +57,11 @@ pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
     };
     let restoration = restore(&mut backend, &store, &options).map_err(Failure::of)?;
     let shown = match args.json {
-        true => print_json(&json!(restoration)),
+        true => {
+            let mut told = json!(restoration);
+            told["dry-run"] = args.dry_run.into();
+            print_json(&told)
+        }
         false => print_restored(&restoration, &store, args),
     };
     if restoration.is_complete() {

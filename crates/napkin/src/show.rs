@@ -42,7 +42,7 @@ Then: napkin apply suspend20 --dev eth0, and napkin doctor --dev eth0")]
 pub(crate) struct Show {
     /// Only this device.
     pub(crate) device: Option<String>,
-    /// Print JSON, with everything; times are in nanoseconds.
+    /// Print JSON, with everything; times are in nanoseconds, but busy polling's, which are the kernel's microseconds.
     #[arg(long)]
     pub(crate) json: bool,
     /// Show each instance by itself, however many there are.

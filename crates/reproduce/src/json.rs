@@ -1,6 +1,6 @@
 //! The JSON form of a reproduction: the source of every figure that is printed or drawn.
 //!
-//! Field names are a contract with whoever reads the files: fields may be added, never renamed. Figures
+//! Whoever reads the files counts on the names of fields: one that is renamed stands in the changelog. Figures
 //! that were not modelled have a `why` in the place of their values, and are never left out.
 
 use serde::{Deserialize, Serialize};

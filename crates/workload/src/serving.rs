@@ -192,7 +192,8 @@ fn extras(counts: &Counts, queues: &QueueCounts, squeezes: u64, holds: bool) -> 
     }
     for owner in Owner::ALL {
         let (name, at) = (owner.name(), owner as usize);
-        extras.insert(format!("polls_{name}"), counts.polls[at].into());
+        let polls = counts.polls[at] + counts.empty_polls[at];
+        extras.insert(format!("polls_{name}"), polls.into());
         extras.insert(format!("empty_polls_{name}"), counts.empty_polls[at].into());
     }
     if counts.idle_gap_min != NEVER {

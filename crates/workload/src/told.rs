@@ -48,9 +48,10 @@ pub(crate) fn answered(figures: &mut Figures, told: &ClientFigures) {
     figures.achieved_per_s = Some(told.achieved_per_s);
     figures.latency_ns = told.latency_ns;
     figures.packets = Some(told.requests);
-    let polls = figures.polls.unwrap_or(0);
+    let empty = figures.empty_polls.unwrap_or(0);
+    let found = figures.polls.unwrap_or(0).saturating_sub(empty);
     let packets = figures.polled_packets.unwrap_or(0);
-    set_ratio(&mut figures.extra, "packets_per_poll", packets, polls);
+    set_ratio(&mut figures.extra, "packets_per_poll", packets, found);
 }
 
 /// Enters what of the serving CPUs' time the traffic took, the kernel's part among it.

@@ -82,9 +82,9 @@ columns! {
     BUSY: "busy", "server_busy", Share, "of the serving CPU's time: neither idle nor stolen";
     INTERRUPTS_PER_PACKET: "irqs/pkt", "interrupts_per_packet", Ratio, "receive interrupts for each packet polled; in the machine of both kinds, where the card raises both";
     ASLEEP: "asleep", "cpu.asleep", Share, "of the serving CPUs' time: the rest";
-    SOFTIRQ_POLLS: "softirq", "polls_softirq", Count, "polls by a softirq";
-    THREAD_POLLS: "thread", "polls_thread", Count, "polls by a thread of the kernel's";
-    APPLICATION_POLLS: "app", "polls_application", Count, "polls by an application's busy poll";
+    SOFTIRQ_POLLS: "softirq", "polls_softirq", Count, "polls by a softirq, empty ones among them";
+    THREAD_POLLS: "thread", "polls_thread", Count, "polls by a thread of the kernel's, likewise";
+    APPLICATION_POLLS: "app", "polls_application", Count, "polls by an application's busy poll, likewise";
     OFFERED: "offered", "offered_per_s", Rate, "meant to be sent a second; none in a closed loop";
     SENT: "sent", "sent", Count, "datagrams that the sender got rid of";
     POLLED_PER_RECEIVED: "polled/rcvd", "polled_ratio", Ratio, "packets polled for each datagram received";
@@ -100,7 +100,7 @@ columns! {
     SWITCHES_PER_PACKET: "switches/pkt", "context_switches_per_packet", Ratio, "context switches for each packet served";
     POLLS: "polls", "polls", Count, "polls, those that found nothing among them";
     EMPTY_POLLS: "empty", "empty_polls", Count, "polls that received no frame";
-    PACKETS_PER_POLL: "pkts/poll", "packets_per_poll", Ratio, "packets that a poll found";
+    PACKETS_PER_POLL: "pkts/poll", "packets_per_poll", Ratio, "packets of a poll that found some";
     DEFERRALS: "defer", "deferrals", Count, "timers armed in the place of an interrupt";
     WATCHDOGS: "wdog", "watchdogs", Count, "such timers that fired";
     SUSPENSIONS: "suspend", "suspensions", Count, "waits of applications that suspended the interrupt";
@@ -204,7 +204,8 @@ pub fn explained() -> String {
     let options = textwrap::Options::new(LINE).subsequent_indent(&indent);
     let mut text =
         "Columns of the tables, and where each stands in a row of --json (there times are\n\
-                    in ns, shares from 0 to 1):"
+                    in ns, shares from 0 to 1; what ends in _of_reference is in the table of\n\
+                    several worlds alone):"
             .to_owned();
     for Column { name, field, what, .. } in COLUMNS {
         let line = format!("  {name:longest$}  {what} [{field}]");

@@ -1,6 +1,7 @@
 //! The JSON form of a bench run.
 //!
-//! Field names are a contract with whoever reads the files: fields may be added, never renamed.
+//! Whoever reads the files counts on the names of fields: one that is renamed stands in the changelog, and `docs/json.md`
+//! has them all.
 //! Rates are per second, times in nanoseconds, `cpu` parts are fractions of the CPUs that serve the
 //! traffic, and counts cover the measured window. A figure of the contract that could not be
 //! measured is `null`, with the reason among the `notes`; figures that only some workloads have are

@@ -116,7 +116,7 @@ fn extra(outcome: &Outcome, napi: &Counts) -> Map<String, Value> {
     }
     for owner in Owner::ALL {
         let (name, at) = (owner.name(), owner as usize);
-        put(&format!("polls_{name}"), napi.polls[at].into());
+        put(&format!("polls_{name}"), (napi.polls[at] + napi.empty_polls[at]).into());
         put(&format!("empty_polls_{name}"), napi.empty_polls[at].into());
     }
     let delivered = queues.iter().map(|it| it.nic.delivered).sum();
