@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use napkin_core::{Counts, CpuCounts, Ns};
+
+use crate::host::segment::USES;
+
 /// Counts of one NIC queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueCounts {
@@ -41,6 +45,41 @@ impl QueueCounts {
             watchdog: self.watchdog - earlier.watchdog,
         }
     }
+}
+
+/// How one CPU spent its time, and what happened on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CpuUse {
+    /// Nanoseconds by [`Use`](crate::Use).
+    pub used: [Ns; USES],
+    /// Of them: in rounds of threads, and in polls of softirqs, that found nothing.
+    pub polled_in_vain: Ns,
+    /// Time that runnable threads have waited for it, added up (run-queue delay).
+    pub waited: Ns,
+    /// Hard interrupts of any kind.
+    pub interrupts: u64,
+    /// Changes of the current thread.
+    pub switches: u64,
+    /// The core's counts of its softirqs.
+    pub softirq: CpuCounts,
+}
+
+/// What was counted of one queue, by the core and by the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueUse {
+    /// The core's counts of its instance.
+    pub napi: Counts,
+    /// The card's counts of it.
+    pub nic: QueueCounts,
+}
+
+/// What the waits in one epoll context have returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpollUse {
+    /// Waits that returned events.
+    pub returns: u64,
+    /// Events that those waits returned, added up.
+    pub events: u64,
 }
 
 /// Who was current on the CPU when a poll was made, as the kernel's tracer names it.

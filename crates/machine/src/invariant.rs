@@ -10,7 +10,8 @@ use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
 use napkin_policy::Threaded;
 
-use crate::host::cpu::{Cpu, Source};
+use crate::host::contexts::Source;
+use crate::host::cpu::Cpu;
 use crate::machine::Machine;
 use crate::net::NicQueue;
 use crate::sched::id::State;

@@ -42,7 +42,7 @@ mod trace;
 
 pub use client::{Client, Nobody};
 pub use config::{Config, Costs, Fair, Kernel, Link, Locality, NicConfig, Preemption, Processor};
-pub use counts::{QueueCounts, Seen, Who};
+pub use counts::{CpuUse, EpollUse, QueueCounts, QueueUse, Seen, Who};
 pub use fault::Fault;
 pub use host::segment::{USES, Use};
 pub use machine::{Machine, Placement};
@@ -50,5 +50,5 @@ pub use net::packet::{Kind, PAYLOAD, Packet};
 pub use sched::id::{Affinity, Class, Role, ThreadId};
 pub use sched::thread::{Act, Program};
 pub use sink::UdpSink;
-pub use snapshot::{CpuUse, EpollUse, QueueUse, Snapshot};
+pub use snapshot::Snapshot;
 pub use trace::{Mark, Station, Trace};

@@ -4,7 +4,8 @@
 //! the queue for as long as nothing else is due. All decisions of delivery are the core's; what is
 //! here and in the files beside this one is what the decisions cost and what they happen to.
 //!
-//! Clients and programs are given the machine, which holds them: these three files use each other.
+//! Clients and programs are given the machine, which holds them. So this file, `client.rs` and `sched/thread.rs` use
+//! each other, and with the threads all files that hold one (the CPU, the run queue, the kernel's own threads).
 
 use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
 use napkin_policy::Policy;
@@ -18,7 +19,8 @@ use crate::disabling::Disabling;
 use crate::events::{Event, Events};
 use crate::fault::Faults;
 use crate::host::clock::Clock;
-use crate::host::cpu::{Cpu, Source};
+use crate::host::contexts::Source;
+use crate::host::cpu::Cpu;
 use crate::net::NicQueue;
 use crate::net::link::Link;
 use crate::net::sockets::Sockets;

@@ -1,47 +1,11 @@
 //! All counts of a machine at one moment, and their growth over a window.
 
-use napkin_core::{Counts, CpuCounts, CpuId, Host, Id, Ns};
+use napkin_core::{CpuCounts, CpuId, Host, Id, Ns};
 
-use crate::counts::QueueCounts;
+use crate::counts::{CpuUse, EpollUse, QueueUse};
 use crate::host::cpu::Cpu;
-use crate::host::segment::USES;
 use crate::net::NicQueue;
 use crate::net::sockets::Sockets;
-
-/// How one CPU spent its time, and what happened on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CpuUse {
-    /// Nanoseconds by [`Use`](crate::Use).
-    pub used: [Ns; USES],
-    /// Of them: in rounds of threads, and in polls of softirqs, that found nothing.
-    pub polled_in_vain: Ns,
-    /// Time that runnable threads have waited for it, added up (run-queue delay).
-    pub waited: Ns,
-    /// Hard interrupts of any kind.
-    pub interrupts: u64,
-    /// Changes of the current thread.
-    pub switches: u64,
-    /// The core's counts of its softirqs.
-    pub softirq: CpuCounts,
-}
-
-/// What was counted of one queue, by the core and by the card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct QueueUse {
-    /// The core's counts of its instance.
-    pub napi: Counts,
-    /// The card's counts of it.
-    pub nic: QueueCounts,
-}
-
-/// What the waits in one epoll context have returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EpollUse {
-    /// Waits that returned events.
-    pub returns: u64,
-    /// Events that those waits returned, added up.
-    pub events: u64,
-}
 
 /// All counts of a machine at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

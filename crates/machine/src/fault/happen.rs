@@ -6,7 +6,7 @@ use napkin_policy::Threaded;
 
 use crate::events::Event;
 use crate::fault::Fault;
-use crate::host::cpu::Source;
+use crate::host::contexts::Source;
 use crate::machine::Machine;
 use crate::sched::id::ThreadId;
 

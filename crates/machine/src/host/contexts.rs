@@ -1,6 +1,46 @@
 //! What is on top of a CPU's thread: interrupts and softirqs, the innermost last.
 
-use crate::host::cpu::Frame;
+use napkin_core::{Id, Interrupt, Ns, Op, Softirq};
+
+use crate::host::segment::Segment;
+use crate::host::step::Exec;
+
+/// What interrupts a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Queue(Id),
+    Timer(Id),
+    Tick,
+    SliceEnd,
+    Reschedule,
+    /// Something that is not modelled keeps the CPU, its interrupts off, for so long.
+    Held(Ns),
+}
+
+/// Where a hard interrupt is.
+#[derive(Debug)]
+pub(crate) enum Hard<'a> {
+    Entered(Source),
+    Handling(Interrupt<'a, ()>),
+    /// A step that a timer asked for, while it is still to be taken.
+    Step(Option<Op>),
+    /// On the way out, which is being paid for.
+    Left,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body<'a> {
+    Hard(Hard<'a>),
+    Softirq(Softirq<'a, ()>),
+}
+
+/// A context on top of a thread, and what it interrupted.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    pub(super) body: Body<'a>,
+    pub(super) exec: Exec,
+    pub(super) interrupted: Option<Segment>,
+}
 
 /// A stack of contexts, of which the innermost has a place of its own: nearly always it is the only one,
 /// and every step of it is taken there.

@@ -2,19 +2,17 @@
 
 use std::collections::VecDeque;
 
-use napkin_core::{CpuCounts, Id, IdleCycle, Interrupt, Ns, Op, Softirq};
+use napkin_core::{CpuCounts, IdleCycle, IdleTimer, Ns};
 
 use crate::checks::Round;
 use crate::config::Kernel;
-use crate::host::contexts::Contexts;
+use crate::counts::CpuUse;
+use crate::host::contexts::{Body, Contexts, Frame, Hard, Source};
 use crate::host::idle::Idleness;
-use crate::host::rest::Rest;
 use crate::host::segment::{Segment, USES, Use};
-use crate::host::step::Exec;
 use crate::sched::id::ThreadId;
 use crate::sched::run_queue::RunQueue;
 use crate::sched::thread::Thread;
-use crate::snapshot::CpuUse;
 
 /// What a CPU goes round in.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +25,14 @@ pub(crate) struct Spin {
     pub(super) length: Ns,
 }
 
+/// An idle CPU whose timer expires in vain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rest {
+    pub(super) timer: IdleTimer,
+    /// When it expires first.
+    pub(super) at: Ns,
+}
+
 /// What a CPU does without its steps being taken one by one, until it is caught up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bulk {
@@ -34,43 +40,6 @@ pub(crate) enum Bulk {
     Spin(Spin),
     /// It is idle, and its timer expires in vain.
     Rest(Rest),
-}
-
-/// What interrupts a CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    Queue(Id),
-    Timer(Id),
-    Tick,
-    SliceEnd,
-    Reschedule,
-    /// Something that is not modelled keeps the CPU, its interrupts off, for so long.
-    Held(Ns),
-}
-
-/// Where a hard interrupt is.
-#[derive(Debug)]
-pub(crate) enum Hard<'a> {
-    Entered(Source),
-    Handling(Interrupt<'a, ()>),
-    /// A step that a timer asked for, while it is still to be taken.
-    Step(Option<Op>),
-    /// On the way out, which is being paid for.
-    Left,
-}
-
-#[derive(Debug)]
-pub(crate) enum Body<'a> {
-    Hard(Hard<'a>),
-    Softirq(Softirq<'a, ()>),
-}
-
-/// A context on top of a thread, and what it interrupted.
-#[derive(Debug)]
-pub(crate) struct Frame<'a> {
-    pub(super) body: Body<'a>,
-    pub(super) exec: Exec,
-    pub(super) interrupted: Option<Segment>,
 }
 
 /// What runs on a CPU: interrupts and softirqs on top of its current thread. Only what is in this room

@@ -2,7 +2,7 @@
 
 use napkin_core::{CpuId, Interrupt, Ns, Vector};
 
-use crate::host::cpu::{Body, Frame, Hard, Source};
+use crate::host::contexts::{Body, Frame, Hard, Source};
 use crate::host::segment::Use;
 use crate::host::step::Exec;
 use crate::machine::Machine;

@@ -1,7 +1,7 @@
 //! CPUs: what each is at from moment to moment, what its steps cost, how fast and how deep asleep it is.
 
 pub(crate) mod clock;
-mod contexts;
+pub(crate) mod contexts;
 pub(crate) mod cpu;
 mod hard;
 mod idle;

@@ -9,7 +9,7 @@ use napkin_policy::ApplicationPolicy;
 
 use crate::counts::Who;
 use crate::events::Event;
-use crate::host::cpu::Body;
+use crate::host::contexts::Body;
 use crate::host::segment::Use;
 use crate::host::speed::STOPPED;
 use crate::host::step::Exec;

@@ -10,20 +10,13 @@
 //!
 //! It is not done where somebody on another CPU polls the queue, too, or notices that this one is awake.
 
-use napkin_core::{CpuId, Id, IdleTimer, Ns};
+use napkin_core::{CpuId, Id, Ns};
 
 use crate::counts::Who;
-use crate::host::cpu::{Bulk, Source};
+use crate::host::contexts::Source;
+use crate::host::cpu::{Bulk, Rest};
 use crate::machine::Machine;
 use crate::net::sockets::Readers;
-
-/// An idle CPU whose timer expires in vain.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rest {
-    timer: IdleTimer,
-    /// When it expires first.
-    at: Ns,
-}
 
 /// What an expiry takes, part by part, after the CPU is awake.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,7 @@ use napkin_core::{Context, CpuId, Did, NEVER, Ns, Op, Pass, Softirq};
 
 use crate::config::Preemption;
 use crate::events::Event;
-use crate::host::cpu::{Body, Frame, Hard};
+use crate::host::contexts::{Body, Frame, Hard};
 use crate::host::segment::{Segment, Use};
 use crate::host::step::Exec;
 use crate::host::step::{At, Next};

@@ -4,7 +4,7 @@
 
 use napkin_core::Ns;
 
-use crate::host::cpu::{Body, Frame};
+use crate::host::contexts::{Body, Frame};
 use crate::host::segment::{Segment, Use};
 use crate::host::speed::STOPPED;
 use crate::machine::Machine;

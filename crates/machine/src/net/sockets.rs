@@ -4,10 +4,10 @@
 
 use napkin_core::{Id, Ns};
 
+use crate::counts::EpollUse;
 use crate::net::packet::Packet;
 use crate::net::socket::{Flow, Ready, Socket};
 use crate::sched::id::ThreadId;
-use crate::snapshot::EpollUse;
 
 /// Where those are who read a queue's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

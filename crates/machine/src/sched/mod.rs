@@ -18,7 +18,7 @@ use napkin_core::{MICROSECOND, NEVER, Ns, Task};
 
 use crate::config::{Fair, Preemption};
 use crate::events::Event;
-use crate::host::cpu::Source;
+use crate::host::contexts::Source;
 use crate::host::segment::{Segment, Use};
 use crate::machine::Machine;
 use crate::sched::id::{Class, State, ThreadId};
