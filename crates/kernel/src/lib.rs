@@ -12,6 +12,10 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod count;
 pub mod device;
 pub mod listening;
