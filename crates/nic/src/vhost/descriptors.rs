@@ -13,8 +13,9 @@ use super::ports;
 use super::properties::{BUFFERS, START, addresses, memory};
 use super::queue::VhostQueue;
 use super::ring::{Incoming, MAX_PARTS, Outgoing, Put, Taken};
+use super::setup::RingFeatures;
 use super::slots::{STRIDE, Slots};
-use super::split_device::{RingFeatures, SplitDevice};
+use super::split_device::SplitDevice;
 use super::split_driver::SplitDriver;
 use crate::{Frame, PacketQueue, Pool};
 

@@ -1,6 +1,6 @@
 //! What can be agreed on, by the bits of virtio and of vhost-user.
 
-use super::split_device::RingFeatures;
+use super::setup::RingFeatures;
 
 /// The device computes checksums that the driver leaves open.
 pub(super) const CSUM: u64 = 1 << 0;

@@ -20,9 +20,9 @@ use super::message::{Connection, Ended, Message, base_word, inflight, request, t
 use super::notifier::Notifier;
 use super::packed_driver::PackedDriver;
 use super::port::{Backend, Kind, Port, Ring};
+use super::setup::RingAddresses;
 use super::slots::{STRIDE, Slots};
 use super::socket::connect;
-use super::split_device::RingAddresses;
 use super::split_driver::SplitDriver;
 
 /// The address of our memory in descriptors and messages: any will do, but 0.

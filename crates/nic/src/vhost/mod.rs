@@ -70,6 +70,7 @@ mod resume;
 mod ring;
 mod segments;
 mod session;
+mod setup;
 mod slots;
 mod socket;
 mod split_device;

@@ -13,7 +13,7 @@ use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_PARTS, MAX_RING, NEXT, Outgoing, Put, Scatter,
     Table, Taken, WRITE, take_whole,
 };
-use super::split_device::{RingAddresses, RingFeatures};
+use super::setup::{RingAddresses, RingFeatures};
 use super::tracking::{PackedTracking, Region};
 use super::turn::{AVAILABLE, Suppression, Turn, USED};
 

@@ -11,8 +11,8 @@ use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
 use super::packed_device::{available_flags, packed_word};
 use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, take_whole};
+use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
-use super::split_device::{RingAddresses, RingFeatures};
 use super::turn::{Suppression, Turn};
 
 /// The driver's side.

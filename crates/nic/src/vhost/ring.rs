@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::header::{self, HEADER};
 use super::memory::{Area, Memory};
 use super::segments::Segments;
-use super::split_device::RingFeatures;
+use super::setup::RingFeatures;
 use crate::ETHERNET_HEADER;
 
 /// The most entries of a ring of ours to drive, and of a peer's that we serve: virtio's limit.

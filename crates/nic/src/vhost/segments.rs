@@ -9,7 +9,7 @@
 //! of virtio says has to agree.
 
 use super::header::{HEADER, NEEDS_CSUM, fold, sum};
-use super::split_device::RingFeatures;
+use super::setup::RingFeatures;
 use crate::FRAME_CAPACITY;
 
 /// Bytes of the longest packet: Ethernet, two VLAN tags, and what IP can have.

@@ -19,7 +19,8 @@ use super::notifier::{Notifier, is_eventfd};
 use super::packed_device::PackedDevice;
 use super::port::{Kind, Port, Ring};
 use super::ring::{Incoming, MAX_RING};
-use super::split_device::{RingAddresses, SplitDevice};
+use super::setup::RingAddresses;
+use super::split_device::SplitDevice;
 
 /// The base of a packed ring that has never run; or that somebody has lost track of.
 const BEGINNING: u16 = 1 << 15;

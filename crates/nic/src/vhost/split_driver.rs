@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
 use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event, take_whole};
+use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
-use super::split_device::{RingAddresses, RingFeatures};
 
 /// The driver's side.
 #[derive(Debug)]

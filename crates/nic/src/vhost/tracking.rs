@@ -327,7 +327,8 @@ mod tests {
 
     use super::super::memory::Memory;
     use super::super::ring::{Incoming, Taken};
-    use super::super::split_device::{RingAddresses, SplitDevice};
+    use super::super::setup::RingAddresses;
+    use super::super::split_device::SplitDevice;
     use super::*;
 
     /// A ring of eight descriptors whose driver has made five available, of which another backend took four, gave

@@ -43,6 +43,8 @@ mod vhost {
     pub mod ring;
     #[path = "../../../src/vhost/segments.rs"]
     pub mod segments;
+    #[path = "../../../src/vhost/setup.rs"]
+    pub mod setup;
     #[path = "../../../src/vhost/slots.rs"]
     pub mod slots;
     #[path = "../../../src/vhost/split_device.rs"]

@@ -9,8 +9,9 @@ use super::memory::{self, FRAMES, Memory, START};
 use super::packed_device::PackedDevice;
 use super::packed_driver::PackedDriver;
 use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::setup::{RingAddresses, RingFeatures};
 use super::slots::{STRIDE, Slots};
-use super::split_device::{RingAddresses, RingFeatures, SplitDevice};
+use super::split_device::SplitDevice;
 use super::split_driver::SplitDriver;
 use crate::{ETHERNET_HEADER, Event, FRAME_CAPACITY, explore};
 
