@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering::Release;
 use proptest::prelude::*;
 
 use super::memory::{Area, Memory};
-use super::packed_device::packed_word;
 use super::packed_driver::PackedDriver;
 use super::properties::{BUFFERS, addresses, memory};
 use super::ring::{Incoming, Outgoing, Put, Taken};
@@ -14,7 +13,7 @@ use super::segments::Segments;
 use super::setup::RingFeatures;
 use super::slots::{STRIDE, Slots};
 use super::split_driver::SplitDriver;
-use super::turn::Turn;
+use super::turn::{Turn, packed_word};
 use crate::FRAME_CAPACITY;
 
 const SIZE: u16 = 16;

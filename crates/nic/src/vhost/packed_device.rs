@@ -15,10 +15,7 @@ use super::ring::{
 };
 use super::setup::{RingAddresses, RingFeatures};
 use super::tracking::{PackedTracking, Region};
-use super::turn::{AVAILABLE, Suppression, Turn, USED};
-
-/// The most chains that are given back before the driver sees them; with more, some are shown earlier.
-pub(super) const BATCH: usize = 64;
+use super::turn::{BATCH, Suppression, Turn, packed_word};
 
 /// A chain that was given back, and that the driver does not see yet.
 #[derive(Debug, Clone, Copy, Default)]
@@ -406,18 +403,6 @@ impl Outgoing for PackedDevice {
     fn ignore_room(&mut self) {
         self.mask();
     }
-}
-
-/// Length, id and flags of a descriptor, which are written at once.
-#[inline]
-pub(super) fn packed_word(len: u32, id: u16, flags: u16) -> u64 {
-    u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48
-}
-
-/// Both flags as a driver sets them in the lap that `turn` is in.
-#[inline]
-pub(super) fn available_flags(turn: Turn) -> u16 {
-    if turn.lap() { AVAILABLE } else { USED }
 }
 
 // By its path, for loom's models take this file from elsewhere.

@@ -9,11 +9,10 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
-use super::packed_device::{available_flags, packed_word};
 use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, take_whole};
 use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
-use super::turn::{Suppression, Turn};
+use super::turn::{Suppression, Turn, available_flags, packed_word};
 
 /// The driver's side.
 #[derive(Debug)]

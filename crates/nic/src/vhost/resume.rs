@@ -13,9 +13,8 @@
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::memory::Area;
-use super::packed_device::{BATCH, packed_word};
 use super::ring::{Descriptor, NEXT, WRITE};
-use super::turn::{AVAILABLE, Turn, USED};
+use super::turn::{AVAILABLE, BATCH, Turn, USED, packed_word};
 
 /// How often it is tried: the driver may write while the ring is read.
 const ATTEMPTS: usize = 16;

@@ -15,8 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::memory::Area;
-use super::packed_device::available_flags;
-use super::turn::{AVAILABLE, Turn, USED};
+use super::turn::{AVAILABLE, Turn, USED, available_flags};
 
 /// The version of both layouts; 0 where nobody has written yet.
 const VERSION: u16 = 1;

@@ -1,4 +1,5 @@
-//! Places of a packed ring, and its event suppression.
+//! Places of a packed ring, the flags and words of its descriptors, and its event suppression: what its
+//! device, its driver, and whoever finds out where a device was, have in common.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -9,6 +10,9 @@ use super::ring::need_event;
 pub(super) const AVAILABLE: u16 = 1 << 7;
 /// Set as the device's lap when it was used.
 pub(super) const USED: u16 = 1 << 15;
+
+/// The most chains that a device gives back before the driver sees them; with more, some are shown earlier.
+pub(super) const BATCH: usize = 64;
 
 /// A place in the ring and the lap that it is in, whose parity says what the flags mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +102,18 @@ impl Turn {
     pub(super) fn used(self) -> u16 {
         if self.lap { AVAILABLE | USED } else { 0 }
     }
+}
+
+/// Length, id and flags of a descriptor, which are written at once.
+#[inline]
+pub(super) fn packed_word(len: u32, id: u16, flags: u16) -> u64 {
+    u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48
+}
+
+/// Both flags as a driver sets them in the lap that `turn` is in.
+#[inline]
+pub(super) fn available_flags(turn: Turn) -> u16 {
+    if turn.lap() { AVAILABLE } else { USED }
 }
 
 const ENABLE: u16 = 0;

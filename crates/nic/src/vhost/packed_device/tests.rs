@@ -2,6 +2,7 @@
 
 use super::super::packed_driver::PackedDriver;
 use super::super::slots::{STRIDE, Slots};
+use super::super::turn::{AVAILABLE, USED};
 use super::*;
 use crate::FRAME_CAPACITY;
 
