@@ -18,7 +18,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use super::memory::MAX_REGIONS;
+/// The most regions of a peer, as in `SET_MEM_TABLE`.
+pub(super) const MAX_REGIONS: usize = 8;
 
 /// Devices that have a peer at a time: as many as a server has.
 const DEVICES: usize = 64;

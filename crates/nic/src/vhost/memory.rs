@@ -32,9 +32,6 @@ use thiserror::Error;
 
 use super::cut::Watched;
 
-/// The most regions of a peer, as in `SET_MEM_TABLE`.
-pub(super) const MAX_REGIONS: usize = 8;
-
 /// Where a region lies: in the peer's descriptors, in the peer's own memory, in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RegionAt {

@@ -22,8 +22,9 @@ use rustix::net::{
 };
 use thiserror::Error;
 
+use super::cut::MAX_REGIONS;
 use super::inflight::InflightAt;
-use super::memory::{MAX_REGIONS, RegionAt};
+use super::memory::RegionAt;
 
 /// Requests, by the numbers of the protocol.
 #[allow(missing_docs)]
