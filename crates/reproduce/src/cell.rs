@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Run;
+use crate::run::Run;
 pub use napkin_measure::report::plot::axis::number;
 use napkin_measure::uncertainty::Interval;
 

@@ -32,6 +32,7 @@ use napkin_workload::interrupt::Interrupt;
 use napkin_workload::machine::pool;
 use napkin_workload::partial::Partial;
 
+pub use super::run::{Run, Task};
 pub use options::Options;
 
 /// Why a run that an interruption came before has no outcome.
@@ -62,26 +63,6 @@ impl ReproduceError {
     pub fn is_usage(&self) -> bool {
         !matches!(self, ReproduceError::File { .. })
     }
-}
-
-/// A step of a plan.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Task<T> {
-    /// What is run, for the progress line and the JSON: `suspend20 at 200000/s`.
-    pub label: String,
-    /// With which seed.
-    pub seed: u64,
-    /// The experiment's own words for it.
-    pub what: T,
-}
-
-/// A task that was run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Run<T, O> {
-    /// What was asked for.
-    pub task: Task<T>,
-    /// What came out, or why nothing did.
-    pub outcome: Result<O, String>,
 }
 
 /// What an experiment is called, and what was done in it.

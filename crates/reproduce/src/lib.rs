@@ -29,6 +29,7 @@ pub mod oracle;
 pub mod page;
 pub mod plot;
 pub mod published;
+mod run;
 pub mod sheet;
 pub mod suspend;
 pub mod text;
