@@ -6,7 +6,8 @@
 //! softirq (or the instance's thread) finds it, so that a panic in one context strands no queue.
 //!
 //! This file and the [host](Host)'s use each other: a host gives claims, and a claim that is dropped goes
-//! back to its host. A trait between them would have one implementation.
+//! back to its host. A trait between them would have one implementation. The host's contract with its world
+//! (`contract.rs`) is in this circle, too: a host has one, and it looks at the host.
 #![allow(unsafe_code)]
 
 use core::mem;
