@@ -30,11 +30,6 @@ impl FrameBuilder {
         FrameBuilder { tag: Some(tag), ..self }
     }
 
-    /// The same for the other direction.
-    pub const fn reversed(&self) -> FrameBuilder {
-        FrameBuilder { from: self.to, to: self.from, tag: self.tag }
-    }
-
     /// Bytes of a frame with a payload of this many bytes, UDP and ICMP echo alike.
     pub const fn length(&self, payload: usize) -> usize {
         self.way().shape().payload() + payload
@@ -123,7 +118,8 @@ mod tests {
                 let length = build.request(&mut buffer).unwrap();
                 let asked = Seen::Asked { mac: peer.mac, ip: peer.ip, target: us.ip, told: true };
                 assert_eq!(classify(&buffer[..length], &us_all), Ok(asked));
-                let length = build.reversed().reply(&mut buffer).unwrap();
+                let answer = FrameBuilder { tag, ..FrameBuilder::new(us, peer) };
+                let length = answer.reply(&mut buffer).unwrap();
                 let asked = us.ip.is_ipv6();
                 let told = Seen::Told { mac: us.mac, ip: us.ip, overrides: true, asked };
                 assert_eq!(classify(&buffer[..length], &peer_all), Ok(told));
