@@ -1,5 +1,5 @@
-//! Whether what is in force is one to go on with: the last second of the service's requests, looked at by a
-//! guard, and a service that answers nothing any more.
+//! Monitor of a service under the policy that is in force, which says whether to go on with it: a guard
+//! looks at the last second of its requests, and a service that answers nothing any more is found out.
 //!
 //! Requests are timed in turns where there are many: the kernel's programs at work, and away.
 

@@ -1,4 +1,4 @@
-//! Whoever watches a run, or nobody, and what is told from more than one place.
+//! Watcher of a run: a [`Trace`] or none, and the calls by which the machine's parts tell it what happens.
 
 use napkin_core::{Host, Id, Ns, Work};
 

@@ -1,4 +1,5 @@
-//! Whoever could cut himself off is asked first.
+//! Check of policies before they are set: one that can delay the packets of the default route, or of the
+//! terminal from which it is set, is refused, and the refusal says what to give.
 
 use napkin_linux::apply::{can_delay, lifelines};
 use napkin_policy::Policy;

@@ -52,7 +52,7 @@ impl FreeList {
         }
     }
 
-    /// Takes one.
+    /// Takes one number; `None` if all are taken.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         let mut one = [0];

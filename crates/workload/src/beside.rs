@@ -103,7 +103,7 @@ pub(crate) fn measure(
 struct Threads {
     ends: Arc<AtomicBool>,
     threads: Vec<(Waker, JoinHandle<Result<(), BenchError>>)>,
-    /// Their ids.
+    /// Thread IDs of those that have begun, as this PID namespace has them.
     ids: Vec<u32>,
 }
 

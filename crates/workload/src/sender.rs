@@ -24,7 +24,7 @@ const BYTES: usize = 14 + 20 + 8;
 /// Bytes of a datagram at most.
 const LONGEST: usize = 400;
 
-/// Who sends.
+/// The end of the wire that sends: its queue, what it sends and how often, and its CPU.
 pub(crate) struct Sender {
     pub(crate) queue: Box<dyn PacketQueue>,
     /// From one datagram to the next.

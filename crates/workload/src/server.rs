@@ -71,9 +71,9 @@ pub enum Wire {
     /// AF_XDP on two interfaces of this host, at both ends of one cable: the engine's, and that of a client with a
     /// stack of its own.
     Ports {
-        /// The engine's.
+        /// Interface and queue of the engine's end.
         here: XdpPort,
-        /// The client's.
+        /// Interface and queue of the client's end.
         there: XdpPort,
     },
 }

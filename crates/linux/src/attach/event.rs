@@ -20,7 +20,7 @@ pub struct Event {
     pub pid: i32,
     /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
-    /// What happened.
+    /// What kind of event it is, with its details; in JSON they are fields beside these.
     #[serde(flatten)]
     pub kind: EventKind,
 }

@@ -44,7 +44,7 @@ pub enum PlaceError {
          nothing was moved: stop it (systemctl stop irqbalance), or start it with --banirq for {irqs:?}"
     )]
     Irqbalance {
-        /// Its process ID.
+        /// Process ID of irqbalance, as this PID namespace has it.
         pid: i32,
         /// The interrupts.
         irqs: Vec<u32>,
@@ -122,7 +122,7 @@ pub fn carry_out<B: Backend>(
 /// What became of a program's workers.
 #[derive(Debug)]
 pub struct Carried {
-    /// What happened.
+    /// Events of all looks at the program, oldest first, such as threads that were pinned or could not be.
     pub events: Vec<Event>,
     /// Those that are not on the CPU where they belong: thread ids.
     pub away: Vec<i32>,

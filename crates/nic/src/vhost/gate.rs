@@ -1,4 +1,5 @@
-//! A place for what is taken out and put in while others use it, and who else may have it meanwhile.
+//! Lock around a value that is put in and taken out while others use it, as a port's rings are: threads
+//! that move frames try it, and the control thread waits for it.
 //!
 //! Who moves frames never waits: he tries, and goes if somebody else is there. What he wanted done he
 //! [asks](Gate::ask) for before he tries; who is there looks for that after he has left, both sequentially
@@ -10,7 +11,7 @@ use std::sync::{PoisonError, TryLockError};
 
 use crate::sync::{AtomicBool, Mutex, MutexGuard, fence};
 
-/// The place.
+/// A value, or none, under a lock that the control thread alone waits for.
 #[derive(Debug)]
 pub(super) struct Gate<T> {
     place: Mutex<Option<T>>,

@@ -30,7 +30,7 @@ pub(super) struct InflightAt {
     pub(super) size: u16,
 }
 
-/// The memory.
+/// The notes of all rings of a device: one file, mapped here, with a region for each ring.
 #[derive(Debug)]
 pub(super) struct Inflight {
     at: InflightAt,

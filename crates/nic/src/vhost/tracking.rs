@@ -113,7 +113,7 @@ impl SplitTracking {
         }
     }
 
-    /// They were.
+    /// The chains of `heads` are given back, and in flight no more; `used` is the used ring's index now.
     pub(super) fn given_back(&self, heads: &[u16], used: u16) {
         for head in heads {
             self.0.area.store16(split(*head), 0, Release);

@@ -20,7 +20,7 @@ pub(super) const IDENT: u16 = 7;
 /// Bytes of a frame: Ethernet, IPv4 without options, ICMP, and what ping sends.
 const FRAME: usize = 14 + 20 + 8 + PAYLOAD;
 
-/// Who floods.
+/// The end of the wire that floods: its queue and its CPU.
 pub(super) struct Pinger {
     pub(super) queue: Box<dyn PacketQueue>,
     /// Where it runs.

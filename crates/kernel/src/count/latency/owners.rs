@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::histogram::Parts;
 
-/// By place.
+/// The last owner of each place that was read, by the place's number in the table of instances.
 #[derive(Debug, Default)]
 pub(super) struct Owners(BTreeMap<u32, Owner>);
 

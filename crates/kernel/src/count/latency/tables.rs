@@ -81,7 +81,7 @@ pub(super) mod cpu {
 
 /// Places in a thread's row, in bytes; 64 bits each.
 pub(super) mod thread {
-    /// Its id.
+    /// Its thread ID, as the first PID namespace has it; 0 in a place that none has taken.
     pub(in super::super) const ID: i16 = 0;
     /// When it was woken.
     pub(in super::super) const WOKEN: i16 = 8;
