@@ -174,7 +174,7 @@ fn peers_that_ask_and_ask_keep_nobody_out() {
             });
         }
         let all = (0..3).map(|_| served.ask(&["napi-get"])).collect::<Vec<_>>();
-        // Who was closed for them finds out when he asks again.
+        // A client that was closed for them finds out when it asks again.
         common::within("one of them is closed", || {
             (closed.load(Ordering::Relaxed) > 0).then_some(())
         });

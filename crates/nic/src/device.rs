@@ -6,7 +6,7 @@
 //! counters) are handles of their own.
 //!
 //! Time: `now` is nanoseconds of `CLOCK_MONOTONIC`, since that is the clock of the timers behind
-//! [`PacketQueue::interrupt`]. Who never waits for that descriptor may pass any clock he likes, as
+//! [`PacketQueue::interrupt`]. A caller that never waits for that descriptor may pass any clock, as
 //! the tests do.
 
 use std::os::fd::BorrowedFd;
@@ -101,8 +101,8 @@ pub trait Transmitter: Send + Sync {
     }
 
     /// As [`send`](Self::send), of a frame after which there may be more: a device that has to call
-    /// somebody for each may let it wait for the next ones. Who posts flushes before he does anything
-    /// else.
+    /// somebody for each may let it wait for the next ones. A thread that posts flushes before it does
+    /// anything else.
     fn post(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
         self.send(frame, now)
     }

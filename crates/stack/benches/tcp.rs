@@ -176,7 +176,7 @@ fn run(connections: usize, requests: usize, alike: bool) -> Duration {
     assert_eq!(server.worker.counters().opened, connections as u64);
     let before = server.worker.counters().sent;
     let (mut took, mut next) = (Duration::ZERO, 0);
-    // Nobody asks twice before he has his answer.
+    // No client asks twice before it has its answer.
     let size = BATCH.min(connections);
     for _ in 0..requests / size {
         let batch: Vec<Vec<u8>> = (0..size)

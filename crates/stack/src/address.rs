@@ -41,7 +41,7 @@ impl Address {
         Address { mac, ip: IpAddr::V6(Ipv6Addr::from_octets(octets)), prefix: 64 }
     }
 
-    /// Whom a frame is for, where nobody asks how far his network reaches.
+    /// Whom a frame is for, where nobody asks how far its network reaches.
     pub(crate) const fn single(mac: [u8; 6], ip: IpAddr) -> Address {
         Address { mac, ip, prefix: u8::MAX }
     }

@@ -257,8 +257,8 @@ pub(crate) fn write_request(buffer: &mut [u8], way: &Way) -> Result<usize, SendE
     }
 }
 
-/// Tells `to` that `from.ip` is at `from.mac`, by ARP or neighbour advertisement. Whoever asked without an
-/// address of his own, whether that one is free, is told in the group of all. Returns the length of the
+/// Tells `to` that `from.ip` is at `from.mac`, by ARP or neighbour advertisement. A host that asked without
+/// an address of its own, whether that one is free, is told in the group of all. Returns the length of the
 /// frame.
 pub(crate) fn write_reply(buffer: &mut [u8], way: &Way) -> Result<usize, SendError> {
     match (way.from.ip, way.to.ip) {

@@ -22,7 +22,7 @@ pub enum Fate {
     /// The stack answered it: an ICMP or ICMPv6 echo request for us, that is, a ping.
     AnsweredPing,
     /// It was for the stack alone: an ARP reply or announcement, or a neighbour advertisement, whose sender is a known
-    /// neighbour now if we asked for him.
+    /// neighbour now if we asked for it.
     Learned,
     /// It ends before its headers do, or before the length they promise.
     Truncated,

@@ -281,7 +281,7 @@ mod tests {
         for host in 0..100_000u128 {
             table.ask(Ipv6Addr::from_bits(0xfd00 << 112 | 1 << 32 | host).into());
         }
-        assert!(table.known() <= NEIGHBOURS, "whoever asks for everybody pushes out himself");
+        assert!(table.known() <= NEIGHBOURS, "a host that asks for all pushes out itself");
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub const SLACK: usize = 64;
 /// it must neither block nor call back into the [`Input`](crate::Input) that calls it.
 pub trait Listener: Send + Sync {
     /// Frames were added by this queue. Called after every batch that added at least one, once; so
-    /// whoever finds the socket empty, makes himself known and finds it empty again may sleep. Also
+    /// whoever finds the socket empty, makes itself known and finds it empty again may sleep. Also
     /// called once when the socket closes.
     fn readable(&self, napi_id: u32);
 
@@ -346,7 +346,7 @@ mod tests {
         assert!(receiver.has_listener());
         receiver.clear_listener(&listeners[1]);
         assert!(!receiver.has_listener());
-        assert_eq!(Arc::strong_count(&second), 2, "nobody holds him any more");
+        assert_eq!(Arc::strong_count(&second), 2, "nobody holds it any more");
         let told = [first, second].map(|it| it.0.lock().unwrap().clone());
         assert_eq!(told, [vec![REPLACED], vec![]], "whoever leaves is not replaced");
     }

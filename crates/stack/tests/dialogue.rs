@@ -77,7 +77,7 @@ fn whom_we_ask_for_becomes_known() {
 #[test]
 fn who_takes_over_a_known_address_says_so_to_everybody_and_is_believed() {
     let other = [2, 0, 0, 0, 0, 9];
-    // As a request for his own address, and as its answer.
+    // As a request for its own address, and as its answer.
     for operation in [1, 2] {
         let mut announcement = who_has_us();
         announcement[6..12].copy_from_slice(&other);

@@ -136,7 +136,7 @@ fn whom_we_solicit_becomes_known_and_who_tells_unasked_does_not() {
     lab.receive(&[advertised(other, NdiscNeighborFlags::empty())], 0);
     assert_eq!(lab.stack.neighbour(PEER6.ip), Some(PEER6.mac), "it does not override");
     lab.receive(&[advertised(other, overrides)], 0);
-    assert_eq!(lab.stack.neighbour(PEER6.ip), Some(other), "he has a new card, and says so");
+    assert_eq!(lab.stack.neighbour(PEER6.ip), Some(other), "it has a new card, and says so");
     assert_eq!(lab.counters().of(Fate::Learned), 4);
 }
 
@@ -215,7 +215,7 @@ fn an_answer_comes_from_the_address_that_was_asked() {
         socket.echo(socket.try_recv().unwrap(), 0).unwrap();
         assert_eq!(read_udp(&lab.wire.sent()[0]).2.src_addr, expected);
     }
-    // To everybody: from the one that he can reach.
+    // To everybody: from the one that it can reach.
     let all = Address { mac: [0x33, 0x33, 0, 0, 0, 1], ip: ALL_NODES.into(), prefix: 128 };
     for (from, expected) in [(near, ours), (PEER6, OURS)] {
         lab.receive(&[datagram(FrameBuilder::new(from, all), 7, b"who?")], 0);

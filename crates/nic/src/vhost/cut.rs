@@ -148,7 +148,7 @@ fn mend(at: usize) -> bool {
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler that asks for it what the signal is about.
     let about = unsafe { &*info };
-    // Only an access is at an address; whoever sends the signal has his number in its place.
+    // Only an access is at an address; a process that sends the signal has its id in its place.
     let sent = about.si_code <= 0 || about.si_code == libc::BUS_MCEERR_AO;
     // SAFETY: of an access the kernel says at which address it was.
     if !sent && mend(unsafe { about.si_addr() }.addr()) {

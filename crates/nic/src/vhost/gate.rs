@@ -1,8 +1,8 @@
 //! Lock around a value that is put in and taken out while others use it, as a port's rings are: threads
 //! that move frames try it, and the control thread waits for it.
 //!
-//! Who moves frames never waits: he tries, and goes if somebody else is there. What he wanted done he
-//! [asks](Gate::ask) for before he tries; who is there looks for that after he has left, both sequentially
+//! Who moves frames never waits: it tries, and goes if another is there. What it wanted done it
+//! [asks](Gate::ask) for before it tries; who is there looks for that after it has left, both sequentially
 //! consistent, so that one of the two does it. The control thread waits, for a poll at most: it says so first,
 //! and then nobody else tries.
 
@@ -17,7 +17,7 @@ pub(super) struct Gate<T> {
     place: Mutex<Option<T>>,
     /// The control thread wants it.
     wanted: AtomicBool,
-    /// Somebody wants done what he could not do himself.
+    /// A thread wants done what it could not do itself.
     asked: AtomicBool,
     /// Something is in it: for who only wants to know that. A look inside would keep others out, who then take it for
     /// one that is in use.
@@ -60,7 +60,7 @@ impl<T> Gate<T> {
         self.asked.store(true, SeqCst);
     }
 
-    /// Does what was asked for, as often as it was, unless somebody else is there: he will. For who has asked,
+    /// Does what was asked for, as often as it was, unless another is there: it will. For who has asked,
     /// and for who has left.
     #[inline]
     pub(super) fn answer(&self, mut act: impl FnMut(&mut Option<T>)) {

@@ -9,8 +9,8 @@
 //! A peer may cut its file short afterwards, unless it is sealed (QEMU's `memory-backend-memfd` is, by default; ours
 //! is). The regions in it are then [empty](super::cut).
 //!
-//! A page of a file that holds nothing yet is made by whoever touches it first, and a control group counts it as his: it is
-//! ours where we read a hole. So regions of more bytes than this host has memory are refused.
+//! A page of a file that holds nothing yet is made by the process that touches it first, and its control group is
+//! charged: it is ours where we read a hole. So regions of more bytes than this host has memory are refused.
 //!
 //! Whose file is read from a disk, or asked of another process (FUSE), has whoever touches its memory wait for those: for
 //! ever, if that process is the peer's. So a region's file is one that is in memory itself, which its seals tell without

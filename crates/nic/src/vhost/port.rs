@@ -252,7 +252,7 @@ impl Port {
     /// The driver has stopped the ring to send to, or has gone: what waits for room there is not for the next one.
     pub(super) fn end_waiting(&self) {
         self.outgoing.enter(|_| {
-            // A sender who was late is behind one who has not put his frame in yet: that is found by its number.
+            // A sender that was late is behind one that has not put its frame in yet: that is found by its number.
             self.stops.fetch_add(1, Relaxed);
             add(&self.counters.tx_dropped, self.drop_waiting());
         });

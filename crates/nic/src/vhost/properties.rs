@@ -242,7 +242,7 @@ fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
         };
         (0..size).for_each(|_| send().expect("room"));
         assert_eq!(send(), Err(SendError::RingFull));
-        // Somebody is at the ring: who comes leaves his frame, as long as there are places for it.
+        // Somebody is at the ring: who comes leaves its frame, as long as there are places for it.
         let there = ports[0].outgoing.try_enter().expect("nobody is there");
         (0..64).for_each(|_| send().expect("it is left"));
         assert_eq!(send(), Err(SendError::RingFull), "the places are bounded");

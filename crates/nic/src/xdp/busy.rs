@@ -11,8 +11,8 @@ use napkin_policy::Ns;
 /// Looks that found frames, after which something can be said.
 const ENOUGH: u64 = 256;
 
-/// Who looks again within this time spins: what he finds then without a call, right after a call that found
-/// nothing, somebody else has brought.
+/// A thread that looks again within this time spins: what it finds then without a call, right after a call that
+/// found nothing, another one has brought.
 const SPINS: Ns = 10_000;
 
 /// What has been seen of a queue's busy polling.

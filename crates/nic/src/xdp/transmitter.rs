@@ -1,8 +1,8 @@
 //! The way out of an AF_XDP queue, for any thread and without waiting.
 //!
-//! The ring has one writer. Whoever finds it free writes his frame and has the kernel send; who finds
-//! it taken leaves his frame in a list, and goes. Whoever has the ring looks at the list before and
-//! after he lets go of it, so that nothing stays there. Nobody waits, also not a real-time thread for
+//! The ring has one writer. A thread that finds it free writes its frame and has the kernel send; one
+//! that finds it taken leaves its frame in a list, and goes. Who has the ring looks at the list before
+//! and after it lets go of the ring, so that nothing stays there. Nobody waits, also not a real-time thread for
 //! one that it has preempted.
 //!
 //! Calling the kernel is what sending costs. So frames that are [posted](Transmitter::post) wait in the
@@ -151,7 +151,7 @@ impl Wire {
     }
 
     /// Does something with the ring if nobody else has it, and sees to what others left meanwhile.
-    /// `None` if somebody has it: he will see to it.
+    /// `None` if another thread has it: that one will see to it.
     fn with_ring<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
         let mut ring = self.try_ring()?;
         self.take_left(&mut ring);
@@ -175,7 +175,7 @@ impl Wire {
         self.with_ring(act).flatten()
     }
 
-    /// Sees to frames that were left while somebody had the ring. Whoever leaves one does so before he
+    /// Sees to frames that were left while somebody had the ring. Whoever leaves one does so before it
     /// looks whether the ring is taken; whoever lets go looks afterwards. One that is only about to be there is
     /// not waited for: its sender may have been preempted by this thread, and looks when it is.
     fn see_to_left(&self) {
@@ -211,7 +211,7 @@ impl Wire {
 
     /// Frames were written into the ring, by whoever has it.
     fn written(&self, frames: u32, bytes: u64) {
-        // Only he writes it, and `flush` alone reads it without the ring.
+        // Only that thread writes it, and `flush` alone reads it without the ring.
         self.untold.store(self.untold.load(Relaxed) + frames, Relaxed);
         add(&self.counters.tx_packets, frames.into());
         add(&self.counters.tx_bytes, bytes);

@@ -1,4 +1,4 @@
-//! The list of free buffers: a buffer belongs to one holder at a time, whoever takes and puts back beside him.
+//! The list of free buffers: a buffer belongs to one holder at a time, whoever takes and puts back beside it.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::explore;
 use crate::free::FreeList;
 
 /// A list, and what each number is the key to: loom sees to it that whoever uses it has it alone, and sees what
-/// the one before him did.
+/// the one before it did.
 struct Scene {
     list: FreeList,
     buffers: [UnsafeCell<u32>; 3],
 }
 
-// SAFETY: what is in a cell is used by the one who has its number; that he does is what the model shows.
+// SAFETY: what is in a cell is used by the thread that has its number; that it does is what the model shows.
 unsafe impl Sync for Scene {}
 
 impl Scene {

@@ -47,7 +47,7 @@ pub(super) enum Phase {
 const ROUND_TRIP: Ns = 1_000 * MILLISECOND;
 
 /// The largest window without a scale. smoltcp remembers that of its SYN, which has none, as if it had: a peer might fill
-/// twice the buffer and more before the next segment tells him better, and the buffer asserts that nobody does.
+/// twice the buffer and more before the next segment tells it better, and the buffer asserts that nobody does.
 const LARGEST_WINDOW: usize = u16::MAX as usize;
 
 impl<T> Connection<T> {
@@ -90,7 +90,7 @@ impl<T> Connection<T> {
         self.sockets.get_mut(self.handle)
     }
 
-    /// Bytes that the peer has yet to acknowledge, and bytes of his that wait.
+    /// Bytes that the peer has yet to acknowledge, and bytes of its own that wait.
     pub(super) fn progress(&mut self) -> (usize, usize) {
         let socket = self.socket();
         (socket.send_queue(), socket.recv_queue())

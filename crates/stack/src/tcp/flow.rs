@@ -72,8 +72,8 @@ impl Segment {
     }
 }
 
-/// A keyed hash of the flow of a frame that is TCP, for sharing flows between workers: whoever
-/// does not know the key cannot send all his flows to one of them.
+/// A keyed hash of the flow of a frame that is TCP, for sharing flows between workers: a peer
+/// that does not know the key cannot send all its flows to one of them.
 pub(crate) fn flow_hash(key: &RandomState, frame: &[u8]) -> u64 {
     Segment::read(frame).map_or(0, |segment| key.hash_one(segment.flow))
 }

@@ -1,8 +1,8 @@
 //! smoltcp's interface, made anew for each connection's first segment.
 //!
 //! An interface draws initial sequence numbers from a generator whose constants are known, and whose state two or
-//! three of them give away: who has connected a few times could tell the next ones, and speak for hosts whose
-//! answers he never sees. So each is drawn from an interface of its own, whose seed is a keyed hash: no number
+//! three of them give away: a host that has connected a few times could tell the next ones, and speak for hosts whose
+//! answers it never sees. So each is drawn from an interface of its own, whose seed is a keyed hash: no number
 //! tells of another.
 
 use std::hash::{BuildHasher, Hash, RandomState};

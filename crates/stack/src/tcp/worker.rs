@@ -363,7 +363,7 @@ impl<T> TcpWorker<T> {
             match connection.socket().state() {
                 // What was no SYN after all, or was taken back.
                 State::Listen => return self.remove(place),
-                // Without a RST: to the peer it would say that nobody listens, and he may be about to
+                // Without a RST: to the peer it would say that nobody listens, and it may be about to
                 // ask again.
                 State::SynSent | State::SynReceived if now >= connection.handshake_ends => {
                     return self.remove(place);

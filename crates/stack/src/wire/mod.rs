@@ -44,13 +44,13 @@ pub(crate) enum Seen {
     /// Somebody asks for the Ethernet address of our address `target`, by ARP or neighbour solicitation.
     Asked {
         mac: [u8; 6],
-        /// Unspecified where he has no address yet and asks whether this one is free.
+        /// Unspecified where it has no address yet and asks whether this one is free.
         ip: IpAddr,
         target: IpAddr,
-        /// He says that `mac` is his; otherwise it is only where the frame came from.
+        /// It says that `mac` is its own; otherwise it is only where the frame came from.
         told: bool,
     },
-    /// Somebody tells us his Ethernet address.
+    /// A host tells us its Ethernet address.
     Told {
         mac: [u8; 6],
         ip: IpAddr,

@@ -1,4 +1,4 @@
-//! Who asks for an Ethernet address, and who tells his: ARP, and IPv6's neighbour discovery.
+//! Who asks for an Ethernet address, and who tells its own: ARP, and IPv6's neighbour discovery.
 //!
 //! What RFC 4861, 7.1 wants verified of a solicitation and an advertisement is verified here: a hop limit
 //! of 255, which nobody from beyond the link can make, the checksum, the code, the lengths of all options.
@@ -37,7 +37,7 @@ pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
         return Err(Fate::UnknownProtocol);
     };
     let (ip, target) = (IpAddr::V4(source), IpAddr::V4(target));
-    // Who came, or took over from another, says so by asking for himself or answering that (RFC 5227, 3).
+    // A host that came, or took over from another, says so by asking for itself or answering that (RFC 5227, 3).
     let announced = ip == target;
     if !announced && !us.is_ours(target) {
         return Err(Fate::NotForUs);
@@ -75,7 +75,7 @@ pub(super) fn solicitation(
     let mac = address_in(packet, SOURCE)?;
     let (ip, target) = (packet.source, IpAddr::V6(target));
     if ip.is_unspecified() {
-        // He has no address yet, so he tells none, and asks the group of the one that he wants.
+        // It has no address yet, so it tells none, and asks the group of the one that it wants.
         let group = matches!(target, IpAddr::V6(it) if packet.destination == solicited(it));
         if mac.is_some() || !group {
             return Err(Fate::BadHeader);

@@ -320,7 +320,7 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
     let asked = Ok(Seen::Asked { mac, ip: nobody.ip, target, told: false });
     assert_eq!(classed(&icmpv6(nobody, group, 255, &untold)), asked, "is it free?");
-    assert_eq!(classed(&icmpv6(nobody, group, 255, &ask)), Err(Fate::BadHeader), "not his yet");
+    assert_eq!(classed(&icmpv6(nobody, group, 255, &ask)), Err(Fate::BadHeader), "not its own yet");
     assert_eq!(
         classed(&icmpv6(nobody, US6, 255, &untold)),
         Err(Fate::BadHeader),

@@ -1,5 +1,5 @@
-//! A sender that finds another one at the ring leaves his frame and goes: it is sent by whoever is there, or by
-//! himself, and never left for nobody.
+//! A sender that finds another one at the ring leaves its frame and goes: it is sent by whoever is there, or by
+//! itself, and never left for nobody.
 
 use std::sync::Arc;
 
