@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use napkin_os::procfs::ThreadStat;
 use napkin_os::sched::SchedError;
 use napkin_policy::text::escaped;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,7 +57,7 @@ impl Process {
             source => ProcessError::System { pid, what: "to open it", source },
         })?;
         let mut process = Process { pid, start_time: 0, pidfd };
-        process.start_time = process.stat()?.start_time;
+        process.start_time = process.stat()?.start_ticks;
         Ok(process)
     }
 
@@ -161,7 +162,7 @@ impl Process {
     /// # Errors
     /// If it has ended.
     pub fn parent(&self) -> Result<i32, ProcessError> {
-        Ok(self.stat()?.parent)
+        Ok(self.stat()?.ppid)
     }
 
     /// When one of its threads started, in the kernel's clock ticks since boot; `None` if it is no
@@ -177,12 +178,12 @@ impl Process {
             }
             text => text.unwrap_or_default(),
         };
-        self.checked(Stat::parse(&text).map(|stat| stat.start_time))
+        self.checked(ThreadStat::of_text(&text).map(|stat| stat.start_ticks))
     }
 
-    fn stat(&self) -> Result<Stat, ProcessError> {
+    fn stat(&self) -> Result<ThreadStat, ProcessError> {
         let text = self.read("stat", "to read its state", 4_096)?;
-        Stat::parse(&text).ok_or(ProcessError::Gone { pid: self.pid })
+        ThreadStat::of_text(&text).ok_or(ProcessError::Gone { pid: self.pid })
     }
 
     /// A file of its in procfs.
@@ -208,7 +209,9 @@ impl Process {
         match stat {
             // That this process cannot look says nothing of the other.
             Err(errno) if is_shortage(errno) => false,
-            stat => stat.ok().and_then(|text| Stat::parse(&text)).is_none_or(|stat| stat.ending),
+            stat => {
+                stat.ok().and_then(|text| ThreadStat::of_text(&text)).is_none_or(|stat| stat.ending)
+            }
         }
     }
 
@@ -344,8 +347,8 @@ fn parents() -> BTreeMap<i32, Vec<i32>> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for pid in all() {
         let Ok(text) = procfile::read_text(&format!("/proc/{pid}/stat"), 4_096) else { continue };
-        if let Some(stat) = Stat::parse(&text) {
-            children.entry(stat.parent).or_default().push(pid);
+        if let Some(stat) = ThreadStat::of_text(&text) {
+            children.entry(stat.ppid).or_default().push(pid);
         }
     }
     children
@@ -362,48 +365,9 @@ pub(super) fn printable(text: &str) -> String {
     escaped(text)
 }
 
-/// The kernel's flag of a thread that ends, in `include/linux/sched.h`.
-const PF_EXITING: u64 = 4;
-
-/// What is needed of `/proc/PID/stat`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
-    parent: i32,
-    start_time: u64,
-    /// It has begun to end, or has ended: its files in procfs are no longer its user's, but root's.
-    ending: bool,
-}
-
-impl Stat {
-    fn parse(text: &str) -> Option<Stat> {
-        // The name stands in parentheses and may contain any of its own.
-        let (_, rest) = text.rsplit_once(')')?;
-        let mut fields = rest.split_ascii_whitespace();
-        // Fields 4, 9 and 22 of proc_pid_stat(5); the first behind the name is the third.
-        let parent = fields.nth(1)?.parse().ok()?;
-        let flags: u64 = fields.nth(4)?.parse().ok()?;
-        let start_time = fields.nth(12)?.parse().ok()?;
-        Some(Stat { parent, start_time, ending: flags & PF_EXITING != 0 })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
-        let rest = "S 7 7 7 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 123456 1 2 3";
-        let expected = Some(Stat { parent: 7, start_time: 123_456, ending: false });
-        for name in ["cat", "a b) S 1 (c", ") R 2", ""] {
-            assert_eq!(Stat::parse(&format!("9 ({name}) {rest}")), expected, "{name}");
-        }
-        for wrong in ["", "9", "9 (cat", "9 (cat) S", "9 (cat) S x 7", "9 (cat) S 7 7 7"] {
-            assert_eq!(Stat::parse(wrong), None, "{wrong}");
-        }
-        let ends = format!("9 (cat) {}", rest.replace("4194560", "4194564"));
-        assert!(Stat::parse(&ends).is_some_and(|stat| stat.ending));
-    }
 
     #[test]
     fn a_name_cannot_move_the_cursor() {

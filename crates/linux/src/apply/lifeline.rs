@@ -7,6 +7,7 @@ use std::path::Path;
 
 use napkin_kernel::netlink::{NetlinkError, Route};
 use napkin_kernel::sysfs::{DeviceFile, Sysfs};
+use napkin_os::procfs::ThreadStat;
 use napkin_policy::Policy;
 
 /// Ancestors of this process that are looked at.
@@ -86,17 +87,14 @@ fn with_uppers(net: &Path, ifname: &str) -> BTreeSet<String> {
 /// The address of this host at which the terminal's connection comes in. `sudo` drops the variable that
 /// says it; the shell above still has it.
 fn terminal() -> Option<IpAddr> {
-    let mut pid = std::process::id();
+    let mut pid = std::process::id().cast_signed();
     for _ in 0..ANCESTORS {
         let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let mut variables = bytes.split(|byte| *byte == 0);
         if let Some(value) = variables.find_map(|it| it.strip_prefix(b"SSH_CONNECTION=")) {
             return server_of(&String::from_utf8_lossy(value));
         }
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name may have blanks and brackets in it.
-        let (_, rest) = stat.rsplit_once(')')?;
-        pid = rest.split_ascii_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)?;
+        pid = Some(ThreadStat::of_process(pid)?.ppid).filter(|it| *it > 0)?;
     }
     None
 }

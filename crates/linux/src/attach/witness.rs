@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setpgid};
 use rustix::thread::set_name;
 
-use napkin_os::procfs::read_text;
+use napkin_os::procfs::{ThreadStat, read_text};
 use napkin_os::signals::{ReceivedSignal, Signals};
 
 /// Where it is.
@@ -135,13 +135,7 @@ impl Drop for Witness {
 /// Where the kernel looks for this process's arguments when somebody asks for them.
 fn arguments() -> Range<usize> {
     let stat = read_text("/proc/self/stat", 4_096).unwrap_or_default();
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    // The 48th and the 49th number of proc_pid_stat(5); the first after the name is the third.
-    let mut numbers = after_name.split_ascii_whitespace().skip(45).map_while(|it| it.parse().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(start), Some(end)) if start != 0 => start..end,
-        _ => 0..0,
-    }
+    ThreadStat::of_text(&stat).map_or(0..0, |it| it.arguments)
 }
 
 /// What a witness needs for its life. All of it is a copy of what the other process has.

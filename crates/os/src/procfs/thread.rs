@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -11,7 +12,10 @@ use super::{read_text, stat};
 /// A name has at most 64 bytes, and a line of numbers some 400.
 const LIMIT: usize = 4_096;
 
-/// `PF_KTHREAD` of the flags in `stat`.
+/// `PF_EXITING` of the flags in `stat`.
+const EXITING: u64 = 4;
+
+/// `PF_KTHREAD` of the same.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// What `/proc/PID/task/TID/stat` says of a thread.
@@ -27,6 +31,8 @@ pub struct ThreadStat {
     pub ppid: i32,
     /// Whether it is the kernel's.
     pub kernel: bool,
+    /// Whether it has begun to end, or has ended: its files in procfs are root's then, no longer its user's.
+    pub ending: bool,
     /// User and system time in nanoseconds, in ticks of 10 ms.
     pub cpu_ns: u64,
     /// Of this, the time in user space.
@@ -35,20 +41,25 @@ pub struct ThreadStat {
     pub start_ticks: u64,
     /// The CPU on which it ran last.
     pub cpu: usize,
+    /// Where in its memory its arguments are; empty where the kernel does not say, as of another user's.
+    pub arguments: Range<usize>,
 }
 
 impl ThreadStat {
     /// Reads a thread's line; `None` if it has ended.
     pub fn read(pid: i32, tid: i32) -> Option<ThreadStat> {
-        let text = read_text(format!("/proc/{pid}/task/{tid}/stat"), LIMIT).ok()?;
-        ThreadStat::parse(&text, stat::ticks_per_second())
+        ThreadStat::of_text(&read_text(format!("/proc/{pid}/task/{tid}/stat"), LIMIT).ok()?)
     }
 
     /// Reads a process's line, in which times are those of all its threads, ended ones included; `None`
     /// if it has ended.
     pub fn of_process(pid: i32) -> Option<ThreadStat> {
-        let text = read_text(format!("/proc/{pid}/stat"), LIMIT).ok()?;
-        ThreadStat::parse(&text, stat::ticks_per_second())
+        ThreadStat::of_text(&read_text(format!("/proc/{pid}/stat"), LIMIT).ok()?)
+    }
+
+    /// Reads the text of such a file of this host's.
+    pub fn of_text(text: &str) -> Option<ThreadStat> {
+        ThreadStat::parse(text, stat::ticks_per_second())
     }
 
     /// Reads the file's text. The name stands in brackets and may hold brackets and blanks itself.
@@ -61,16 +72,24 @@ impl ThreadStat {
         let number = |at: usize| field(at)?.parse::<u64>().ok();
         let tick_ns = 1_000_000_000 / ticks_per_second.max(1);
         let ticks = number(14)?.checked_add(number(15)?)?;
+        let flags = number(9)?;
+        let address = |at: usize| number(at).and_then(|it| usize::try_from(it).ok());
+        let arguments = match (address(48), address(49)) {
+            (Some(start), Some(end)) if start != 0 => start..end,
+            _ => 0..0,
+        };
         Some(ThreadStat {
             tid: tid.trim().parse().ok()?,
             comm: comm.to_owned(),
             state: field(3)?.chars().next()?,
             ppid: field(4)?.parse().ok()?,
-            kernel: number(9)? & KERNEL_THREAD != 0,
+            kernel: flags & KERNEL_THREAD != 0,
+            ending: flags & EXITING != 0,
             cpu_ns: ticks.checked_mul(tick_ns)?,
             user_ns: number(14)?.checked_mul(tick_ns)?,
             start_ticks: number(22)?,
             cpu: number(39)?.try_into().ok()?,
+            arguments,
         })
     }
 
@@ -216,13 +235,28 @@ mod tests {
         assert_eq!((cat.tid, cat.comm.as_str(), cat.state, cat.ppid), (18_463, "cat", 'R', 18_429));
         assert_eq!((cat.cpu, cat.cpu_ns, cat.start_ticks), (1, 70_000_000, 2_349_410));
         assert!(cat.user_ns <= cat.cpu_ns, "{cat:?}");
-        assert!(!cat.kernel);
+        assert!(!cat.kernel && !cat.ending);
+        assert_eq!(cat.arguments, 140_730_088_106_669..140_730_088_106_710);
+        let ends = ThreadStat::parse(&CAT.replace("4194304", "4194308"), 100).expect("a line");
+        assert!(!ends.kernel && ends.ending);
+        let hidden = CAT.replace("140730088106669 140730088106710", "0 0");
+        assert_eq!(ThreadStat::parse(&hidden, 100).expect("a line").arguments, 0..0);
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
-        let odd = CAT.replace("(cat)", "(a) b (c) R 1)");
-        assert_eq!(ThreadStat::parse(&odd, 100).expect("a line").comm, "a) b (c) R 1");
+    fn a_name_may_hold_anything_and_shifts_no_field() {
+        for name in ["a) b (c) R 1", "a b) S 1 (c", ") R 2", ""] {
+            let odd = ThreadStat::parse(&CAT.replace("(cat)", &format!("({name})")), 100);
+            let odd = odd.expect("a line");
+            assert_eq!((odd.comm.as_str(), odd.ppid, odd.start_ticks), (name, 18_429, 2_349_410));
+        }
+    }
+
+    #[test]
+    fn what_is_no_line_is_none() {
+        for wrong in ["", "9", "9 (cat", "9 (cat) S", "9 (cat) S x 7", "9 (cat) S 7 7 7"] {
+            assert_eq!(ThreadStat::parse(wrong, 100), None, "{wrong}");
+        }
     }
 
     #[test]
