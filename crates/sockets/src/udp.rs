@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use napkin_os::clock;
 use napkin_policy::Ns;
 use napkin_stack::{Exchange, Message, UdpExchange};
 use rustix::event::epoll::EventFlags;
@@ -14,7 +15,6 @@ use rustix::net::{
     RecvFlags, SendFlags, SocketFlags, SocketType, bind, getsockname, recvfrom, sendto,
     socket_with, sockopt,
 };
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::Waker;
 use crate::port::family;
@@ -143,14 +143,12 @@ impl Exchange for OsUdp {
                     // Of another family none comes.
                     let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                     let from = from.and_then(|from| SocketAddr::try_from(from).ok());
-                    let arrived = clock_gettime(ClockId::Monotonic);
-                    let arrived = Duration::try_from(arrived).unwrap_or_default().as_nanos();
                     return Some(OsDatagram {
                         buffer,
                         length,
                         from: from.unwrap_or(unknown),
                         port: self.port,
-                        arrived: Ns::try_from(arrived).unwrap_or(Ns::MAX),
+                        arrived: clock::now(),
                         spare: Arc::clone(&self.spare),
                     });
                 }
