@@ -43,7 +43,7 @@ pub use held_device::{HeldDevice, Kept};
 pub use lifeline::{Lifeline, can_delay, lifelines};
 pub use linux::{Linux, links_and_sysfs};
 pub use neighbours::{Neighbours, neighbours};
-pub use plan::{Options, Plan, Wanted, changes, plan, wanted};
+pub use plan::{Options, Plan, Wanted, changes, in_order, plan, wanted};
 pub use restore::{RestoreOptions, restore, restore_left};
 pub use restored::{DeviceRestored, Failed, OtherJournal, ProcessRestored, Restoration};
 pub(crate) use suspension::held_by_others;

@@ -295,6 +295,25 @@ pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value, Opti
     });
 }
 
+/// The settings that have a value, in the order in which an instance can be given them.
+pub fn in_order(settings: &Settings) -> Vec<(Setting, u64)> {
+    let value = |setting| Some((setting, settings.get(setting)?));
+    let mut all: Vec<_> = Setting::ALL.into_iter().filter_map(value).collect();
+    all.sort_by_key(|(setting, value)| setting_rank(*setting, *value == 0));
+    all
+}
+
+const fn setting_rank(setting: Setting, off: bool) -> u8 {
+    match setting {
+        Setting::IrqSuspendTimeout if off => 0,
+        Setting::DeferHardIrqs if off => 1,
+        Setting::GroFlushTimeout => 2,
+        Setting::DeferHardIrqs => 3,
+        Setting::IrqSuspendTimeout => 4,
+        Setting::Threaded => 6,
+    }
+}
+
 fn rank(place: &Place, value: &Value, from: Option<&Value>) -> u8 {
     let real_time = |value: &Value| matches!(value, Value::Class(Class::Fifo(_) | Class::Rr(_)));
     // Any other class that a fair one stood in for is given to a thread that was made anew.
@@ -302,14 +321,7 @@ fn rank(place: &Place, value: &Value, from: Option<&Value>) -> u8 {
         *value == Value::Class(Class::Fair) || !real_time(value) && from.is_some_and(real_time);
     let off = *value == Value::Number(0);
     match place {
-        Place::Napi(_, setting) | Place::Device(setting) => match setting {
-            Setting::IrqSuspendTimeout if off => 0,
-            Setting::DeferHardIrqs if off => 1,
-            Setting::GroFlushTimeout => 2,
-            Setting::DeferHardIrqs => 3,
-            Setting::IrqSuspendTimeout => 4,
-            Setting::Threaded => 6,
-        },
+        Place::Napi(_, setting) | Place::Device(setting) => setting_rank(*setting, off),
         Place::ThreadClass(_) if given_up => 5,
         Place::ThreadCpus(_) => 7,
         Place::ThreadClass(_) => 8,

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use napkin_kernel::Settings;
 use napkin_kernel::count::{self, Counter, Key};
 use napkin_kernel::netlink::{Netdev, Route};
 use napkin_kernel::probe::Kernel;
-use napkin_kernel::{Setting, Settings};
+use napkin_linux::apply::in_order;
 use napkin_linux::support::{self, Scope};
 use napkin_os::sched;
 use napkin_policy::Policy;
@@ -15,14 +16,6 @@ use super::failed;
 use super::pair::{DEVICE, Pair};
 use crate::error::BenchError;
 use crate::options::Placement;
-
-/// The settings in the order in which `napkin apply` switches them on.
-const ORDER: [Setting; 4] = [
-    Setting::GroFlushTimeout,
-    Setting::DeferHardIrqs,
-    Setting::IrqSuspendTimeout,
-    Setting::Threaded,
-];
 
 /// A place for one run.
 #[derive(Debug)]
@@ -61,11 +54,8 @@ impl Bed {
                 let count = napis.len();
                 return Err(BenchError::Linux(format!("{DEVICE} has {count} NAPI instances")));
             };
-            let wanted = Settings::of(&policy.instance);
-            for setting in ORDER {
-                if let Some(value) =
-                    wanted.get(setting).filter(|it| napi.settings.get(setting) != Some(*it))
-                {
+            for (setting, value) in in_order(&Settings::of(&policy.instance)) {
+                if napi.settings.get(setting) != Some(value) {
                     netdev.set_napi(napi.id, setting, value).map_err(failed)?;
                 }
             }
