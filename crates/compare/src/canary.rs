@@ -236,11 +236,11 @@ fn whole(reading: &Reading, others: bool) -> Histogram {
 
 /// All that serve here.
 fn timed() -> Result<Options, CompareError> {
-    let what = "the ports on which anybody serves cannot be listed";
+    let what = "the listening ports cannot be listed";
     let ports = listening::ports().map_err(|error| CompareError::System { what, error })?;
     if ports.is_empty() {
         return Err(CompareError::Usage(
-            "nobody serves in this network namespace, so that no request can be timed: give a command as guard"
+            "nothing listens in this network namespace, so that no request can be timed: give a command as guard"
                 .into(),
         ));
     }

@@ -112,7 +112,7 @@ pub(crate) fn watch_starvation(
     match started {
         Ok(guard) => Some((guard, receive)),
         Err(why) => {
-            report.note(format!("nobody watches for starved queues: {why}"));
+            report.note(format!("starved queues are not watched for: {why}"));
             None
         }
     }

@@ -66,7 +66,7 @@ impl Service {
         let mut notes = Vec::new();
         if device.napis.iter().all(|napi| napi.irq.is_none()) {
             notes.push(format!(
-                "{ifname} has no interrupts, and its softirq runs on the CPU of whoever sends until a \
+                "{ifname} has no interrupts, and its softirq runs on the sender's CPU until a \
                  timer, a thread or an application has taken its instances over"
             ));
         }

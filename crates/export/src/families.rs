@@ -72,7 +72,7 @@ const COUNTS: &[Count] = &[
     ),
     (
         "napkin_watchdogs",
-        "Times that the instance's timer fired: nobody had polled until then.",
+        "Times that the instance's timer fired: there was no poll before it.",
         |it| it.watchdogs,
     ),
     ("napkin_suspensions", "Waits of applications that suspended the interrupt.", |it| {

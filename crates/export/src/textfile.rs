@@ -69,7 +69,7 @@ impl TextFile {
             // One that another user has left, which nobody but that user may open.
             let left = errno == Errno::ACCESS && fs::symlink_metadata(&self.lock).is_ok();
             let fix =
-                if left { "; if nobody writes there any more, remove that lock file" } else { "" };
+                if left { "; if nothing writes there any more, remove that lock file" } else { "" };
             let why = format!("cannot write {path}: its lock {lock}: {error}{fix}");
             io::Error::new(error.kind(), why)
         };

@@ -245,7 +245,7 @@ pub(super) fn veth() -> Facts {
     facts.word("nic.late-frames", "poll", "Linux: veth_poll looks at its ring once more");
     facts.read("nic.tx-budget", 0.0, "a veth has no transmit completions");
     facts.word("nic.follows-affinity", "off", "a veth has no interrupts");
-    facts.word("nic.interrupt-cpu", "sender", "a veth: the softirq of whoever sends polls");
+    facts.word("nic.interrupt-cpu", "sender", "a veth: the sender's softirq polls");
     facts.read(
         "cost.nic-handler",
         0.0,

@@ -47,7 +47,7 @@ impl Guards {
             let guard = Guard::start(options, store, Box::new(tell));
             if let Err(error) = &guard {
                 let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-                lines.push(format!("nobody watches for starved queues: {error}"));
+                lines.push(format!("starved queues are not watched for: {error}"));
             }
             // One that cannot be is not tried at each look.
             self.by_device.insert(device, guard.ok());

@@ -108,11 +108,11 @@ impl LoadConfig {
         let wrong = |why: &str| Err(LoadError::Usage(why.into()));
         match &self.device.kind {
             DeviceKind::Xdp(spec) if !spec.all => wrong(
-                "by port an AF_XDP device leaves ARP to the kernel, so nobody could be found: give \
+                "by port an AF_XDP device leaves ARP to the kernel, so no peer could be found: give \
                  xdp:IF:QUEUE:all",
             ),
             DeviceKind::Synthetic => wrong(
-                "nobody is behind a synthetic device: give tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or \
+                "a synthetic device has no peer: give tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or \
                  virtio-user:PATH",
             ),
             _ if self.device.policy.is_some() => {

@@ -86,7 +86,7 @@ impl ReplayConfig {
                     .into(),
             ),
             DeviceKind::Synthetic => wrong(
-                "nobody is behind a synthetic device: give tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or virtio-user:PATH"
+                "a synthetic device has no peer: give tap:NAME, xdp:IF:QUEUE:all, vhost:PATH or virtio-user:PATH"
                     .into(),
             ),
             _ if self.device.policy.is_some() => {
@@ -143,7 +143,7 @@ impl fmt::Display for ReplayFigures {
         }
         for (number, what) in [
             (self.received, "received"),
-            (self.not_taken, "taken by nobody behind the device"),
+            (self.not_taken, "not taken behind the device"),
             (self.too_long, "left out, longer than a device takes"),
             (self.too_short, "left out, shorter than a frame"),
             (self.cut, "sent as far as the file has them"),
@@ -461,7 +461,7 @@ mod tests {
         }
         let told =
             ReplayFigures { sent: 5, not_taken: 2, seconds: 1.0, ..ReplayFigures::default() };
-        assert!(told.to_string().ends_with("; 2 taken by nobody behind the device"), "{told}");
+        assert!(told.to_string().ends_with("; 2 not taken behind the device"), "{told}");
         assert!(
             told.to_string().starts_with("sent 5 frames, 0 bytes, in 1.00 s (5.00/s)"),
             "{told}"

@@ -37,7 +37,7 @@ nothing. What another program changed meanwhile is reported, not overwritten.
 
 Under a policy that suspends interrupts a program can starve its queue. --for
 watches for that, as run and attach do (--guard; napkin attach --help says how
-it comes); without --for nobody does.
+it comes); without --for it is not watched for.
 
 A guard that is a CONDITION or a CMD makes it a canary: the policy is put in
 force, watched for a time, and put back within a second if the guard breaks;
@@ -55,9 +55,9 @@ Guards are those of napkin compare:
   anything else           a command, run again and again: an exit code other
                           than 0 breaks it, and so does not ending for 10 s;
                           one that is under way at the end is waited for
-A service that answers nobody, or nobody who asks through the device, for half
-a second breaks a guard of the first two kinds as well. These time requests
-(CAP_BPF and CAP_PERFMON). Ctrl-Z is not followed while napkin watches.
+A service that answers no request, or none through the device, for half a
+second breaks a guard of the first two kinds as well. These time requests
+(CAP_BPF and CAP_PERFMON). Ctrl-Z is ignored while napkin watches.
 
 The journal is in $NAPKIN_STATE, else in /run/napkin (root) or
 $XDG_RUNTIME_DIR/napkin. Changing a device takes CAP_NET_ADMIN; --dry-run
@@ -106,7 +106,7 @@ pub(crate) struct Apply {
     /// watch for queues that starve (once, again or off).
     /// The canary is what must stay true, as 'p99<2x', or a command: else the policy is put back at once.
     /// once (the default), again or off is what to do with --for or --watch when a program starves a queue:
-    /// when each of its waits finds something else that is ready, nobody polls the queue, and nothing is
+    /// when each of its waits finds something else that is ready, the queue is not polled, and nothing is
     /// received any more.
     #[arg(long, value_name = "CONDITION|CMD|WHEN")]
     guard: Vec<Guards>,

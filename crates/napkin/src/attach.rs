@@ -38,7 +38,7 @@ puts it back.
 
 Under a policy that suspends interrupts a program starves its queue for as
 long as each of its waits finds something else that is ready, as a socket
-registered for EPOLLOUT without EPOLLET: nobody polls the queue any more.
+registered for EPOLLOUT without EPOLLET: its queue is not polled any more.
 --guard watches for that (CAP_BPF and CAP_PERFMON): once the queue was not
 polled for its irq-suspend-timeout and 40 ms more (0.1 s with the presets), it
 sets that timeout to 0 and names the program, its thread, and what is always
@@ -93,7 +93,7 @@ pub(crate) struct How {
     #[arg(long)]
     pub(crate) pin: bool,
     /// What to do when the program starves its queue: when each of its waits finds something else
-    /// that is ready, nobody polls the queue, and nothing is received any more.
+    /// that is ready, the queue is not polled, and nothing is received any more.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Guard::Once)]
     pub(crate) guard: Guard,
     /// Say only what fails.

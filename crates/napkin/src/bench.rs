@@ -51,12 +51,12 @@ left.
 A latency is from the time at which a request was meant to be sent. A
 percentile that fewer than ten answers lie beyond is a dash; one that requests
 without an answer may have is a bound (>567 ms). Where less than 99 % of what
-fell due was answered it grows as long as the run goes on.
+fell due was answered it grows as long as the run lasts.
 
 Over a table stands what it shows, and below it a conclusion, drawn from its
 figures: medians, as ratios. Where this host interrupted a run for long
 (column interrupted), or the repetitions differ more than the policies do, it
-says that it cannot tell, and why. In virtual time nobody interrupts.
+says that it cannot tell, and why. Virtual time is not interrupted.
 
 A table has the columns that fit on a line of the terminal (of $COLUMNS, else
 of 120 characters in a pipe), the most important first; it says which it
@@ -126,7 +126,7 @@ pub(crate) fn bench(args: &Bench) -> Result<(), Failure> {
         let place = worlds.iter().position(|it| Some(it.name()) == left.as_deref()).unwrap_or(0);
         if place > 0 {
             let page = if common.report.is_some() { ", and are not on the page" } else { "" };
-            say(&format!("goes on in {}: the worlds before it are done{page}", worlds[place]));
+            say(&format!("continues in {}: the worlds before it are done{page}", worlds[place]));
         }
         ready.drain(..place);
     }

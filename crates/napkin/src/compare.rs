@@ -21,8 +21,8 @@ Each policy is put in force on the device and on the running program in turn,
 as napkin apply and napkin attach do it, for a slice of time; all of them once
 a round, each round in an order of its own. The first is the reference. At the
 end, on Ctrl-C and on every failure everything is put back, and what there is
-is shown; after a kill -9, napkin restore puts it back. Ctrl-Z is not followed,
-for nobody would watch what is in force. What is compared is the load that the
+is shown; after a kill -9, napkin restore puts it back. Ctrl-Z is ignored, as
+what is in force would not be watched. What is compared is the load that the
 service has meanwhile.
 
 The latency is the server's own part of a request, measured by programs in the
@@ -38,9 +38,9 @@ second they are timed in turns.
 Columns: answers a second; p50 and p99 of the whole, and of each part (ring99
 ...); /reference: the verdict's figure (p99, or p90 or p50 where that shows no
 difference, or answers a second where policies differ in them) by the
-reference's of the same round, its median and the interval that holds it (97 %
-with six rounds, and fewer cannot tell; each alone: a note says of several that
-were searched how likely one of them misses); cpu: CPUs in softirqs, in the
+reference's of the same round, its median and its confidence interval (97 %
+with six rounds, fewer are too few; each by itself: where several are searched
+a note says how likely one of them misses); cpu: CPUs in softirqs, in the
 device's NAPI threads, and in the service. Those that fit on a line of the
 terminal (of $COLUMNS, else of 120 characters in a pipe) are shown, the most
 important first, and the others named; --json and --report have all.
@@ -55,12 +55,12 @@ rest:
                           a slice does not end before one that is under way
 Times the reference (2x) takes requests in the two seconds before the rounds,
 ten of them beyond the percentile (1000 for p99): where --measure brings the
-load, give a time. A service that answers nobody, or nobody who asks through
-the device, for half a second ends a slice also without one; beside --measure
+load, give a time. A service that answers no request, or none through the
+device, for half a second ends a slice also without one; beside --measure
 only while the command runs, once the reference has had a turn, and after twice
-the longest silence that it had then. So does a starved queue (napkin attach
---help). On a device with the default route or this terminal's own connection a
-policy that can delay packets takes a guard, or --yes.
+the longest silence that it had then. A starved queue ends a slice, too (napkin
+attach --help). On a device with the default route or this terminal's own
+connection a policy that can delay packets takes a guard, or --yes.
 
 Examples:
   sudo napkin compare --dev eth0 --pid $(pidof memcached)

@@ -16,8 +16,8 @@ With a policy: what napkin apply would change. Without: what is different from
 what it was before napkin changed it, and which of that another program has
 set since.
 
-Exit code, as for diff(1): 0 if nothing differs, 1 if something does, 2 if it
-cannot be told. It takes no privilege, but the journal can be read only by who
+Exit code, as for diff(1): 0 if nothing differs, 1 if something does, 2 if that
+is unknown. It takes no privilege, but the journal can be read only by who
 made the changes: where root's, if there is one, was not read, that is 2.
 
 Examples:

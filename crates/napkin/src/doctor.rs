@@ -26,7 +26,7 @@ Without --dev: the devices by which the program's sockets receive. Nothing is
 changed. Root sees most. Where another napkin has the device or the program
 for itself, what is to be done first stands behind the command.
 
-Exit code: 0 without a fault, 1 with one, 2 if it cannot be told: the device or
+Exit code: 0 without a fault, 1 with one, 2 if that is unknown: the device or
 the program is not there, say, or may not be looked at.
 
 Examples:

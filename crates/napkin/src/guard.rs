@@ -56,7 +56,7 @@ impl Guard {
             }
             Err(why) => {
                 if !quiet {
-                    say(&format!("note: nobody watches for starved queues: {why}"));
+                    say(&format!("note: starved queues are not watched for: {why}"));
                 }
                 None
             }
@@ -67,7 +67,7 @@ impl Guard {
 /// Says that a policy that can starve a queue is left to itself.
 pub(crate) fn unwatched() {
     say(
-        "note: nobody watches for starved queues once napkin has ended: a program that always finds \
+        "note: starved queues are not watched for once napkin has ended: a program that always finds \
          something else ready leaves its queue unpolled; napkin run, attach and apply --for watch",
     );
 }
@@ -75,7 +75,7 @@ pub(crate) fn unwatched() {
 /// Says the same of a wish that names no unit.
 pub(crate) fn unwatched_wish() {
     say(
-        "note: nobody watches for starved queues: a program that always finds something else ready leaves \
+        "note: starved queues are not watched for: a program that always finds something else ready leaves \
          its queue unpolled; the keeper watches where the wish names the program's unit (--unit), and \
          napkin run and attach can end no suspension on a device that it holds",
     );

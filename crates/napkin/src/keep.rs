@@ -36,8 +36,8 @@ Devices are meant by name (* and ? stand for other characters), driver, or MAC
 address: all that is given must fit. Queues are receive queues by index. One
 queue has one wish: of two the later in the order of the files is not held,
 and both are named. What this kernel or device cannot do is said, and the rest
-is held; so with a CPU of cpus that is off: its queues' interrupts and threads
-go back to where they were; all else of it is held.
+is held. Where a CPU of cpus is offline, its queues' interrupts and threads go
+back to where they were, and the rest of the wish is held.
 
 A file may be written by hand as well:
   policy = \"suspend20\"
@@ -51,7 +51,7 @@ A file may be written by hand as well:
   [match]
   name = \"eth*\"           and, or instead: driver = \"igb\",
                           mac = \"52:54:00:12:34:56\"
-It has to be root's and writable by nobody else. --check says before a deploy
+It has to be root's, and writable by root alone. --check says before a deploy
 whether it is right.
 
 A policy that delays packets is refused for a device that carries the default
@@ -61,9 +61,9 @@ another wish could not be held any more: nothing is written then. With --yes it
 is written; what is refused of it is said, with exit code 1.
 
 Exit code of --check: 0 if all can be held here, 1 if something cannot, 2 if a
-file is wrong or it cannot be told.
+file is wrong or that is unknown.
 Exit code of --list: 0 if each is in force, 1 if one is not, 2 if a file is
-wrong or it cannot be told.
+wrong or that is unknown.
 
 Examples:
   sudo napkin keep suspend20 --dev eth0 --cpus 2-5
@@ -150,12 +150,12 @@ It sleeps until it is notified of a change: netlink's notices of links, of
 ethtool's settings and of devices; a write to an interrupt's smp_affinity or
 to a device's files in sysfs; a change of the wishes. A setting changed by
 another netlink client (ynl ... napi-set), or a thread moved by taskset, is
-announced by nobody: it is found by the look that --look asks for. So is a CPU
+not announced: the look that --look asks for finds it, and a CPU
 that comes back. What the kernel refuses of a wish is said, and tried again at
 that look, by SIGHUP, and when a wish or the device's instances change.
 
 Each change is written to the journal before it is made: after kill -9 the
-next keeper goes on, or napkin restore puts everything back. While it holds a
+next keeper continues, or napkin restore puts everything back. While it holds a
 device no other napkin changes it. Programs of a wish's unit are set from when
 they start until they end, as napkin attach does: what they open later is
 looked for every 250 ms, and a guard watches for queues that they starve: it

@@ -25,7 +25,7 @@ Published beside modelled, cell by cell, with the error; figures that the
 profile was fitted to are marked; where the publication's estimator is not
 what its name says, the true figure stands there, too. Below: what the model
 was asked to show, and what it missed. A miss is no failure of the command.
-Ctrl-C prints what there is and leaves a file from which --resume goes on, to
+Ctrl-C prints what there is and leaves a file from which --resume continues, to
 the same bytes.
 
 Examples:

@@ -28,8 +28,8 @@ anew.
            and from its programs' epoll contexts; a * means: see below for what
            differs, or should be known
   owners   the programs whose sockets received from it last
-A column that nobody has a value for is left out, and a dash is what there is
-not. What could not be seen, and which right that takes, is said in a note.
+A column without any value is left out, and a dash is a value that is not
+there. What could not be seen, and which right that takes, is said in a note.
 Shown are the devices of this network namespace; ip netns exec NAME napkin show
 looks into another one.
 

@@ -30,7 +30,7 @@ applications that stall, contexts that vanish, modes that change, a link that
 flaps). All invariants of docs/design.md are checked after every event. One
 seed in 16 is run twice and compared byte for byte. A seed that breaks
 something is printed and replays exactly; the exit code is then 1. Ctrl-C says
-how far it came and leaves a file from which --resume goes on; more --minutes,
+how far it came and leaves a file from which --resume continues; more --minutes,
 or later --seeds, may be given then.
 
 Examples:

@@ -31,8 +31,8 @@ times within their ranges (0 is the profile as it is), as does --uncertainty
 First the size and the time that one point took are reported. Points are
 appended to the file as they finish; at the end the file is sorted, and the
 same sweep gives the same bytes on any number of CPUs. A sweep that was ended
-goes on with --resume, also with more values than before; Ctrl-C says how far
-it came and how it goes on. The columns: which sweep, which point of how many,
+continues with --resume, also with more values than before; Ctrl-C says how far
+it came and how to continue. The columns: which sweep, which point of how many,
 the program and its other settings, what was varied, the JSON report's figures
 (neither its lists and histograms nor its bounds; grows is 0 or 1), and why a
 point has none.

@@ -196,7 +196,7 @@ fn attach_puts_back_what_apply_had_set() {
     let applied = bed.here.run(apply).expect("entered");
     let said = text(&applied.stderr);
     assert!(applied.status.success(), "{said}");
-    assert!(said.contains("nobody watches for starved queues once napkin has ended"), "{said}");
+    assert!(said.contains("starved queues are not watched for once napkin has ended"), "{said}");
     let program = bed.program(Command::new("env"));
     let program = bed.start(program);
     bed.arrive(1);
@@ -296,7 +296,7 @@ fn without_the_right_to_count_it_says_that_nobody_watches_and_goes_on() {
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("nobody watches for starved queues: counting polls needs CAP_BPF"),
+        said.contains("starved queues are not watched for: counting polls needs CAP_BPF"),
         "{said}"
     );
 }

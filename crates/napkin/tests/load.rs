@@ -78,7 +78,7 @@ fn what_makes_no_sense_is_told_before_anything_is_opened() {
     }
     for (device, why) in [
         ("xdp:lo:0", "give xdp:IF:QUEUE:all"),
-        ("synthetic", "nobody is behind"),
+        ("synthetic", "a synthetic device has no peer"),
         ("tap:nk0=base", "leave =POLICY out"),
     ] {
         // Before anything is said of an address in another network.

@@ -185,7 +185,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     assert!(first.control.exists(), "nobody removed it");
     let output = first.ask(&["napi-get"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("nobody listens there"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("nothing listens there"), "{}", text(&output.stderr));
     let mut second = serve(&place, &[]);
     second.napi();
     second.signal(Signal::INT);

@@ -45,7 +45,7 @@ fn on_standard_output_the_points_come_in_their_order() {
     assert_eq!(text(&streamed.stdout), std::fs::read_to_string(&file).expect("a sheet"));
     let resumed = napkin(["sweep", "udp-sink", "--vary", "seed=1..3", "--out", "-", "--resume"]);
     assert_eq!(resumed.status.code(), Some(2));
-    assert!(text(&resumed.stderr).contains("--resume goes on with a file"));
+    assert!(text(&resumed.stderr).contains("--resume continues a file"));
 }
 
 #[test]

@@ -360,7 +360,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
     let nobody = place.socket("nobody.sock");
     let output = napkin(["top", "--batch", "--engine", nobody.to_str().expect("a plain path")]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("nobody listens there"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("nothing listens there"), "{}", text(&output.stderr));
     let served = engine(&place, ENGINE);
     let output = napkin(["top", "--engine", served.control.to_str().expect("a plain path")]);
     assert_eq!(output.status.code(), Some(2));

@@ -107,7 +107,7 @@ impl Capture {
             .open(path);
         let file = opened.map_err(|error| match error.raw_os_error() {
             Some(libc::ENXIO) if is_fifo(path) => {
-                io::Error::other("nobody reads this FIFO yet: start the reader first")
+                io::Error::other("this FIFO has no reader yet: start the reader first")
             }
             _ => error,
         })?;
@@ -186,7 +186,7 @@ impl Capture {
                 (written, since) = (now, Instant::now());
             }
             if bounded && since.elapsed() >= LATE {
-                let why = "nobody reads what is written to it";
+                let why = "what is written to it is not read";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
             thread::sleep(Duration::from_millis(1));

@@ -162,7 +162,7 @@ impl Column {
             Column::Cpu => "CPU where it last polled, or that of its thread",
             Column::Packets => "packets a second that its polls found",
             Column::Interrupts => "interrupts a second",
-            Column::Polls => "polls a second, whoever polled",
+            Column::Polls => "polls a second, of all kinds",
             Column::Softirq => "polls a second by a softirq (also in ksoftirqd)",
             Column::Thread => "polls a second by its own thread, or a worker's",
             Column::Application => "polls a second by an application's busy poll",

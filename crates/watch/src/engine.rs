@@ -242,7 +242,7 @@ mod tests {
     fn an_engine_that_has_gone_is_an_error_with_its_name() {
         let nobody = std::env::temp_dir().join("napkin-top-nobody.sock");
         let error = EngineSource::open(Some(&nobody)).expect_err("there is none");
-        assert!(error.to_string().contains("nobody listens there"), "{error}");
+        assert!(error.to_string().contains("nothing listens there"), "{error}");
     }
 
     fn anything() -> impl Strategy<Value = Value> {

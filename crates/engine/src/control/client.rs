@@ -47,7 +47,9 @@ pub enum ClientError {
         option: &'static str,
     },
     /// Nobody listens there.
-    #[error("no engine is controlled over {path}: nobody listens there; see `napkin serve --help`")]
+    #[error(
+        "no engine is controlled over {path}: nothing listens there; see `napkin serve --help`"
+    )]
     Nobody {
         /// The control socket that was tried.
         path: PathBuf,

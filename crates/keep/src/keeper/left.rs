@@ -44,7 +44,7 @@ pub(super) fn left_before(
             _ => return None,
         };
         Some(format!(
-            "{what}: what an earlier napkin has changed was not put back, and nobody holds it: napkin \
+            "{what}: what an earlier napkin has changed was not put back, and no napkin holds it: napkin \
              restore{restore} puts it back"
         ))
     };

@@ -18,7 +18,7 @@ use napkin_os::signals::Signals;
 const STEP: Duration = Duration::from_secs(3_600);
 
 /// What is told, once, of a stop that comes while a policy is in force that nobody else watches and puts back.
-pub const NOT_STOPPED: &str = "a stop (Ctrl-Z) is not followed, for nobody would watch the policy that is in force; \
+pub const NOT_STOPPED: &str = "a stop (Ctrl-Z) is ignored, as the policy in force would not be watched; \
                                Ctrl-C puts it back";
 
 /// How a hold came to its end.

@@ -135,10 +135,10 @@ pub(super) const HOST_KEYS: &[Key] = &[
     key("kernel", "idle-scan", count(1, 1024), "CPUs that a wake-up looks at for an idle one once no whole core is idle").or(1024.0),
     key("kernel", "stacks-on-bound", OFF_ON, "a thread woken by a kernel thread bound to the CPU that it last ran on stays there (Linux 5.6 to 5.15)").or(0.0),
     key("kernel", "sync-wake-preempts", OFF_ON, "a thread woken by one that is about to sleep may preempt it").or(0.0),
-    key("kernel", "next-buddy", OFF_ON, "a woken thread that is eligible goes first, whoever has the earlier deadline, as the counts of Linux 7.2 show; for eevdf").or(0.0),
+    key("kernel", "next-buddy", OFF_ON, "a woken thread that is eligible goes first, whichever has the earlier deadline, as the counts of Linux 7.2 show; for eevdf").or(0.0),
     key("kernel", "irq-time", OFF_ON, "whether interrupts and softirqs are taken out of the time that threads are charged for (IRQ_TIME_ACCOUNTING)"),
     key("kernel", "session-polls-once-more", OFF_ON, "a busy-poll session that prefers busy polling polls once more before it leaves the ring to its timer: up to Linux 7.1, in 6.18 stable to September 2026 (7599c13dbe7a)").or(0.0),
-    key("kernel", "prolongs-without-poll", OFF_ON, "a wait that finds events prolongs the suspension of interrupts although nobody has polled since (race R18): Linux 6.13 to 7.3 at least").or(1.0),
+    key("kernel", "prolongs-without-poll", OFF_ON, "a wait that finds events prolongs the suspension of interrupts although there was no poll since (race R18): Linux 6.13 to 7.3 at least").or(1.0),
     key("kernel", "inline-while-ksoftirqd", OFF_ON, "what this kernel does by itself with softirqs raised while ksoftirqd is runnable: on since Linux 6.5"),
 
     key("cost", "interrupt-entry", TIME, "from the interrupted instruction to the handler"),

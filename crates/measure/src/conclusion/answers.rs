@@ -150,7 +150,7 @@ fn none_faster(rows: &[Witness<'_>], reference: &Witness<'_>, figure: Figure) ->
     let known = |row: Witness<'_>| matches!(row.compare(CPU, reference), Some(Ok(_)));
     let (unknown, cpu) = match as_fast(rows, reference, figure).all(known) {
         true => ("", ", or as fast for less CPU"),
-        false => ("; who takes less CPU cannot be told", ""),
+        false => ("; which takes less CPU is unknown", ""),
     };
     let (name, shown) = (reference.name(), reference.shown(figure));
     format!("no policy answers faster than {name} ({} {shown}{unknown}){cpu}", figure.name)
@@ -233,7 +233,7 @@ mod tests {
         let want = "hold answers as fast as base (p99 1.0x) for 50 % of its CPU";
         assert_eq!(told("engine", with(hold())), want, "also where it is the first itself");
         let want =
-            "no policy answers faster than base (p99 42.0 us; who takes less CPU cannot be told)";
+            "no policy answers faster than base (p99 42.0 us; which takes less CPU is unknown)";
         assert_eq!(told("engine", with(hold().cpu(&[0.1, 0.9, 0.5]))), want);
         assert_eq!(told("linux", with(hold())), want, "a veth has base's work on the sender's CPU");
     }

@@ -26,7 +26,7 @@ fn fewest(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
             let cpu = match best.compare(CPU, &reference) {
                 Some(Ok((Order::Alike, _))) => ", for as much CPU".to_owned(),
                 Some(Ok((_, ratio))) => format!(", for {}", of_its_cpu(ratio)),
-                Some(Err(doubt)) => format!("; what CPU that costs cannot be told: {doubt}"),
+                Some(Err(doubt)) => format!("; what CPU that costs is unknown: {doubt}"),
                 None => String::new(),
             };
             let (few, many, at) = (shown(&best), shown(&reference), group.at());
@@ -91,7 +91,7 @@ mod tests {
     fn counts_hold_where_times_cannot_be_told() {
         let rows = [row("base", 1.0, 0.25), row("hold1000", 0.004, 0.5).interrupted(0.34)];
         let want = "hold1000 takes 0.004 interrupts a packet where base takes 1.000; what CPU that costs \
-                    cannot be told: this host interrupted it for 34 % of the time";
+                    is unknown: this host interrupted it for 34 % of the time";
         assert_eq!(told(rows).as_deref(), Some(want));
     }
 

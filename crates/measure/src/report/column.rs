@@ -78,7 +78,7 @@ columns! {
     UNANSWERED: "unanswered", "unanswered", Count, "due in the window and not answered (received) in it: waiting, never sent, or lost";
     INTERRUPTED: "interrupted", "interrupted", Share, "of the time: another program or the hypervisor had a CPU that the run wanted";
     WAITING: "waiting", "cpu.waiting", Share, "of the same: ready to run, and had no CPU";
-    DROPS: "drops", "drops", Count, "packets lost, whoever counted them";
+    DROPS: "drops", "drops", Count, "packets lost, by all counters";
     BUSY: "busy", "server_busy", Share, "of the serving CPU's time: neither idle nor stolen";
     INTERRUPTS_PER_PACKET: "irqs/pkt", "interrupts_per_packet", Ratio, "receive interrupts for each packet polled; in the machine of both kinds, where the card raises both";
     ASLEEP: "asleep", "cpu.asleep", Share, "of the serving CPUs' time: the rest";

@@ -234,7 +234,7 @@ impl Figures {
         kernel.or(self.cpu.map(|cpu| cpu.busy()))
     }
 
-    /// All packets lost, whoever counted them.
+    /// All packets lost, by all counters.
     pub fn dropped(&self) -> u64 {
         self.drops.values().fold(0, |sum, n| sum.saturating_add(*n))
     }

@@ -125,7 +125,7 @@ fn a_run_says_what_it_shows_and_what_to_learn_from_it() {
     let conclusion = report["conclusion"].as_str().expect("a sentence");
     let said = text(&output.stderr).replace("\n  ", " ");
     let (before, after) = said.split_once("\npolicy ").expect("a table");
-    assert!(before.contains("Shows under which policies it goes on"), "{said}");
+    assert!(before.contains("Shows under which policies it keeps"), "{said}");
     assert!(after.trim_end().ends_with(&format!("\nconclusion: {conclusion}")), "{said}");
     for row in report["rows"].as_array().expect("rows") {
         assert!(row.get("interrupted").is_none(), "in virtual time nobody interrupts: {row}");

@@ -174,7 +174,7 @@ fn a_bench_in_several_worlds_goes_on_in_the_one_where_it_was_ended() {
     let resumed = run(&place, &again.iter().map(String::as_str).collect::<Vec<_>>());
     let (told, said) = (text(&resumed.stdout), text(&resumed.stderr));
     assert!(resumed.status.success(), "{said}");
-    assert!(said.contains("goes on in engine: the worlds before it are done\n"), "{said}");
+    assert!(said.contains("continues in engine: the worlds before it are done\n"), "{said}");
     assert!(told.contains("tcp-rr in engine\n") && !told.contains("tcp-rr, modelled on"), "{told}");
     assert_eq!(left(&place), [] as [PathBuf; 0]);
 }

@@ -28,7 +28,7 @@ fn attach_holds_until_it_is_interrupted_and_puts_back() {
             napkin.signal(signal);
         }
         let (status, said) = napkin.end();
-        let told_stop = said.matches("a stop (Ctrl-Z) is not followed").count();
+        let told_stop = said.matches("a stop (Ctrl-Z) is ignored").count();
         assert_eq!(told_stop, usize::from(end.is_some()), "{said}");
         assert_eq!(status.code(), Some(0), "{said}");
         assert!(said.contains("busy poll 0 us, budget 64, prefer; set"), "{said}");

@@ -104,7 +104,7 @@ pub(super) fn run(
                     // Not there yet, or not any more.
                     ErrorKind::NotFound | ErrorKind::ConnectionRefused => None,
                     ErrorKind::WouldBlock => Some(format!(
-                        "the backend at {path} accepts nobody: as many as it lets wait are at its door"
+                        "the backend at {path} accepts no connection: its accept queue is full"
                     )),
                     _ => Some(format!("cannot connect to {path}: {error}")),
                 }

@@ -20,7 +20,7 @@ use napkin_measure::report::{Report, Row};
 
 /// What a reader must know about figures over a veth.
 const NOTES: [&str; 3] = [
-    "a veth has no interrupts, and its softirq runs on the CPU of whoever sends until a timer, a \
+    "a veth has no interrupts, and its softirq runs on the sender's CPU until a timer, a \
      thread or an application has taken the instance over: so base costs the serving CPU less here \
      than behind a network card",
     "compare who polled (polls_*), how often a timer had to (watchdogs), and ratios between policies \

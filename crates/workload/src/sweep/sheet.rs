@@ -48,7 +48,7 @@ pub enum SheetError {
         ours: String,
     },
     /// Standard output has nothing to go on with.
-    #[error("--resume goes on with a file: standard output has none; name one with --out FILE")]
+    #[error("--resume continues a file: standard output has none; name one with --out FILE")]
     Stdout,
     /// Another process is at it.
     #[error("{} is being written by another sweep", .0.display())]

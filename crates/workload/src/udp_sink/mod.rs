@@ -88,7 +88,7 @@ impl Workload for UdpSink {
 
     fn shows(&self) -> &'static str {
         "A program receives datagrams on the CPU that also delivers them, up to several times more \
-         than that CPU can take. Shows under which policies it goes on receiving, and which starve it."
+         than that CPU can take. Shows under which policies it keeps receiving, and which starve it."
     }
 
     fn rule(&self) -> Rule {

@@ -42,7 +42,7 @@ pub(super) fn wishes(facts: &Facts) -> Vec<Finding> {
                 None,
             ),
             (why, None) => {
-                Finding::fault(format!("{name} is wrong, and held by nobody"), why.join("; "), None)
+                Finding::fault(format!("{name} is wrong, and not held"), why.join("; "), None)
             }
         }
     };
@@ -75,7 +75,7 @@ pub(super) fn rps(facts: &Facts) -> Vec<Finding> {
     let fix = Some(Fix::NoRps { ifname: facts.device.ifname.clone(), queue });
     let what = "RPS hands packets to other CPUs after the poll";
     vec![if polls {
-        Finding::fault(format!("{what}: whoever busy polls does not get them"), seen, fix)
+        Finding::fault(format!("{what}: a busy poll does not get them"), seen, fix)
     } else {
         Finding::advice(format!("{what}: the instance's thread does half of the work"), seen, fix)
     }]

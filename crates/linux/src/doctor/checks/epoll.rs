@@ -227,7 +227,7 @@ pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
     };
     let seen = format!("{polls}, gro-flush-timeout {waits}");
     vec![if policy.waits_after_vain_poll().is_none() {
-        Finding::ok(format!("a packet after a busy poll in vain waits {waits} at the most"), seen)
+        Finding::ok(format!("a packet after an empty busy poll waits {waits} at the most"), seen)
     } else {
         Finding::advice(
             format!(

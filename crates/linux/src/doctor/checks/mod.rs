@@ -77,7 +77,7 @@ pub const CHECKS: &[Check] = checks! {
     "cpu-match" placement::cpu_match: "interrupt, thread and program are on the CPUs that they need";
     "napi-thread" placement::poll_thread: "an instance's thread has a CPU";
     "irq-affinity" placement::irq_affinity: "an instance's interrupt goes to one CPU";
-    "irqbalance" placement::irqbalance: "nobody moves the interrupts";
+    "irqbalance" placement::irqbalance: "irqbalance is not running";
     "rps" device::rps: "packets are not passed on to other CPUs (RPS)";
     "rfs" device::rfs: "packets are not passed on to the program's last CPU (RFS)";
     "ring" device::ring: "the receive ring holds what comes in meanwhile";

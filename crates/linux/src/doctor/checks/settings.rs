@@ -184,7 +184,7 @@ pub(super) fn flush_timeout(facts: &Facts) -> Vec<Finding> {
     // fullbusy's 5 ms are never reached: its program polls without end.
     let program_polls = facts.policy.application.spin && !facts.programs.is_empty();
     vec![if longest.0 >= LONG_PERIOD && !program_polls {
-        let what = "packets for whoever does not busy poll wait this long for the next poll; the \
+        let what = "packets for a program that does not busy poll wait this long for the next poll; the \
                     time of a request is enough";
         Finding::advice(what, seen(longest), facts.apply())
     } else if shortest.0 < SHORT_PERIOD {

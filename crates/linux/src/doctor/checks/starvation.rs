@@ -41,7 +41,7 @@ pub(super) fn starvation(facts: &Facts) -> Vec<Finding> {
         }
         let what = format!(
             "NAPI {napi_id} starves: each wait of a program finds something else that is ready, and \
-             nobody receives anything from its queue"
+             nothing is received from its queue"
         );
         Some(Finding::fault(what, seen, without_suspension(facts)))
     });
@@ -80,7 +80,7 @@ pub(super) fn always_ready(facts: &Facts) -> Vec<Finding> {
             };
             findings.push(Finding::fault(
                 format!(
-                    "{what} always has something ready: under suspension nobody polls its instance. \
+                    "{what} always has something ready: under suspension its instance is not polled. \
                      In the program: {fix}"
                 ),
                 format!("ready at each of several looks: {}", listed(ready)),

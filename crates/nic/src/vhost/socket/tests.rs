@@ -65,13 +65,13 @@ fn a_backend_that_accepts_nobody_is_in_use_and_keeps_no_frontend_from_ending() {
     let listens = full(&place);
     assert!(matches!(backend(&place), Err(VhostError::InUse { .. })));
     let device = frontend(&place);
-    told(&device.peers, "accepts nobody");
+    told(&device.peers, "its accept queue is full");
     let ends = std::thread::spawn(move || drop(device));
     until("it ends", || ends.is_finished());
 
     // Once there is another it is served.
     let device = frontend(&place);
-    told(&device.peers, "accepts nobody");
+    told(&device.peers, "its accept queue is full");
     drop(listens);
     let other = backend(&place).expect("nobody listens there any more");
     until("they agree", || device.peers.rings.load(Relaxed) + other.peers.rings.load(Relaxed) == 4);
