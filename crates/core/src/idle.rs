@@ -127,9 +127,10 @@ impl<Q> Host<Q> {
         debug_assert!(n <= timer.expiries, "{n} expiries of {timer:?}");
         let instance = self.instance(timer.id);
         let most = instance.settings.defer_hard_irqs();
-        self.with_claim(instance, |owned| {
+        let counted = self.with_claim(instance, |owned| {
             owned.defer_count = owned.defer_count.min(most).saturating_sub(n);
         });
+        debug_assert!(counted.is_some(), "somebody owns {:?}", timer.id);
         let times = u64::from(n);
         instance.counters.timer_polls.add(times);
         instance.counters.deferrals.add(times);

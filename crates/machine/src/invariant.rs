@@ -265,10 +265,10 @@ impl Machine<'_> {
     }
 
     /// A poll by a CPU's softirq or ksoftirqd, wherever it ran, took frames: its round may not exceed
-    /// its budget by more than a weight (invariant 5).
-    pub(crate) fn check_round(&mut self, of: CpuId, id: Id, rx: u16, budget: u16) {
+    /// its budget by more than a weight (invariant 5), by what drivers say that they have taken.
+    pub(crate) fn check_round(&mut self, of: CpuId, id: Id, (rx, says): (u16, u16), budget: u16) {
         let (counts, limits) = (self.host.cpu(of).counts(), self.host.cpu(of).limits());
-        let frames = self.cpus[usize::from(of.0)].round_takes(counts.net_rx, rx);
+        let frames = self.cpus[usize::from(of.0)].round_takes(counts.net_rx, says);
         let weight = self.host.instance(id).weight();
         if rx > budget || frames > u32::from(limits.budget) + u32::from(weight) {
             self.checks.breaks(format!(

@@ -68,6 +68,7 @@ impl Machine<'_> {
     /// An epoll context goes away: nobody waits on it any more, and what it suspends resumes at
     /// once (invariant 6).
     pub fn close_epoll(&mut self, epoll: u32) {
+        self.catch_up_all();
         self.sockets.close(epoll);
         let op = self.contexts[epoll as usize].close(self.host, RaisedFrom::Application);
         // Of this context's part; others may go on with theirs.

@@ -110,6 +110,8 @@ impl Machine<'_> {
                 Hard::Handling(Interrupt::new(self.host, id))
             }
             Source::Timer(id) => {
+                // Another CPU may have started it anew, and rest until it expires there.
+                self.end_rest(usize::from(id.0));
                 self.queues[usize::from(id.0)].timer_expires();
                 self.trace.mark(cpu, now, Mark::TimerExpired(id.0));
                 // Scheduled on the CPU where it fires, whatever the interrupt's affinity.

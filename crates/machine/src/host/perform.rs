@@ -216,7 +216,7 @@ impl Machine<'_> {
         let says = self.says(cpu, id, budget, work.rx, again);
         self.queues[usize::from(id.0)].polled(self.now);
         if work.rx > 0 {
-            self.check_round_of(cpu, at, id, work.rx, budget);
+            self.check_round_of(cpu, at, id, (work.rx, says), budget);
         }
         match at {
             At::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
@@ -244,7 +244,7 @@ impl Machine<'_> {
 
     /// Checks the round of a softirq that a poll belongs to.
     #[inline(always)]
-    fn check_round_of(&mut self, cpu: usize, at: At, id: Id, rx: u16, budget: u16) {
+    fn check_round_of(&mut self, cpu: usize, at: At, id: Id, (rx, says): (u16, u16), budget: u16) {
         // Not always this CPU's: a thread that has moved runs those of the CPU that its call was for.
         let of = match at {
             At::Frame => match self.cpus[cpu].frames.top().map(|frame| &frame.body) {
@@ -256,7 +256,7 @@ impl Machine<'_> {
                 _ => return,
             },
         };
-        self.check_round(of, id, rx, budget);
+        self.check_round(of, id, (rx, says), budget);
     }
 
     /// Who is current on a CPU.

@@ -163,6 +163,7 @@ impl Machine<'_> {
 
     /// Sends a frame of the host on a queue: it leaves now.
     pub fn transmit(&mut self, queue: u16, packet: Packet) {
+        self.catch_up_queue(usize::from(queue));
         let this = &mut self.queues[usize::from(queue)];
         this.counts.sent += 1;
         if let Some(tx) = &mut this.transmissions {
@@ -186,6 +187,8 @@ impl Machine<'_> {
     /// has drained): schedules its instance. The softirq runs before the call returns, if it is this
     /// CPU's.
     pub fn kick(&mut self, queue: u16) {
+        // It may rest for another queue, and has this one to poll from now on.
+        self.catch_up(usize::from(self.host.instance(Id(queue)).cpu().0));
         self.catch_up_queue(usize::from(queue));
         let cpu = usize::from(self.running_cpu);
         match self.host.schedule(Id(queue), RaisedFrom::Application) {

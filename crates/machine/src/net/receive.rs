@@ -15,23 +15,27 @@ impl Machine<'_> {
 
     /// Lets a thread wait for a socket through an epoll context.
     pub fn watch(&mut self, thread: ThreadId, epoll: u32, socket: u32) {
+        self.catch_up_all();
         self.threads[thread.0 as usize].epoll = Some(epoll);
         self.sockets.watch(thread, epoll, socket);
     }
 
     /// Lets a thread wait for a socket by a receive call.
     pub fn own(&mut self, thread: ThreadId, socket: u32) {
+        self.catch_up_all();
         self.threads[thread.0 as usize].socket = Some(socket);
         self.sockets.own(thread, socket);
     }
 
     /// Binds a socket to a queue (AF_XDP): its receive calls busy poll that queue from the first.
     pub fn bind(&mut self, socket: u32, queue: u16) {
+        self.catch_up_all();
         self.sockets.bind(socket, Id(queue));
     }
 
     /// Adds a flow that arrives at a queue; without a socket its frames are counted and dropped.
     pub fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
+        self.catch_up_all();
         self.sockets.add_flow(queue, socket)
     }
 

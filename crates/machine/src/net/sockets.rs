@@ -2,6 +2,8 @@
 //!
 //! Who is woken, what is charged and what the core is told is the machine's (`nic.rs`, `receive.rs`).
 
+use std::collections::BTreeSet;
+
 use napkin_core::{Id, Ns};
 
 use crate::counts::EpollUse;
@@ -79,22 +81,27 @@ impl Sockets {
     }
 
     /// Looks for the readers of an instance's queue: of the sockets that its flows lead to, and of those that
-    /// are bound to it. `pinned` says to which CPU a thread is.
+    /// it delivers to or that are bound to it. `threads` are all that wait: in which epoll context, or on which
+    /// socket, and on which CPU if it is one.
     pub(crate) fn find_readers(
         &mut self,
         id: Id,
-        pinned: impl Fn(ThreadId) -> Option<u16>,
+        threads: impl Iterator<Item = (Option<u32>, Option<u32>, Option<u16>)>,
     ) -> Readers {
         let led = self.flows.iter().filter(|flow| flow.queue == id.0).filter_map(|it| it.socket);
         let bound =
             (0..).zip(&self.all).filter(|(_, it)| it.napi == Some(id)).map(|(place, _)| place);
-        let reader = |place: u32| {
-            let socket = &self.all[place as usize];
-            socket.epoll.map_or(socket.waiter, |epoll| self.ready[epoll as usize].waiter)
+        let sockets: BTreeSet<u32> = led.chain(bound).collect();
+        let epolls: BTreeSet<u32> =
+            sockets.iter().filter_map(|&place| self.all[place as usize].epoll).collect();
+        let reads = |(epoll, socket, cpu): (Option<u32>, Option<u32>, Option<u16>)| {
+            let watches = epoll.is_some_and(|it| epolls.contains(&it));
+            let owns = socket.is_some_and(|it| sockets.contains(&it));
+            (watches || owns).then_some(cpu)
         };
         let mut found = Readers::Nobody;
-        for thread in led.chain(bound).filter_map(reader) {
-            found = match (found, pinned(thread)) {
+        for cpu in threads.filter_map(reads) {
+            found = match (found, cpu) {
                 (Readers::Nobody, Some(cpu)) => Readers::On(cpu),
                 (Readers::On(other), Some(cpu)) if other == cpu => found,
                 _ => Readers::Anywhere,
