@@ -5,7 +5,7 @@ use std::fmt;
 
 use napkin_client::SendDelayNs;
 use napkin_measure::LatencyNs;
-use napkin_measure::report::Figures;
+use napkin_measure::report::Measurement;
 use napkin_measure::report::text::{rate, time};
 use serde::Serialize;
 
@@ -49,7 +49,7 @@ pub(crate) fn told_of(
     unanswered: u64,
     waiting: u64,
 ) -> Option<LatencyNs> {
-    let waits = Figures { due: Some(due), unanswered: Some(waiting), ..Figures::default() };
+    let waits = Measurement { due: Some(due), unanswered: Some(waiting), ..Measurement::default() };
     latency.map(|it| it.told(unanswered, waits.queue_grows()))
 }
 

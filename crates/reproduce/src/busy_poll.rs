@@ -14,9 +14,9 @@ use super::null::{self, NullModel};
 use super::plot::{self, Figure, Group};
 use super::published::{self, BusyPollRow, RecvfromRow};
 use super::verdict::{self, Verdict};
-use napkin_measure::report::Figures;
+use napkin_measure::report::Measurement;
 use napkin_measure::{LatencyNs, Pow2, Published, PublishedEstimator};
-use napkin_workload::machine::figures::figures;
+use napkin_workload::machine::measurement::measurement;
 use napkin_workload::xsk_rr::pace::PACES;
 
 /// The profile of the testbed.
@@ -101,7 +101,7 @@ pub struct BusyPoll;
 ///
 /// # Errors
 /// If the configuration or the rate is not the document's, or the profile does not describe the tool.
-fn outcome(point: &Point, seed: u64) -> Result<Figures, String> {
+fn outcome(point: &Point, seed: u64) -> Result<Measurement, String> {
     let policy = CONFIGS.iter().find(|(name, _)| *name == point.config);
     let (_, policy) =
         policy.ok_or_else(|| format!("no configuration is called {}", point.config))?;
@@ -116,7 +116,7 @@ fn outcome(point: &Point, seed: u64) -> Result<Figures, String> {
 }
 
 /// All figures of a run: those of every scenario, the tool's estimate and the receive calls.
-pub fn of(run: &xsk_rr::RoundTrips) -> Figures {
+pub fn of(run: &xsk_rr::RoundTrips) -> Measurement {
     let mut estimator = PublishedEstimator::new();
     for (bucket, &count) in (0..).zip(&run.round_trips) {
         estimator.record_n(bucket * napkin_measure::estimator::BUCKET_NS, count);
@@ -127,10 +127,10 @@ pub fn of(run: &xsk_rr::RoundTrips) -> Figures {
         count,
     });
     let calls = Pow2::from(calls.collect::<Vec<_>>());
-    Figures {
+    Measurement {
         published_estimator_ns: estimator.take(),
         receive_time_histogram: (calls.count() > 0).then_some(calls),
-        ..figures(&run.outcome)
+        ..measurement(&run.outcome)
     }
 }
 
@@ -173,13 +173,16 @@ fn idle() -> String {
 }
 
 /// What came out of the runs of a row, or why nothing did.
-fn modelled(runs: &[&Run<Point, Figures>], value: impl Fn(&Figures) -> Option<f64>) -> Modelled {
-    let value = |figures: &Figures| value(figures).unwrap_or(f64::NAN);
+fn modelled(
+    runs: &[&Run<Point, Measurement>],
+    value: impl Fn(&Measurement) -> Option<f64>,
+) -> Modelled {
+    let value = |figures: &Measurement| value(figures).unwrap_or(f64::NAN);
     Modelled::of_runs(runs.iter().copied(), value, "no round trip was completed")
 }
 
 /// The cells of the histogram of receive calls: each bucket's share of all calls.
-fn histogram(rows: &[RecvfromRow], runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+fn histogram(rows: &[RecvfromRow], runs: &[Run<Point, Measurement>]) -> Vec<Cell> {
     let (config, rate, delay) = TIMED;
     let timed: Vec<_> = runs
         .iter()
@@ -190,7 +193,7 @@ fn histogram(rows: &[RecvfromRow], runs: &[Run<Point, Figures>]) -> Vec<Cell> {
         .collect();
     let cell = |row: &RecvfromRow| {
         let lo = row.bucket_lo_ns_incl;
-        let share = |figures: &Figures| {
+        let share = |figures: &Measurement| {
             let calls = figures.receive_time_histogram.as_ref()?;
             let here = calls.buckets().find(|bucket| bucket.lo == lo).map_or(0, |it| it.count);
             Some(here as f64 * 100.0 / calls.count() as f64)
@@ -213,7 +216,7 @@ fn histogram(rows: &[RecvfromRow], runs: &[Run<Point, Figures>]) -> Vec<Cell> {
 
 impl Experiment for BusyPoll {
     type Task = Point;
-    type Outcome = Figures;
+    type Outcome = Measurement;
 
     const ABOUT: About = About {
         name: "2025",
@@ -243,11 +246,11 @@ impl Experiment for BusyPoll {
         Ok(tasks)
     }
 
-    fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
+    fn run(&self, task: &Task<Point>) -> Result<Measurement, String> {
         outcome(&task.what, task.seed)
     }
 
-    fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+    fn cells(&self, runs: &[Run<Point, Measurement>]) -> Vec<Cell> {
         let Ok(rows) = published::busy_poll() else { return Vec::new() };
         let mut cells = Vec::new();
         for row in &rows {

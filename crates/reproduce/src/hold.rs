@@ -16,8 +16,8 @@ use super::null::{self, NullModel};
 use super::plot::{self, Figure};
 use super::published::{self, HoldRow};
 use super::verdict::{self, Tolerance, Verdict};
-use napkin_measure::report::Figures;
-use napkin_workload::machine::figures::figures;
+use napkin_measure::report::Measurement;
+use napkin_workload::machine::measurement::measurement;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "desktop-2007";
@@ -147,7 +147,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
 }
 
 /// A run's figure of that name.
-fn modelled(figures: &Figures, quantity: &str) -> f64 {
+fn modelled(figures: &Measurement, quantity: &str) -> f64 {
     let number = match quantity {
         PACKETS => figures.achieved_per_s,
         CPU => figures.cpu.map(|cpu| cpu.busy() * 100.0),
@@ -193,7 +193,7 @@ fn moves_with_hz(cells: &[Cell]) -> Verdict {
 
 impl Experiment for Hold {
     type Task = Point;
-    type Outcome = Figures;
+    type Outcome = Measurement;
 
     const ABOUT: About = About {
         name: "2007",
@@ -226,11 +226,11 @@ impl Experiment for Hold {
         Ok(tasks)
     }
 
-    fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
-        outcome(&task.what, task.seed).map(|outcome| figures(&outcome))
+    fn run(&self, task: &Task<Point>) -> Result<Measurement, String> {
+        outcome(&task.what, task.seed).map(|outcome| measurement(&outcome))
     }
 
-    fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+    fn cells(&self, runs: &[Run<Point, Measurement>]) -> Vec<Cell> {
         let Ok(rows) = published::hold() else { return Vec::new() };
         let mut cells = Vec::new();
         for paced in [false, true] {
@@ -248,7 +248,7 @@ impl Experiment for Hold {
                     let units =
                         [(PACKETS, Unit::PerS), (CPU, Unit::Percent), (INTERRUPTS, Unit::PerS)];
                     for (quantity, unit) in units {
-                        let value = |it: &Figures| modelled(it, quantity);
+                        let value = |it: &Measurement| modelled(it, quantity);
                         cells.push(Cell {
                             table: if paced { PACED } else { FLOOD }.to_owned(),
                             load_value: Some(f64::from(hz)),

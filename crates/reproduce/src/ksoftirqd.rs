@@ -15,8 +15,8 @@ use super::null::{self, NullModel};
 use super::plot::{self, Figure};
 use super::published::{self, KsoftirqdRow};
 use super::verdict::{self, Verdict};
-use napkin_measure::report::Figures;
-use napkin_workload::machine::figures::figures;
+use napkin_measure::report::Measurement;
+use napkin_workload::machine::measurement::measurement;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "qemu-2018";
@@ -128,7 +128,7 @@ fn load(per_s: f64) -> String {
 
 impl Experiment for Ksoftirqd {
     type Task = Point;
-    type Outcome = Figures;
+    type Outcome = Measurement;
 
     const ABOUT: About = About {
         name: "2018",
@@ -163,11 +163,11 @@ impl Experiment for Ksoftirqd {
         Ok(tasks)
     }
 
-    fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
-        outcome(&task.what, task.seed).map(|outcome| figures(&outcome))
+    fn run(&self, task: &Task<Point>) -> Result<Measurement, String> {
+        outcome(&task.what, task.seed).map(|outcome| measurement(&outcome))
     }
 
-    fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+    fn cells(&self, runs: &[Run<Point, Measurement>]) -> Vec<Cell> {
         let Ok(rows) = published::ksoftirqd() else { return Vec::new() };
         let mut cells = Vec::new();
         for curve in Curve::ALL {
@@ -175,7 +175,7 @@ impl Experiment for Ksoftirqd {
                 let of_cell = runs.iter().filter(|run| {
                     run.task.what.curve == curve && run.task.what.offered_per_s == row.source_pps
                 });
-                let delivered = |it: &Figures| it.achieved_per_s.unwrap_or(f64::NAN);
+                let delivered = |it: &Measurement| it.achieved_per_s.unwrap_or(f64::NAN);
                 let published = curve.published(row);
                 cells.push(Cell {
                     load_value: Some(row.source_pps),

@@ -24,8 +24,8 @@ use super::null::{self, NullModel};
 use super::plot::{self, Figure};
 use super::published::{self, IrqSuspendRow, TargetQps};
 use super::verdict::{self, Guess, Tolerance, Verdict};
-use napkin_measure::report::Figures;
-use napkin_workload::machine::figures::figures;
+use napkin_measure::report::Measurement;
+use napkin_workload::machine::measurement::measurement;
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "epyc-7662";
@@ -131,7 +131,7 @@ fn load(target: TargetQps) -> String {
 
 impl Experiment for Suspend {
     type Task = Point;
-    type Outcome = Figures;
+    type Outcome = Measurement;
 
     const ABOUT: About = About {
         name: "2024",
@@ -177,20 +177,20 @@ impl Experiment for Suspend {
         rate(task.what.target).unwrap_or(MOST)
     }
 
-    fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
-        outcome(&task.what, task.seed).map(|outcome| figures(&outcome))
+    fn run(&self, task: &Task<Point>) -> Result<Measurement, String> {
+        outcome(&task.what, task.seed).map(|outcome| measurement(&outcome))
     }
 
-    fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+    fn cells(&self, runs: &[Run<Point, Measurement>]) -> Vec<Cell> {
         let Ok(rows) = published::irq_suspend() else { return Vec::new() };
         let (mut cells, mut counts) = (Vec::new(), Vec::new());
         for row in &rows {
-            let of_row = |run: &&Run<Point, Figures>| {
+            let of_row = |run: &&Run<Point, Measurement>| {
                 run.task.what.config == row.config && run.task.what.target == row.target_qps
             };
-            let outcomes: Result<Vec<&Figures>, &String> =
+            let outcomes: Result<Vec<&Measurement>, &String> =
                 runs.iter().filter(of_row).map(|run| run.outcome.as_ref()).collect();
-            let modelled = |get: &dyn Fn(&Figures) -> f64| match &outcomes {
+            let modelled = |get: &dyn Fn(&Measurement) -> f64| match &outcomes {
                 Ok(all) => {
                     let values: Vec<f64> = all.iter().map(|figures| get(figures)).collect();
                     Modelled::of(&values, "it was not run")
@@ -223,7 +223,7 @@ impl Experiment for Suspend {
                 });
             }
             for (name, key) in COUNTS {
-                let value = |it: &Figures| it.extra.get(key).and_then(Value::as_f64);
+                let value = |it: &Measurement| it.extra.get(key).and_then(Value::as_f64);
                 counts.push(Cell {
                     table: "counts, which nobody published".to_owned(),
                     modelled: modelled(&|it| value(it).unwrap_or(f64::NAN)),
@@ -385,7 +385,8 @@ mod tests {
             window_s: 0.1,
         };
         let figures = |due: u64| {
-            let mut figures = Figures { window_ns: Some(100_000_000), ..Figures::default() };
+            let mut figures =
+                Measurement { window_ns: Some(100_000_000), ..Measurement::default() };
             figures.set_due(due, 95_000);
             let latency = LatencyNs {
                 mean: Some(4e7),

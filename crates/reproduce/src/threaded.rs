@@ -18,8 +18,8 @@ use super::plot::{self, Figure, Group};
 use super::published;
 use super::sheet::TableError;
 use super::verdict::{self, Verdict};
-use napkin_measure::report::Figures;
-use napkin_workload::machine::figures::{figures, latency};
+use napkin_measure::report::Measurement;
+use napkin_workload::machine::measurement::{latency, measurement};
 
 /// The profile of the testbed.
 pub const PROFILE: &str = "xeon-56";
@@ -150,8 +150,8 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
 }
 
 /// The figures of a run, with the percentiles as the publication's tools take them: of what was answered.
-fn taken(outcome: &Outcome) -> Figures {
-    Figures { latency_ns: latency(&outcome.latency, 0), ..figures(outcome) }
+fn taken(outcome: &Outcome) -> Measurement {
+    Measurement { latency_ns: latency(&outcome.latency, 0), ..measurement(outcome) }
 }
 
 /// How far a profile is from the rows of [`FITTED`]: the mean absolute logarithm of modelled over
@@ -174,7 +174,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
 }
 
 /// A run's figure of that name, in the table's unit.
-fn modelled(figures: &Figures, name: &str) -> f64 {
+fn modelled(figures: &Measurement, name: &str) -> f64 {
     if name == RATE {
         return figures.achieved_per_s.unwrap_or(f64::NAN);
     }
@@ -196,7 +196,7 @@ pub struct ThreadedPolling;
 
 impl Experiment for ThreadedPolling {
     type Task = Point;
-    type Outcome = Figures;
+    type Outcome = Measurement;
 
     const ABOUT: About = About {
         name: "2020",
@@ -228,17 +228,17 @@ impl Experiment for ThreadedPolling {
         Ok(tasks)
     }
 
-    fn run(&self, task: &Task<Point>) -> Result<Figures, String> {
+    fn run(&self, task: &Task<Point>) -> Result<Measurement, String> {
         outcome(&task.what, task.seed).map(|outcome| taken(&outcome))
     }
 
-    fn cells(&self, runs: &[Run<Point, Figures>]) -> Vec<Cell> {
+    fn cells(&self, runs: &[Run<Point, Measurement>]) -> Vec<Cell> {
         let Ok(rows) = rows() else { return Vec::new() };
         let mut cells = Vec::new();
         for row in rows {
             for (name, unit, value) in row.figures() {
                 let own = runs.iter().filter(|run| run.task.what.row == row);
-                let of_run = |figures: &Figures| modelled(figures, name);
+                let of_run = |figures: &Measurement| modelled(figures, name);
                 let given = row.table == SSD && name == RATE;
                 cells.push(Cell {
                     table: row.table.to_owned(),

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use napkin_client::{Client, ClientFigures, Config};
 use napkin_measure::Interruption;
-use napkin_measure::report::Figures;
+use napkin_measure::report::Measurement;
 use napkin_measure::window::CpuWindow;
 use napkin_os::meter::ThreadMeter;
 use napkin_os::sched;
@@ -49,7 +49,7 @@ pub(crate) fn run<S>(
     trial: Trial<'_>,
     services: Vec<S>,
     client: &Config,
-) -> Result<(Figures, ClientFigures), BenchError>
+) -> Result<(Measurement, ClientFigures), BenchError>
 where
     S: StreamService + Send + 'static,
     S::Connection: Send,
@@ -73,7 +73,7 @@ pub(crate) fn measure(
     client: &Config,
     server: ThreadMeter,
     programs: &[u32],
-) -> Result<(Figures, ClientFigures), BenchError> {
+) -> Result<(Measurement, ClientFigures), BenchError> {
     let cpus = trial.options.serving();
     let mut client = pair.client.run(|| Client::start(client)).map_err(failed)??;
     trial.warm_up(std::time::Duration::ZERO)?;
@@ -85,12 +85,12 @@ pub(crate) fn measure(
     trial.window()?;
     let told = client.end_window()?;
     let usage = window.end(0).map_err(BenchError::Proc)?;
-    let mut figures = Figures {
+    let mut figures = Measurement {
         window_ns: Some(usage.wall_ns),
         interrupted: interruption.and_then(|it| it.end().ok().flatten()),
         context_switches: Some(usage.totals.context_switches),
         wakeups: Some(usage.totals.wakeups),
-        ..Figures::default()
+        ..Measurement::default()
     };
     figures.extra.insert("serving_cpus".to_owned(), cpus.into());
     client.stop()?;

@@ -26,7 +26,7 @@ use crate::server::{Server, Servers, Wire};
 use crate::serving::{Serving, US, Window};
 use crate::told::{answered, busy};
 use crate::wire::lay;
-use napkin_measure::report::{Column, Figures, column};
+use napkin_measure::report::{Column, Measurement, column};
 
 /// Where the service listens.
 pub(crate) const PORT: u16 = 11_211;
@@ -74,7 +74,7 @@ pub(crate) fn run<S>(
     threads: impl Into<Threads<S>>,
     config: &Config,
     wire: &Wire,
-) -> Result<(Figures, ClientFigures), BenchError>
+) -> Result<(Measurement, ClientFigures), BenchError>
 where
     S: StreamService + Send + 'static,
     S::Connection: Send,

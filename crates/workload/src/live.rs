@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use napkin_measure::report::{Column, Figures, Report};
+use napkin_measure::report::{Column, Measurement, Report};
 use napkin_policy::{NamedPolicy, Policy};
 use serde_json::{Map, Value};
 
@@ -78,7 +78,7 @@ pub trait Live {
     ///
     /// # Errors
     /// Whatever keeps it from running.
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError>;
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError>;
 
     /// The columns of its table.
     fn columns(&self) -> Vec<&'static Column>;

@@ -222,11 +222,11 @@ mod tests {
 
     use super::*;
     use crate::interrupt::Interrupted;
-    use napkin_measure::report::{Column, Figures, column};
+    use napkin_measure::report::{Column, Measurement, column};
     use napkin_policy::{NamedPolicy, Policy};
 
     /// What a run under a policy comes to.
-    type Outcome = fn(&Policy) -> Result<Figures, BenchError>;
+    type Outcome = fn(&Policy) -> Result<Measurement, BenchError>;
 
     /// A workload of one load, whose runs do as they are told in turn.
     struct Told {
@@ -253,7 +253,7 @@ mod tests {
             Map::new()
         }
 
-        fn run(&self, _: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+        fn run(&self, _: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
             let run = self.runs.replace(self.runs.get() + 1);
             self.outcomes[run](trial.policy)
         }
@@ -263,16 +263,16 @@ mod tests {
         }
     }
 
-    fn fine(_: &Policy) -> Result<Figures, BenchError> {
-        Ok(Figures { packets: Some(1), ..Figures::default() })
+    fn fine(_: &Policy) -> Result<Measurement, BenchError> {
+        Ok(Measurement { packets: Some(1), ..Measurement::default() })
     }
 
     /// The order of the policies is the seed's.
-    fn without_the_right(policy: &Policy) -> Result<Figures, BenchError> {
+    fn without_the_right(policy: &Policy) -> Result<Measurement, BenchError> {
         if *policy == Policy::BUSYPOLL { Err(WaitError::SocketPrefer.into()) } else { fine(policy) }
     }
 
-    fn broken(_: &Policy) -> Result<Figures, BenchError> {
+    fn broken(_: &Policy) -> Result<Measurement, BenchError> {
         Err(BenchError::Panicked)
     }
 
@@ -291,7 +291,7 @@ mod tests {
         let report = run(&told, &two_policies()).expect("the run takes place");
         assert_eq!(told.runs.get(), 3, "it is not tried again");
         let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
-        assert_eq!(busypoll.figures, Figures::default(), "nothing is filled in");
+        assert_eq!(busypoll.figures, Measurement::default(), "nothing is filled in");
         assert!(busypoll.notes[0].contains("CAP_NET_ADMIN"), "{:?}", busypoll.notes);
         assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
         let table = napkin_measure::report::table::render(&report.rows, &told.columns(), 80);
@@ -337,7 +337,7 @@ mod tests {
         assert!(run(&told, &two_policies()).expect_err("the first failed").report.is_none());
     }
 
-    fn interrupted(_: &Policy) -> Result<Figures, BenchError> {
+    fn interrupted(_: &Policy) -> Result<Measurement, BenchError> {
         Err(Interrupted { signal: 2 }.into())
     }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::error::BenchError;
 use crate::options::{Options, Placement};
-use napkin_measure::report::Figures;
+use napkin_measure::report::Measurement;
 use napkin_measure::{EngineTotals, EngineWindow, Interruption, WindowUsage};
 
 /// The name of the device under test.
@@ -134,7 +134,7 @@ impl<'a> Window<'a> {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn end(self, looking: u64) -> Result<Figures, BenchError> {
+    pub fn end(self, looking: u64) -> Result<Measurement, BenchError> {
         self.end_with_usage(looking).map(|(figures, _)| figures)
     }
 
@@ -142,7 +142,10 @@ impl<'a> Window<'a> {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub(crate) fn end_with_usage(self, looking: u64) -> Result<(Figures, WindowUsage), BenchError> {
+    pub(crate) fn end_with_usage(
+        self,
+        looking: u64,
+    ) -> Result<(Measurement, WindowUsage), BenchError> {
         let engine = &self.serving.engine;
         let usage = self.threads.end(engine, looking).map_err(BenchError::Proc)?;
         let EngineTotals { counts, queues, drops, squeezes } =
@@ -151,7 +154,7 @@ impl<'a> Window<'a> {
         let holds = engine.napis().iter().all(|napi| napi.settings.hold > 0);
         let mut extra = extras(&counts, &queues, squeezes, holds);
         extra.insert("serving_cpus".into(), self.cpus.into());
-        let figures = Figures {
+        let figures = Measurement {
             window_ns: Some(usage.wall_ns),
             cpu: usage.split,
             // The device counts those that were acknowledged: those that won the instance.
@@ -166,7 +169,7 @@ impl<'a> Window<'a> {
             context_switches: Some(usage.totals.context_switches),
             wakeups: Some(usage.totals.wakeups),
             extra,
-            ..Figures::default()
+            ..Measurement::default()
         };
         Ok((figures, usage))
     }

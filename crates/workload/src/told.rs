@@ -2,7 +2,7 @@
 //! that has a real one.
 
 use napkin_client::ClientFigures;
-use napkin_measure::report::{Figures, Repetition, Row};
+use napkin_measure::report::{Measurement, Repetition, Row};
 use napkin_measure::window::WindowUsage;
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ pub(crate) fn of_the_client(row: &Row) -> Vec<String> {
 }
 
 /// Enters what the client saw: rates, latency, and what fell due.
-pub(crate) fn answered(figures: &mut Figures, told: &ClientFigures) {
+pub(crate) fn answered(figures: &mut Measurement, told: &ClientFigures) {
     if let (Some(asked), Some(offered)) = (told.asked_per_s, told.offered_per_s) {
         figures.set_due(told.due, told.requests);
         // By each thread's own window.
@@ -55,7 +55,7 @@ pub(crate) fn answered(figures: &mut Figures, told: &ClientFigures) {
 }
 
 /// Enters what of the serving CPUs' time the traffic took, the kernel's part among it.
-pub(crate) fn busy(figures: &mut Figures, usage: &WindowUsage, placement: Placement) {
+pub(crate) fn busy(figures: &mut Measurement, usage: &WindowUsage, placement: Placement) {
     // The client's time is on the same CPU, and in the same sums.
     if placement.shared() {
         return;
@@ -69,13 +69,13 @@ pub(crate) fn busy(figures: &mut Figures, usage: &WindowUsage, placement: Placem
 }
 
 /// Enters what the client saw of a store.
-pub(crate) fn of_a_store(figures: &mut Figures, served: &ClientFigures) {
+pub(crate) fn of_a_store(figures: &mut Measurement, served: &ClientFigures) {
     let counts = [("gets", served.gets), ("sets", served.sets), ("misses", served.misses)];
     figures.extra.extend(counts.map(|(name, count)| (name.to_owned(), count.into())));
 }
 
 /// Enters what the client saw.
-pub(crate) fn merge(figures: &mut Figures, served: &ClientFigures) {
+pub(crate) fn merge(figures: &mut Measurement, served: &ClientFigures) {
     answered(figures, served);
     let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
     put("late", served.late.into());

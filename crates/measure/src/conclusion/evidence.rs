@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::Spread;
 use crate::report::text::{percent, rate, ratio, time};
-use crate::report::{Column, Figures, Report, Row};
+use crate::report::{Column, Measurement, Report, Row};
 
 /// Medians that differ by less are alike ...
 const ALIKE: f64 = 1.25;
@@ -22,7 +22,7 @@ const TOGETHER: f64 = 1.5;
 pub(super) struct Figure {
     /// Its name in a sentence.
     pub(super) name: &'static str,
-    get: fn(&Figures) -> Option<f64>,
+    get: fn(&Measurement) -> Option<f64>,
     /// The longest that a host may interrupt a run before the figure is the host's, as a share of the
     /// time.
     pub(super) bears: f64,
@@ -56,7 +56,7 @@ pub(super) const P50: Figure = Figure {
 
 /// What of the serving CPUs ran.
 pub(super) const CPU: Figure =
-    Figure { name: "CPU", get: Figures::cpu_busy, bears: 0.1, show: percent };
+    Figure { name: "CPU", get: Measurement::cpu_busy, bears: 0.1, show: percent };
 
 /// Replies, answers or received datagrams a second.
 pub(super) const RATE: Figure =
@@ -334,7 +334,7 @@ pub(super) fn most<'a>(rows: &[Witness<'a>], figure: Figure) -> Option<Witness<'
 pub(crate) mod fixed {
     use serde_json::{Map, Value};
 
-    use crate::report::{Figures, Repetition, Report, Row};
+    use crate::report::{Measurement, Repetition, Report, Row};
     use crate::{CpuSplit, Host, Latency};
 
     /// A row in the making.
@@ -342,15 +342,19 @@ pub(crate) mod fixed {
     pub(crate) struct Fixed {
         name: String,
         load: Map<String, Value>,
-        repetitions: Vec<Figures>,
+        repetitions: Vec<Measurement>,
     }
 
     impl Fixed {
         pub(crate) fn new(name: &str) -> Fixed {
-            Fixed { name: name.into(), load: Map::new(), repetitions: vec![Figures::default(); 3] }
+            Fixed {
+                name: name.into(),
+                load: Map::new(),
+                repetitions: vec![Measurement::default(); 3],
+            }
         }
 
-        fn each(mut self, values: &[f64], set: impl Fn(&mut Figures, f64)) -> Fixed {
+        fn each(mut self, values: &[f64], set: impl Fn(&mut Measurement, f64)) -> Fixed {
             self.repetitions.truncate(values.len());
             self.repetitions
                 .iter_mut()
@@ -413,7 +417,7 @@ pub(crate) mod fixed {
 
         pub(crate) fn row(self) -> Row {
             // A run of which nothing is known was not made.
-            let measured = self.repetitions.into_iter().filter(|it| *it != Figures::default());
+            let measured = self.repetitions.into_iter().filter(|it| *it != Measurement::default());
             let repetitions = measured
                 .enumerate()
                 .map(|(step, figures)| Repetition { step: step as u64, figures });

@@ -57,7 +57,7 @@ pub struct Row {
     pub load: Map<String, Value>,
     /// The figures of the repetitions, combined.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: Measurement,
     /// How far the repetitions lie apart, for the main figures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spread: BTreeMap<String, Spread>,
@@ -88,12 +88,12 @@ pub struct Repetition {
     pub step: u64,
     /// What it measured.
     #[serde(flatten)]
-    pub figures: Figures,
+    pub figures: Measurement,
 }
 
 /// The figures of a row or a repetition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct Measurement {
     /// Requests or packets a second that fell due in the window, as counted; `None` in a closed loop.
     pub offered_per_s: Option<f64>,
     /// Requests or packets a second that were served.
@@ -178,7 +178,7 @@ const CHANCE: f64 = 3.0;
 /// CPU just as the window ended: what fell due meanwhile waits, and is served when it is back.
 const EDGE: f64 = 10e6;
 
-impl Figures {
+impl Measurement {
     /// Sets how many requests fell due in the window, and of these less those that were answered in it.
     pub fn set_due(&mut self, due: u64, answered: u64) {
         self.due = Some(due);
@@ -245,13 +245,13 @@ mod tests {
     use super::*;
 
     fn row() -> Row {
-        let figures = Figures {
+        let figures = Measurement {
             offered_per_s: Some(12_500.0),
             packets: Some(1000),
             interrupts: Some(500),
             drops: BTreeMap::from([("ring_full".into(), 2), ("socket_full".into(), 3)]),
             extra: Map::from_iter([("hit_ratio".into(), Value::from(0.5))]),
-            ..Figures::default()
+            ..Measurement::default()
         };
         Row {
             name: "defer20".into(),
@@ -335,15 +335,15 @@ mod tests {
     }
 
     /// A window of a second in which so many fell due, and so many of these were answered or dropped.
-    fn window(due: u64, answered: u64, dropped: u64) -> Figures {
+    fn window(due: u64, answered: u64, dropped: u64) -> Measurement {
         let mut latency = crate::Latency::new();
         (0..answered).for_each(|i| latency.record(1_000 + i));
-        let mut figures = Figures {
+        let mut figures = Measurement {
             window_ns: Some(1_000_000_000),
             achieved_per_s: Some(answered as f64),
             latency_ns: latency.summary(due.saturating_sub(answered)),
             drops: BTreeMap::from([("ring_full".into(), dropped)]),
-            ..Figures::default()
+            ..Measurement::default()
         };
         figures.set_due(due, answered);
         figures.derive();
@@ -378,7 +378,7 @@ mod tests {
     fn what_fell_due_while_the_host_had_the_cpu_at_the_end_does_not_grow() {
         let told = |window_ns: u64, interrupted: Option<f64>, unanswered: u64| {
             let mut figures =
-                Figures { window_ns: Some(window_ns), interrupted, ..Figures::default() };
+                Measurement { window_ns: Some(window_ns), interrupted, ..Measurement::default() };
             figures.set_due(100_000, 100_000 - unanswered);
             figures.queue_grows()
         };
@@ -405,7 +405,7 @@ mod tests {
         // One client of seven measures.
         let mut latency = crate::Latency::new();
         (0..10_000).for_each(|i| latency.record(1_000 + i));
-        let mut figures = Figures::default();
+        let mut figures = Measurement::default();
         figures.set_due(70_400, 70_000);
         assert_eq!(figures.unanswered_beside(10_000), 57);
         figures.latency_ns = latency.summary(57);
@@ -416,14 +416,14 @@ mod tests {
 
     #[test]
     fn ratios_follow_from_counts_where_both_are_known() {
-        let mut figures = Figures {
+        let mut figures = Measurement {
             interrupts: Some(500),
             packets: Some(1000),
             polled_packets: Some(1000),
             context_switches: Some(3000),
             wakeups: Some(10),
             window_ns: Some(2_000_000_000),
-            ..Figures::default()
+            ..Measurement::default()
         };
         figures.derive();
         assert_eq!(figures.interrupts_per_packet, Some(0.5));
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(figures.wakeups_per_s, Some(5.0));
 
         let mut idle =
-            Figures { interrupts: Some(1), polled_packets: Some(0), ..Figures::default() };
+            Measurement { interrupts: Some(1), polled_packets: Some(0), ..Measurement::default() };
         idle.derive();
         assert_eq!(idle.interrupts_per_packet, None, "no packet, no ratio");
         assert_eq!(row().figures.dropped(), 5);

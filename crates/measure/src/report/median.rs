@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::json::{Figures, Repetition, Row};
+use super::json::{Measurement, Repetition, Row};
 use crate::interleave::median;
 use crate::{CpuSplit, LatencyNs, Percentiles, Pow2, Published, Spread};
 use napkin_policy::NamedPolicy;
@@ -42,7 +42,7 @@ impl Row {
         notes: Vec<String>,
     ) -> Row {
         repetitions.iter_mut().for_each(|repetition| repetition.figures.derive());
-        let all: Vec<&Figures> = repetitions.iter().map(|r| &r.figures).collect();
+        let all: Vec<&Measurement> = repetitions.iter().map(|r| &r.figures).collect();
         let (figures, spread) = (combine(&all), spreads(&all));
         let policy = policy.into();
         let mut notes = notes;
@@ -54,10 +54,11 @@ impl Row {
     }
 }
 
-fn combine(all: &[&Figures]) -> Figures {
-    let real = |get: fn(&Figures) -> Option<f64>| median(all.iter().filter_map(|f| get(f)));
-    let count = |get: fn(&Figures) -> Option<u64>| median_count(all.iter().filter_map(|f| get(f)));
-    Figures {
+fn combine(all: &[&Measurement]) -> Measurement {
+    let real = |get: fn(&Measurement) -> Option<f64>| median(all.iter().filter_map(|f| get(f)));
+    let count =
+        |get: fn(&Measurement) -> Option<u64>| median_count(all.iter().filter_map(|f| get(f)));
+    Measurement {
         offered_per_s: real(|f| f.offered_per_s),
         due: count(|f| f.due),
         unanswered: count(|f| f.unanswered),
@@ -85,15 +86,15 @@ fn combine(all: &[&Figures]) -> Figures {
     }
 }
 
-fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
-    type Get = fn(&Figures) -> Option<f64>;
+fn spreads(all: &[&Measurement]) -> BTreeMap<String, Spread> {
+    type Get = fn(&Measurement) -> Option<f64>;
     let main: [(&str, Get); 7] = [
         ("achieved_per_s", |f| f.achieved_per_s),
         ("latency_mean_ns", |f| f.latency_ns?.mean),
         ("latency_p50_ns", |f| f.latency_ns?.at.p50.map(|ns| ns as f64)),
         ("latency_p99_ns", |f| f.latency_ns?.at.p99.map(|ns| ns as f64)),
         ("latency_p999_ns", |f| f.latency_ns?.at.p999.map(|ns| ns as f64)),
-        ("cpu_busy", Figures::cpu_busy),
+        ("cpu_busy", Measurement::cpu_busy),
         ("cpu_ns_per_request", |f| f.extra.get("cpu_ns_per_request")?.as_f64()),
     ];
     let spread = |name: &str, get: Get| {
@@ -106,11 +107,11 @@ fn spreads(all: &[&Figures]) -> BTreeMap<String, Spread> {
 }
 
 /// Whether requests fell due and none had an answer.
-fn is_silent(figures: &Figures) -> bool {
+fn is_silent(figures: &Measurement) -> bool {
     figures.latency_ns.is_none() && figures.due.is_some_and(|due| due > 0)
 }
 
-fn present<T>(all: &[&Figures], get: fn(&Figures) -> Option<T>) -> Vec<T> {
+fn present<T>(all: &[&Measurement], get: fn(&Measurement) -> Option<T>) -> Vec<T> {
     all.iter().filter_map(|f| get(f)).collect()
 }
 
@@ -152,7 +153,7 @@ fn latency(all: &[LatencyNs], silent: bool) -> Option<LatencyNs> {
 }
 
 /// What a reader must know of a latency that leaves requests out.
-fn without_an_answer(figures: &Figures) -> Option<String> {
+fn without_an_answer(figures: &Measurement) -> Option<String> {
     let (due, unanswered) = (figures.due?, figures.unanswered?);
     figures.latency_ns?.above?;
     let grows = if figures.grows { ", and their queue grows as long as it runs" } else { "" };
@@ -179,14 +180,14 @@ fn published(all: &[Published]) -> Option<Published> {
     })
 }
 
-fn histogram(all: &[&Figures]) -> Option<Pow2> {
+fn histogram(all: &[&Measurement]) -> Option<Pow2> {
     let mut histograms = all.iter().filter_map(|f| f.receive_time_histogram.as_ref());
     let mut sum = histograms.next()?.clone();
     histograms.for_each(|histogram| sum.merge(histogram));
     Some(sum)
 }
 
-fn drops(all: &[&Figures]) -> BTreeMap<String, u64> {
+fn drops(all: &[&Measurement]) -> BTreeMap<String, u64> {
     let names: BTreeSet<&String> = all.iter().flat_map(|f| f.drops.keys()).collect();
     names
         .into_iter()
@@ -197,7 +198,7 @@ fn drops(all: &[&Figures]) -> BTreeMap<String, u64> {
         .collect()
 }
 
-fn extra(all: &[&Figures]) -> Map<String, Value> {
+fn extra(all: &[&Measurement]) -> Map<String, Value> {
     let names: BTreeSet<&String> = all.iter().flat_map(|f| f.extra.keys()).collect();
     names
         .into_iter()
@@ -233,7 +234,7 @@ mod tests {
         (0..20).for_each(|_| latency.record(ns));
         let mut receive = Pow2::new();
         receive.record(ns);
-        let figures = Figures {
+        let figures = Measurement {
             achieved_per_s: Some(ns as f64),
             latency_ns: latency.summary(0),
             cpu: Some(CpuSplit { work, poll: 0.1, waiting: 0.1, asleep: 0.8 - work }),
@@ -248,7 +249,7 @@ mod tests {
                 ("keys".into(), Value::from("gev")),
                 ("order".into(), Value::from(format!("r{step}"))),
             ]),
-            ..Figures::default()
+            ..Measurement::default()
         };
         Repetition { step, figures }
     }
@@ -276,10 +277,10 @@ mod tests {
     fn answered(due: u64, answered: u64, ns: u64) -> Repetition {
         let mut latency = Latency::new();
         (0..answered).for_each(|_| latency.record(ns));
-        let mut figures = Figures {
+        let mut figures = Measurement {
             latency_ns: latency.summary(due - answered),
             window_ns: Some(1_000_000_000),
-            ..Figures::default()
+            ..Measurement::default()
         };
         figures.set_due(due, answered);
         Repetition { step: 0, figures }
@@ -343,7 +344,7 @@ mod tests {
     fn a_drop_counter_that_is_not_named_counted_nothing() {
         let dropped = |name: &str, count| {
             let drops = BTreeMap::from([(name.to_owned(), count)]);
-            Repetition { step: 0, figures: Figures { drops, ..Figures::default() } }
+            Repetition { step: 0, figures: Measurement { drops, ..Measurement::default() } }
         };
         let row = row(vec![
             dropped("tx_dropped", 9),
@@ -374,9 +375,9 @@ mod tests {
     #[test]
     fn what_no_repetition_measured_the_row_has_not() {
         let row = row(vec![Repetition::default(), Repetition::default()]);
-        assert_eq!(row.figures, Figures::default());
+        assert_eq!(row.figures, Measurement::default());
         assert!(row.spread.is_empty());
-        assert_eq!(super::combine(&[]), Figures::default());
+        assert_eq!(super::combine(&[]), Measurement::default());
     }
 
     #[test]

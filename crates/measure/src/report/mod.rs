@@ -26,7 +26,7 @@ pub mod ties;
 pub use bench::Page;
 pub use column::Column;
 pub use file::WriteError;
-pub use json::{Figures, Repetition, Report, Row};
+pub use json::{Measurement, Repetition, Report, Row};
 pub use length::length;
 pub use progress::Progress;
 pub use provenance::Provenance;

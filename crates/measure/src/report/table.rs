@@ -183,7 +183,7 @@ mod tests {
 
     use super::super::column::*;
     use super::*;
-    use crate::report::{Figures, Repetition};
+    use crate::report::{Measurement, Repetition};
     use crate::{CpuSplit, Latency, PublishedEstimator};
 
     fn row(policy: &str, rate: u64, us: u64) -> Row {
@@ -193,7 +193,7 @@ mod tests {
             latency.record(us * 1000);
             published.record(us * 1000);
         }
-        let figures = Figures {
+        let figures = Measurement {
             achieved_per_s: Some(rate as f64),
             latency_ns: latency.summary(0),
             cpu: Some(CpuSplit { work: 0.251, poll: 0.5, waiting: 0.0, asleep: 0.249 }),
@@ -202,7 +202,7 @@ mod tests {
             polled_packets: Some(2 * rate),
             published_estimator_ns: published.take(),
             extra: Map::from_iter([("server_busy".into(), Value::from(0.5))]),
-            ..Figures::default()
+            ..Measurement::default()
         };
         let load = Map::from_iter([("requests_per_s".into(), Value::from(rate))]);
         Row::from_repetitions(policy, load, vec![Repetition { step: 0, figures }], Vec::new())

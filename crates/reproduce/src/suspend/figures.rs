@@ -1,8 +1,8 @@
 //! The figures of a row of 2024's table, as a run of the machine has them.
 
 use napkin_measure::LatencyNs;
-use napkin_measure::report::Figures;
-use napkin_workload::machine::figures::figures;
+use napkin_measure::report::Measurement;
+use napkin_workload::machine::measurement::measurement;
 use napkin_workload::machine::run::Outcome;
 use serde_json::Value;
 
@@ -50,11 +50,11 @@ pub(super) struct PublishedFigures {
 
 impl PublishedFigures {
     pub(super) fn of(outcome: &Outcome) -> PublishedFigures {
-        PublishedFigures::from(&figures(outcome))
+        PublishedFigures::from(&measurement(outcome))
     }
 
     /// The same from a run's figures.
-    pub(super) fn from(figures: &Figures) -> PublishedFigures {
+    pub(super) fn from(figures: &Measurement) -> PublishedFigures {
         let us = |name: &str| {
             let value = figures.extra.get(name).and_then(Value::as_f64);
             value.map_or(f64::NAN, |ns| ns / 1e3)

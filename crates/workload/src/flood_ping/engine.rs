@@ -27,7 +27,7 @@ use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
 use crate::waiting::Waiting;
 use crate::wire::{lay, queues};
 use crate::{live::Trial, options::Options, options::Placement};
-use napkin_measure::report::{Column, Figures, column};
+use napkin_measure::report::{Column, Measurement, column};
 
 /// Who sends the requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Live for FloodPing {
         load.as_object().cloned().unwrap_or_default()
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let options = trial.options;
         let placement = options.placement();
         let (mut offers, mut other_end, mut pinger) = (None, None, None);

@@ -13,7 +13,7 @@ use crate::live::Live;
 use crate::ping::Ping;
 use crate::waiting::Waiting;
 use crate::{live::Trial, options::Options};
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// The workload; it has one load, a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Live for FloodPing {
         Map::from_iter([("client".to_owned(), "ping -f".into())])
     }
 
-    fn run(&self, _: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, _: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let placement = trial.options.placement();
         let bed = Bed::new(trial.policy, placement)?;
         let flood = || Ping::start(trial, placement.other, SERVER.into());

@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
     use napkin_measure::Host;
-    use napkin_measure::report::{Figures, Repetition};
+    use napkin_measure::report::{Measurement, Repetition};
 
     fn of(name: &str, loads: &[&str]) -> Result<usize, String> {
         let loads: Vec<String> = loads.iter().map(|load| (*load).to_owned()).collect();
@@ -95,7 +95,8 @@ mod tests {
     fn polls_that_were_not_counted_are_told_by_the_packets_that_they_took() {
         let row = |policy: &str, polled: u64, received: u64| {
             let extra = Map::from_iter([("rx_packets".to_owned(), Value::from(received))]);
-            let figures = Figures { polled_packets: Some(polled), extra, ..Figures::default() };
+            let figures =
+                Measurement { polled_packets: Some(polled), extra, ..Measurement::default() };
             let repetitions = vec![Repetition { step: 0, figures }];
             Row::from_repetitions(policy.to_owned(), Map::new(), repetitions, Vec::new())
         };

@@ -11,7 +11,7 @@ use crate::error::BenchError;
 use crate::options::Placement;
 use crate::serving::set_ratio;
 use napkin_measure::Interruption;
-use napkin_measure::report::Figures;
+use napkin_measure::report::Measurement;
 
 /// A window that has begun.
 #[derive(Debug)]
@@ -63,20 +63,20 @@ impl<'a> Window<'a> {
     ///
     /// # Errors
     /// As [`Window::begin`].
-    pub fn end(self) -> Result<Figures, BenchError> {
+    pub fn end(self) -> Result<Measurement, BenchError> {
         let (counts, times, squeezes) = read(self.bed, self.cpu)?;
         let received = self.bed.received()?.saturating_sub(self.received);
         let window_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let interrupted = self.interruption.and_then(|it| it.end().ok().flatten());
         let counts = counts.since(&self.counts);
         let all = counts.all();
-        let mut figures = Figures {
+        let mut figures = Measurement {
             interrupted,
             window_ns: Some(window_ns),
             polls: Some(all.polls),
             empty_polls: Some(all.empty),
             polled_packets: Some(all.packets),
-            ..Figures::default()
+            ..Measurement::default()
         };
         let extra = &mut figures.extra;
         let mut put = |name: &str, count: u64| {

@@ -14,12 +14,14 @@ use thiserror::Error;
 
 use super::perfetto::{MOST_EVENTS, Recorder, Timeline, TraceError};
 use super::scenario::{LoadError, Scenario};
-use super::{figures, host, pool};
+use super::{host, measurement, pool};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::options::MOST_REPETITIONS;
 use crate::partial::Partial;
 use napkin_measure::conclusion;
-use napkin_measure::report::{Column, Figures, Progress, Repetition, Report, Row, column, ties};
+use napkin_measure::report::{
+    Column, Measurement, Progress, Repetition, Report, Row, column, ties,
+};
 use napkin_measure::uncertainty::{Drawn, Uncertainty};
 use napkin_policy::NamedPolicy;
 
@@ -277,7 +279,7 @@ impl Plan<'_> {
                 let (row, repetition) = ((place % rows) as usize, place / rows);
                 let profile = hosts.get(repetition as usize).unwrap_or(&self.profile);
                 let point = Point { profile, ..self.point(row, repetition) };
-                point.run(None).map(|outcome| figures::figures(&outcome))
+                point.run(None).map(|outcome| measurement::measurement(&outcome))
             },
             |index, result| {
                 let place = left[index as usize];
@@ -367,7 +369,7 @@ impl Plan<'_> {
     /// Which orders of two policies, by their p99, the draws keep. One that a draw does not tell, as requests
     /// had no answer, is beyond all that are told; so is a policy's own where that is so in half of them.
     fn uncertainty(&self, rows: &[Row]) -> Uncertainty {
-        let p99 = |figures: &Figures| {
+        let p99 = |figures: &Measurement| {
             let Some(latency) = &figures.latency_ns else { return Some(f64::INFINITY) };
             let beyond = latency.above.and_then(|above| above.p99).map(|_| f64::INFINITY);
             latency.at.p99.map(|ns| ns as f64).or(beyond)

@@ -25,7 +25,7 @@ use crate::options::Options;
 use crate::server::Subject;
 use crate::server::{Server, Servers};
 use crate::told;
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// Either end of what stores before there are connections.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
@@ -74,7 +74,7 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
 }
 
 /// Runs Debian's memcached and the client, and measures a window.
-fn program(trial: Trial<'_>, config: &Config) -> Result<(Figures, ClientFigures), BenchError> {
+fn program(trial: Trial<'_>, config: &Config) -> Result<(Measurement, ClientFigures), BenchError> {
     let Trial { interrupt, options, .. } = trial;
     let (pair, config) = (beside::pair(options)?, beside::config(config));
     let cpus = options.serving();
@@ -116,7 +116,7 @@ impl Live for Memcached {
         json!({ "wire": self.servers.wire.to_string() })
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let load = self.loads[index];
         let config = embedded::client(self.connections, load, trial.options, trial.seed);
         // One worker a queue, on one store.

@@ -21,7 +21,7 @@ use crate::live::Live;
 use crate::told;
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_client::{Client, ClientWait, Config, Load, populate};
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// A real memcached in one namespace, and the load generator in another.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,7 +78,7 @@ impl Live for Memcached {
         ])
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let Trial { policy, seed, interrupt, .. } = trial;
         let placement = trial.options.placement();
         let bed = Bed::new(policy, placement)?;

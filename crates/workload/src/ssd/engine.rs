@@ -26,7 +26,7 @@ use crate::options::Options;
 use crate::rate::whole_rate;
 use crate::server::{Servers, Wire};
 use crate::told;
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// Bytes of the disk.
 const EXPORT: u64 = 64 << 20;
@@ -100,7 +100,7 @@ impl Live for Ssd {
         json!({ "connections": self.connections, "wire": self.wire.to_string() })
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let Load { bytes, per_second } = self.loads[index];
         let named = Profile::named(crate::schema(), super::machine::Ssd.profile());
         let profile = named.map_err(|error| BenchError::Usage(error.to_string()))?;

@@ -1,6 +1,6 @@
 //! The columns of a sweep's file that hold figures, and what stands under them.
 
-use napkin_measure::report::Figures;
+use napkin_measure::report::Measurement;
 use napkin_measure::report::round::number;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ const DERIVED: [&str; 3] = ["grows", "interrupts_per_packet", "context_switches_
 const LISTS: [&str; 3] = ["per_queue", "per_worker", "serving_cpus"];
 
 /// The columns of a point's figures.
-pub(super) fn header(figures: &Figures) -> Vec<String> {
+pub(super) fn header(figures: &Measurement) -> Vec<String> {
     let of = |prefix: &str, names: &[&str], suffix: &str| {
         names.iter().map(|name| format!("{prefix}{name}{suffix}")).collect::<Vec<_>>()
     };
@@ -50,7 +50,7 @@ pub(super) fn header(figures: &Figures) -> Vec<String> {
 }
 
 /// The fields under these columns.
-pub(super) fn line(columns: &[String], result: Result<Figures, String>) -> Vec<String> {
+pub(super) fn line(columns: &[String], result: Result<Measurement, String>) -> Vec<String> {
     let (json, error) = match result {
         // A figure has no form that JSON lacks.
         Ok(figures) => (serde_json::to_value(figures).unwrap_or_default(), String::new()),
@@ -84,9 +84,9 @@ mod tests {
     #[test]
     fn that_a_queue_grows_is_told_apart_from_too_few_answers_and_from_no_figures() {
         let fields = |result| line(&["grows", "error"].map(str::to_owned), result);
-        let growing = Figures { grows: true, ..Figures::default() };
+        let growing = Measurement { grows: true, ..Measurement::default() };
         assert_eq!(fields(Ok(growing)), ["1", ""]);
-        assert_eq!(fields(Ok(Figures::default())), ["0", ""]);
+        assert_eq!(fields(Ok(Measurement::default())), ["0", ""]);
         assert_eq!(fields(Err("why".into())), ["", "why"]);
     }
 }

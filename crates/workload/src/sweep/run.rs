@@ -18,8 +18,8 @@ use super::sheet::{Sheet, SheetError};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::plan::{LONGEST, PlanError, Point};
 use crate::machine::scenario::Scenario;
-use crate::machine::{figures, pool};
-use napkin_measure::report::{Figures, length};
+use crate::machine::{measurement, pool};
+use napkin_measure::report::{Measurement, length};
 
 /// A sweep of one workload.
 #[derive(Debug, Clone)]
@@ -309,7 +309,7 @@ impl Sweep<'_> {
     }
 
     /// Runs a point.
-    fn figures(&self, point: u64) -> Result<Figures, String> {
+    fn measurement(&self, point: u64) -> Result<Measurement, String> {
         let Settings { policy, load, seed, draw, constants } = self.settings(point);
         let seed = seed.parse().map_err(|_| "no seed".to_owned())?;
         let policy: Policy = policy.parse().map_err(|error: PolicyError| error.to_string())?;
@@ -327,7 +327,7 @@ impl Sweep<'_> {
         let point =
             Point { scenario, profile: &profile, policy, load: &load, seed, warm_up, window };
         let outcome = point.run(None)?;
-        let mut figures = figures::figures(&outcome);
+        let mut figures = measurement::measurement(&outcome);
         figures.derive();
         Ok(figures)
     }
@@ -431,7 +431,7 @@ impl Sweep<'_> {
             sheet.head(header(figures), &identity)?;
         }
         let names: Vec<String> = sheet.header[naming.len()..].to_vec();
-        let mut write = |point: u64, result: Result<Figures, String>| {
+        let mut write = |point: u64, result: Result<Measurement, String>| {
             totals.failed += u64::from(result.is_err());
             totals.left -= 1;
             let values = self.named(point);
@@ -448,7 +448,7 @@ impl Sweep<'_> {
             pool::jobs(self.jobs),
             0..rest.len() as u64,
             interrupt,
-            |place| self.figures(rest[place as usize]),
+            |place| self.measurement(rest[place as usize]),
             |place, result| {
                 let result = result.and_then(|result| result);
                 match write(rest[place as usize], result) {
@@ -468,9 +468,9 @@ impl Sweep<'_> {
     }
 
     /// Runs a point by itself; `None` if it was given up.
-    fn alone(&self, point: u64, interrupt: &Interrupt) -> Option<Result<Figures, String>> {
+    fn alone(&self, point: u64, interrupt: &Interrupt) -> Option<Result<Measurement, String>> {
         let mut found = None;
-        let one = |_| self.figures(point);
+        let one = |_| self.measurement(point);
         pool::each(NonZeroUsize::MIN, 0..1, interrupt, one, |_, result| {
             found = Some(result.and_then(|result| result));
             ControlFlow::Continue(())

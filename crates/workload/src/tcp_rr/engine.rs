@@ -20,7 +20,7 @@ use crate::machine::scenario::{field, size};
 use crate::options::Options;
 use crate::server::Subject;
 use crate::server::{Server, Servers};
-use napkin_measure::report::{Column, Figures, column};
+use napkin_measure::report::{Column, Measurement, column};
 
 /// Threads of the program to each queue: the document's host has 56 CPUs, and so as many threads, and 8
 /// queues. With one thread there is nobody among whom a scheduler could choose.
@@ -75,7 +75,7 @@ impl Live for TcpRr {
         json!({ "flows": self.flows, "threads": self.threads, "wire": wire })
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let client = embedded::client(self.flows, Load::Closed, trial.options, trial.seed);
         let config = Config { asks: Asks::Echo(self.bytes[index]), records: 1, ..client };
         let threads = self.threads.unwrap_or(A_QUEUE * usize::from(trial.options.queues));

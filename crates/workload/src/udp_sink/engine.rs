@@ -36,7 +36,7 @@ use crate::waiting::Waiting;
 use crate::wire::queues;
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::engine::RING_DROPS;
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 
 const PORT: u16 = 9;
 /// Bytes of a datagram over a wire: when it was due.
@@ -174,7 +174,7 @@ impl Live for UdpSink {
         load.into_iter().chain(wire).collect()
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         // Everything on one CPU: that is the experiment.
         let cpu = trial.options.placement().queue;
         let placement = Placement { queue: cpu, other: cpu, poller: cpu };
@@ -303,7 +303,7 @@ impl Live for UdpSink {
 
 /// What was polled for each datagram that the application received, and the part of the drops that
 /// cost nothing.
-fn set_ratios(figures: &mut Figures) {
+fn set_ratios(figures: &mut Measurement) {
     let received = figures.packets.unwrap_or(0);
     let polled = figures.polled_packets.unwrap_or(0);
     set_ratio(&mut figures.extra, "polled_ratio", polled, received);
@@ -372,11 +372,11 @@ mod tests {
         let figures = |received: u64, in_ring: u64, in_socket: u64| {
             let drops = [(RING_DROPS, in_ring), ("socket_full", in_socket)];
             let drops = drops.into_iter().filter(|(_, count)| *count != 0);
-            let mut figures = Figures {
+            let mut figures = Measurement {
                 packets: Some(received),
                 polled_packets: Some(10),
                 drops: drops.map(|(name, count)| (name.to_owned(), count)).collect(),
-                ..Figures::default()
+                ..Measurement::default()
             };
             set_ratios(&mut figures);
             figures

@@ -22,7 +22,7 @@ use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
 use crate::{live::Trial, options::Options, options::Placement};
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 
 const PORT: u16 = 9;
 /// Bytes of a datagram.
@@ -69,7 +69,7 @@ impl Live for UdpSink {
         Map::from_iter([("packets_per_s".to_owned(), rate)])
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let placement = trial.options.placement();
         let bed = Bed::new(trial.policy, placement)?;
         // Behind what this kernel cannot do at all, which is told with what comes nearest.
@@ -199,7 +199,7 @@ fn measure(
     trial: Trial<'_>,
     placement: Placement,
     shared: &Shared,
-) -> Result<Figures, BenchError> {
+) -> Result<Measurement, BenchError> {
     trial.warm_up(Duration::ZERO)?;
     let counts = || (shared.sent.load(Ordering::Relaxed), shared.received.load(Ordering::Relaxed));
     let window = Window::begin(bed, placement, &[])?;

@@ -95,14 +95,14 @@ impl std::fmt::Display for Saturation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use napkin_measure::report::{Figures, Repetition};
+    use napkin_measure::report::{Measurement, Repetition};
     use serde_json::{Map, json};
 
     fn row(policy: &str, times: f64, received: f64) -> Row {
-        let figures = Figures {
+        let figures = Measurement {
             offered_per_s: Some(times * 25_000.0),
             achieved_per_s: Some(received),
-            ..Figures::default()
+            ..Measurement::default()
         };
         let load = Map::from_iter([("times_peak".to_owned(), json!(times))]);
         Row::from_repetitions(policy, load, vec![Repetition { step: 0, figures }], Vec::new())

@@ -32,7 +32,7 @@ use crate::source::Source;
 use crate::told::of_the_client;
 use crate::wire::queues;
 use crate::{live::Trial, options::Options};
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 use napkin_measure::{Latency, Pow2, PublishedEstimator};
 
 /// Two ends that exchange frames at a fixed pace.
@@ -105,7 +105,7 @@ impl Live for XskRr {
         load
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let (options, pace) = (trial.options, self.paces[index]);
         let placement = options.placement();
         // A namespace that was made for the wire is there for as long as its ends.
@@ -168,7 +168,7 @@ impl Live for XskRr {
             Ok::<_, BenchError>((figures, seen))
         })?;
         serving.engine.stop();
-        Ok(self.figures(figures, seen))
+        Ok(self.measurement(figures, seen))
     }
 
     fn conclude(&self, report: &mut Report) {
@@ -234,7 +234,7 @@ impl Live for XskRr {
 }
 
 impl XskRr {
-    fn figures(&self, mut figures: Figures, mut seen: Seen) -> Figures {
+    fn measurement(&self, mut figures: Measurement, mut seen: Seen) -> Measurement {
         let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
         let answered = seen.latency.count();
         figures.packets = Some(answered);

@@ -26,7 +26,7 @@ use crate::sender::{Sender, Shared, client_cpu, own_cpu, turn};
 use crate::told::of_the_client;
 use crate::{live::Trial, options::Options};
 use napkin_engine::sched;
-use napkin_measure::report::{Column, Figures, Report, column};
+use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// Two ends that exchange frames at a fixed pace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Live for XskRr {
         self.paces[index].load()
     }
 
-    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Figures, BenchError> {
+    fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let (pace, policy) = (self.paces[index], trial.policy);
         if policy.application.socket_busy_polls() || policy.epoll.enabled() {
             return Err(BenchError::Unsupported(
@@ -112,7 +112,7 @@ impl Live for XskRr {
             });
             let server = server.map_err(BenchError::Proc)?;
             let client = named("xsk-rr-client").spawn_scoped(scope, || sender.run(&shared));
-            let window = || -> Result<(Figures, u64), BenchError> {
+            let window = || -> Result<(Measurement, u64), BenchError> {
                 trial.warm_up(Duration::from_millis(50))?;
                 let window = Window::begin(&bed, placement, &[])?;
                 let before = shared.due(pace.period, napkin_engine::now());

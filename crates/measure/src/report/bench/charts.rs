@@ -12,11 +12,11 @@ use super::super::plot::{
     At, Axis, Dot, DotRow, Dots, Figure, Kind, Lines, Plot, Point, Series, Shares, Source, names,
 };
 use super::super::text::plain;
-use super::super::{Column, Figures, Report, Row};
+use super::super::{Column, Measurement, Report, Row};
 use crate::Spread;
 
 /// Takes a figure, in the unit of its axis.
-type Get = fn(&Figures) -> Option<f64>;
+type Get = fn(&Measurement) -> Option<f64>;
 
 /// What is drawn.
 pub(super) struct Quantity {

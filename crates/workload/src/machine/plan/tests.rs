@@ -163,7 +163,7 @@ fn a_p99_that_a_draw_does_not_tell_is_the_larger_and_two_of_them_keep_no_order()
     let run = |step: u64, us: Option<u64>| {
         let mut latency = napkin_measure::Latency::new();
         (0..1_000).for_each(|_| latency.record(1_000 * us.unwrap_or(10)));
-        let mut figures = Figures { latency_ns: latency.summary(0), ..Figures::default() };
+        let mut figures = Measurement { latency_ns: latency.summary(0), ..Measurement::default() };
         figures.set_due(1_000, if us.is_some() { 1_000 } else { 980 });
         Repetition { step, figures }
     };

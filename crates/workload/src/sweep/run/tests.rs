@@ -255,8 +255,8 @@ fn a_sweep_with_more_values_goes_on_with_the_points_that_are_there() {
 #[test]
 fn a_draw_changes_the_figures_and_draw_0_is_the_profile_as_it_is() {
     let all = sweep(&["draw=0..2"]);
-    let of = |point| serde_json::to_string(&all.figures(point).unwrap()).unwrap();
-    let plain = serde_json::to_string(&sweep(&["seed=1"]).figures(0).unwrap()).unwrap();
+    let of = |point| serde_json::to_string(&all.measurement(point).unwrap()).unwrap();
+    let plain = serde_json::to_string(&sweep(&["seed=1"]).measurement(0).unwrap()).unwrap();
     assert_eq!(of(0), plain);
     assert_ne!(of(1), plain);
     assert_ne!(of(1), of(2));

@@ -21,18 +21,18 @@ use napkin_policy::NEVER;
 use napkin_traffic::Histogram;
 use serde_json::{Map, Value, json};
 
-use napkin_measure::report::Figures;
+use napkin_measure::report::Measurement;
 use napkin_measure::{CpuSplit, LatencyNs, Percentiles, SplitInputs};
 
 /// All figures of a run.
-pub fn figures(outcome: &Outcome) -> Figures {
+pub fn measurement(outcome: &Outcome) -> Measurement {
     let counts = &outcome.counts;
     let mut napi = Counts { idle_gap_min: NEVER, ..Counts::default() };
     counts.queues.iter().for_each(|queue| napi.add(&queue.napi));
     let of_nic = |get: fn(&QueueUse) -> u64| counts.queues.iter().map(get).sum::<u64>();
     let serving: Vec<&CpuUse> = serving(outcome).collect();
     let (ring, socket) = (of_nic(|it| it.nic.ring_drops), of_nic(|it| it.nic.socket_drops));
-    let figures = Figures {
+    let figures = Measurement {
         offered_per_s: outcome.offered_per_s,
         due: outcome.due,
         unanswered: outcome.unanswered,
@@ -47,10 +47,10 @@ pub fn figures(outcome: &Outcome) -> Figures {
         polled_packets: Some(of_nic(|it| it.nic.delivered)),
         context_switches: Some(serving.iter().map(|cpu| cpu.switches).sum()),
         extra: extra(outcome, &napi),
-        ..Figures::default()
+        ..Measurement::default()
     };
     let unanswered = figures.unanswered_beside(outcome.latency.count());
-    Figures { latency_ns: latency(&outcome.latency, unanswered), ..figures }
+    Measurement { latency_ns: latency(&outcome.latency, unanswered), ..figures }
 }
 
 /// Requests that were served in the window.
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn the_parts_of_the_cpu_add_up_and_nothing_is_lost() {
         let outcome = stand_in::outcome("base", "20000");
-        let figures = figures(&outcome);
+        let figures = measurement(&outcome);
         let cpu = figures.cpu.unwrap();
         assert!((cpu.sum() - 1.0).abs() < 1e-9, "{cpu:?}");
         assert!((cpu.busy() * 100.0 - outcome.cpu_percent()).abs() < 1e-9);
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_run_has_the_figures_of_each_queue_and_worker() {
-        let figures = figures(&stand_in::outcome("base", "20000"));
+        let figures = measurement(&stand_in::outcome("base", "20000"));
         let queue = &figures.extra["per_queue"][0];
         for name in ["interrupts_per_s", "polls_per_s", "empty_polls_per_s", "packets_per_poll"] {
             assert!(queue[name].is_f64(), "{name}: {queue}");
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn the_time_for_each_request_adds_up_to_what_was_used() {
         let outcome = stand_in::outcome("base", "20000");
-        let figures = figures(&outcome);
+        let figures = measurement(&outcome);
         let parts = ["interrupt", "softirq", "system", "user"];
         let each: f64 = parts
             .iter()
