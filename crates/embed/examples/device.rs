@@ -1,4 +1,4 @@
-//! A device of one's own in seventy lines: Ethernet frames over a pair of Unix sockets, one datagram a
+//! A device of one's own in sixty lines: Ethernet frames over a pair of Unix sockets, one datagram a
 //! frame, as virtual machines are cabled. An echo server runs on it, and a peer asks it.
 //!
 //! ```text
@@ -39,27 +39,14 @@ impl Cable {
 
 impl PacketQueue for Cable {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
-        let (counters, mut rx) = (&self.end.counters, 0);
+        let mut rx = 0;
         // A datagram that does not fit is cut off: one byte more tells it from one that just fits.
         let mut bytes = [0; FRAME_CAPACITY + 1];
         while rx < budget {
             let Ok(length) = self.end.socket.recv(&mut bytes) else { break };
-            rx += 1;
             // What is dropped is taken all the same: left in the ring it would be found for ever.
-            let counter = match (length, self.pool.take()) {
-                (..ETHERNET_HEADER, _) => &counters.rx_truncated,
-                (ETHERNET_HEADER..=FRAME_CAPACITY, Some(mut frame)) => {
-                    frame.buffer()[..length].copy_from_slice(&bytes[..length]);
-                    frame.set_len(length);
-                    frame.set_arrived(now);
-                    into.push(frame);
-                    counters.rx_bytes.fetch_add(length as u64, Relaxed);
-                    &counters.rx_packets
-                }
-                (ETHERNET_HEADER..=FRAME_CAPACITY, None) => &counters.rx_no_buffer,
-                _ => &counters.rx_oversized,
-            };
-            counter.fetch_add(1, Relaxed);
+            rx += 1;
+            into.extend(self.end.counters.received(&bytes[..length], &self.pool, now));
         }
         Work { rx, tx: 0 }
     }
@@ -93,18 +80,14 @@ impl Transmitter for End {
     fn send(&self, frame: &[u8], _now: Ns) -> std::result::Result<(), SendError> {
         let sent = match frame.len() {
             ..ETHERNET_HEADER => Err(SendError::TooShort),
-            ETHERNET_HEADER..=FRAME_CAPACITY => self.socket.send(frame).map_err(|error| {
-                let full = error.kind() == ErrorKind::WouldBlock;
-                if full { SendError::RingFull } else { SendError::Down }
-            }),
+            ETHERNET_HEADER..=FRAME_CAPACITY => match self.socket.send(frame) {
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Err(SendError::RingFull),
+                Err(_) => Err(SendError::Down),
+            },
             _ => Err(SendError::TooLong),
         };
-        let counters = &self.counters;
-        let counter = if sent.is_ok() { &counters.tx_packets } else { &counters.tx_dropped };
-        counter.fetch_add(1, Relaxed);
-        let bytes = sent?;
-        counters.tx_bytes.fetch_add(bytes as u64, Relaxed);
-        Ok(())
+        self.counters.sent(frame, sent)
     }
 }
 

@@ -163,7 +163,7 @@
 //!
 //! # A device of your own
 //!
-//! For the engine a device is a [`PacketQueue`]; `examples/device.rs` is one in seventy lines, and
+//! For the engine a device is a [`PacketQueue`]; `examples/device.rs` is one in sixty lines, and
 //! `docs/extending.md` goes through it.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.

@@ -179,7 +179,7 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
         assert!(said.contains("so nothing is put back; the journal knows "), "{said}");
         assert!(said.contains("of va: napkin restore --dev va"), "{said}");
         assert!(!text(&output.stdout).contains("everything is as it was"));
-        for (policy, stays) in [("base", false), ("defer20", true)] {
+        for (policy, unchanged) in [("base", false), ("defer20", true)] {
             let args = format!("apply {policy} --dev va --guard false --watch 1h --json");
             let output = napkin(&home, &args);
             assert_eq!(output.status.code(), Some(3));
@@ -187,7 +187,7 @@ fn for_a_time_only_one_has_the_device_and_a_signal_gives_it_back() {
                 serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
             let last = documents.map_while(Result::ok).last().expect("JSON");
             assert!(last["guard"].as_str().expect("why").contains("failed"), "{last:#}");
-            assert_eq!(last["stays"], stays, "{last:#}");
+            assert_eq!(last["unchanged"], unchanged, "{last:#}");
             assert_eq!(settings(), found);
         }
         let refused = napkin(&home, "apply base --dev va --guard true --pid 999999");

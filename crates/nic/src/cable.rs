@@ -266,10 +266,7 @@ impl Wire {
 impl Transmitter for Wire {
     /// A frame arrives when it is sent: the cable has no length.
     fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
-        self.carry(frame, now).inspect_err(|_| add(&self.counters.tx_dropped, 1))?;
-        add(&self.counters.tx_packets, 1);
-        add(&self.counters.tx_bytes, frame.len() as u64);
-        Ok(())
+        self.counters.sent(frame, self.carry(frame, now))
     }
 }
 

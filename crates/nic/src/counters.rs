@@ -7,6 +7,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use napkin_core::Ns;
+
+use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, SendError};
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The counters of one queue, shared with whoever reports them.
@@ -50,7 +54,7 @@ counters! {
     rx_bytes,
     /// Frames that found the ring full: they cost the CPU nothing.
     rx_dropped_ring,
-    /// Frames longer than [`FRAME_CAPACITY`](crate::FRAME_CAPACITY), dropped.
+    /// Frames longer than [`FRAME_CAPACITY`], dropped.
     rx_oversized,
     /// Frames shorter than an Ethernet header, dropped.
     rx_truncated,
@@ -87,6 +91,39 @@ impl QueueCounters {
         self.gone.load(Relaxed)
     }
 
+    /// Takes a frame that a device has read into memory of its own, at `now`: copied into a buffer of `pool` and
+    /// counted as received; or `None`, counted as dropped for its length or for want of a buffer.
+    pub fn received(&self, bytes: &[u8], pool: &Pool, now: Ns) -> Option<Frame> {
+        let (counter, received) = match (bytes.len(), pool.take()) {
+            (..ETHERNET_HEADER, _) => (&self.rx_truncated, None),
+            (ETHERNET_HEADER..=FRAME_CAPACITY, None) => (&self.rx_no_buffer, None),
+            (length @ ETHERNET_HEADER..=FRAME_CAPACITY, Some(mut frame)) => {
+                frame.buffer()[..length].copy_from_slice(bytes);
+                frame.set_len(length);
+                frame.set_arrived(now);
+                add(&self.rx_bytes, length as u64);
+                (&self.rx_packets, Some(frame))
+            }
+            _ => (&self.rx_oversized, None),
+        };
+        add(counter, 1);
+        received
+    }
+
+    /// Counts a frame by what became of its transmission.
+    ///
+    /// # Errors
+    /// What was given.
+    pub fn sent(&self, frame: &[u8], sent: Result<(), SendError>) -> Result<(), SendError> {
+        if sent.is_ok() {
+            add(&self.tx_packets, 1);
+            add(&self.tx_bytes, frame.len() as u64);
+        } else {
+            add(&self.tx_dropped, 1);
+        }
+        sent
+    }
+
     /// The device has gone for good.
     pub(crate) fn depart(&self) {
         self.gone.store(true, Relaxed);
@@ -107,6 +144,25 @@ impl QueueCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_that_is_received_is_copied_and_one_that_fits_nowhere_is_counted() {
+        let (counters, pool) = (QueueCounters::default(), Pool::new(1));
+        let frame = counters.received(&[7; 60], &pool, 5).expect("there is a buffer");
+        assert_eq!((frame.arrived(), &frame[..]), (5, &[7; 60][..]));
+        for (length, what) in
+            [(60, "no buffer"), (ETHERNET_HEADER - 1, "short"), (FRAME_CAPACITY + 1, "long")]
+        {
+            assert!(counters.received(&vec![0; length], &pool, 5).is_none(), "{what}");
+        }
+        let counts = counters.read();
+        assert_eq!((counts.rx_packets, counts.rx_bytes, counts.rx_dropped()), (1, 60, 3));
+        assert_eq!((counts.rx_no_buffer, counts.rx_truncated, counts.rx_oversized), (1, 1, 1));
+        assert_eq!(counters.sent(&[0; 60], Ok(())), Ok(()));
+        assert_eq!(counters.sent(&[0; 60], Err(SendError::RingFull)), Err(SendError::RingFull));
+        let counts = counters.read();
+        assert_eq!((counts.tx_packets, counts.tx_bytes, counts.tx_dropped), (1, 60, 1));
+    }
 
     #[test]
     fn a_window_is_the_difference_of_two_readings() {

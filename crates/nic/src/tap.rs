@@ -19,7 +19,6 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use napkin_core::Work;
 use napkin_policy::Ns;
@@ -404,10 +403,7 @@ impl TapWire {
 
 impl Transmitter for TapWire {
     fn send(&self, frame: &[u8], _now: Ns) -> Result<(), SendError> {
-        self.write(frame).inspect_err(|_| add(&self.counters.tx_dropped, 1))?;
-        self.counters.tx_packets.fetch_add(1, Relaxed);
-        self.counters.tx_bytes.fetch_add(frame.len() as u64, Relaxed);
-        Ok(())
+        self.counters.sent(frame, self.write(frame))
     }
 }
 
