@@ -50,12 +50,9 @@ enum At {
     Kept,
 }
 
-/// The turns of one owner, one after the other. It stays in its place from one to the next, for
-/// moving it costs more than taking a turn.
-///
-/// `last`, `prefers`, `resched`, `busy` and `line` are no states of [`At`], which says only to which step the
-/// next answer is: each is true or not whatever that step is, and most outlast it. They are of others: the
-/// first two are the session's, `resched` the scheduler's, `busy` the round's, and `line` the card's.
+/// The turns of one owner, one after the other. It stays in its place, for moving it costs more than taking a turn.
+/// What stands beside [`At`] outlasts a step and is of others: `last` and `prefers` are the session's, `resched` the
+/// scheduler's, `busy` the round's, `line` the card's.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, Q> {
     /// `None` between two turns that did not keep it.

@@ -93,6 +93,7 @@ impl QueueCounters {
 
     /// Takes a frame that a device has read into memory of its own, at `now`: copied into a buffer of `pool` and
     /// counted as received; or `None`, counted as dropped for its length or for want of a buffer.
+    #[inline]
     pub fn received(&self, bytes: &[u8], pool: &Pool, now: Ns) -> Option<Frame> {
         let (counter, received) = match (bytes.len(), pool.take()) {
             (..ETHERNET_HEADER, _) => (&self.rx_truncated, None),
@@ -114,6 +115,7 @@ impl QueueCounters {
     ///
     /// # Errors
     /// What was given.
+    #[inline]
     pub fn sent(&self, frame: &[u8], sent: Result<(), SendError>) -> Result<(), SendError> {
         if sent.is_ok() {
             add(&self.tx_packets, 1);
