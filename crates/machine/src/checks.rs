@@ -6,9 +6,9 @@ use napkin_core::Ns;
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     /// Every queue and CPU after every event.
-    pub(crate) all: bool,
+    all: bool,
     /// When the queues are checked next, where they are not after every event.
-    pub(crate) next: Ns,
+    next: Ns,
     /// The longest timeout that was in force before the present settings.
     longest_timeout: Ns,
     /// The first invariant that did not hold.
@@ -16,6 +16,27 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
+    /// Whether every queue and CPU is checked after every event.
+    #[inline]
+    pub(crate) fn of_everything(&self) -> bool {
+        self.all
+    }
+
+    /// Checks every queue and CPU after every event from now on.
+    pub(crate) fn check_everything(&mut self) {
+        self.all = true;
+    }
+
+    /// Whether the queues are to be checked now; if so, the next time is `every` later.
+    #[inline]
+    pub(crate) fn are_due(&mut self, now: Ns, every: Ns) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.next = now + every;
+        }
+        due
+    }
+
     /// A timeout that was in force may outlast a shorter one that replaces it.
     pub(crate) fn outlasts(&mut self, timeout: Ns) {
         self.longest_timeout = self.longest_timeout.max(timeout);

@@ -35,7 +35,7 @@ impl Machine<'_> {
     pub(crate) fn disable(&mut self, id: Id, stays: Ns) {
         let polls = self.host.instance(id).counts().all_polls();
         if let Ok(pass) = Disable::new(self.host, id) {
-            self.disabling[usize::from(id.0)] = Some(Disabling { pass, polls, stays });
+            self.disabling[usize::from(id.0)] = Some(Disabling::new(pass, polls, stays));
             self.control(id);
         }
     }
@@ -46,7 +46,7 @@ impl Machine<'_> {
         let Some(mut disabling) = self.disabling[index].take() else { return self.enable(id) };
         let mut did = Did::Start;
         loop {
-            match disabling.pass.next(self.now, did) {
+            match disabling.next(self.now, did) {
                 Op::Mask(id) => self.queues[usize::from(id.0)].mask(),
                 Op::Sleep(until) => {
                     self.events.at(until, Event::Control { queue: id.0 });
@@ -54,7 +54,7 @@ impl Machine<'_> {
                     return;
                 }
                 Op::Done => {
-                    let until = self.now + disabling.stays;
+                    let until = self.now + disabling.stays();
                     self.events.at(until, Event::Control { queue: id.0 });
                     return;
                 }

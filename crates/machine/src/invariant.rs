@@ -27,11 +27,10 @@ impl Machine<'_> {
     /// Checks after an event; the first thing that is broken stops the run.
     #[inline]
     pub(crate) fn check(&mut self) {
-        if self.checks.all {
+        if self.checks.of_everything() {
             self.check_queues();
             self.check_cpus();
-        } else if self.now >= self.checks.next {
-            self.checks.next = self.now + EVERY;
+        } else if self.checks.are_due(self.now, EVERY) {
             self.check_queues();
         }
     }
@@ -49,7 +48,7 @@ impl Machine<'_> {
     #[inline(never)]
     fn check_cpus(&mut self) {
         let unsound = |(cpu, it): (usize, &Cpu<'_>)| {
-            let curr = it.run_queue.curr().map(|id| &self.threads[id.0 as usize].name);
+            let curr = it.run_queue.curr().map(|id| self.threads[id].name());
             Some(format!("CPU {cpu} {}; current: {curr:?}", it.unsound()?))
         };
         if let Some(what) = self.cpus.iter().enumerate().find_map(unsound) {
@@ -71,7 +70,7 @@ impl Machine<'_> {
 
     /// Looks at every queue and CPU after every event, not at the queues alone and once in a while.
     pub fn check_everything(&mut self) {
-        self.checks.all = true;
+        self.checks.check_everything();
     }
 
     /// A queue and its instance in one line, for whoever looks for a fault.
@@ -92,7 +91,7 @@ impl Machine<'_> {
             instance.deadline(),
             this.timer_at(),
             instance.cpu().0,
-            cpu.run_queue.curr().map(|id| &self.threads[id.0 as usize].name),
+            cpu.run_queue.curr().map(|id| self.threads[id].name()),
             cpu.run_queue.waiting(),
             cpu.contexts(),
             cpu.raised(),
@@ -157,7 +156,7 @@ impl Machine<'_> {
         }
         let instance = self.host.instance(id);
         if let Some(disabling) = &self.disabling[index] {
-            let since = instance.counts().all_polls() - disabling.polls;
+            let since = disabling.polls_since(instance.counts().all_polls());
             return (since > 2).then(|| {
                 format!("invariant 4: {since} polls of queue {index} since it is being disabled")
             });
@@ -242,8 +241,8 @@ impl Machine<'_> {
             return Some(format!("{here} frames are left unread in socket {socket}"));
         }
         let runnable = |state| matches!(state, State::Queued | State::Running);
-        if let Some(thread) = self.threads.iter().find(|it| runnable(it.state)) {
-            return Some(format!("{} is {:?} at rest", thread.name, thread.state));
+        if let Some(thread) = self.threads.iter().find(|it| runnable(it.state())) {
+            return Some(format!("{} is {:?} at rest", thread.name(), thread.state()));
         }
         let working = self.cpus.iter().position(|it| it.at_work() || it.busy() || it.raised());
         if let Some(cpu) = working {

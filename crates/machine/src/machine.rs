@@ -21,12 +21,14 @@ use crate::fault::Faults;
 use crate::host::clock::Clock;
 use crate::host::contexts::Source;
 use crate::host::cpu::Cpu;
+use crate::host::execution::Execution;
 use crate::net::NicQueue;
 use crate::net::link::Link;
 use crate::net::sockets::Sockets;
 use crate::sched::id::{Affinity, Class, Role, ThreadId};
 use crate::sched::kernel_threads::KernelThreads;
 use crate::sched::thread::{Program, Thread};
+use crate::sched::threads::Threads;
 use crate::snapshot::Snapshot;
 use crate::tell::Watcher;
 use crate::trace::Trace;
@@ -39,14 +41,14 @@ use napkin_traffic::Rng;
 #[derive(Debug)]
 pub struct Machine<'a> {
     pub(crate) config: Config,
-    pub(crate) policy: Policy,
+    policy: Policy,
     pub(crate) host: &'a Host<()>,
     pub(crate) contexts: &'a [EpollContext],
     pub(crate) now: Ns,
     pub(crate) end: Ns,
     pub(crate) events: Events,
     pub(crate) cpus: Vec<Cpu<'a>>,
-    pub(crate) threads: Vec<Thread<'a>>,
+    pub(crate) threads: Threads<'a>,
     pub(crate) queues: Vec<NicQueue>,
     pub(crate) sockets: Sockets,
     pub(crate) link: Link,
@@ -119,7 +121,7 @@ impl<'a> Machine<'a> {
     ) -> Self {
         let cpus = config.processor.cpus;
         let mut rng = Rng::new(seed);
-        let mut threads = Vec::new();
+        let mut threads = Threads::default();
         let kernel_threads = KernelThreads::new(placement, cpus, host, &mut threads);
         let mut machine = Machine {
             config,
@@ -189,10 +191,9 @@ impl<'a> Machine<'a> {
         class: Class,
         program: Box<dyn Program>,
     ) -> ThreadId {
-        let mut thread = Thread::new(name.to_owned(), Role::Application, class, affinity);
-        thread.program = Some(program);
-        self.threads.push(thread);
-        ThreadId(self.threads.len() as u32 - 1)
+        let execution = Execution::of_program(program);
+        let (name, role) = (name.to_owned(), Role::Application);
+        self.threads.add(Thread::new(name, role, class, affinity, execution))
     }
 
     /// Virtual time, in nanoseconds from the start.
@@ -297,7 +298,7 @@ impl<'a> Machine<'a> {
                 self.segment_due(usize::from(cpu), order);
                 // What these do is checked with the next other event, and so is whether all is well: they
                 // follow closely.
-                if self.checks.all {
+                if self.checks.of_everything() {
                     self.check();
                     if self.broken().is_some() {
                         return;
@@ -364,7 +365,7 @@ impl<'a> Machine<'a> {
             Event::Reschedule { cpu } => self.interrupt(usize::from(cpu), Source::Reschedule),
             Event::Wake { thread, generation } => {
                 let thread = ThreadId(thread);
-                if self.threads[thread.0 as usize].wake_generation == generation {
+                if self.threads[thread].sleeps_since(generation) {
                     self.wake_thread(thread);
                 }
             }

@@ -37,7 +37,7 @@ impl Machine<'_> {
         match fault {
             Fault::LoseInterrupt(queue) => self.queues[usize::from(queue)].lose_next(),
             Fault::DelayInterrupt(queue, by) => self.queues[usize::from(queue)].delay_next(by),
-            Fault::Stall(thread, time) => self.threads[thread.0 as usize].stall = time,
+            Fault::Stall(thread, time) => self.threads[thread].execution.stall(time),
             Fault::CloseEpoll(epoll) => self.close_epoll(epoll),
             Fault::Set(queue, settings) => {
                 let id = Id(queue);
@@ -54,8 +54,8 @@ impl Machine<'_> {
             }
             Fault::Disable(queue, stays) => self.disable(Id(queue), stays),
             Fault::Signal(thread) => {
-                self.threads[thread.0 as usize].interrupted = true;
-                if self.threads[thread.0 as usize].pass.is_some() {
+                self.threads[thread].wait.signal();
+                if self.threads[thread].execution.in_pass() {
                     self.wake_thread(thread);
                 }
             }
@@ -80,7 +80,7 @@ impl Machine<'_> {
 
     /// The epoll context that a thread waits on goes away, if it has one: the thread exits.
     pub fn close_epoll_of(&mut self, thread: ThreadId) {
-        if let Some(epoll) = self.threads[thread.0 as usize].epoll.take() {
+        if let Some(epoll) = self.threads[thread].wait.leave_epoll() {
             self.close_epoll(epoll);
         }
     }

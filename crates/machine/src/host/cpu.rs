@@ -12,7 +12,7 @@ use crate::host::idle::Idleness;
 use crate::host::segment::{Segment, USES, Use};
 use crate::sched::id::ThreadId;
 use crate::sched::run_queue::RunQueue;
-use crate::sched::thread::Thread;
+use crate::sched::threads::Threads;
 
 /// What a CPU goes round in.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +106,7 @@ impl Cpu<'_> {
         &mut self,
         now: Ns,
         class: Use,
-        threads: &mut [Thread<'_>],
+        threads: &mut Threads<'_>,
         kernel: &Kernel,
     ) -> Ns {
         let from = std::mem::replace(&mut self.started, now);
@@ -117,7 +117,7 @@ impl Cpu<'_> {
         if let Some(curr) = self.run_queue.curr()
             && (own || !kernel.irq_time)
         {
-            threads[curr.0 as usize].runs(elapsed, own);
+            threads[curr].runs(elapsed, own);
         }
         from
     }
@@ -229,7 +229,7 @@ impl Cpu<'_> {
         self.run_queue.is_empty()
     }
 
-    pub(crate) fn in_hard(&self) -> bool {
+    pub(super) fn in_hard(&self) -> bool {
         matches!(self.frames.top(), Some(Frame { body: Body::Hard(_), .. }))
     }
 
@@ -239,7 +239,7 @@ impl Cpu<'_> {
         self.pending.contains(&source) || self.frames.iter().any(entered)
     }
 
-    pub(crate) fn in_softirq(&self) -> bool {
+    pub(super) fn in_softirq(&self) -> bool {
         self.frames.iter().any(|frame| matches!(frame.body, Body::Softirq(_)))
     }
 
@@ -250,7 +250,7 @@ impl Cpu<'_> {
 
     /// How long a piece takes at the present speed. A CPU that is stopped may be so for longer than
     /// there is time.
-    pub(crate) fn wall(&self, work: Ns) -> Ns {
+    pub(super) fn wall(&self, work: Ns) -> Ns {
         match self.dilation {
             1000 => work,
             dilation => work.saturating_mul(dilation).div_ceil(1000),

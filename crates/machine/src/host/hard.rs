@@ -24,7 +24,7 @@ impl Machine<'_> {
     }
 
     /// Takes an interrupt: what the CPU was at is put aside.
-    pub(crate) fn enter_hard(&mut self, cpu: usize, source: Source) {
+    pub(super) fn enter_hard(&mut self, cpu: usize, source: Source) {
         self.account(cpu);
         let (now, processor) = (self.now, &self.config.processor);
         let this = &mut self.cpus[cpu];
@@ -44,7 +44,7 @@ impl Machine<'_> {
 
     /// The hard interrupt on top goes on: whether the CPU does so at once. `None`: with a step.
     #[inline(always)]
-    pub(crate) fn go_hard(&mut self, cpu: usize) -> Option<bool> {
+    pub(super) fn go_hard(&mut self, cpu: usize) -> Option<bool> {
         let now = self.now;
         let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.top_mut()
         else {

@@ -59,7 +59,7 @@ impl Idleness {
     }
 
     /// What leaving it costs, once.
-    pub(crate) fn take_exit_latency(&mut self) -> Ns {
+    pub(super) fn take_exit_latency(&mut self) -> Ns {
         std::mem::take(&mut self.exit_latency)
     }
 }

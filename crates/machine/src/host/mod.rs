@@ -3,13 +3,15 @@
 pub(crate) mod clock;
 pub(crate) mod contexts;
 pub(crate) mod cpu;
+pub(crate) mod execution;
 mod hard;
 mod idle;
 mod perform;
 mod rest;
+mod round;
 mod run;
 pub(crate) mod segment;
 mod speed;
 mod spend;
 mod spin;
-pub(crate) mod step;
+mod step;

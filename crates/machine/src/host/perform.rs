@@ -10,6 +10,7 @@ use napkin_policy::ApplicationPolicy;
 use crate::counts::Who;
 use crate::events::Event;
 use crate::host::contexts::Body;
+use crate::host::execution::ThreadPass;
 use crate::host::segment::Use;
 use crate::host::speed::STOPPED;
 use crate::host::step::Exec;
@@ -17,7 +18,6 @@ use crate::host::step::{At, Next};
 use crate::machine::Machine;
 use crate::net::packet::Kind;
 use crate::sched::id::{Role, State, ThreadId};
-use crate::sched::thread::ThreadPass;
 use crate::trace::Mark;
 
 // Parts of a poll and of a delivery.
@@ -31,7 +31,7 @@ const SEND: u8 = 7;
 impl Machine<'_> {
     /// Takes the step under way one part further.
     #[inline(always)]
-    pub(crate) fn perform(
+    pub(super) fn perform(
         &mut self,
         cpu: usize,
         at: At,
@@ -82,7 +82,7 @@ impl Machine<'_> {
                 0 => {
                     let time = cost.vector;
                     if let At::Thread(me) = at {
-                        self.cpus[cpu].in_vain(self.threads[me.0 as usize].round.poll_ends());
+                        self.cpus[cpu].in_vain(self.threads[me].execution.round.poll_ends());
                     }
                     exec.pay(time, class)
                 }
@@ -135,7 +135,7 @@ impl Machine<'_> {
     fn role(&self, at: At) -> Option<Role> {
         match at {
             At::Frame => None,
-            At::Thread(me) => Some(self.threads[me.0 as usize].role),
+            At::Thread(me) => Some(self.threads[me].role()),
         }
     }
 
@@ -219,7 +219,7 @@ impl Machine<'_> {
             self.check_round_of(cpu, at, id, (work.rx, says), budget);
         }
         match at {
-            At::Thread(me) => self.threads[me.0 as usize].round.polled(work.any()),
+            At::Thread(me) => self.threads[me].execution.round.polled(work.any()),
             // On top of whatever ran: the rest of the interrupt and its softirq stays work.
             At::Frame if !work.any() => {
                 let (this, poll) = (&mut self.cpus[cpu], self.config.cost.poll);
@@ -251,7 +251,7 @@ impl Machine<'_> {
                 Some(Body::Softirq(softirq)) => softirq.cpu(),
                 _ => return,
             },
-            At::Thread(me) => match &self.threads[me.0 as usize].pass {
+            At::Thread(me) => match &self.threads[me].execution.pass {
                 Some(ThreadPass::Softirq(softirq)) => softirq.cpu(),
                 _ => return,
             },
@@ -260,9 +260,9 @@ impl Machine<'_> {
     }
 
     /// Who is current on a CPU.
-    pub(crate) fn who(&self, cpu: usize) -> Who {
+    pub(super) fn who(&self, cpu: usize) -> Who {
         let Some(curr) = self.cpus[cpu].run_queue.curr() else { return Who::Idle };
-        match self.threads[curr.0 as usize].role {
+        match self.threads[curr].role() {
             Role::Ksoftirqd(_) => Who::Ksoftirqd,
             Role::Napi(_) => Who::Kthread,
             Role::Worker => Who::Worker,
@@ -274,7 +274,7 @@ impl Machine<'_> {
     #[inline]
     fn begin_poll(&mut self, cpu: usize, at: At, exec: &mut Exec, id: Id) -> Ns {
         if let At::Thread(me) = at {
-            self.cpus[cpu].in_vain(self.threads[me.0 as usize].round.poll_begins());
+            self.cpus[cpu].in_vain(self.threads[me].execution.round.poll_begins());
         }
         (exec.rx, exec.tx, exec.again) = (0, 0, false);
         exec.bh_disabled = true;
@@ -356,7 +356,7 @@ impl Machine<'_> {
     /// What the application's wait finds.
     fn look(&mut self, cpu: usize, at: At) -> Next {
         let At::Thread(me) = at else { return Next::Did(Did::Events(0)) };
-        if std::mem::take(&mut self.threads[me.0 as usize].interrupted) {
+        if self.threads[me].wait.take_signal() {
             return Next::Did(Did::Interrupted);
         }
         let found = self.found(me);
@@ -365,9 +365,9 @@ impl Machine<'_> {
     }
 
     pub(crate) fn found(&self, me: ThreadId) -> u32 {
-        let thread = &self.threads[me.0 as usize];
-        match (thread.epoll, thread.socket) {
-            (Some(epoll), _) => self.sockets.events(epoll, self.now).min(thread.max_events),
+        let thread = &self.threads[me];
+        match (thread.wait.epoll(), thread.wait.socket()) {
+            (Some(epoll), _) => self.sockets.events(epoll, self.now).min(thread.wait.max_events()),
             (None, Some(socket)) => self.waiting(socket),
             (None, None) => 0,
         }
@@ -381,9 +381,9 @@ impl Machine<'_> {
             self.cpus[cpu].raised = false;
             return Next::Nested(CpuId(cpu as u16));
         }
-        let thread = &mut self.threads[me.0 as usize];
-        let mut ready = std::mem::take(&mut thread.woken);
-        match thread.role {
+        let thread = &mut self.threads[me];
+        let mut ready = thread.take_woken();
+        match thread.role() {
             Role::Application => ready |= self.found(me) > 0,
             Role::Worker => ready |= self.host.work_waits(),
             _ => {}
@@ -397,30 +397,30 @@ impl Machine<'_> {
     }
 
     pub(crate) fn begin_epoll(&mut self, me: ThreadId, timeout: Option<Ns>, max_events: u32) {
-        let slot = me.0 as usize;
-        let Some(epoll) = self.threads[slot].epoll else { return };
+        let Some(epoll) = self.threads[me].wait.epoll() else { return };
         self.next_round(me);
         let context = &self.contexts[epoll as usize];
-        let spin = self.policy.application.spin;
-        let thread = &mut self.threads[slot];
-        thread.max_events = max_events;
-        thread.woken = false;
-        thread.pass = Some(ThreadPass::Epoll(EpollWait::new(self.host, context, timeout, spin)));
+        let spin = self.policy().application.spin;
+        let thread = &mut self.threads[me];
+        thread.wait.begin_epoll(max_events);
+        thread.take_woken();
+        thread.execution.pass =
+            Some(ThreadPass::Epoll(EpollWait::new(self.host, context, timeout, spin)));
     }
 
-    pub(crate) fn begin_receive(&mut self, me: ThreadId, timeout: Option<Ns>) {
-        let slot = me.0 as usize;
+    pub(super) fn begin_receive(&mut self, me: ThreadId, timeout: Option<Ns>) {
         self.next_round(me);
-        let policy: ApplicationPolicy = self.policy.application;
-        let napi = self.threads[slot].socket.and_then(|socket| self.incoming_napi(socket));
-        let thread = &mut self.threads[slot];
-        thread.woken = false;
-        thread.pass = Some(ThreadPass::Socket(SocketWait::new(self.host, policy, napi, timeout)));
+        let policy: ApplicationPolicy = self.policy().application;
+        let napi = self.threads[me].wait.socket().and_then(|socket| self.incoming_napi(socket));
+        let thread = &mut self.threads[me];
+        thread.take_woken();
+        thread.execution.pass =
+            Some(ThreadPass::Socket(SocketWait::new(self.host, policy, napi, timeout)));
     }
 
-    pub(crate) fn epoll_returned(&mut self, me: ThreadId) {
-        let thread = &self.threads[me.0 as usize];
-        let (events, epoll) = (thread.events, thread.epoll);
+    pub(super) fn epoll_returned(&mut self, me: ThreadId) {
+        let thread = &self.threads[me];
+        let (events, epoll) = (thread.wait.found(), thread.wait.epoll());
         if events == 0 {
             return;
         }

@@ -97,9 +97,9 @@ impl Machine<'_> {
 
     #[cold]
     fn find_readers(&mut self, id: Id) -> Readers {
-        let pinned = self.threads.iter().filter(|it| it.epoll.or(it.socket).is_some()).map(|it| {
+        let pinned = self.threads.iter().filter(|it| it.wait.on_any()).map(|it| {
             let affinity = it.affinity();
-            (it.epoll, it.socket, affinity.one().then_some(affinity.first))
+            (it.wait.epoll(), it.wait.socket(), affinity.one().then_some(affinity.first))
         });
         self.sockets.find_readers(id, pinned)
     }
@@ -174,7 +174,7 @@ impl Machine<'_> {
 
     /// Whether polls of an instance are counted one by one.
     #[inline]
-    pub(crate) fn sees(&self, id: Id) -> bool {
+    pub(super) fn sees(&self, id: Id) -> bool {
         self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0)
     }
 }

@@ -8,12 +8,13 @@ use napkin_core::{Context, CpuId, Did, NEVER, Ns, Op, Pass, Softirq};
 use crate::config::Preemption;
 use crate::events::Event;
 use crate::host::contexts::{Body, Frame, Hard};
+use crate::host::execution::ThreadPass;
 use crate::host::segment::{Segment, Use};
 use crate::host::step::Exec;
 use crate::host::step::{At, Next};
 use crate::machine::Machine;
-use crate::sched::id::{State, ThreadId};
-use crate::sched::thread::{Act, ThreadPass};
+use crate::sched::id::ThreadId;
+use crate::sched::thread::Act;
 use crate::trace::Mark;
 
 impl Machine<'_> {
@@ -67,7 +68,7 @@ impl Machine<'_> {
     }
 
     /// A context on top has ended: back to what it interrupted.
-    pub(crate) fn leave_frame(&mut self, cpu: usize) -> bool {
+    pub(super) fn leave_frame(&mut self, cpu: usize) -> bool {
         let this = &mut self.cpus[cpu];
         let Some(interrupted) = this.leave() else { return true };
         if let Some(source) = this.pending.pop_front() {
@@ -111,7 +112,7 @@ impl Machine<'_> {
         self.cpus[cpu]
             .run_queue
             .curr()
-            .is_some_and(|id| self.threads[id.0 as usize].exec.bh_disabled)
+            .is_some_and(|id| self.threads[id].execution.exec.bh_disabled)
     }
 
     fn push_softirq(&mut self, cpu: usize, interrupted: Option<Segment>) {
@@ -151,7 +152,7 @@ impl Machine<'_> {
                 Preemption::Lazy => this.run_queue.need_resched(),
                 Preemption::None | Preemption::Voluntary => false,
             };
-        let may = may && !self.threads[curr.0 as usize].exec.bh_disabled;
+        let may = may && !self.threads[curr].execution.exec.bh_disabled;
         if wanted && may && self.reschedule(cpu, false) {
             return false;
         }
@@ -196,16 +197,17 @@ impl Machine<'_> {
             return false;
         };
         let wanted = this.run_queue.need_resched() || this.run_queue.lazy_resched();
-        let thread = &mut self.threads[me.0 as usize];
-        let Some(pass) = &mut thread.pass else {
+        let thread = &mut self.threads[me];
+        let Some(pass) = &mut thread.execution.pass else {
             if wanted && self.reschedule(cpu, false) {
                 return false;
             }
             return self.go_program(cpu, me);
         };
-        if thread.exec.op.is_none() {
+        if thread.execution.exec.op.is_none() {
             let full = self.config.kernel.preemption == Preemption::Full;
-            if self.cpus[cpu].run_queue.need_resched() && !thread.exec.bh_disabled && full {
+            if self.cpus[cpu].run_queue.need_resched() && !thread.execution.exec.bh_disabled && full
+            {
                 if self.reschedule(cpu, false) {
                     return false;
                 }
@@ -223,28 +225,26 @@ impl Machine<'_> {
     /// The next step of a thread's pass, whose last is done; `None` where it goes round from here on.
     #[inline(always)]
     fn next_of_thread(&mut self, cpu: usize, me: ThreadId, exec: &mut Exec) -> Option<Op> {
-        let thread = &mut self.threads[me.0 as usize];
-        let op = thread.pass.as_mut()?.next(self.now, exec.did);
+        let thread = &mut self.threads[me];
+        let op = thread.execution.pass.as_mut()?.next(self.now, exec.did);
         exec.begin(op);
         let Op::Poll { id, .. } = op else { return Some(op) };
-        thread.exec = *exec;
-        if self.spin(cpu, me, id) { None } else { Some(op) }
+        if exec.claimed && self.spin(cpu, me, id) { None } else { Some(op) }
     }
 
     /// An application's own code.
     fn go_program(&mut self, cpu: usize, me: ThreadId) -> bool {
-        let slot = me.0 as usize;
-        let stall = std::mem::take(&mut self.threads[slot].stall);
+        let stall = std::mem::take(&mut self.threads[me].execution.stall);
         if stall > 0 {
             return self.spend(cpu, stall, Use::User, true);
         }
-        let Some(mut program) = self.threads[slot].program.take() else {
-            self.threads[slot].state = State::Ended;
+        let Some(mut program) = self.threads[me].execution.program.take() else {
+            self.threads[me].end();
             self.reschedule(cpu, true);
             return false;
         };
         let act = program.resume(self, me);
-        self.threads[slot].program = Some(program);
+        self.threads[me].execution.program = Some(program);
         match act {
             Act::User(time) => self.spend(cpu, time, Use::User, true),
             Act::Kernel(time) => self.spend(cpu, time, Use::System, false),
@@ -257,31 +257,29 @@ impl Machine<'_> {
                 true
             }
             Act::Sleep(until) => {
-                if std::mem::take(&mut self.threads[slot].woken) || until <= self.now {
+                if self.threads[me].take_woken() || until <= self.now {
                     return true;
                 }
                 self.block(cpu, me, until);
                 false
             }
             Act::Exit => {
-                self.threads[slot].program = None;
+                self.threads[me].execution.program = None;
                 true
             }
         }
     }
 
     /// A thread goes to sleep.
-    pub(crate) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
-        let thread = &mut self.threads[me.0 as usize];
-        self.cpus[cpu].in_vain(thread.round.poll_ends());
-        thread.state = State::Sleeping;
-        thread.wake_generation = thread.wake_generation.wrapping_add(1);
+    pub(super) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
+        let thread = &mut self.threads[me];
+        self.cpus[cpu].in_vain(thread.execution.round.poll_ends());
+        let generation = thread.sleep();
         if until != NEVER {
-            let generation = thread.wake_generation;
             self.events.at(until.max(self.now), Event::Wake { thread: me.0, generation });
         }
         self.reschedule(cpu, true);
-        self.threads[me.0 as usize].saved = None;
+        self.threads[me].forget_saved();
     }
 
     /// Takes the step of the thread on the CPU further.
@@ -369,10 +367,10 @@ impl Machine<'_> {
     }
 
     #[inline(always)]
-    pub(crate) fn exec(&mut self, cpu: usize, at: At) -> Option<&mut Exec> {
+    pub(super) fn exec(&mut self, cpu: usize, at: At) -> Option<&mut Exec> {
         match at {
             At::Frame => self.cpus[cpu].frames.top_mut().map(|frame| &mut frame.exec),
-            At::Thread(me) => Some(&mut self.threads[me.0 as usize].exec),
+            At::Thread(me) => Some(&mut self.threads[me].execution.exec),
         }
     }
 
@@ -403,31 +401,30 @@ impl Machine<'_> {
 
     /// A thread's wait is over, or what it did for the kernel.
     fn wait_ended(&mut self, cpu: usize, me: ThreadId) -> bool {
-        let thread = &mut self.threads[me.0 as usize];
-        self.cpus[cpu].in_vain(thread.round.poll_ends());
-        match thread.pass.take() {
+        let thread = &mut self.threads[me];
+        self.cpus[cpu].in_vain(thread.execution.round.poll_ends());
+        match thread.execution.pass.take() {
             Some(ThreadPass::Epoll(wait)) => {
-                thread.events = wait.events();
+                thread.wait.end(wait.events());
                 self.epoll_returned(me);
             }
-            Some(ThreadPass::Socket(wait)) => thread.events = wait.frames(),
+            Some(ThreadPass::Socket(wait)) => thread.wait.end(wait.frames()),
             // A thread of the kernel's whose mode is gone: it waits to be needed again.
             other => {
                 drop(other);
-                thread.pass = crate::sched::thread::Thread::loops(thread.role, self.host);
-                thread.exec = Exec::START;
-                thread.woken = false;
+                thread.execution.restart(thread.role(), self.host);
+                thread.take_woken();
                 self.block(cpu, me, NEVER);
                 return false;
             }
         }
-        let thread = &mut self.threads[me.0 as usize];
-        thread.exec = Exec::START;
-        let events = u64::from(thread.events);
+        let thread = &mut self.threads[me];
+        thread.execution.exec = Exec::START;
+        let events = u64::from(thread.wait.found());
         if events > 0 {
-            thread.round.found();
+            thread.execution.round.found();
         }
-        let returns = match thread.epoll {
+        let returns = match thread.wait.epoll() {
             Some(_) => self.config.cost.epoll_return + events * self.config.cost.epoll_event,
             None => 0,
         };

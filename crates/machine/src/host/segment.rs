@@ -25,8 +25,22 @@ pub const USES: usize = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// Left, at the CPU's full speed.
-    pub(crate) left: Ns,
-    pub(crate) class: Use,
+    pub(super) left: Ns,
+    pub(super) class: Use,
     /// The piece is of a poll that may yet find nothing.
-    pub(crate) preemptible: bool,
+    pub(super) preemptible: bool,
+}
+
+impl Segment {
+    /// The kernel's work of a context switch: `preemptible` if a thread that wakes may end it.
+    #[inline]
+    pub(crate) fn of_switch(left: Ns, preemptible: bool) -> Self {
+        Segment { left, class: Use::System, preemptible }
+    }
+
+    /// The rest of a piece that was put aside, with so much to do before it.
+    #[inline]
+    pub(crate) fn after(self, extra: Ns) -> Self {
+        Segment { left: self.left + extra, ..self }
+    }
 }

@@ -19,7 +19,7 @@ impl Machine<'_> {
 
     /// A CPU works from now on, or does so no longer.
     #[inline]
-    pub(crate) fn set_busy(&mut self, cpu: usize, busy: bool) {
+    pub(super) fn set_busy(&mut self, cpu: usize, busy: bool) {
         let this = &mut self.cpus[cpu];
         if this.busy == busy {
             return;

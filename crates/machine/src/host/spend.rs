@@ -53,7 +53,7 @@ impl Machine<'_> {
         let what = match (this.frames.top(), this.run_queue.curr()) {
             (Some(Frame { body: Body::Hard(_), .. }), _) => "irq",
             (Some(Frame { body: Body::Softirq(_), .. }), _) => "softirq",
-            (None, Some(curr)) => &self.threads[curr.0 as usize].name,
+            (None, Some(curr)) => self.threads[curr].name(),
             (None, None) => "idle",
         };
         let now = self.now;
@@ -82,14 +82,14 @@ impl Machine<'_> {
     }
 
     /// A piece of work that nothing comes into is over at once: `true`. Otherwise it has begun.
-    pub(crate) fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
+    pub(super) fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         self.spend_here(cpu, left, class, preemptible)
     }
 
     /// Pays for a part of a step: `None` if the next follows at once, for nothing comes before its end and
     /// no softirq that was raised may run before it; else whether its time is over.
     #[inline(always)]
-    pub(crate) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> Option<bool> {
+    pub(super) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> Option<bool> {
         let over = self.spend_here(cpu, time, class, false);
         (!over || self.cpus[cpu].raised).then_some(over)
     }

@@ -12,10 +12,10 @@ use napkin_core::{Did, Id, NEVER, Ns, Op, Work};
 
 use crate::counts::Who;
 use crate::host::cpu::{Bulk, Spin};
+use crate::host::execution::ThreadPass;
 use crate::host::segment::{Segment, Use};
 use crate::machine::Machine;
 use crate::sched::id::{Role, State, ThreadId};
-use crate::sched::thread::ThreadPass;
 
 /// Rounds below which stepping is cheaper.
 const WORTH: u64 = 2;
@@ -30,12 +30,12 @@ impl Machine<'_> {
 
     /// The thread on a CPU, whose pass has just asked for a poll, goes round from here on: `true`.
     #[inline]
-    pub(crate) fn spin(&mut self, cpu: usize, me: ThreadId, id: Id) -> bool {
+    pub(super) fn spin(&mut self, cpu: usize, me: ThreadId, id: Id) -> bool {
         // Where CPUs share a clock, each change of what another does would have to break a round up.
         if !self.skip || self.trace.is_some() || self.config.processor.shared_clock {
             return false;
         }
-        let thread = &self.threads[me.0 as usize];
+        let thread = &self.threads[me];
         let this = &self.cpus[cpu];
         // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
         // At full speed alone: slowed down, each part of a round would be rounded by itself.
@@ -45,8 +45,7 @@ impl Machine<'_> {
             && !this.run_queue.need_resched()
             && !this.raised;
         let queue = &self.queues[usize::from(id.0)];
-        let unheard = !thread.interrupted && thread.exec.claimed;
-        if !(alone && unheard && queue.quiet(cpu)) {
+        if !(alone && !thread.wait.signalled() && queue.quiet(cpu)) {
             return false;
         }
         self.goes_round(cpu, me)
@@ -55,8 +54,8 @@ impl Machine<'_> {
     /// The same, where the CPU is its own and a poll would find nothing.
     #[inline(never)]
     fn goes_round(&mut self, cpu: usize, me: ThreadId) -> bool {
-        let thread = &self.threads[me.0 as usize];
-        let cycle = match &thread.pass {
+        let thread = &self.threads[me];
+        let cycle = match &thread.execution.pass {
             Some(ThreadPass::Epoll(pass)) => pass.idle_cycle(),
             Some(ThreadPass::Socket(pass)) => pass.idle_cycle(),
             Some(ThreadPass::Kthread(pass)) => pass.idle_cycle(),
@@ -69,7 +68,7 @@ impl Machine<'_> {
         if !steady || self.found(me) > 0 {
             return false;
         }
-        let role = thread.role;
+        let role = thread.role();
         let length = cycle.steps().map(|op| self.step_cost(op, role)).sum();
         let rounds = cycle.most(self.now, length);
         if rounds < WORTH {
@@ -78,7 +77,7 @@ impl Machine<'_> {
         self.account(cpu);
         self.set_busy(cpu, true);
         let this = &mut self.cpus[cpu];
-        this.in_vain(self.threads[me.0 as usize].round.poll_begins());
+        this.in_vain(self.threads[me].execution.round.poll_begins());
         this.bulk = Some(Bulk::Spin(Spin { me, cycle, start: self.now, length }));
         this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
         this.started = self.now;
@@ -134,8 +133,8 @@ impl Machine<'_> {
 
     /// The same for the CPU of a thread that runs: there is something for it to find.
     pub(crate) fn catch_up_thread(&mut self, thread: ThreadId) {
-        let thread = &self.threads[thread.0 as usize];
-        let (state, cpu) = (thread.state, usize::from(thread.cpu));
+        let thread = &self.threads[thread];
+        let (state, cpu) = (thread.state(), usize::from(thread.cpu()));
         if state == State::Running {
             self.catch_up(cpu);
         }
@@ -168,7 +167,7 @@ impl Machine<'_> {
         self.count_rounds(cpu, &spin, rounds);
 
         // The round under way, part by part.
-        let role = self.threads[me.0 as usize].role;
+        let role = self.threads[me].role();
         let mut at = begun;
         for op in cycle.steps() {
             if over && at == self.now {
@@ -205,12 +204,12 @@ impl Machine<'_> {
         let polled = spin.start + (rounds - 1) * spin.length + self.config.cost.poll;
         self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds, polled);
         self.cpus[cpu].polled_in_vain += rounds * spin.length;
-        self.threads[spin.me.0 as usize].round.skipped(rounds * spin.length);
+        self.threads[spin.me].execution.round.skipped(rounds * spin.length);
         self.queues[usize::from(cycle.id.0)].polled(polled);
         if self.sees(cycle.id)
             && let Some(Op::Poll { budget, .. }) = cycle.steps().next()
         {
-            let who = match self.threads[spin.me.0 as usize].role {
+            let who = match self.threads[spin.me].role() {
                 Role::Napi(_) => Who::Kthread,
                 _ => Who::App,
             };
@@ -220,7 +219,7 @@ impl Machine<'_> {
 
     /// A part of a round is paid for.
     fn begin_part(&mut self, me: ThreadId, op: Op) {
-        let exec = &mut self.threads[me.0 as usize].exec;
+        let exec = &mut self.threads[me].execution.exec;
         exec.op = Some(op);
         exec.stage = 1;
         match op {
@@ -237,7 +236,7 @@ impl Machine<'_> {
         let did = match op {
             Op::Poll { id, .. } => {
                 self.queues[usize::from(id.0)].polled(at);
-                self.threads[me.0 as usize].round.polled(false);
+                self.threads[me].execution.round.polled(false);
                 if self.sees(id)
                     && let Op::Poll { budget, .. } = op
                 {
@@ -254,10 +253,10 @@ impl Machine<'_> {
             Op::Look => Did::Events(0),
             _ => Did::Ok,
         };
-        let thread = &mut self.threads[me.0 as usize];
-        if let Some(pass) = &mut thread.pass {
-            thread.exec.op = Some(pass.next(at, did));
-            thread.exec.stage = 0;
+        let thread = &mut self.threads[me];
+        if let Some(pass) = &mut thread.execution.pass {
+            thread.execution.exec.op = Some(pass.next(at, did));
+            thread.execution.exec.stage = 0;
         }
     }
 }

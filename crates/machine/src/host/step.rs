@@ -7,7 +7,7 @@ use crate::sched::id::ThreadId;
 
 /// Whose step it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum At {
+pub(super) enum At {
     /// The innermost context on top of the thread.
     Frame,
     Thread(ThreadId),
@@ -15,7 +15,7 @@ pub(crate) enum At {
 
 /// How a step goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(super) enum Next {
     /// Pay for the next part.
     Spend(Ns, Use),
     /// The next part is paid for, and does not follow at once; whether that time is over, since only a
@@ -35,40 +35,40 @@ pub(crate) enum Next {
 
 /// How far the execution of a pass's step has come.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Exec {
-    pub(crate) did: Did,
-    pub(crate) op: Option<Op>,
+pub(super) struct Exec {
+    pub(super) did: Did,
+    pub(super) op: Option<Op>,
     /// Part of the step that comes next.
-    pub(crate) stage: u8,
+    pub(super) stage: u8,
     /// Frames and completions that the poll under way has taken.
-    pub(crate) rx: u16,
-    pub(crate) tx: u16,
+    pub(super) rx: u16,
+    pub(super) tx: u16,
     /// Its driver asks for another, whatever the frames.
-    pub(crate) again: bool,
+    pub(super) again: bool,
     /// Whom to wake at the end of a part.
-    pub(crate) wakes: Option<ThreadId>,
+    pub(super) wakes: Option<ThreadId>,
     /// Bottom halves are disabled: a pending softirq waits, and so does another thread.
-    pub(crate) bh_disabled: bool,
+    pub(super) bh_disabled: bool,
     /// The session under way has claimed the instance.
-    pub(crate) claimed: bool,
+    pub(super) claimed: bool,
 }
 
 impl Exec {
     /// The next step, from its first part.
     #[inline]
-    pub(crate) fn begin(&mut self, op: Op) {
+    pub(super) fn begin(&mut self, op: Op) {
         self.op = Some(op);
         self.stage = 0;
     }
 
     /// Its next part begins once this is paid.
     #[inline]
-    pub(crate) fn pay(&mut self, time: Ns, class: Use) -> Next {
+    pub(super) fn pay(&mut self, time: Ns, class: Use) -> Next {
         self.stage += 1;
         Next::Spend(time, class)
     }
 
-    pub(crate) const START: Exec = Exec {
+    pub(super) const START: Exec = Exec {
         did: Did::Start,
         op: None,
         stage: 0,

@@ -10,5 +10,6 @@ mod receive;
 mod send;
 mod socket;
 pub(crate) mod sockets;
+pub(crate) mod wait;
 
 pub(crate) use queue::NicQueue;

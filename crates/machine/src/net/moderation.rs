@@ -90,7 +90,7 @@ impl Adaptive {
 
     /// The queue's counts as its interrupt is allowed again: the new time and number of frames, if
     /// they change.
-    pub(crate) fn sample(&mut self, now: Sample) -> Option<(Ns, u32)> {
+    pub(super) fn sample(&mut self, now: Sample) -> Option<(Ns, u32)> {
         let Some(start) = self.start else {
             self.start = Some(now);
             return None;
@@ -266,7 +266,7 @@ impl Transmissions {
     }
 
     /// The interrupt is allowed again.
-    pub(crate) fn sample(&mut self, now: Ns) {
+    pub(super) fn sample(&mut self, now: Ns) {
         let (packets, bytes, events) = (self.packets, self.bytes, self.events);
         if let Some(step) = self.adaptive.sample(Sample { at: now, packets, bytes, events }) {
             (self.time, self.frames) = step;

@@ -39,7 +39,7 @@ impl Machine<'_> {
     }
 
     /// Something happened on a queue that an interrupt may be for.
-    pub(crate) fn moderate(&mut self, index: usize) {
+    pub(super) fn moderate(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         if !queue.armed || queue.line {
             return;
@@ -54,7 +54,7 @@ impl Machine<'_> {
     }
 
     /// Received frames raise the interrupt now.
-    pub(crate) fn interrupt_for_frames(&mut self, index: usize) {
+    pub(super) fn interrupt_for_frames(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         queue.rx_events += 1;
         queue.held = 0;
@@ -62,7 +62,7 @@ impl Machine<'_> {
     }
 
     /// Holds the interrupt for received frames back until then.
-    pub(crate) fn hold_back(&mut self, index: usize, due: Ns) {
+    pub(super) fn hold_back(&mut self, index: usize, due: Ns) {
         let queue = &mut self.queues[index];
         if !queue.moderating || self.config.nic.coalesce_restarts {
             queue.moderate_at = due;
@@ -92,7 +92,7 @@ impl Machine<'_> {
     }
 
     /// A transmission has finished, or had while the interrupt was forbidden.
-    pub(crate) fn moderate_completions(&mut self, index: usize) {
+    pub(super) fn moderate_completions(&mut self, index: usize) {
         let now = self.now;
         let queue = &mut self.queues[index];
         let Some(tx) = &mut queue.transmissions else { return self.moderate(index) };
@@ -126,7 +126,7 @@ impl Machine<'_> {
     }
 
     /// The interrupt is allowed again: a driver that adapts its moderation takes its sample.
-    pub(crate) fn adapt(&mut self, index: usize) {
+    pub(super) fn adapt(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         let Some(adaptive) = &mut queue.adaptive else { return };
         let sample = Sample {
@@ -144,7 +144,7 @@ impl Machine<'_> {
         }
     }
 
-    pub(crate) fn raise_line(&mut self, index: usize) {
+    pub(super) fn raise_line(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         queue.armed = false;
         queue.void_moderation();
@@ -241,13 +241,13 @@ impl Machine<'_> {
             self.contexts[epoll as usize].follow(id);
         }
         let waiter = waiter?;
-        let thread = &self.threads[waiter.0 as usize];
-        let (state, at) = (thread.state, usize::from(thread.cpu));
+        let thread = &self.threads[waiter];
+        let (state, at) = (thread.state(), usize::from(thread.cpu()));
         if state == State::Running && at != cpu {
             self.catch_up(at);
         }
-        let thread = &self.threads[waiter.0 as usize];
-        (thread.state == State::Sleeping && thread.pass.is_some() && !thread.woken)
+        let thread = &self.threads[waiter];
+        (thread.state() == State::Sleeping && thread.execution.in_pass() && !thread.woken())
             .then_some(waiter)
     }
 
@@ -280,7 +280,7 @@ impl Machine<'_> {
     }
 
     /// A receiver was read: if it has drained, the queues that were parked for it are polled again.
-    pub(crate) fn drained(&mut self, place: u32) {
+    pub(super) fn drained(&mut self, place: u32) {
         if !self.sockets.resumes(place) {
             return;
         }

@@ -16,14 +16,14 @@ impl Machine<'_> {
     /// Lets a thread wait for a socket through an epoll context.
     pub fn watch(&mut self, thread: ThreadId, epoll: u32, socket: u32) {
         self.catch_up_all();
-        self.threads[thread.0 as usize].epoll = Some(epoll);
+        self.threads[thread].wait.watch(epoll);
         self.sockets.watch(thread, epoll, socket);
     }
 
     /// Lets a thread wait for a socket by a receive call.
     pub fn own(&mut self, thread: ThreadId, socket: u32) {
         self.catch_up_all();
-        self.threads[thread.0 as usize].socket = Some(socket);
+        self.threads[thread].wait.own(socket);
         self.sockets.own(thread, socket);
     }
 
@@ -46,7 +46,7 @@ impl Machine<'_> {
 
     /// How many events, or frames, the thread's last wait found.
     pub fn events(&self, me: ThreadId) -> u32 {
-        self.threads[me.0 as usize].events
+        self.threads[me].wait.found()
     }
 
     /// Puts a descriptor on an epoll context's ready list that stays ready until then (a level-triggered
@@ -55,7 +55,7 @@ impl Machine<'_> {
     pub fn always_ready(&mut self, epoll: u32, until: Ns) {
         let Some(waiter) = self.sockets.always_ready(epoll, until) else { return };
         self.catch_up_thread(waiter);
-        if self.threads[waiter.0 as usize].pass.is_some() {
+        if self.threads[waiter].execution.in_pass() {
             self.wake_thread(waiter);
         }
     }
@@ -63,7 +63,7 @@ impl Machine<'_> {
     /// Takes the next ready socket of a thread's epoll context; the thread reads it until it is
     /// empty, or it is put back with [`Machine::still_ready`].
     pub fn next_ready(&mut self, me: ThreadId) -> Option<u32> {
-        let epoll = self.threads[me.0 as usize].epoll?;
+        let epoll = self.threads[me].wait.epoll()?;
         self.sockets.next_ready(epoll)
     }
 
@@ -76,8 +76,8 @@ impl Machine<'_> {
     /// the call itself.
     pub fn receive(&mut self, me: ThreadId, socket: u32) -> Option<(Packet, Ns)> {
         let packet = self.sockets.read(socket)?;
-        self.threads[me.0 as usize].round.found();
-        let cpu = self.threads[me.0 as usize].cpu;
+        self.threads[me].execution.found();
+        let cpu = self.threads[me].cpu();
         let locality = &self.config.locality;
         let extra = if packet.cpu == cpu {
             let between = (self.cpus[usize::from(cpu)].delivered() - packet.delivered)

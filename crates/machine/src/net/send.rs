@@ -17,7 +17,7 @@ impl Machine<'_> {
     /// A frame of a program of this host, sent by the thread that asks: it reaches the host itself.
     pub fn send_from(&mut self, thread: ThreadId, packet: Packet) {
         self.send_to_host(packet);
-        self.touch_device(usize::from(self.threads[thread.0 as usize].cpu));
+        self.touch_device(usize::from(self.threads[thread].cpu()));
     }
 
     /// A frame of the other side, put on the wire at a time not before now.

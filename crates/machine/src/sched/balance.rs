@@ -11,7 +11,7 @@ use crate::sched::id::{Class, ThreadId};
 impl Machine<'_> {
     /// Where the scheduler knows what interrupts and softirqs take, a thread that runs alone on a
     /// CPU much slowed by them goes to a whole idle core (active balance by `check_cpu_capacity`).
-    pub(crate) fn push_running(&mut self, cpu: usize) {
+    pub(super) fn push_running(&mut self, cpu: usize) {
         if !self.config.kernel.irq_time {
             return;
         }
@@ -29,7 +29,7 @@ impl Machine<'_> {
         }
         // Whether one is busy is asked next.
         self.catch_up_all();
-        let affinity = self.threads[curr.0 as usize].affinity;
+        let affinity = self.threads[curr].affinity;
         let to = (usize::from(affinity.first)..=usize::from(affinity.last)).find(|&to| {
             let idle = |it: usize| self.cpus[it].available() && !self.cpus[it].busy();
             to != cpu && idle(to) && self.sibling(to).is_none_or(idle)
@@ -40,7 +40,7 @@ impl Machine<'_> {
     }
 
     /// A thread that waits here goes to a CPU that is idle.
-    pub(crate) fn push_waiting(&mut self, cpu: usize) {
+    pub(super) fn push_waiting(&mut self, cpu: usize) {
         if self.cpus[cpu].run_queue.queued.is_empty() {
             return;
         }
@@ -49,7 +49,7 @@ impl Machine<'_> {
             return;
         };
         let id = self.cpus[cpu].run_queue.queued[place];
-        let affinity = self.threads[id.0 as usize].affinity;
+        let affinity = self.threads[id].affinity;
         let idle = (usize::from(affinity.first)..=usize::from(affinity.last))
             .find(|&other| other != cpu && self.cpus[other].available());
         if let Some(idle) = idle {
@@ -60,11 +60,11 @@ impl Machine<'_> {
     }
 
     fn may_move(&self, id: ThreadId) -> bool {
-        let thread = &self.threads[id.0 as usize];
+        let thread = &self.threads[id];
         !thread.affinity.one() && thread.class == Class::Fair
     }
 
-    pub(crate) fn move_waiting(&mut self, from: usize, place: usize, to: usize) {
+    pub(super) fn move_waiting(&mut self, from: usize, place: usize, to: usize) {
         // Until now it has waited there.
         self.catch_up(from);
         self.catch_up(to);
@@ -75,7 +75,7 @@ impl Machine<'_> {
         let (old, new) = (average(from), average(to));
         let base = new.unwrap_or(self.cpus[to].run_queue.min_vruntime);
         let old = old.unwrap_or(self.cpus[from].run_queue.min_vruntime);
-        let thread = &mut self.threads[id.0 as usize];
+        let thread = &mut self.threads[id];
         let ahead = thread.vruntime - old;
         thread.vruntime = base + ahead;
         thread.deadline = thread.vruntime + self.config.kernel.slice as i64;
@@ -86,7 +86,7 @@ impl Machine<'_> {
     }
 
     /// A CPU about to idle takes a thread that waits elsewhere.
-    pub(crate) fn pull(&mut self, cpu: usize) -> bool {
+    pub(super) fn pull(&mut self, cpu: usize) -> bool {
         let mut best: Option<(usize, usize)> = None;
         for (other, this) in self.cpus.iter().enumerate() {
             let waiting = this.run_queue.queued.len();
@@ -95,18 +95,21 @@ impl Machine<'_> {
                 continue;
             }
             if best.is_none_or(|(most, _)| waiting > most) {
-                let movable = this.run_queue.queued.iter().any(|id| {
-                    self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
-                });
+                let movable =
+                    this.run_queue.queued.iter().any(|id| {
+                        self.may_move(*id) && self.threads[*id].affinity.allows(cpu as u16)
+                    });
                 if movable {
                     best = Some((waiting, other));
                 }
             }
         }
         let Some((_, from)) = best else { return false };
-        let place = self.cpus[from].run_queue.queued.iter().position(|id| {
-            self.may_move(*id) && self.threads[id.0 as usize].affinity.allows(cpu as u16)
-        });
+        let place = self.cpus[from]
+            .run_queue
+            .queued
+            .iter()
+            .position(|id| self.may_move(*id) && self.threads[*id].affinity.allows(cpu as u16));
         if let Some(place) = place {
             self.move_waiting(from, place, cpu);
             return true;

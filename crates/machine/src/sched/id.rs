@@ -19,7 +19,7 @@ impl Affinity {
         Affinity { first: cpu, last: cpu }
     }
 
-    pub(crate) fn allows(self, cpu: u16) -> bool {
+    pub(super) fn allows(self, cpu: u16) -> bool {
         (self.first..=self.last).contains(&cpu)
     }
 

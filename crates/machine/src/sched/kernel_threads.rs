@@ -3,9 +3,11 @@
 
 use napkin_core::{Host, Id, Task};
 
+use crate::host::execution::Execution;
 use crate::machine::Placement;
 use crate::sched::id::{Affinity, Class, Role, State, ThreadId};
 use crate::sched::thread::Thread;
+use crate::sched::threads::Threads;
 
 /// Which threads they are.
 #[derive(Debug, Default)]
@@ -21,13 +23,11 @@ impl KernelThreads {
         placement: &Placement,
         cpus: u16,
         host: &'a Host<()>,
-        threads: &mut Vec<Thread<'a>>,
+        threads: &mut Threads<'a>,
     ) -> Self {
         let mut add = |name: String, role, class, affinity| {
-            let mut thread = Thread::new(name, role, class, affinity);
-            thread.pass = Thread::loops(role, host);
-            threads.push(thread);
-            ThreadId(threads.len() as u32 - 1)
+            let execution = Execution::of_kernel(role, host);
+            threads.add(Thread::new(name, role, class, affinity, execution))
         };
         let everywhere = Affinity { first: 0, last: cpus - 1 };
         let mut workers = placement.workers;
@@ -60,7 +60,7 @@ impl KernelThreads {
     }
 
     /// The thread that a task of the core's is, for a context of that CPU.
-    pub(crate) fn of(&self, task: Task, near: usize, threads: &[Thread<'_>]) -> Option<ThreadId> {
+    pub(crate) fn of(&self, task: Task, near: usize, threads: &Threads<'_>) -> Option<ThreadId> {
         match task {
             Task::Napi(id) => self.napi(id),
             Task::Ksoftirqd(cpu) => Some(self.ksoftirqd(usize::from(cpu.0))),
@@ -70,12 +70,12 @@ impl KernelThreads {
 
     /// A worker that sleeps, best one that last ran here; without one the item waits for the next
     /// that goes round.
-    fn idle_worker(&self, by: usize, threads: &[Thread<'_>]) -> Option<ThreadId> {
+    fn idle_worker(&self, by: usize, threads: &Threads<'_>) -> Option<ThreadId> {
         let asleep = |id: &&ThreadId| {
-            let thread = &threads[id.0 as usize];
+            let thread = &threads[**id];
             thread.state == State::Sleeping && !thread.woken
         };
-        let here = |id: &&ThreadId| usize::from(threads[id.0 as usize].cpu) == by;
+        let here = |id: &&ThreadId| usize::from(threads[**id].cpu) == by;
         let mut workers = self.workers.iter().filter(asleep);
         workers.clone().find(here).or_else(|| workers.next()).copied()
     }

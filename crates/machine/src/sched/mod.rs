@@ -10,16 +10,16 @@ mod averages;
 mod balance;
 pub(crate) mod id;
 pub(crate) mod kernel_threads;
-pub(crate) mod round;
 pub(crate) mod run_queue;
 pub(crate) mod thread;
+pub(crate) mod threads;
 
 use napkin_core::{MICROSECOND, NEVER, Ns, Task};
 
 use crate::config::{Fair, Preemption};
 use crate::events::Event;
 use crate::host::contexts::Source;
-use crate::host::segment::{Segment, Use};
+use crate::host::segment::Segment;
 use crate::machine::Machine;
 use crate::sched::id::{Class, State, ThreadId};
 use crate::trace::Mark;
@@ -28,7 +28,7 @@ impl Machine<'_> {
     /// Makes a thread runnable. Returns the CPU that has to be told, if it is not the one that
     /// wakes: `by` is that one, unless nobody in particular does.
     pub(crate) fn wake(&mut self, id: ThreadId, by: Option<usize>) -> Option<usize> {
-        let thread = &mut self.threads[id.0 as usize];
+        let thread = &mut self.threads[id];
         if thread.state != State::Sleeping {
             thread.woken = true;
             return None;
@@ -37,7 +37,7 @@ impl Machine<'_> {
         thread.wake_generation = thread.wake_generation.wrapping_add(1);
         let cpu = self.select_cpu(id, by);
         self.catch_up(cpu);
-        let thread = &mut self.threads[id.0 as usize];
+        let thread = &mut self.threads[id];
         let last = usize::from(thread.cpu);
         if last != cpu {
             thread.migrations += 1;
@@ -55,7 +55,7 @@ impl Machine<'_> {
         thread.state = State::Queued;
         self.place(id, cpu);
         self.cpus[cpu].run_queue.queued.push(id);
-        let name = &self.threads[id.0 as usize].name;
+        let name = self.threads[id].name();
         self.trace.mark(by.unwrap_or(cpu), self.now, Mark::Wake(name));
         // In passing: by the thread that runs, not by an interrupt on top of it.
         let in_passing = by == Some(cpu) && self.cpus[cpu].contexts() == 0;
@@ -82,7 +82,7 @@ impl Machine<'_> {
     /// where it was or is woken, whichever has fewer waiting. Interrupts and softirqs do not make
     /// a CPU look busy, which is what the 2020 proposal complains about.
     fn select_cpu(&mut self, id: ThreadId, by: Option<usize>) -> usize {
-        let thread = &self.threads[id.0 as usize];
+        let thread = &self.threads[id];
         let affinity = thread.affinity;
         if affinity.one() {
             return usize::from(affinity.first);
@@ -147,7 +147,7 @@ impl Machine<'_> {
         let average = self.cpus[cpu].run_queue.average(&self.threads);
         let others = self.cpus[cpu].run_queue.threads().count() as i64;
         let min = self.cpus[cpu].run_queue.min_vruntime;
-        let thread = &mut self.threads[id.0 as usize];
+        let thread = &mut self.threads[id];
         match kernel.fair {
             Fair::Cfs => {
                 let credit = kernel.sched_latency as i64 / 2;
@@ -172,7 +172,7 @@ impl Machine<'_> {
             self.cpus[cpu].run_queue.need_resched = true;
             return true;
         };
-        let (mine, theirs) = (&self.threads[id.0 as usize], &self.threads[curr.0 as usize]);
+        let (mine, theirs) = (&self.threads[id], &self.threads[curr]);
         let urgent = match (mine.class, theirs.class) {
             (Class::Fifo(mine), Class::Fifo(theirs)) => mine > theirs,
             (Class::Fifo(_), Class::Fair) => true,
@@ -200,10 +200,10 @@ impl Machine<'_> {
                 kernel.preemption != Preemption::Lazy
             }
         };
-        let fair = self.threads[id.0 as usize].class == Class::Fair;
+        let fair = self.threads[id].class == Class::Fair;
         if urgent {
             self.cpus[cpu].run_queue.need_resched = true;
-        } else if fair && self.threads[curr.0 as usize].class == Class::Fair {
+        } else if fair && self.threads[curr].class == Class::Fair {
             self.cpus[cpu].run_queue.lazy_resched = true;
         } else {
             return false;
@@ -221,7 +221,7 @@ impl Machine<'_> {
             return;
         }
         let Some(curr) = self.cpus[cpu].run_queue.curr else { return };
-        let thread = &mut self.threads[curr.0 as usize];
+        let thread = &mut self.threads[curr];
         if thread.class != Class::Fair {
             return;
         }
@@ -247,7 +247,7 @@ impl Machine<'_> {
             return;
         };
         let waiting = this.run_queue.queued.len() as u64;
-        let thread = &mut self.threads[curr.0 as usize];
+        let thread = &mut self.threads[curr];
         if thread.class != Class::Fair {
             return;
         }
@@ -295,7 +295,7 @@ impl Machine<'_> {
                 self.leave_virtual_time(cpu, old);
             } else {
                 self.cpus[cpu].run_queue.queued.push(old);
-                self.threads[old.0 as usize].state = State::Queued;
+                self.threads[old].state = State::Queued;
                 if let Some(to) = evicts_to
                     && self.cpus[to].available()
                 {
@@ -322,7 +322,7 @@ impl Machine<'_> {
         self.cpus[cpu].run_queue.idle_periods.learn(self.now, idle, most);
         if let Some(next) = next {
             self.cpus[cpu].run_queue.gives_to(next);
-            let thread = &mut self.threads[next.0 as usize];
+            let thread = &mut self.threads[next];
             thread.state = State::Running;
             if old != Some(next) {
                 thread.ran_since_pick = 0;
@@ -333,7 +333,7 @@ impl Machine<'_> {
             return false;
         }
         if let Some(old) = old {
-            let thread = &mut self.threads[old.0 as usize];
+            let thread = &mut self.threads[old];
             if goes_to_sleep {
                 thread.voluntary += 1;
             } else {
@@ -347,12 +347,12 @@ impl Machine<'_> {
         let segment = match next {
             Some(next) => {
                 let extra = cost.switch + if moved { cost.migrate } else { 0 };
-                match self.threads[next.0 as usize].saved.take() {
-                    Some(saved) => Segment { left: saved.left + extra, ..saved },
-                    None => Segment { left: extra, class: Use::System, preemptible: false },
+                match self.threads[next].saved.take() {
+                    Some(saved) => saved.after(extra),
+                    None => Segment::of_switch(extra, false),
                 }
             }
-            None => Segment { left: cost.switch_idle, class: Use::System, preemptible: true },
+            None => Segment::of_switch(cost.switch_idle, true),
         };
         self.begin(cpu, segment);
         true
@@ -366,7 +366,7 @@ impl Machine<'_> {
     fn leave_virtual_time(&mut self, cpu: usize, id: ThreadId) {
         let slice = self.config.kernel.slice as i64;
         if let Some(average) = self.cpus[cpu].run_queue.average(&self.threads) {
-            let thread = &mut self.threads[id.0 as usize];
+            let thread = &mut self.threads[id];
             // A thread that is ahead stays on the queue until it is not (delayed dequeue).
             thread.lag = (average - thread.vruntime).clamp(0, 2 * slice);
         }

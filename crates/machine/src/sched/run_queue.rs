@@ -7,7 +7,7 @@ use napkin_core::Ns;
 use crate::config::Fair;
 use crate::sched::averages::{IdlePeriods, Stolen};
 use crate::sched::id::{Class, ThreadId};
-use crate::sched::thread::Thread;
+use crate::sched::threads::Threads;
 
 /// The run queue of one CPU.
 #[derive(Debug)]
@@ -130,9 +130,9 @@ impl RunQueue {
     }
 
     /// The mean virtual time of the fair threads that run or wait; `None` without any.
-    pub(super) fn average(&self, threads: &[Thread<'_>]) -> Option<i64> {
+    pub(super) fn average(&self, threads: &Threads<'_>) -> Option<i64> {
         let fair = |id: &ThreadId| {
-            let thread = &threads[id.0 as usize];
+            let thread = &threads[*id];
             (thread.class == Class::Fair).then_some(thread.vruntime)
         };
         let mut all = self.threads().filter_map(fair);
@@ -147,11 +147,11 @@ impl RunQueue {
     }
 
     /// The least virtual time goes on to that of whoever is furthest behind, while somebody runs.
-    pub(super) fn advance(&mut self, threads: &[Thread<'_>]) {
+    pub(super) fn advance(&mut self, threads: &Threads<'_>) {
         if self.curr.is_none() {
             return;
         }
-        let all = self.threads().map(|id| threads[id.0 as usize].vruntime);
+        let all = self.threads().map(|id| threads[*id].vruntime);
         if let Some(least) = all.min() {
             self.min_vruntime = self.min_vruntime.max(least);
         }
@@ -159,8 +159,8 @@ impl RunQueue {
 
     /// Who of those that wait is to run next: the first in line of the highest real-time priority, else
     /// whom the fair scheduler has first.
-    pub(super) fn pick(&self, threads: &[Thread<'_>], fair: Fair) -> Option<ThreadId> {
-        let thread = |id: &ThreadId| &threads[id.0 as usize];
+    pub(super) fn pick(&self, threads: &Threads<'_>, fair: Fair) -> Option<ThreadId> {
+        let thread = |id: &ThreadId| &threads[*id];
         let mut best: Option<(u8, ThreadId)> = None;
         for id in &self.queued {
             if let Class::Fifo(priority) = thread(id).class

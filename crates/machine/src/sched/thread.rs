@@ -1,13 +1,13 @@
 //! Threads: what they are, how they are scheduled, what they run.
 
-use napkin_core::{CpuId, Did, EpollWait, Id, Kthread, Ns, Op, Pass, SocketWait, Softirq, Worker};
+use napkin_core::{Id, Ns};
 
 use crate::events::Event;
+use crate::host::execution::Execution;
 use crate::host::segment::Segment;
-use crate::host::step::Exec;
 use crate::machine::Machine;
+use crate::net::wait::Wait;
 use crate::sched::id::{Affinity, Class, Role, State, ThreadId};
-use crate::sched::round::Round;
 
 /// What a program does next. It is asked again when that is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,70 +40,44 @@ pub trait Program: core::fmt::Debug {
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act;
 }
 
-/// A pass of the core that a thread is in.
-#[derive(Debug)]
-pub(crate) enum ThreadPass<'a> {
-    Softirq(Softirq<'a, ()>),
-    Kthread(Kthread<'a, ()>),
-    Worker(Worker<'a, ()>),
-    Epoll(EpollWait<'a, ()>),
-    Socket(SocketWait<'a, ()>),
-}
-
-impl ThreadPass<'_> {
-    #[inline(always)]
-    pub(crate) fn next(&mut self, now: Ns, did: Did) -> Op {
-        match self {
-            ThreadPass::Softirq(pass) => pass.next(now, did),
-            ThreadPass::Kthread(pass) => pass.next(now, did),
-            ThreadPass::Worker(pass) => pass.next(now, did),
-            ThreadPass::Epoll(pass) => pass.next(now, did),
-            ThreadPass::Socket(pass) => pass.next(now, did),
-        }
-    }
-}
-
 /// A thread of the kernel or of an application: who it is, what it is in, what it waits for.
 #[derive(Debug)]
 pub(crate) struct Thread<'a> {
-    pub(crate) name: String,
-    pub(crate) role: Role,
+    name: String,
+    role: Role,
     pub(super) class: Class,
     pub(super) affinity: Affinity,
-    pub(crate) cpu: u16,
-    pub(crate) state: State,
+    pub(super) cpu: u16,
+    pub(super) state: State,
     /// Woken while it was awake: its next sleep ends at once.
-    pub(crate) woken: bool,
-    pub(crate) wake_generation: u32,
-    pub(crate) program: Option<Box<dyn Program>>,
-    pub(crate) pass: Option<ThreadPass<'a>>,
-    pub(crate) exec: Exec,
+    pub(super) woken: bool,
+    pub(super) wake_generation: u32,
     /// What it was at when it lost its CPU.
-    pub(crate) saved: Option<Segment>,
-    /// Its epoll context, if it has one.
-    pub(crate) epoll: Option<u32>,
-    /// Its socket, if it receives without epoll.
-    pub(crate) socket: Option<u32>,
-    pub(crate) max_events: u32,
-    /// What its last wait found.
-    pub(crate) events: u32,
-    pub(crate) interrupted: bool,
-    pub(crate) round: Round,
-    /// It computes for so long when it next runs: a fault.
-    pub(crate) stall: Ns,
+    pub(super) saved: Option<Segment>,
     /// Virtual run time, its deadline, and its lag while it sleeps.
     pub(super) vruntime: i64,
     pub(super) deadline: i64,
     pub(super) lag: i64,
     pub(super) ran_since_pick: Ns,
-    pub(super) cpu_time: Ns,
+    cpu_time: Ns,
     pub(super) voluntary: u64,
     pub(super) involuntary: u64,
     pub(super) migrations: u64,
+    /// The business of the CPU that it runs on.
+    pub(crate) execution: Execution<'a>,
+    /// The business of its sockets.
+    pub(crate) wait: Wait,
 }
 
 impl<'a> Thread<'a> {
-    pub(crate) fn new(name: String, role: Role, class: Class, affinity: Affinity) -> Self {
+    /// A thread that sleeps.
+    pub(crate) fn new(
+        name: String,
+        role: Role,
+        class: Class,
+        affinity: Affinity,
+        execution: Execution<'a>,
+    ) -> Self {
         Thread {
             name,
             role,
@@ -113,17 +87,7 @@ impl<'a> Thread<'a> {
             state: State::Sleeping,
             woken: false,
             wake_generation: 0,
-            program: None,
-            pass: None,
-            exec: Exec::START,
             saved: None,
-            epoll: None,
-            socket: None,
-            max_events: 0,
-            events: 0,
-            interrupted: false,
-            round: Round::default(),
-            stall: 0,
             vruntime: 0,
             deadline: 0,
             lag: 0,
@@ -132,7 +96,67 @@ impl<'a> Thread<'a> {
             voluntary: 0,
             involuntary: 0,
             migrations: 0,
+            execution,
+            wait: Wait::default(),
         }
+    }
+
+    /// The name that traces show.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[inline]
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// The CPU on which it runs, waits to run, or last ran.
+    #[inline]
+    pub(crate) fn cpu(&self) -> u16 {
+        self.cpu
+    }
+
+    /// Whether a wake-up has come since the thread last slept or began to wait.
+    #[inline]
+    pub(crate) fn woken(&self) -> bool {
+        self.woken
+    }
+
+    /// Forgets that wake-up. Returns whether there was one.
+    #[inline]
+    pub(crate) fn take_woken(&mut self) -> bool {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Goes to sleep. Returns the generation of this sleep, which its timer carries.
+    #[inline]
+    pub(crate) fn sleep(&mut self) -> u32 {
+        self.state = State::Sleeping;
+        self.wake_generation = self.wake_generation.wrapping_add(1);
+        self.wake_generation
+    }
+
+    /// Whether the timer of that generation is for the present sleep.
+    #[inline]
+    pub(crate) fn sleeps_since(&self, generation: u32) -> bool {
+        self.wake_generation == generation
+    }
+
+    /// Leaves the CPU for good.
+    pub(crate) fn end(&mut self) {
+        self.state = State::Ended;
+    }
+
+    /// Forgets the piece of work that it was at.
+    #[inline]
+    pub(crate) fn forget_saved(&mut self) {
+        self.saved = None;
     }
 
     /// Where it may run.
@@ -144,23 +168,11 @@ impl<'a> Thread<'a> {
     #[inline]
     pub(crate) fn runs(&mut self, time: Ns, own: bool) {
         if own {
-            self.round.used(time);
+            self.execution.used(time);
         }
         self.vruntime += time as i64;
         self.cpu_time += time;
         self.ran_since_pick += time;
-    }
-
-    /// The pass that a thread of the kernel's own runs for ever.
-    pub(crate) fn loops(role: Role, host: &'a napkin_core::Host<()>) -> Option<ThreadPass<'a>> {
-        Some(match role {
-            Role::Ksoftirqd(cpu) => {
-                ThreadPass::Softirq(Softirq::new(host, CpuId(cpu), napkin_core::Context::Ksoftirqd))
-            }
-            Role::Napi(id) => ThreadPass::Kthread(Kthread::new(host, Id(id))),
-            Role::Worker => ThreadPass::Worker(Worker::new(host)),
-            Role::Application => return None,
-        })
     }
 }
 
@@ -174,14 +186,14 @@ impl Machine<'_> {
 
     /// A thread has done something of use without a frame or an event, as sending is.
     pub fn achieved(&mut self, me: ThreadId) {
-        self.threads[me.0 as usize].round.found();
+        self.threads[me].execution.found();
     }
 
     /// A program begins another round of its loop: all that the last one took is poll if nothing was
     /// found in it. A call that waits does so by itself; a program that looks at memory says so.
     pub fn next_round(&mut self, me: ThreadId) {
-        let thread = &mut self.threads[me.0 as usize];
-        self.cpus[usize::from(thread.cpu)].in_vain(thread.round.begins());
+        let thread = &mut self.threads[me];
+        self.cpus[usize::from(thread.cpu)].in_vain(thread.execution.next_round());
     }
 
     /// The thread of a CPU's ksoftirqd.
@@ -196,17 +208,17 @@ impl Machine<'_> {
 
     /// The CPU time a thread has used.
     pub fn cpu_time(&self, thread: ThreadId) -> Ns {
-        self.threads[thread.0 as usize].cpu_time
+        self.threads[thread].cpu_time
     }
 
     /// Voluntary and involuntary context switches of a thread.
     pub fn thread_switches(&self, thread: ThreadId) -> (u64, u64) {
-        let thread = &self.threads[thread.0 as usize];
+        let thread = &self.threads[thread];
         (thread.voluntary, thread.involuntary)
     }
 
     /// Whether a thread is in the pass of a wait.
     pub(crate) fn state_of(&self, thread: ThreadId) -> State {
-        self.threads[thread.0 as usize].state
+        self.threads[thread].state
     }
 }

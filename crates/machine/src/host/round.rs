@@ -11,7 +11,7 @@ use napkin_core::Ns;
 
 /// What a thread has used since its last poll, and since its last call.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Round {
+pub(super) struct Round {
     /// CPU time that belongs to the poll under way, or else to no poll.
     open: Ns,
     /// CPU time of the round that belonged to no poll.
@@ -27,20 +27,20 @@ pub(crate) struct Round {
 impl Round {
     /// The thread has used so much CPU time.
     #[inline]
-    pub(crate) fn used(&mut self, time: Ns) {
+    pub(super) fn used(&mut self, time: Ns) {
         self.open += time;
     }
 
     /// A poll begins: how much of the last one was in vain.
     #[inline]
-    pub(crate) fn poll_begins(&mut self) -> Ns {
+    pub(super) fn poll_begins(&mut self) -> Ns {
         let vain = self.poll_ends();
         self.polling = true;
         vain
     }
 
     /// Another round begins: how much of the last one was in vain since its last poll began.
-    pub(crate) fn begins(&mut self) -> Ns {
+    pub(super) fn begins(&mut self) -> Ns {
         let vain = self.poll_ends();
         let outside = std::mem::take(&mut self.outside);
         if std::mem::take(&mut self.found) { vain } else { vain + outside }
@@ -48,20 +48,20 @@ impl Round {
 
     /// A poll is over.
     #[inline]
-    pub(crate) fn polled(&mut self, found: bool) {
+    pub(super) fn polled(&mut self, found: bool) {
         self.vain = !found;
         self.found |= found;
     }
 
     /// A frame or an event has been found.
     #[inline]
-    pub(crate) fn found(&mut self) {
+    pub(super) fn found(&mut self) {
         self.found = true;
     }
 
     /// What belonged to a poll does so no longer: how much of it was in vain.
     #[inline]
-    pub(crate) fn poll_ends(&mut self) -> Ns {
+    pub(super) fn poll_ends(&mut self) -> Ns {
         let open = std::mem::take(&mut self.open);
         let polling = std::mem::take(&mut self.polling);
         match (polling, std::mem::take(&mut self.vain)) {
@@ -75,7 +75,7 @@ impl Round {
     }
 
     /// So much of the open time was whole rounds that found nothing; the poll under way is another.
-    pub(crate) fn skipped(&mut self, time: Ns) {
+    pub(super) fn skipped(&mut self, time: Ns) {
         self.open = self.open.saturating_sub(time);
         self.vain = false;
     }
