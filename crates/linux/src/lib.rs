@@ -5,6 +5,7 @@
 //! - [`journal`], [`apply`]: every change is written down before it is made, and can be put back.
 //! - [`attach`]: a running program's epoll descriptors, set from outside.
 //! - [`guard`]: a queue that is starved under suspension is found, and helped.
+//! - [`session`]: device, program and guard under one policy, set and put back in order.
 //! - [`placement`]: which CPU is whose: interrupts, threads and workers of a device's queues.
 //! - [`doctor`], [`show`]: what is wrong, and what there is.
 //!
@@ -20,5 +21,6 @@ pub mod journal;
 pub mod place;
 pub mod placement;
 pub mod process_change;
+pub mod session;
 pub mod show;
 pub mod support;

@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use napkin_kernel::probe::Kernel;
-use napkin_kernel::process::Params;
-use napkin_linux::apply::{NOT_STOPPED, Options, Request, Temporary};
-use napkin_linux::attach::{
-    Attachment, Detail, Ended, Event, Lines, Plan, Restoration, cpus_by_napi, keep, set_on,
-};
+use napkin_linux::apply::{ApplyError, DeviceRestored, NOT_STOPPED, Options, Temporary};
+use napkin_linux::attach::{Detail, Ended, Event, Lines, Restoration};
 use napkin_linux::guard::can_starve;
-use napkin_linux::journal::{Found, ProcessJournals, Store};
-use napkin_linux::support::{self, Scope, Warning};
+use napkin_linux::journal::{Found, Store};
+use napkin_linux::session::{Left, Session, Setup};
+use napkin_linux::support::Warning;
 use napkin_os::sched::CpuList;
 use napkin_os::signals::Signals;
 use napkin_policy::{NamedPolicy, Policy};
@@ -112,69 +109,52 @@ pub(crate) fn run(args: &Attach) -> Result<(), Failure> {
         false => Signals::block_ends_and_stop(),
     };
     let signals = signals.map_err(Failure::of)?;
-    let mut attachment = how.attachment()?;
-    attachment.add(args.pid).map_err(Failure::of)?;
-    let device = how.device()?;
-    how.pin(&mut attachment)?;
+    let mut session = how.begin(Some(args.pid))?;
     let mut lines = Lines::new(how.detail());
     let mut tell = |event: &Event| lines.line(event).iter().for_each(|line| say(line));
     if args.once {
-        let mut events = attachment.look().events;
-        let mut running = Vec::new();
-        if how.pin {
-            events.extend(attachment.pin_for(PIN_FOR, |it| it.always_ran().is_empty()));
-            running = attachment.always_ran();
-        }
-        events.iter().for_each(&mut tell);
-        let unset = not_set(&attachment);
-        attachment.leave();
-        unset?;
-        let set = events.iter().any(|event| event.kind.sets());
-        how.note(if set {
-            "left so: napkin restore puts it back"
-        } else {
-            "nothing was to be set"
-        });
-        if how.can_starve() && !how.quiet {
-            guard::unwatched();
-        }
-        if running.is_empty() {
-            return Ok(());
-        }
-        let running: Vec<String> = running.iter().map(i32::to_string).collect();
-        return Err(Failure::Failed(format!(
-            "not pinned, as they ran all the time: threads {}",
-            running.join(", ")
-        )));
+        let left = session.leave(how.pin.then_some(PIN_FOR), &mut tell);
+        return how.left(&left);
     }
-    let guard = how.guard(device.as_ref());
-    let ended = keep(&mut attachment, args.limit, &signals, &mut tell, &mut || say(NOT_STOPPED));
-    let unset = not_set(&attachment);
-    let (restoration, events) = attachment.restore();
-    events.iter().for_each(&mut tell);
+    how.watch(&mut session);
+    let ended = session.keep(args.limit, &signals, &mut tell, &mut || say(NOT_STOPPED));
+    let end = session.end(&mut tell);
     if ended != Ended::Processes {
-        how.note(&restored(&restoration));
+        how.note(&restored(&end.program));
         if left_before(args.pid) {
             how.note("what another napkin set there is left so: napkin restore puts it back");
         }
     }
-    drop(guard);
-    let device = device.map_or(Ok(()), |device| how.put_back(device));
-    if restoration.failed > 0 {
+    let device = device_put_back(end.device);
+    if end.program.failed > 0 {
         return Err(Failure::Failed("not everything was put back: try napkin restore".into()));
     }
-    device.and(unset)
+    device.and(all_set(end.unset))
 }
 
-/// A failure if not everything was set.
-pub(crate) fn not_set(attachment: &Attachment<ProcessJournals>) -> Result<(), Failure> {
-    match attachment.unset() {
+/// A failure if not everything was set, in so many processes.
+pub(crate) fn all_set(unset: usize) -> Result<(), Failure> {
+    match unset {
         0 => Ok(()),
         1 => Err(Failure::Failed("not everything was set: see above for the process".into())),
         more => {
             Err(Failure::Failed(format!("not everything was set in {more} processes: see above")))
         }
     }
+}
+
+/// A failure if not everything was put back on the device.
+pub(crate) fn device_put_back(
+    restored: Option<Result<DeviceRestored, ApplyError>>,
+) -> Result<(), Failure> {
+    let Some(restored) = restored.transpose().map_err(Failure::of)? else { return Ok(()) };
+    if restored.is_complete() {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "not everything was put back: {}; napkin restore tries again",
+        restored.words().join("; ")
+    )))
 }
 
 /// Whether the journal still knows of changes of a process.
@@ -187,44 +167,36 @@ fn left_before(pid: i32) -> bool {
 }
 
 impl How {
-    /// An attachment to nothing yet, after what the policy cannot do was said.
-    pub(crate) fn attachment(&self) -> Result<Attachment<ProcessJournals>, Failure> {
-        let policy = &self.policy;
-        let scope = if self.dev.is_some() { Scope::Both } else { Scope::Program };
-        policies::warn_in_linux(&NamedPolicy::all([*policy]));
-        let kernel = Kernel::probe();
-        // Its refusal names what this kernel can do.
-        support::check(policy, &kernel, scope).map_err(Failure::of)?;
-        let plan = Plan::of(policy).map_err(Failure::of)?;
-        let nothing = plan.epoll == Some(Params::default()) && plan.socket.is_none();
-        if nothing {
-            // All of it is the device's: whether this kernel can do that is the only question.
-            support::check(policy, &kernel, Scope::Both).map_err(Failure::of)?;
+    /// A session with this program, or with one that is to be started, after a line for each thing that it will not
+    /// set.
+    pub(crate) fn begin(&self, pid: Option<i32>) -> Result<Session, Failure> {
+        policies::warn_in_linux(&NamedPolicy::all([self.policy]));
+        let cpus = self.cpus.clone().unwrap_or_default().0;
+        let options = Options { queue: self.queue, cpus, ..Options::default() };
+        let device = self.dev.as_deref().map(|ifname| (ifname, options));
+        let setup = Setup { policy: &self.policy, device, pin: self.pin };
+        let mut warn = |warning: &Warning, has_program_part| match warning {
+            Warning::DeviceNotSet => self.note_device(has_program_part),
+            warning => self.note(&format!("warning: {warning}")),
+        };
+        let session = Session::begin(&setup, pid, &mut warn).map_err(Failure::of)?;
+        if self.verbose
+            && let Some(applied) = session.device().map(Temporary::applied)
+        {
+            let changes = applied.done.iter().filter(|it| it.is_change()).count();
+            let ifname = &applied.before.device.ifname;
+            say(&format!("{ifname}: {}, {changes} settings changed", self.policy));
         }
-        for warning in support::check(policy, &kernel, scope).map_err(Failure::of)? {
-            match warning {
-                Warning::DeviceNotSet => self.note_device(nothing),
-                warning if !self.quiet => say(&format!("warning: {warning}")),
-                _ => {}
-            }
-        }
-        let store = Store::open().map_err(Failure::of)?;
-        let mut attachment = Attachment::new(plan, ProcessJournals::new(store));
-        attachment.raise_open_files();
-        Ok(attachment)
+        Ok(session)
     }
 
-    /// Says that the policy has a device part, if no device has it. Where the devices cannot be
-    /// looked at it is said as well.
-    fn note_device(&self, nothing: bool) {
-        if set_on(&self.policy).is_ok_and(|devices| !devices.is_empty()) {
-            return;
-        }
+    /// Says that the policy has a device part, which no device has.
+    fn note_device(&self, has_program_part: bool) {
         let policy = &self.policy;
-        let effect = if nothing {
-            "and it sets nothing in the program"
-        } else {
+        let effect = if has_program_part {
             "so that its program part alone has little effect"
+        } else {
+            "and it sets nothing in the program"
         };
         self.note(&format!(
             "note: no device is set as {policy} says, {effect}: add --dev DEV, or napkin apply \
@@ -232,34 +204,11 @@ impl How {
         ));
     }
 
-    /// Applies the policy to the device for as long as the guard lives.
-    pub(crate) fn device(&self) -> Result<Option<Temporary>, Failure> {
-        let Some(ifname) = &self.dev else { return Ok(None) };
-        let cpus = self.cpus.clone().unwrap_or_default().0;
-        let options = Options { queue: self.queue, cpus, ..Options::default() };
-        let request = Request { policy: &self.policy, ifname, options: &options, force: false };
-        let device = Temporary::here(&request).map_err(Failure::of)?;
-        if self.verbose {
-            let changes = device.applied().done.iter().filter(|it| it.is_change()).count();
-            say(&format!("{ifname}: {}, {changes} settings changed", self.policy));
+    /// Has a session watch for queues that the program starves, if the policy lets it, and this host can.
+    pub(crate) fn watch(&self, session: &mut Session) {
+        if self.can_starve() {
+            session.watch(self.guard.start(session.device(), false, self.quiet));
         }
-        Ok(Some(device))
-    }
-
-    /// Has an attachment pin threads, if asked for.
-    pub(crate) fn pin(&self, attachment: &mut Attachment<ProcessJournals>) -> Result<(), Failure> {
-        if self.pin {
-            attachment.pin_with(cpus_by_napi().map_err(Failure::of)?);
-        }
-        Ok(())
-    }
-
-    /// Watches for queues that the program starves, if it can.
-    pub(crate) fn guard(&self, device: Option<&Temporary>) -> Option<napkin_linux::guard::Guard> {
-        if !self.can_starve() {
-            return None;
-        }
-        self.guard.start(device, false, self.quiet)
     }
 
     /// Where the instances cannot be listed the guard says so.
@@ -267,15 +216,24 @@ impl How {
         can_starve(&self.policy).unwrap_or(true)
     }
 
-    /// Puts the device back and says what could not be.
-    pub(crate) fn put_back(&self, device: Temporary) -> Result<(), Failure> {
-        let restored = device.restore().map_err(Failure::of)?;
-        if restored.is_complete() {
+    /// Says what was set and left so.
+    fn left(&self, left: &Left) -> Result<(), Failure> {
+        all_set(left.unset)?;
+        self.note(if left.set {
+            "left so: napkin restore puts it back"
+        } else {
+            "nothing was to be set"
+        });
+        if self.can_starve() && !self.quiet {
+            guard::unwatched();
+        }
+        if left.always_ran.is_empty() {
             return Ok(());
         }
+        let running: Vec<String> = left.always_ran.iter().map(i32::to_string).collect();
         Err(Failure::Failed(format!(
-            "not everything was put back: {}; napkin restore tries again",
-            restored.words().join("; ")
+            "not pinned, as they ran all the time: threads {}",
+            running.join(", ")
         )))
     }
 

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::process::Command;
 
-use napkin_linux::attach::{Exit, Lines, RunEvent, run as run_program};
+use napkin_linux::attach::{Exit, Lines, RunEvent};
 use napkin_os::{signals::Signals, signals::die_by};
 
-use crate::attach::{How, not_set};
+use crate::attach::{How, all_set, device_put_back};
 use crate::failure::{Failure, say};
 
 /// The exit code of `env`, `timeout` and others for what is not the program's fault.
@@ -68,19 +68,16 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let prepared = (|| -> Result<_, Failure> {
         // Before anything is changed that is to be put back; they are passed on to the program.
         let signals = Signals::block(&Signals::PASSED).map_err(Failure::of)?;
-        let mut attachment = how.attachment()?;
-        let device = how.device()?;
-        how.pin(&mut attachment)?;
-        Ok((signals, attachment, device))
+        Ok((signals, how.begin(None)?))
     })();
-    let (signals, mut attachment, device) = match prepared {
+    let (signals, mut session) = match prepared {
         Ok(prepared) => prepared,
         Err(failure) => {
             failure.report();
             return Err(Failure::Exit(UNSTARTED));
         }
     };
-    let guard = how.guard(device.as_ref());
+    how.watch(&mut session);
     let mut lines = Lines::new(how.detail());
     let mut tell = |told: RunEvent<'_>| match told {
         RunEvent::Event(event) => lines.line(event).iter().for_each(|line| say(line)),
@@ -91,11 +88,9 @@ pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    let ended = run_program(&mut command, &mut attachment, &signals, &mut tell);
-    let set = not_set(&attachment);
-    drop(attachment);
-    drop(guard);
-    let device = device.map_or(Ok(()), |device| how.put_back(device));
+    let ended = session.run(&mut command, &signals, &mut tell);
+    let end = session.end(&mut |_| {});
+    let (set, device) = (all_set(end.unset), device_put_back(end.device));
     // How the program ended comes first: whoever started it wants to know that.
     let left = set.map_err(Failure::report).is_err() | device.map_err(Failure::report).is_err();
     match ended {

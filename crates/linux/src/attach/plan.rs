@@ -55,6 +55,11 @@ impl Plan {
         });
         Ok(Plan { epoll: Some(policy.epoll.into()), socket })
     }
+
+    /// Whether a program is left as a new one is: the policy is the device's alone.
+    pub fn sets_nothing(&self) -> bool {
+        self.epoll == Some(Params::default()) && self.socket.is_none()
+    }
 }
 
 #[cfg(test)]
