@@ -1,4 +1,4 @@
-//! The monotonic clock, in nanoseconds: the engine's, that of its timers, and a client's.
+//! The monotonic clock in nanoseconds, shared by the engine, its timers and the load generator.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -10,7 +10,7 @@ pub fn now() -> u64 {
     tv_sec as u64 * 1_000_000_000 + tv_nsec as u64
 }
 
-/// A point of the clock, or a length of time, as the operating system takes it.
+/// Converts a point in time or a duration, in nanoseconds, to the `timespec` that system calls take.
 pub fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
 }

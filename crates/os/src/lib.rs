@@ -1,7 +1,7 @@
-//! What every world asks of the operating system, read or done in one place: the clock, rights, CPUs and
-//! scheduling classes of threads, and what `/proc` says of CPUs, interrupts and threads.
+//! Operating system services that all worlds share: the clock, capabilities, CPU affinity and scheduling classes of
+//! threads, signals, and the parts of `/proc` about CPUs, interrupts and threads.
 //!
-//! Nothing here knows of packets. Descriptors of other programs, netlink and sysfs are the linux world's.
+//! Nothing here deals with packets. Other programs' descriptors, netlink and sysfs belong to the linux world.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -16,7 +16,7 @@ mod writable;
 
 pub use writable::writable;
 
-/// What the last system call of this thread said.
+/// Returns the `errno` of this thread's last system call; `EIO` if there is none.
 pub fn last_error() -> rustix::io::Errno {
     let error = std::io::Error::last_os_error();
     rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)

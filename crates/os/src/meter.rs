@@ -1,15 +1,14 @@
-//! What the kernel says about threads: time used, time waited, wake-ups.
+//! Per-thread measurements from `/proc`: CPU time, run-queue delay, context switches.
 //!
-//! Counters are read twice, before and after a window, and subtracted. Files are opened once and
-//! read again from their start into one buffer, so that a reading costs two system calls a thread
-//! and allocates nothing. It is meant for the thread that conducts a run, not for those it
-//! measures.
+//! Counters are read before and after a window, and subtracted. Files are opened once and re-read from their start
+//! into one buffer, so that a reading costs two reads a thread and no allocation. The thread that conducts a run
+//! takes the readings, not the threads it measures.
 //!
-//! Limits of the source: the kernel brings a running thread's time up to date at its tick (1 to
-//! 10 ms) and a waiting thread's delay when it next runs, so a window should be much longer than
-//! that. A thread that was starved for a whole window is told by its state:
-//! [`ThreadUsage::waited`](crate::usage::ThreadUsage::waited). `/proc/<pid>/schedstat` needs `CONFIG_SCHED_INFO`; without it CPU time comes from `stat`
-//! in whole ticks (10 ms) and run-queue delay is unknown, which [`ThreadMeter::source`] tells.
+//! Limits of the source: the kernel updates a running thread's time at its tick (1 to 10 ms), and a waiting
+//! thread's delay when it next runs, so a window should be much longer than that. A thread that was starved for a
+//! whole window is recognised by its state: [`ThreadUsage::waited`](crate::usage::ThreadUsage::waited).
+//! `/proc/<pid>/schedstat` needs `CONFIG_SCHED_INFO`. Without it, CPU time comes from `stat` in whole ticks (10 ms)
+//! and run-queue delay is unknown; [`ThreadMeter::source`] tells which file is read.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::procfs::{ThreadStat, Time};
 use crate::usage::ThreadUsage;
 
-/// Where CPU times come from.
+/// The file that CPU times come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CpuSource {
@@ -33,7 +32,7 @@ pub enum CpuSource {
 }
 
 impl CpuSource {
-    /// What a report must say about figures from this source, if anything.
+    /// Returns the warning that a report must print with values from this source, if any.
     pub fn caveat(self) -> Option<&'static str> {
         match self {
             CpuSource::Schedstat => None,
@@ -45,7 +44,7 @@ impl CpuSource {
     }
 }
 
-/// Reads a set of threads of one process again and again.
+/// Samples the counters of a set of threads of one process repeatedly.
 #[derive(Debug)]
 pub struct ThreadMeter {
     process: PathBuf,
@@ -62,9 +61,9 @@ struct Probe {
 }
 
 impl ThreadMeter {
-    /// All present threads of this process whose name `wanted` accepts. Threads that start later
-    /// are not seen until they are [admitted](Self::admit): make the meter when the threads to be
-    /// measured run and have their names.
+    /// Opens all present threads of this process whose id and name `wanted` accepts. Create the meter once the
+    /// threads to be measured run and have their names; threads that start later have to be
+    /// [admitted](Self::admit).
     ///
     /// # Errors
     /// If `/proc` is not mounted or cannot be read.
@@ -72,7 +71,7 @@ impl ThreadMeter {
         ThreadMeter::under(Path::new("/proc/self"), wanted)
     }
 
-    /// All present threads of another process.
+    /// Opens all present threads of another process.
     ///
     /// # Errors
     /// If it has ended, or `/proc` cannot be read.
@@ -93,7 +92,7 @@ impl ThreadMeter {
         Ok(meter)
     }
 
-    /// Takes in the threads that have started since and whose name `wanted` accepts.
+    /// Adds the threads that have started since and whose id and name `wanted` accepts.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -106,7 +105,7 @@ impl ThreadMeter {
             match Probe::open(&directory, tid, self.source, &wanted) {
                 Ok(Some(probe)) => self.probes.insert(place, probe),
                 Ok(None) => {}
-                // It ended between the listing and now, so it is no thread to be measured.
+                // It ended between the listing and the open: there is nothing to measure.
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -114,17 +113,17 @@ impl ThreadMeter {
         Ok(())
     }
 
-    /// Where the CPU times come from.
+    /// The file that CPU times come from.
     pub fn source(&self) -> CpuSource {
         self.source
     }
 
-    /// Reads every thread: figures since each thread's start, in ascending order of thread id.
-    /// `into` is filled anew; its memory and the names in it are used again.
+    /// Reads every thread: values since each thread's start, in ascending order of thread id. `into` is
+    /// overwritten; its memory and the names in it are reused.
     ///
     /// # Errors
-    /// If a file cannot be read or is not as the kernel writes it. A thread that has ended is no
-    /// error: its last reading is given again, marked.
+    /// If a file cannot be read or does not have the kernel's format. A thread that has ended is no error: its last
+    /// reading is returned again, marked as ended.
     pub fn read(&mut self, into: &mut Vec<ThreadUsage>) -> io::Result<()> {
         for probe in &mut self.probes {
             if let Err(error) = probe.update(self.source, &mut self.buffer) {
@@ -142,8 +141,8 @@ impl ThreadMeter {
         Ok(())
     }
 
-    /// What each thread used between two readings of this meter; one that the earlier reading has
-    /// not, since its start.
+    /// Returns what each thread used between two readings of this meter. A thread that is missing in the earlier
+    /// reading counts from its start.
     pub fn between(earlier: &[ThreadUsage], later: &[ThreadUsage]) -> Vec<ThreadUsage> {
         later
             .iter()
@@ -215,10 +214,10 @@ impl Probe {
     }
 }
 
-/// The threads of a process in ascending order. The kernel ends a listing early when the thread at
-/// which it stands exits, and may pass over its neighbour; so it is listed until nothing new shows.
+/// Lists the threads of a process in ascending order. If a thread exits while the kernel lists it, the listing ends
+/// early or skips a neighbour, so this lists again until no new thread shows up.
 fn list_threads(process: &Path) -> io::Result<BTreeSet<u32>> {
-    /// Listings at most, for a process that makes threads all the time.
+    /// Limit of listings, for a process that creates threads all the time.
     const PASSES: usize = 8;
     let mut tids = BTreeSet::new();
     for pass in 0..PASSES {
@@ -243,9 +242,9 @@ fn odd(file: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc thread file `{file}` is malformed"))
 }
 
-/// Reads a whole file from its start into the buffer, whose memory is kept.
+/// Reads a whole file from its start into the buffer, reusing its memory.
 fn read_again(file: &File, buffer: &mut Vec<u8>) -> io::Result<()> {
-    /// No file of ours is longer: the longest, /proc/stat, has about 100 bytes a CPU and 2 a vector.
+    /// Limit of a file's size. The longest file, /proc/stat, has about 100 bytes a CPU and 2 a vector.
     const LONGEST: usize = 1 << 22;
     buffer.resize(buffer.capacity().max(4096), 0);
     let mut length = 0;
@@ -267,17 +266,17 @@ fn read_again(file: &File, buffer: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The words of a text between white space.
+/// Splits a text at white space.
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// A word as a whole number.
+/// Parses a word as a whole number.
 fn number(word: &[u8]) -> Option<u64> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-/// Voluntary and involuntary context switches.
+/// Parses the numbers of voluntary and involuntary context switches from `status`.
 fn parse_switches(text: &[u8]) -> Option<(u64, u64)> {
     let after = |key: &[u8]| {
         let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(key))?;
@@ -286,11 +285,11 @@ fn parse_switches(text: &[u8]) -> Option<(u64, u64)> {
     Some((after(b"voluntary_ctxt_switches:")?, after(b"nonvoluntary_ctxt_switches:")?))
 }
 
-/// The CPU on which alone the thread may run.
+/// Parses the CPU to which the thread is pinned; `None` if it may run on several.
 fn parse_only_cpu(text: &[u8]) -> Option<u32> {
     const KEY: &[u8] = b"Cpus_allowed_list:";
     let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(KEY))?;
-    // A list of several, as in 0-3, is no number.
+    // A list such as 0-3 does not parse as a number.
     u32::try_from(number(words(&line[KEY.len()..]).next()?)?).ok()
 }
 
@@ -346,7 +345,7 @@ mod tests {
                 }
             })
             .unwrap();
-        // The name is set by the new thread itself, so it may take a moment to appear.
+        // The new thread sets its name itself, so the name may take a moment to appear.
         let mut meter = loop {
             let meter = ThreadMeter::of_self(|_, name| name == "meter-test").unwrap();
             if meter.probes.len() == 1 {
@@ -357,7 +356,7 @@ mod tests {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         meter.read(&mut before).unwrap();
         assert_eq!(before[0].name, "meter-test");
-        // It spins, so its time must grow: with the kernel's tick, after a few milliseconds.
+        // It spins, so its CPU time grows at the next kernel tick, within a few milliseconds.
         loop {
             meter.read(&mut after).unwrap();
             if ThreadMeter::between(&before, &after)[0].cpu_ns > 0 {
@@ -388,8 +387,8 @@ mod tests {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         meter.read(&mut before).unwrap();
         assert_eq!(before.len(), 1);
-        // A sleep that is over before the thread has left its CPU, because the host took the CPU
-        // away meanwhile, is none; a hundred of them in a row would be a fault.
+        // If the host takes the CPU away, a sleep may end before the thread has left its CPU; then it is no switch.
+        // A hundred such sleeps in a row would be a fault.
         let slept = (0..100).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             meter.read(&mut after).unwrap();

@@ -1,5 +1,4 @@
-//! What this process may do, asked of the kernel one right at a time, and how to say what is
-//! missing.
+//! Capabilities: which of them this process has, their names for error messages, and giving them up.
 
 use std::fmt;
 use std::io;
@@ -11,34 +10,34 @@ use rustix::thread::{
 
 use crate::procfs::read_text;
 
-/// `/proc/PID/status` has some 1500 bytes.
+/// Limit of the file's size; `/proc/PID/status` has some 1500 bytes.
 const LIMIT: usize = 16 << 10;
 
-/// A right that something here needs.
+/// A capability that napkin uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Right {
-    /// To change devices: `napi-set`, sysfs, budgets above 64, `SO_PREFER_BUSY_POLL`.
+    /// Changing devices: `napi-set`, sysfs, budgets above 64, `SO_PREFER_BUSY_POLL`.
     NetAdmin,
-    /// To make an AF_XDP socket.
+    /// Creating an AF_XDP socket.
     NetRaw,
-    /// To take a descriptor of another user's process (`pidfd_getfd`).
+    /// Duplicating a descriptor of another user's process (`pidfd_getfd`).
     SysPtrace,
-    /// To look into the `/proc` of another user's process.
+    /// Reading the `/proc` files of another user's process.
     DacReadSearch,
-    /// To write into another user's directory.
+    /// Writing into another user's directory.
     DacOverride,
-    /// To enter a namespace, and to mount a sysfs of it.
+    /// Entering a namespace, and mounting its sysfs.
     SysAdmin,
-    /// To move another user's thread, or to give one real-time priority.
+    /// Moving another user's thread, or giving a thread real-time priority.
     SysNice,
-    /// To load the counting programs.
+    /// Loading the counting BPF programs.
     Bpf,
-    /// To attach them to trace points.
+    /// Attaching them to trace points.
     Perfmon,
 }
 
 impl Right {
-    /// The kernel's name.
+    /// The kernel's name of the capability.
     pub const fn name(self) -> &'static str {
         match self {
             Right::NetAdmin => "CAP_NET_ADMIN",
@@ -67,11 +66,11 @@ impl Right {
         }
     }
 
-    /// Whether the calling thread has it in effect. Having it is not always needed: one's own
-    /// process can be attached to without `CAP_SYS_PTRACE`.
+    /// Whether the calling thread has it in its effective set. It is not always required: a process can attach to
+    /// itself without `CAP_SYS_PTRACE`.
     pub fn held(self) -> bool {
         let Ok(sets) = capabilities(None) else { return false };
-        // Before Linux 5.8 CAP_SYS_ADMIN stood for these two, and it still does.
+        // CAP_SYS_ADMIN implies these two: it stood for them before Linux 5.8.
         let instead = match self {
             Right::Bpf | Right::Perfmon => CapabilitySet::SYS_ADMIN,
             _ => CapabilitySet::empty(),
@@ -80,7 +79,7 @@ impl Right {
             || (!instead.is_empty() && sets.effective.contains(instead))
     }
 
-    /// Whether a process has it in effect; `None` if procfs does not say.
+    /// Whether a process has it in its effective set; `None` if procfs does not say.
     pub fn held_by(self, pid: u32) -> Option<bool> {
         let status = read_text(format!("/proc/{pid}/status"), LIMIT).ok()?;
         let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
@@ -89,8 +88,8 @@ impl Right {
     }
 }
 
-/// Gives up every right of the calling thread but these, for good: neither it nor what it starts can
-/// have more again. To be called before other threads are made, which have rights of their own.
+/// Drops all capabilities of the calling thread but these. Neither the thread nor its children can regain one. Call
+/// it before other threads are created: each thread has its own capabilities.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -121,7 +120,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             keep_only(&[Right::Bpf]).expect("less is always granted");
             assert!(!Right::NetAdmin.held() && !Right::SysAdmin.held() && !Right::Perfmon.held());
-            // Without the capability itself CAP_SYS_ADMIN stood for it.
+            // CAP_SYS_ADMIN, which stood in for CAP_BPF, is gone as well.
             assert!(held || !Right::Bpf.held());
         });
         thread.join().expect("no panic");

@@ -1,12 +1,11 @@
-//! Sets of CPUs as the kernel writes them: lists (`0-3,8`) and masks (`f`, `ff,ffffffff`).
+//! CPU sets in the kernel's formats: lists (`0-3,8`) and masks (`f`, `ff,ffffffff`).
 //!
-//! Not what a user types: that is [`crate::sched::CpuList`], which refuses what the kernel would
-//! take.
+//! User input is parsed by [`crate::sched::CpuList`] instead, which rejects some lists that the kernel accepts.
 
-/// The largest number that a kernel can be built for, and so a bound on what is kept.
+/// The largest CPU number for which a kernel can be built; it bounds the memory of a parsed set.
 const LARGEST: usize = 8_191;
 
-/// Reads a list; `None` if it is none. An empty list is no CPU.
+/// Parses a list; `None` if it is malformed. An empty list holds no CPU.
 pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     let text = text.trim();
     if text.is_empty() {
@@ -22,11 +21,11 @@ pub fn parse_list(text: &str) -> Option<Vec<usize>> {
     Some(present.iter().enumerate().filter_map(|(cpu, there)| there.then_some(cpu)).collect())
 }
 
-/// Reads a mask: groups of hexadecimal digits, the last of them the lowest 32 CPUs.
+/// Parses a mask: comma-separated groups of hexadecimal digits, the lowest 32 CPUs last.
 pub fn parse_mask(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for (place, group) in text.trim().rsplit(',').enumerate() {
-        // A lone group may be longer than the 8 digits that the kernel writes.
+        // Accept a single group longer than the 8 digits that the kernel writes.
         if group.is_empty() || group.len() > 16 {
             return None;
         }
@@ -44,7 +43,7 @@ pub fn parse_mask(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Writes a mask that the kernel reads.
+/// Formats a mask for the kernel.
 pub fn show_mask(cpus: &[usize]) -> String {
     let groups = cpus.iter().max().map_or(1, |largest| largest.min(&LARGEST) / 32 + 1);
     let mut words = vec![0_u32; groups];

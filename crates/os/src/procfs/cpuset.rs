@@ -1,14 +1,14 @@
-//! The CPUs that a process may be put on: its cpuset's.
+//! The cpuset of a process: the CPUs to which it may be pinned.
 //!
-//! A thread cannot be pinned to a CPU outside of it (`sched_setaffinity` refuses), so whoever advises
-//! a CPU has to know. Not the CPUs on which a thread may run now, which is its affinity.
+//! `sched_setaffinity` refuses a CPU outside the cpuset, so advice about CPUs depends on it. This is not the
+//! affinity, which is the set of CPUs on which a thread may run now.
 
 use super::{cpus, read_text};
 
-/// Paths of control groups have fewer bytes, and so have lists of CPUs.
+/// Limit of a file's size; paths of control groups and lists of CPUs are shorter.
 const LIMIT: usize = 64 << 10;
 
-/// A process's cpuset, by either version of control groups; `None` if it cannot be seen from here.
+/// Returns a process's cpuset, from cgroup v2 or v1; `None` if it is not visible from here.
 pub fn cpuset(pid: i32) -> Option<Vec<usize>> {
     let groups = read_text(format!("/proc/{pid}/cgroup"), LIMIT).ok()?;
     files(&groups).iter().find_map(|file| {
@@ -17,14 +17,14 @@ pub fn cpuset(pid: i32) -> Option<Vec<usize>> {
     })
 }
 
-/// The files that may say it, the likeliest first. A group without the controller has what the
-/// nearest one above it has.
+/// Returns the candidate files, the most specific first. A group without the cpuset controller inherits the set of
+/// its nearest ancestor that has it.
 fn files(groups: &str) -> Vec<String> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        // Out of this process's sight (`/../..`), or one that was removed.
+        // Outside of this cgroup namespace (`/../..`), or removed.
         if path.contains("/..") {
             continue;
         }

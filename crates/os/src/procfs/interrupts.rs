@@ -1,34 +1,34 @@
-//! `/proc/interrupts`: how often each interrupt came, and on which CPU.
+//! `/proc/interrupts`: the count of each interrupt on each CPU.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use super::{read_text, table};
 
-/// A host of a thousand CPUs and five thousand interrupts has fewer bytes.
+/// Limit of the file's size: enough for a thousand CPUs and five thousand interrupts.
 const LIMIT: usize = 64 << 20;
 
-/// All numbered interrupts. Those of the processor itself (`NMI`, `LOC` ...) are left out.
+/// All numbered interrupts. The processor's own (`NMI`, `LOC` ...) are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interrupts {
-    /// The CPUs that are on, in the order of the counts.
+    /// The online CPUs, in the order of the counts.
     pub cpus: Vec<usize>,
-    /// By their number, the first column of the file.
+    /// The interrupts by number, the first column of the file.
     pub irqs: BTreeMap<u32, Interrupt>,
 }
 
 /// An interrupt: its counts by CPU and its name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interrupt {
-    /// Times that it came since it was set up, on each of [`Interrupts::cpus`].
+    /// Occurrences since the interrupt was set up, on each of [`Interrupts::cpus`].
     pub counts: Vec<u64>,
-    /// Whom it is for, as its drivers name it: `eth0-TxRx-0`, `virtio2-input.0`. Several are
-    /// separated by commas.
+    /// The names that drivers gave to their handlers: `eth0-TxRx-0`, `virtio2-input.0`. The names of a shared line
+    /// are separated by commas.
     pub device: String,
 }
 
 impl Interrupts {
-    /// Reads them.
+    /// Reads `/proc/interrupts`.
     ///
     /// # Errors
     /// Without procfs.
@@ -36,7 +36,7 @@ impl Interrupts {
         Ok(Interrupts::parse(&read_text("/proc/interrupts", LIMIT)?))
     }
 
-    /// Reads the file's text. Lines that make no sense are left out.
+    /// Parses the file's text. Malformed lines are skipped.
     pub fn parse(text: &str) -> Interrupts {
         let mut lines = text.lines();
         let cpus = table::cpus(lines.next().unwrap_or_default());
@@ -48,18 +48,18 @@ impl Interrupts {
         Interrupts { irqs: irqs.collect(), cpus }
     }
 
-    /// An interrupt by its number.
+    /// Returns an interrupt by its number.
     pub fn get(&self, irq: u32) -> Option<&Interrupt> {
         self.irqs.get(&irq)
     }
 
-    /// Times that an interrupt came on each CPU that is on: the kernel's counts, which have 32 bits and wrap.
+    /// Returns an interrupt's count on each online CPU. The kernel's counters have 32 bits and wrap.
     pub fn by_cpu(&self, irq: u32) -> impl Iterator<Item = (usize, u32)> {
         let counts = self.get(irq).map_or(&[][..], |interrupt| &interrupt.counts);
         self.cpus.iter().zip(counts).map(|(cpu, count)| (*cpu, *count as u32))
     }
 
-    /// Times that an interrupt came on one CPU.
+    /// Returns an interrupt's count on one CPU; `None` if the CPU is offline or the interrupt is unknown.
     pub fn on(&self, irq: u32, cpu: usize) -> Option<u64> {
         let place = self.cpus.iter().position(|it| *it == cpu)?;
         self.irqs.get(&irq)?.counts.get(place).copied()
@@ -73,8 +73,8 @@ pub fn counter_increase(now: u32, then: u32) -> u32 {
     if step > u32::MAX / 2 { now } else { step }
 }
 
-/// The drivers' names in a description: what stands behind the controller, the controller's own
-/// number and how the interrupt is triggered, none of which every kernel writes.
+/// Returns the drivers' names in a description: the words after the controller, its hardware number and the trigger
+/// type. Not every kernel writes all of those.
 fn device(description: &str) -> String {
     let mut words = description.split_whitespace().peekable();
     words.next();
@@ -101,7 +101,7 @@ NMI:          0          0          0          0   Non-maskable interrupts
 ERR:          0
 ";
 
-    /// CPU 1 is off; a controller without a number, a shared line, one of an ARM and one of Xen.
+    /// CPU 1 is offline; a controller without a number, a shared line, one of an ARM and one of Xen.
     const OTHERS: &str = "            CPU0       CPU2
    8:          5          1   IO-APIC-edge      rtc0
   16:         10         20   IO-APIC   16-fasteoi   ehci_hcd:usb1, eth0

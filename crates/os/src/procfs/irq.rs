@@ -1,4 +1,4 @@
-//! `/proc/irq/N`: to which CPUs an interrupt may go, and to which it does.
+//! `/proc/irq/N`: the CPUs to which an interrupt may go (affinity) and goes (effective affinity).
 
 use std::io;
 
@@ -7,20 +7,20 @@ use thiserror::Error;
 use super::{cpus, read_text};
 use crate::sched::CpuList;
 
-/// A list of every second of eight thousand CPUs has fewer bytes.
+/// Limit of a file's size: enough for a list of every second of eight thousand CPUs.
 const LIMIT: usize = 64 << 10;
 
-/// Why an interrupt's CPUs could not be had or set.
+/// The reason why an interrupt's CPUs could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum IrqError {
-    /// There is none of that number, or procfs is not mounted.
+    /// There is no interrupt of that number, or procfs is not mounted.
     #[error("there is no interrupt {irq} (/proc/irq/{irq} is not there)")]
     Absent {
         /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
     },
-    /// The files are root's.
+    /// Only root may write the files.
     #[error(
         "interrupt {irq} cannot be sent to other CPUs: it takes root in the host's user \
              namespace, and a writable /proc"
@@ -29,18 +29,18 @@ pub enum IrqError {
         /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
     },
-    /// Its affinity is the kernel's own business.
+    /// The kernel manages the interrupt's affinity itself (`EIO`).
     #[error("interrupt {irq} cannot be sent to other CPUs: the kernel or its driver places it")]
     Managed {
         /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
     },
-    /// None of the CPUs is on.
+    /// None of the CPUs is online.
     #[error("interrupt {irq} cannot go to {cpus}: none of these CPUs is on")]
     Cpus {
         /// The interrupt's number, as in `/proc/interrupts`.
         irq: u32,
-        /// Those that were asked for.
+        /// The CPUs that were asked for.
         cpus: CpuList,
     },
     /// Reading or writing failed for another reason.
@@ -53,7 +53,7 @@ pub enum IrqError {
     },
 }
 
-/// The CPUs to which an interrupt may go.
+/// Returns the CPUs to which an interrupt may go.
 ///
 /// # Errors
 /// If there is no such interrupt.
@@ -61,7 +61,7 @@ pub fn affinity(irq: u32) -> Result<Vec<usize>, IrqError> {
     list(irq, "smp_affinity_list")
 }
 
-/// The CPUs to which it goes now: most controllers pick one of [`affinity`]'s.
+/// Returns the CPUs to which an interrupt goes now; most controllers pick one of [`affinity`]'s.
 ///
 /// # Errors
 /// If there is no such interrupt, or the kernel does not say.
@@ -69,14 +69,14 @@ pub fn effective_affinity(irq: u32) -> Result<Vec<usize>, IrqError> {
     list(irq, "effective_affinity_list")
 }
 
-/// Sets the CPUs to which it may go. The kernel leaves out in silence those that are off.
+/// Sets the CPUs to which an interrupt may go. The kernel silently leaves out CPUs that are offline.
 ///
 /// # Errors
-/// Without the right, if the kernel places this interrupt itself, or if none of the CPUs is on.
+/// Without the right, if the kernel manages this interrupt itself, or if none of the CPUs is online.
 pub fn set_affinity(irq: u32, cpus: &[usize]) -> Result<(), IrqError> {
     let list = CpuList(cpus.to_vec());
     let path = path(irq, "smp_affinity_list");
-    // Not `fs::write`: it would try to truncate and to create.
+    // `fs::write` would also truncate and create.
     let written = std::fs::OpenOptions::new()
         .write(true)
         .open(path)

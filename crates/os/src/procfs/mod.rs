@@ -1,6 +1,7 @@
+//! Parsers for `/proc`: CPUs, interrupts, softirqs, threads and sysctls.
 //!
-//! Parsers are total and keep no more than they were given; every file is read up to a limit. What a
-//! kernel does not say is `None`. Not other programs' descriptors: those are the linux world's.
+//! Parsers accept any input and keep no more memory than it has; every file is read up to a limit. A value that a
+//! kernel does not report is `None`. Other programs' descriptors belong to the linux world.
 
 pub mod cpus;
 mod cpuset;
@@ -24,11 +25,11 @@ pub use stat::CpuTimes;
 pub use sysctl::{Sysctl, SysctlError};
 pub use thread::{ThreadStat, Threads, Time};
 
-/// Reads a text file of at most `limit` bytes. Of a longer one the last line that fits is the last
-/// that is given, so that no number is cut in two; bytes that are no text become U+FFFD.
+/// Reads a text file of at most `limit` bytes. A longer file is cut after the last complete line that fits, so that
+/// no number is cut in two. Bytes that are not UTF-8 become U+FFFD.
 ///
 /// # Errors
-/// If it is not there, or not for this process.
+/// If the file does not exist or this process may not read it.
 pub fn read_text(path: impl AsRef<Path>, limit: usize) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit as u64).read_to_end(&mut bytes)?;
@@ -48,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_long_file_ends_with_a_whole_line() {
-        // Of a length of its own: those of procfs are as long as the machine is large.
+        // A file of known length; files in procfs grow with the size of the machine.
         let path = std::env::temp_dir().join(format!("napkin-read-text-{}", std::process::id()));
         std::fs::write(&path, "one 1\ntwo 22\nthree 333").expect("a file");
         for (limit, text) in [

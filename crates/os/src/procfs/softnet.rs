@@ -1,25 +1,24 @@
-//! `/proc/net/softnet_stat`: what each CPU's network softirq did. Of the whole host, in every
-//! namespace.
+//! `/proc/net/softnet_stat`: statistics of each CPU's network softirqs. They cover the whole host, whatever the
+//! network namespace.
 
 use std::io;
 
 use super::read_text;
 
-/// A line has some 140 bytes.
+/// Limit of the file's size; a line has some 140 bytes.
 const LIMIT: usize = 2 << 20;
 
-/// One CPU's counts. They are of 32 bits, so differences are to be taken with `wrapping_sub`.
+/// One CPU's counters. They have 32 bits and wrap: take differences with `wrapping_sub`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Softnet {
-    /// The CPU's number, which kernels before 5.10 do not write: their lines are those of the CPUs
-    /// that are on, in order.
+    /// The CPU's number. Kernels before 5.10 do not write it: their lines are those of the online CPUs in order.
     pub cpu: Option<usize>,
-    /// Packets that were processed, by polls of devices and of the CPU's backlog.
+    /// Packets processed by polls of devices and of the CPU's backlog.
     pub processed: u32,
-    /// Packets that were dropped because the backlog was full.
+    /// Packets dropped because the backlog was full.
     pub dropped: u32,
-    /// Rounds of the receive softirq that ended for lack of time or budget, whether or not work was left: the
-    /// kernel looks at its limits after each poll, and only then at its lists.
+    /// Runs of the receive softirq that used up their time or budget, whether or not work was left: the kernel
+    /// checks the limits after each poll, before it looks whether its lists are empty.
     pub time_squeeze: u32,
 }
 
@@ -32,7 +31,7 @@ impl Softnet {
         Ok(Softnet::parse(&read_text("/proc/thread-self/net/softnet_stat", LIMIT)?))
     }
 
-    /// Reads the file's text. Lines that make no sense are left out.
+    /// Parses the file's text. Malformed lines are skipped.
     pub fn parse(text: &str) -> Vec<Softnet> {
         text.lines().filter_map(line).collect()
     }

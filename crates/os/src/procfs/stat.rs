@@ -1,4 +1,4 @@
-//! `/proc/stat`: where each CPU's time went.
+//! `/proc/stat`: CPU time by kind, for each CPU.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,36 +6,36 @@ use std::iter::Sum;
 
 use super::read_text;
 
-/// The lines of CPUs come first; a host of eight thousand has fewer bytes of them.
+/// Limit of the file's size. The lines of CPUs come first and fit, even for eight thousand CPUs.
 const LIMIT: usize = 4 << 20;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// One CPU's time since the start, in nanoseconds, as fine as the kernel writes it (10 ms). Where
-/// the kernel samples by the tick, interrupts and softirqs shorter than a tick may not show at all.
-/// `idle_ns` and `iowait_ns` may go back.
+/// One CPU's times since boot in nanoseconds, at the resolution of the file (10 ms). Where the kernel samples at
+/// the tick, interrupts and softirqs shorter than a tick may not show up at all. `idle_ns` and `iowait_ns` may
+/// decrease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTimes {
-    /// In programs, guests included.
+    /// Time in user space, guests included.
     pub user_ns: u64,
-    /// In programs of lowered priority.
+    /// Time in user space of threads with a positive nice value.
     pub nice_ns: u64,
-    /// In the kernel on behalf of threads, its own threads included.
+    /// Time in the kernel on behalf of threads, kernel threads included.
     pub system_ns: u64,
-    /// Idle time since boot, ns.
+    /// Idle time.
     pub idle_ns: u64,
-    /// Idle, with a thread that waits for a disk.
+    /// Idle time while a thread of this CPU waits for a disk.
     pub iowait_ns: u64,
-    /// In hard interrupts.
+    /// Time in hard interrupts.
     pub irq_ns: u64,
-    /// In softirqs, those that ksoftirqd runs left out.
+    /// Time in softirqs, those in ksoftirqd included.
     pub softirq_ns: u64,
-    /// Stolen by a hypervisor.
+    /// Time stolen by the hypervisor.
     pub steal_ns: u64,
 }
 
 impl CpuTimes {
-    /// Reads all CPUs that are on, by number.
+    /// Reads the times of all online CPUs, by number.
     ///
     /// # Errors
     /// Without procfs.
@@ -43,13 +43,13 @@ impl CpuTimes {
         Ok(CpuTimes::parse(&read_text("/proc/stat", LIMIT)?, ticks_per_second()))
     }
 
-    /// Reads the file's text, in which times are in ticks. Lines that make no sense are left out.
+    /// Parses the file's text, in which times are in ticks. Malformed lines are skipped.
     pub fn parse(text: &str, ticks_per_second: u64) -> BTreeMap<usize, CpuTimes> {
         let tick_ns = SECOND_NS / ticks_per_second.max(1);
         text.lines().filter_map(|text| line(text, tick_ns)).collect()
     }
 
-    /// Reads the given CPUs' times, added up; those that are off count nothing.
+    /// Reads the sum of the given CPUs' times; CPUs that are offline add nothing.
     ///
     /// # Errors
     /// Without procfs.
@@ -58,29 +58,29 @@ impl CpuTimes {
         Ok(cpus.iter().filter_map(|cpu| all.get(cpu)).copied().sum())
     }
 
-    /// Time in threads, the kernel's among them: user, nice and system.
+    /// Time in threads, kernel threads included: user, nice and system.
     pub fn threads_ns(&self) -> u64 {
         self.user_ns.saturating_add(self.nice_ns).saturating_add(self.system_ns)
     }
 
-    /// Time without anything to run, waiting for a disk included.
+    /// Time without a runnable thread, waiting for a disk included.
     pub fn all_idle_ns(&self) -> u64 {
         self.idle_ns.saturating_add(self.iowait_ns)
     }
 
-    /// What of so much time was neither idle nor stolen. The kernel measures how long a CPU is idle; what
-    /// else it does it samples.
+    /// Returns the part of a period of `of_ns` that was neither idle nor stolen. The kernel measures idle time, but
+    /// only samples the other times.
     pub fn busy_ns(&self, of_ns: u64) -> u64 {
         of_ns.saturating_sub(self.all_idle_ns()).saturating_sub(self.steal_ns)
     }
 
-    /// Everything, idle and stolen time included.
+    /// Total time, idle and stolen time included.
     pub fn total_ns(&self) -> u64 {
         let busy = self.irq_ns.saturating_add(self.softirq_ns).saturating_add(self.steal_ns);
         self.threads_ns().saturating_add(self.all_idle_ns()).saturating_add(busy)
     }
 
-    /// What passed since an earlier reading.
+    /// Returns the increase since an earlier reading; 0 for a time that has decreased.
     pub fn since(self, earlier: CpuTimes) -> CpuTimes {
         self.with(earlier, u64::saturating_sub)
     }
@@ -107,7 +107,7 @@ impl Sum for CpuTimes {
 
 fn line(text: &str, tick_ns: u64) -> Option<(usize, CpuTimes)> {
     let mut words = text.split_ascii_whitespace();
-    // The sum of all has no number.
+    // The line `cpu` is the sum over all CPUs and has no number.
     let cpu = words.next()?.strip_prefix("cpu")?.parse().ok()?;
     let mut next = || words.next()?.parse::<u64>().ok()?.checked_mul(tick_ns);
     let times = CpuTimes {
@@ -123,7 +123,7 @@ fn line(text: &str, tick_ns: u64) -> Option<(usize, CpuTimes)> {
     Some((cpu, times))
 }
 
-/// Ticks a second of the times in `/proc`, which is not the rate of the kernel's own tick.
+/// The unit of the times in `/proc` (`USER_HZ`), in ticks a second; not the rate of the kernel's timer tick.
 pub(super) fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second()
 }

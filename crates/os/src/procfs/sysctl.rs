@@ -1,7 +1,7 @@
-//! Switches of the whole kernel that delivery depends on, under `/proc/sys`.
+//! System-wide sysctls that affect packet delivery, under `/proc/sys`.
 //!
-//! Those of `net.core` belong to the host, yet the kernel shows them only to threads in its first
-//! network namespace: in any other one they are [`SysctlError::Hidden`], not absent.
+//! Those of `net.core` apply to the whole host, but the kernel shows them only to threads in the initial network
+//! namespace. Elsewhere they are [`SysctlError::Hidden`], not absent.
 
 use std::fmt;
 use std::io;
@@ -10,36 +10,36 @@ use thiserror::Error;
 
 use super::read_text;
 
-/// A number has fewer bytes.
+/// Limit of a file's size; a number is shorter.
 const LIMIT: usize = 4_096;
 
-/// One switch. All of them hold for the host, whatever the namespace.
+/// One sysctl. All of them apply to the whole host, whatever the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sysctl {
-    /// Microseconds that `poll`, `select` and `epoll` busy poll by default.
+    /// Microseconds for which `poll`, `select` and `epoll` busy poll by default.
     BusyPoll,
-    /// Microseconds that new sockets' receive calls busy poll.
+    /// Microseconds for which receive calls of new sockets busy poll.
     BusyRead,
-    /// Packets of one round of the network softirq.
+    /// Packet budget of one run of the network receive softirq.
     NetdevBudget,
-    /// Microseconds of one round of the network softirq.
+    /// Time budget of one run of the network receive softirq, in microseconds.
     NetdevBudgetUsecs,
-    /// Packets that wait at a CPU's backlog before more are dropped.
+    /// Length of each CPU's backlog queue in packets; more packets are dropped.
     NetdevMaxBacklog,
-    /// Packets of one poll of the CPUs' backlog.
+    /// Packet budget of one poll of a CPU's backlog.
     DevWeight,
-    /// Entries of the table by which RFS finds a flow's application; 0 is off.
+    /// Entries of the flow table by which RFS finds the CPU of a flow's application; 0 turns RFS off.
     RpsSockFlowEntries,
-    /// Whether timers may go to another CPU when theirs is idle.
+    /// Whether timers may migrate to another CPU when their own is idle.
     TimerMigration,
-    /// Microseconds in each period that real-time threads may run; -1 for no limit.
+    /// Microseconds for which real-time threads may run in each period; -1 for no limit.
     SchedRtRuntimeUs,
-    /// Microseconds of that period.
+    /// Length of that period in microseconds.
     SchedRtPeriodUs,
 }
 
 impl Sysctl {
-    /// Every switch that is known here.
+    /// All of the sysctls.
     pub const ALL: [Sysctl; 10] = [
         Sysctl::BusyPoll,
         Sysctl::BusyRead,
@@ -69,15 +69,15 @@ impl Sysctl {
         }
     }
 
-    /// Whether only threads in the kernel's first network namespace see it.
+    /// Whether only threads in the initial network namespace see it.
     pub fn first_namespace_only(self) -> bool {
         self.name().starts_with("net.")
     }
 
-    /// Its value.
+    /// Reads its value.
     ///
     /// # Errors
-    /// If this kernel has no such switch, or does not show it to the calling thread.
+    /// If this kernel has no such sysctl, or does not show it to the calling thread.
     pub fn read(self) -> Result<i64, SysctlError> {
         let path = format!("/proc/sys/{}", self.name().replace('.', "/"));
         let text = read_text(path, LIMIT).map_err(|source| match source.kind() {
@@ -100,34 +100,34 @@ impl fmt::Display for Sysctl {
     }
 }
 
-/// Why a switch could not be read.
+/// The reason why a sysctl could not be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysctlError {
-    /// This kernel was built without it, or is older.
+    /// This kernel was built without it, or is too old.
     #[error("this kernel has no {sysctl}")]
     Absent {
-        /// The switch that was asked for.
+        /// The sysctl that was asked for.
         sysctl: Sysctl,
     },
-    /// There it is, but not to be seen from here.
+    /// The kernel has it, but does not show it in this network namespace.
     #[error("{sysctl} is shown only in the host's own network namespace; look from there")]
     Hidden {
-        /// The switch that was asked for.
+        /// The sysctl that was asked for.
         sysctl: Sysctl,
     },
-    /// Reading or writing failed for another reason.
+    /// Reading or parsing failed for another reason.
     #[error("{sysctl} cannot be read: {source}")]
     Io {
-        /// The switch that was asked for.
+        /// The sysctl that was asked for.
         sysctl: Sysctl,
         /// The operating system's answer.
         source: io::Error,
     },
 }
 
-/// Whether the calling thread is in a network namespace other than the first. One file that every
-/// kernel has since 2.4, and shows to the first namespace alone, tells.
+/// Whether the calling thread is outside of the initial network namespace: every namespace shows `somaxconn`, only
+/// the initial one `netdev_max_backlog`, which every kernel has since 2.4.
 fn elsewhere() -> bool {
     let there = |name: &str| std::path::Path::new(name).exists();
     there("/proc/sys/net/core/somaxconn") && !there("/proc/sys/net/core/netdev_max_backlog")

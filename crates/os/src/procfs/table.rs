@@ -1,19 +1,19 @@
-//! The form that `/proc/interrupts` and `/proc/softirqs` share: a line of CPUs, then lines of a
-//! name, a count for each CPU, and a description.
+//! The table format of `/proc/interrupts` and `/proc/softirqs`: a header line of CPUs, then lines of a name, a
+//! count for each CPU, and a description.
 
-/// A line: its name without the colon, its counts in the order of the CPUs, and the rest.
+/// A line: its name without the colon, its counts in the order of the CPUs, and its description.
 pub(super) struct Row<'a> {
     pub(super) name: &'a str,
     pub(super) counts: Vec<u64>,
     pub(super) rest: &'a str,
 }
 
-/// The CPUs of the first line, in its order. Those that are off are left out of `/proc/interrupts`.
+/// Parses the CPUs of the header line, in its order. `/proc/interrupts` leaves out CPUs that are offline.
 pub(super) fn cpus(header: &str) -> Vec<usize> {
     header.split_whitespace().map_while(|word| word.strip_prefix("CPU")?.parse().ok()).collect()
 }
 
-/// Reads a line; a line may have fewer counts than there are CPUs (`ERR:` has one).
+/// Parses a line, which may have fewer counts than there are CPUs (`ERR:` has one).
 pub(super) fn row(line: &str, cpus: usize) -> Option<Row<'_>> {
     let (name, mut rest) = line.split_once(':')?;
     let mut counts = Vec::new();

@@ -1,4 +1,4 @@
-//! A thread's CPU time, CPU and name by its id, and the threads that delivery depends on: `napi/*`,
+//! Threads by id: CPU time, last CPU and name; and the system threads that affect packet delivery: `napi/*`,
 //! `ksoftirqd/*`, and irqbalance.
 
 use std::collections::BTreeMap;
@@ -9,64 +9,64 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::{read_text, stat};
 
-/// A name has at most 64 bytes, and a line of numbers some 400.
+/// Limit of a file's size: a name has at most 64 bytes, a line of numbers some 400.
 const LIMIT: usize = 4_096;
 
-/// `PF_EXITING` of the flags in `stat`.
+/// `PF_EXITING` in the flags of `stat`.
 const EXITING: u64 = 4;
 
-/// `PF_KTHREAD` of the same.
+/// `PF_KTHREAD` in the same flags.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// What `/proc/PID/task/TID/stat` says of a thread.
+/// The fields of `/proc/PID/task/TID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadStat {
-    /// Thread ID: a name in `/proc/PID/task`.
+    /// The thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
-    /// Its name. A kernel thread's is whole since 5.17, and cut after 15 bytes before.
+    /// The thread's name. A kernel thread's name is complete since Linux 5.17; earlier it is cut after 15 bytes.
     pub comm: String,
-    /// `R` runnable, `S` asleep, `D`, `Z`, `T` ...
+    /// The state: `R` runnable, `S` asleep, `D`, `Z`, `T` ...
     pub state: char,
-    /// Its process's parent.
+    /// The parent process of its process.
     pub ppid: i32,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel thread.
     pub kernel: bool,
-    /// Whether it has begun to end, or has ended: its files in procfs are root's then, no longer its user's.
+    /// Whether it is exiting or has exited: then its files in procfs belong to root, no longer to its user.
     pub ending: bool,
-    /// User and system time in nanoseconds, in ticks of 10 ms.
+    /// User and system time in nanoseconds, at a resolution of 10 ms.
     pub cpu_ns: u64,
-    /// Of this, the time in user space.
+    /// The part of `cpu_ns` in user space.
     pub user_ns: u64,
-    /// When it was started, in ticks since the boot: with the id it names a thread for good.
+    /// The start time in ticks since boot. With the id it identifies a thread even after the id is reused.
     pub start_ticks: u64,
     /// The CPU on which it ran last.
     pub cpu: usize,
-    /// Where in its memory its arguments are; empty where the kernel does not say, as of another user's.
+    /// The address range of its arguments; empty where the kernel hides it, as for another user's process.
     pub arguments: Range<usize>,
 }
 
 impl ThreadStat {
-    /// Reads a thread's line; `None` if it has ended.
+    /// Reads a thread's `stat`; `None` if the thread has ended.
     pub fn read(pid: i32, tid: i32) -> Option<ThreadStat> {
         ThreadStat::of_text(&read_text(format!("/proc/{pid}/task/{tid}/stat"), LIMIT).ok()?)
     }
 
-    /// Reads a process's line, in which times are those of all its threads, ended ones included; `None`
-    /// if it has ended.
+    /// Reads a process's `stat`, in which times include all threads, ended ones too; `None` if the process has
+    /// ended.
     pub fn of_process(pid: i32) -> Option<ThreadStat> {
         ThreadStat::of_text(&read_text(format!("/proc/{pid}/stat"), LIMIT).ok()?)
     }
 
-    /// Reads the text of such a file of this host's.
+    /// Parses the text of a `stat` file of this host.
     pub fn of_text(text: &str) -> Option<ThreadStat> {
         ThreadStat::parse(text, stat::ticks_per_second())
     }
 
-    /// Reads the file's text. The name stands in brackets and may hold brackets and blanks itself.
+    /// Parses the file's text. The name is in brackets and may itself contain brackets and blanks.
     pub fn parse(text: &str, ticks_per_second: u64) -> Option<ThreadStat> {
         let (tid, rest) = text.split_once('(')?;
         let (comm, rest) = rest.rsplit_once(')')?;
-        // The fields behind the name; proc(5) numbers the first of them 3.
+        // The fields after the name; proc(5) numbers the first of them 3.
         let fields: Vec<&str> = rest.split_ascii_whitespace().take(64).collect();
         let field = |number: usize| fields.get(number - 3).copied();
         let number = |at: usize| field(at)?.parse::<u64>().ok();
@@ -93,39 +93,39 @@ impl ThreadStat {
         })
     }
 
-    /// Whether it is a thread of the kernel's that polls an instance: a program may call itself as it
-    /// likes.
+    /// Whether it is a kernel thread that polls a NAPI instance. The name alone is no proof: a program can choose
+    /// any.
     pub fn is_napi(&self) -> bool {
         self.kernel && napi_name(&self.comm).is_some()
     }
 }
 
-/// The present, as [`ThreadStat::start_ticks`] counts.
+/// Returns the current time in the unit of [`ThreadStat::start_ticks`].
 pub fn ticks_now() -> u64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
-    // The time since the boot is never negative.
+    // The time since boot is never negative.
     let since_boot = tv_sec as u64 * 1_000_000_000 + tv_nsec as u64;
     since_boot / (1_000_000_000 / stat::ticks_per_second().max(1))
 }
 
-/// What the scheduler counted of a thread: `/proc/PID/task/TID/schedstat`.
+/// The scheduler's counters of a thread: `/proc/PID/task/TID/schedstat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Time {
-    /// Nanoseconds that it ran.
+    /// Nanoseconds on a CPU.
     pub run_ns: u64,
-    /// Nanoseconds that it could have run and waited for a CPU.
+    /// Nanoseconds runnable, waiting for a CPU.
     pub wait_ns: u64,
-    /// Times that it was given a CPU.
+    /// Times that it was scheduled onto a CPU.
     pub slices: u64,
 }
 
 impl Time {
-    /// Reads a thread's; `None` if it has ended, or the kernel was built without.
+    /// Reads a thread's counters; `None` if it has ended, or the kernel was built without them.
     pub fn read(pid: i32, tid: i32) -> Option<Time> {
         Time::parse(&read_text(format!("/proc/{pid}/task/{tid}/schedstat"), LIMIT).ok()?)
     }
 
-    /// Reads the file's text.
+    /// Parses the file's text.
     pub fn parse(text: &str) -> Option<Time> {
         let mut words = text.split_ascii_whitespace();
         let mut next = || words.next()?.parse().ok();
@@ -133,7 +133,7 @@ impl Time {
     }
 }
 
-/// A process's name; `None` if it has ended.
+/// Returns a process's name; `None` if it has ended.
 pub fn comm(pid: i32) -> Option<String> {
     let text = read_text(format!("/proc/{pid}/comm"), LIMIT).ok()?;
     Some(text.trim_end_matches('\n').to_owned())
@@ -142,27 +142,27 @@ pub fn comm(pid: i32) -> Option<String> {
 /// A `napi/*` thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NapiThread {
-    /// Process ID, as this PID namespace has it.
+    /// The process ID in this PID namespace.
     pub pid: i32,
-    /// Its device, as it was named when the thread was made; cut before Linux 5.17.
+    /// The device, by its name when the thread was created; cut before Linux 5.17.
     pub ifname: String,
-    /// Its instance's id, if the name was not cut.
+    /// The instance's NAPI id; `None` if the name was cut.
     pub napi_id: Option<u32>,
 }
 
-/// Every thread that delivery depends on, found in one walk of `/proc`.
+/// The system threads that affect packet delivery, found in one walk of `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Threads {
-    /// Of NAPI instances, of every namespace.
+    /// The threads of NAPI instances, of every network namespace.
     pub napi: Vec<NapiThread>,
-    /// `ksoftirqd`'s ids by CPU.
+    /// The thread id of each CPU's `ksoftirqd`.
     pub ksoftirqd: BTreeMap<usize, i32>,
-    /// irqbalance's id, if it runs: as root, since nobody else can move interrupts.
+    /// The process id of irqbalance, if it runs as root; otherwise it could not move interrupts.
     pub irqbalance: Option<i32>,
 }
 
 impl Threads {
-    /// Looks at every process's name. In a container only its own processes are there.
+    /// Searches the names of all processes. In a container only its own processes are visible.
     pub fn find() -> Threads {
         let mut found = Threads::default();
         let Ok(entries) = fs::read_dir("/proc") else { return found };
@@ -177,8 +177,8 @@ impl Threads {
         found
     }
 
-    /// A program may call itself as it likes: `kernel` is asked where the name is the kernel's, and
-    /// `root` where it is that of a program of root's.
+    /// Records a process by its name. A program can choose any name, so `kernel` is called to confirm a kernel
+    /// thread's name, and `root` to confirm irqbalance's.
     fn sort_in(
         &mut self,
         pid: i32,
@@ -200,22 +200,22 @@ impl Threads {
     }
 }
 
-/// Whether a process is root's. The owner of `/proc/PID` does not say: of one that may not be dumped that
-/// is root, whoever runs it.
+/// Whether a process runs as root. The owner of `/proc/PID` does not tell: it is root for every process that is not
+/// dumpable.
 fn is_root(pid: i32) -> bool {
     let status = read_text(format!("/proc/{pid}/status"), LIMIT).unwrap_or_default();
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
-    // The real and the effective one.
+    // The real and the effective user id.
     let mut users = users.split_ascii_whitespace();
     users.next() == Some("0") && users.next() == Some("0")
 }
 
-/// The device and the id in a `napi/*` thread's name.
+/// Splits the name of a `napi/*` thread into the device and the NAPI id.
 pub fn napi_name(comm: &str) -> Option<(&str, Option<u32>)> {
     let name = comm.strip_prefix("napi/")?;
     let Some((ifname, id)) = name.rsplit_once('-') else { return Some((name, None)) };
     match id.parse() {
-        // Cut after 15 bytes, the number is not the whole one.
+        // A name of 15 bytes may have been cut in the middle of the number.
         Ok(id) if comm.len() != 15 => Some((ifname, Some(id))),
         Ok(_) => Some((ifname, None)),
         Err(_) => Some((name, None)),
@@ -265,12 +265,12 @@ mod tests {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         let read = ThreadStat::read(pid, tid).expect("it lives");
         assert_eq!((read.tid, read.state), (tid, 'R'));
-        // The scheduler counts when a thread leaves its CPU.
+        // The scheduler updates the counters when a thread leaves its CPU.
         std::thread::sleep(std::time::Duration::from_millis(1));
         assert!(Time::read(pid, tid).is_none_or(|time| time.run_ns > 0));
         let ended = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
         let ended = ended.as_raw_nonzero().get();
-        // The kernel tells who joins shortly before the thread is gone.
+        // `join` returns shortly before the kernel removes the thread.
         while std::fs::exists(format!("/proc/self/task/{ended}")).expect("readable") {
             std::thread::yield_now();
         }

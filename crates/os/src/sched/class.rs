@@ -1,37 +1,37 @@
-//! Scheduling classes, and how they are written: `fair`, `fair -20`, `fifo 10`.
+//! Scheduling classes and their text form: `fair`, `fair -20`, `fifo 10`.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A scheduling class.
 ///
-/// A thread has a nice value in every class, which is told and set of the fair ones alone. So one that was
-/// made nice and then put into another class (`renice -20`, `chrt -f 50`) is told by that class, and if it is
-/// made [`Fair`](Class::Fair) or [`Nice`](Class::Nice) it loses the nice value that it had beside it: who
-/// gives the class back does not know of it.
+/// A thread keeps a nice value in every class, but it is reported and set here only for the fair ones. So a thread
+/// that was made nice and then put into another class (`renice -20`, `chrt -f 50`) is reported as that class alone.
+/// Making it [`Fair`](Class::Fair) or [`Nice`](Class::Nice) overwrites its nice value, which restoring the class
+/// does not bring back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Class {
     /// `SCHED_OTHER`, nice 0.
     #[default]
     Fair,
-    /// `SCHED_OTHER` with another nice value, from -20 to 19, never 0.
+    /// `SCHED_OTHER` with a nice value from -20 to 19 other than 0.
     Nice(i8),
-    /// `SCHED_BATCH`: fair, for work that nobody waits for. Who is put into it stays as nice as it was.
+    /// `SCHED_BATCH`: fair, for throughput work without latency needs. A thread keeps its nice value in it.
     Batch,
-    /// `SCHED_IDLE`: what is left by all others.
+    /// `SCHED_IDLE`: runs in the time that all others leave.
     Idle,
-    /// `SCHED_FIFO` with a priority from 1 to 99. Not for anything that spins: the operating system
-    /// stops a spinning real-time thread for 50 ms in every second.
+    /// `SCHED_FIFO` with a priority from 1 to 99. Unsuitable for threads that spin: by default the kernel throttles
+    /// spinning real-time threads for 50 ms in every second.
     Fifo(u8),
-    /// `SCHED_RR` with a priority from 1 to 99: the same, in turns with others of that priority.
+    /// `SCHED_RR` with a priority from 1 to 99: as FIFO, but round-robin among threads of the same priority.
     Rr(u8),
-    /// Any other, by the kernel's number, as `SCHED_DEADLINE` (6). There is more to it than that, so
-    /// that it is only seen: who overwrote it could not give it back.
+    /// Any other class, by the kernel's number, such as `SCHED_DEADLINE` (6). It is reported but never set: it has
+    /// further parameters, which could not be restored.
     Other(i32),
 }
 
 impl Class {
-    /// The kernel's number for it, and its priority; `None` if it is never set.
+    /// Returns the kernel's number and the priority; `None` for a class that is never set.
     pub(super) const fn policy(self) -> Option<(i32, u8)> {
         match self {
             Class::Fair | Class::Nice(_) => Some((libc::SCHED_OTHER, 0)),
@@ -43,7 +43,7 @@ impl Class {
         }
     }
 
-    /// The nice value that is part of it; `None` if none is.
+    /// Returns the nice value that the class includes, if any.
     pub(super) const fn nice(self) -> Option<i8> {
         match self {
             Class::Fair => Some(0),
@@ -52,12 +52,12 @@ impl Class {
         }
     }
 
-    /// Whether it is `SCHED_OTHER`, however nice.
+    /// Whether it is `SCHED_OTHER`, with any nice value.
     pub const fn is_fair(self) -> bool {
         self.nice().is_some()
     }
 
-    /// The class of the kernel's number; `priority` and `nice` count where the class has one.
+    /// Returns the class of the kernel's number; `priority` and `nice` are used if the class has one.
     pub(super) const fn of(policy: i32, priority: u8, nice: i8) -> Class {
         match policy {
             libc::SCHED_OTHER if nice == 0 => Class::Fair,
@@ -88,7 +88,7 @@ impl fmt::Display for Class {
 impl FromStr for Class {
     type Err = String;
 
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the output of [`Display`](fmt::Display).
     fn from_str(text: &str) -> Result<Class, String> {
         let number = |name: &str| text.strip_prefix(name)?.strip_prefix(' ');
         let priority = |name: &str| {
