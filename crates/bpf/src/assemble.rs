@@ -1,21 +1,21 @@
-//! An assembler for eBPF: one method an instruction, labels for jumps, bytes at the end.
+//! An assembler for eBPF: one method per instruction, labels as jump targets, and the encoded bytes at the end.
 //!
-//! Only what the programs of napkin use. It checks nothing that the kernel's verifier checks anyway;
-//! it does see to it that every label was placed and that every jump reaches it.
+//! It has only the instructions that napkin's programs use. It leaves checks to the kernel's verifier, except that
+//! every label must be placed and within reach of its jumps.
 
 use thiserror::Error;
 
 pub use crate::operand::{Helper, Register, When, Width};
 
-/// A place in the program, to jump to.
+/// A jump target in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a label is for `place`"]
 pub struct Label(usize);
 
-/// A program that cannot be assembled: a mistake of whoever wrote it.
+/// The reason why a program cannot be assembled: a mistake in the code that builds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AssembleError {
-    /// A label to which something jumps was never placed.
+    /// The target of a jump was never placed.
     #[error("the jump at instruction {at} has no target")]
     NoTarget {
         /// The jump's index among the instructions.
@@ -29,7 +29,7 @@ pub enum AssembleError {
     },
 }
 
-/// One instruction of 64 bits (a 64-bit constant takes two).
+/// One instruction of 64 bits; a 64-bit constant takes two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Instruction {
     code: u8,
@@ -43,9 +43,9 @@ struct Instruction {
 #[derive(Debug, Default)]
 pub struct Assembler {
     instructions: Vec<Instruction>,
-    /// Where each label is, once placed.
+    /// The index of the instruction at each label, once placed.
     labels: Vec<Option<usize>>,
-    /// Which instructions jump to which label.
+    /// The index of each jump, and its target.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -66,9 +66,9 @@ const AND_CONSTANT: u8 = 0x57;
 const AND: u8 = 0x5f;
 const MULTIPLY: u8 = 0x27;
 const MULTIPLY_REGISTER: u8 = 0x2f;
-/// In an atomic addition's constant: the old value is wanted.
+/// Flag in the constant of an atomic addition: return the old value.
 const FETCH: i32 = 0x01;
-/// In its place: `BPF_CMPXCHG`.
+/// The constant of `BPF_CMPXCHG`.
 const COMPARE_EXCHANGE: i32 = 0xf0 | FETCH;
 const SUBTRACT: u8 = 0x1f;
 const MOVE: u8 = 0xbf;
@@ -76,15 +76,15 @@ const MOVE_CONSTANT: u8 = 0xb7;
 /// `move` of the lower 32 bits; the upper ones become 0.
 const MOVE_WORD: u8 = 0xbc;
 
-/// What a 64-bit constant stands for.
+/// The meaning of a 64-bit constant, in the source register's field.
 const MAP_DESCRIPTOR: u8 = 1;
 const MAP_VALUE: u8 = 2;
 const BTF_ID: u8 = 3;
-/// What a call calls.
+/// The meaning of a call's constant, in the same field.
 const KERNEL_FUNCTION: u8 = 2;
 
 impl Assembler {
-    /// An empty program.
+    /// Returns an empty program.
     pub fn new() -> Assembler {
         Assembler::default()
     }
@@ -98,7 +98,7 @@ impl Assembler {
         self.push(MOVE, to as u8, from as u8, 0, 0);
     }
 
-    /// `to = from`, its lower 32 bits with no sign.
+    /// `to = from`, its lower 32 bits, zero-extended.
     pub fn copy_word(&mut self, to: Register, from: Register) {
         self.push(MOVE_WORD, to as u8, from as u8, 0, 0);
     }
@@ -113,7 +113,7 @@ impl Assembler {
         self.push(ADD_CONSTANT, to as u8, 0, 0, constant);
     }
 
-    /// `to += from`; one of them may be a pointer.
+    /// `to += from`; one of the two may be a pointer.
     pub fn add_register(&mut self, to: Register, from: Register) {
         self.push(ADD, to as u8, from as u8, 0, 0);
     }
@@ -138,17 +138,17 @@ impl Assembler {
         self.push(STORE_CONSTANT | width.bits(), base as u8, 0, offset, constant);
     }
 
-    /// `*(base + offset) += from`, all 64 bits at once.
+    /// `*(base + offset) += from`, atomically on 64 bits.
     pub fn atomic_add(&mut self, base: Register, offset: i16, from: Register) {
         self.push(ATOMIC | Width::Double.bits(), base as u8, from as u8, offset, 0);
     }
 
-    /// `with = *(base + offset)`, while `*(base + offset) += with`: all 64 bits at once.
+    /// `*(base + offset) += with`, atomically on 64 bits; `with` becomes the old value.
     pub fn atomic_fetch_add(&mut self, base: Register, offset: i16, with: Register) {
         self.push(ATOMIC | Width::Double.bits(), base as u8, with as u8, offset, FETCH);
     }
 
-    /// `R0 = *(base + offset)`, while `*(base + offset) = with` if it was what `R0` was: all 64 bits at once (Linux 5.12).
+    /// If `*(base + offset) == R0`, sets it to `with`; `R0` becomes the old value. Atomic on 64 bits (Linux 5.12).
     pub fn atomic_compare_exchange(&mut self, base: Register, offset: i16, with: Register) {
         let code = ATOMIC | Width::Double.bits();
         self.push(code, base as u8, with as u8, offset, COMPARE_EXCHANGE);
@@ -159,12 +159,12 @@ impl Assembler {
         self.push(SHIFT_LEFT, to as u8, 0, 0, bits);
     }
 
-    /// `to >>= bits`; zeros come in from above.
+    /// `to >>= bits`, zero-filling.
     pub fn shift_right(&mut self, to: Register, bits: i32) {
         self.push(SHIFT_RIGHT, to as u8, 0, 0, bits);
     }
 
-    /// `to &= constant`, which is extended with its sign.
+    /// `to &= constant`, which is sign-extended.
     pub fn and(&mut self, to: Register, constant: i32) {
         self.push(AND_CONSTANT, to as u8, 0, 0, constant);
     }
@@ -184,13 +184,13 @@ impl Assembler {
         self.push(MULTIPLY_REGISTER, to as u8, from as u8, 0, 0);
     }
 
-    /// A label, not placed yet.
+    /// Returns a label that is still to be placed.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Puts a label before the next instruction.
+    /// Places a label before the next instruction.
     pub fn place(&mut self, label: Label) {
         let here = self.instructions.len();
         if let Some(place) = self.labels.get_mut(label.0) {
@@ -198,19 +198,19 @@ impl Assembler {
         }
     }
 
-    /// Jumps always: `BPF_JA`.
+    /// Jumps unconditionally: `BPF_JA`.
     pub fn jump(&mut self, target: Label) {
         self.jumps.push((self.instructions.len(), target));
         self.push(JUMP, 0, 0, 0, 0);
     }
 
-    /// Jumps if a register and a constant are so.
+    /// Jumps if the condition holds between a register and a constant.
     pub fn jump_if(&mut self, first: Register, when: When, constant: i32, target: Label) {
         self.jumps.push((self.instructions.len(), target));
         self.push(JUMP | when.bits(), first as u8, 0, 0, constant);
     }
 
-    /// Jumps if two registers are so.
+    /// Jumps if the condition holds between two registers.
     pub fn jump_if_registers(
         &mut self,
         first: Register,
@@ -227,38 +227,38 @@ impl Assembler {
         self.push(CALL, 0, 0, 0, helper as i32);
     }
 
-    /// `R0 = function(R1 ...)`, a kernel function by its number in the kernel's own BTF.
+    /// `R0 = function(R1 ...)`, a kernel function by its id in the kernel's own BTF.
     pub fn call_kernel(&mut self, btf_id: u32) {
         self.push(CALL, 0, KERNEL_FUNCTION, 0, btf_id.cast_signed());
     }
 
-    /// `to = ` the map of that descriptor.
+    /// `to = ` the map with that descriptor.
     pub fn set_map(&mut self, to: Register, descriptor: i32) {
         self.push(LOAD_64, to as u8, MAP_DESCRIPTOR, 0, descriptor);
         self.push(0, 0, 0, 0, 0);
     }
 
-    /// `to = ` the address of the first byte in the only value of the array of that descriptor.
+    /// `to = ` the address of the only value of the array map with that descriptor.
     pub fn set_map_value(&mut self, to: Register, descriptor: i32) {
         self.push(LOAD_64, to as u8, MAP_VALUE, 0, descriptor);
         self.push(0, 0, 0, 0, 0);
     }
 
-    /// `to = ` the address of what has that number in the kernel's own BTF.
+    /// `to = ` the address of the variable with that id in the kernel's own BTF.
     pub fn set_address(&mut self, to: Register, btf_id: u32) {
         self.push(LOAD_64, to as u8, BTF_ID, 0, btf_id.cast_signed());
         self.push(0, 0, 0, 0, 0);
     }
 
-    /// Ends the run with `R0` as its answer.
+    /// Returns from the program with the value in `R0`.
     pub fn exit(&mut self) {
         self.push(EXIT, 0, 0, 0, 0);
     }
 
-    /// The program's bytes, in this machine's order, as `bpf(2)` takes them.
+    /// Returns the program's bytes, in native byte order, as `bpf(2)` takes them.
     ///
     /// # Errors
-    /// If a label was not placed, or is too far away.
+    /// If a label was not placed, or is out of a jump's reach.
     pub fn finish(mut self) -> Result<Vec<u8>, AssembleError> {
         for &(at, label) in &self.jumps {
             let target = self.labels.get(label.0).copied().flatten();
@@ -277,7 +277,7 @@ impl Instruction {
     fn bytes(self) -> [u8; 8] {
         let [o0, o1] = self.offset.to_ne_bytes();
         let [c0, c1, c2, c3] = self.constant.to_ne_bytes();
-        // The two registers are bit fields of one byte, which C lays out in the machine's order.
+        // The registers are two bit fields of one byte, whose order follows the byte order.
         let registers = if cfg!(target_endian = "little") {
             self.from << 4 | self.to
         } else {
@@ -292,7 +292,7 @@ mod tests {
     use super::Register::*;
     use super::*;
 
-    /// The bytes as one would read them in a listing: `code registers offset constant`.
+    /// Hex of each instruction, as in a listing: `code registers offset constant`.
     fn listing(program: Assembler) -> Vec<String> {
         let bytes = program.finish().expect("it assembles");
         bytes

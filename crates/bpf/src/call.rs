@@ -1,12 +1,12 @@
-//! `bpf(2)`, the few commands of it that counting and AF_XDP need. Everything is a descriptor: what is not
-//! pinned goes away with the last process that holds it, however that ends.
+//! `bpf(2)`: the few commands that counting and AF_XDP need. Maps, programs and links are descriptors. Nothing is
+//! pinned, so the kernel frees each with the last process that holds it, however that process ends.
 
 use std::ffi::CStr;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Commands, by their numbers in `linux/bpf.h`.
+/// Commands, with their numbers in `linux/bpf.h`.
 #[derive(Debug, Clone, Copy)]
 #[repr(i32)]
 enum Command {
@@ -23,11 +23,11 @@ enum Command {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
-    /// Values by number, shared by all CPUs.
+    /// Values by index, shared by all CPUs.
     Array = 2,
-    /// Values by number, one a CPU.
+    /// Values by index, one per CPU.
     PercpuArray = 6,
-    /// AF_XDP sockets by number.
+    /// AF_XDP sockets by index.
     Xsk = 17,
 }
 
@@ -35,11 +35,11 @@ pub enum MapKind {
 const MAPPABLE: u32 = 1 << 10;
 /// `BPF_PROG_TYPE_TRACING` of linux/bpf.h.
 const TRACING: u32 = 26;
-/// `BPF_PROG_TYPE_XDP` and, of attachments, `BPF_XDP`.
+/// `BPF_PROG_TYPE_XDP`, a program type; `BPF_XDP`, an attach type, is next.
 const XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 
-/// What a program that traces is attached to; the types of its arguments are known.
+/// The kind of attach point of a tracing program. The verifier knows the types of its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Hook {
@@ -47,11 +47,11 @@ pub enum Hook {
     TracePoint = 23,
     /// `BPF_TRACE_FENTRY`: a function, before it runs.
     Entry = 24,
-    /// `BPF_TRACE_FEXIT`: a function, after it has run; its answer follows its arguments.
+    /// `BPF_TRACE_FEXIT`: a function, after it has run; the return value follows the arguments.
     Exit = 25,
 }
 
-/// Which helpers a program may use depends on its licence; this says that it is also under the GPL.
+/// The licence decides which helpers a program may use; this one includes the GPL.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 /// `BPF_LOG_LEVEL1` of linux/bpf_verifier.h.
 const LOG: u32 = 1;
@@ -131,16 +131,16 @@ struct Info {
     info: u64,
 }
 
-/// How a program fared since it was loaded.
+/// Run statistics of a program since it was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunStats {
-    /// Runs, while the kernel counted them (`BPF_ENABLE_STATS`, `kernel.bpf_stats_enabled`).
+    /// Number of runs, while the kernel counted them (`BPF_ENABLE_STATS`, `kernel.bpf_stats_enabled`).
     pub runs: u64,
-    /// Nanoseconds that those runs took.
+    /// Total duration of those runs in nanoseconds.
     pub run_ns: u64,
-    /// Runs that did not take place because the program was at work on that CPU already.
+    /// Runs that were skipped because the program was already running on that CPU.
     pub missed: u64,
-    /// Bytes of machine code.
+    /// Size of the JIT-compiled code in bytes.
     pub machine_code: u32,
 }
 
@@ -149,16 +149,16 @@ pub struct RunStats {
 pub struct Refused {
     /// The operating system's answer.
     pub error: io::Error,
-    /// The end of what its verifier said, if it got so far.
+    /// The end of the verifier's log; empty if the program did not get that far.
     pub log: String,
 }
 
 /// # Safety
-/// `attributes` is what the command expects, and every address in it leads to memory that the
-/// command may read or write as far as it does.
+/// `attributes` is what the command expects, and every address in it points to memory that is valid for the reads
+/// and writes of the command.
 unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<i32> {
     let size = size_of::<T>();
-    // SAFETY: `attributes` is alive and of that size; what it leads to is the caller's promise.
+    // SAFETY: `attributes` is alive and has that size; the caller vouches for the addresses in it.
     let answer = unsafe {
         libc::syscall(libc::SYS_bpf, command as i32, std::ptr::from_mut(attributes), size)
     };
@@ -168,19 +168,19 @@ unsafe fn bpf<T>(command: Command, attributes: &mut T) -> io::Result<i32> {
     }
 }
 
-/// Of a command that answers with a new descriptor.
+/// Runs a command that returns a new descriptor.
 ///
 /// # Safety
-/// As [`bpf`], and the command is one of those.
+/// As for [`bpf`], and the command must be one of those.
 unsafe fn bpf_opens<T>(command: Command, attributes: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
+    // SAFETY: required of the caller.
     let descriptor: RawFd = unsafe { bpf(command, attributes) }?;
-    // SAFETY: the command succeeded, so this is a new descriptor that nobody else has.
+    // SAFETY: the command succeeded, so this is a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 fn address<T: ?Sized>(of: &T) -> u64 {
-    // The kernel reads what is there, so it has to know of it.
+    // The kernel dereferences the address, so its provenance is exposed.
     std::ptr::from_ref(of).cast::<u8>().expose_provenance() as u64
 }
 
@@ -193,7 +193,7 @@ fn number(descriptor: BorrowedFd<'_>) -> u32 {
     descriptor.as_raw_fd().cast_unsigned()
 }
 
-/// The kernel's names have at most 15 characters of `[A-Za-z0-9_.]`.
+/// Truncates a name to the kernel's 15 bytes; the kernel accepts only `[A-Za-z0-9_.]`.
 fn name(of: &str) -> [u8; 16] {
     let mut name = [0; 16];
     for (to, from) in name.iter_mut().zip(of.bytes().take(15)) {
@@ -210,7 +210,7 @@ pub struct Map<const K: usize, const V: usize> {
 }
 
 impl<const K: usize, const V: usize> Map<K, V> {
-    /// Makes one of at most `entries` values; of its name the first 15 bytes count.
+    /// Creates a map of at most `entries` values. Its name is cut after 15 bytes.
     ///
     /// # Errors
     /// If the kernel refuses, as without `CAP_BPF`.
@@ -223,19 +223,19 @@ impl<const K: usize, const V: usize> Map<K, V> {
             map_name: name(named),
             ..MapCreate::default()
         };
-        // SAFETY: MAP_CREATE follows no address, and opens a descriptor.
+        // SAFETY: MAP_CREATE dereferences no address and returns a descriptor.
         let descriptor = unsafe { bpf_opens(Command::MapCreate, &mut attributes) }?;
         Ok(Map { descriptor, kind })
     }
 
-    /// Its descriptor, for the programs that use it.
+    /// The map's descriptor, for the programs that use it.
     pub fn descriptor(&self) -> i32 {
         self.descriptor.as_raw_fd()
     }
 
-    /// The value at a key; `None` if there is none, or if it cannot be read as one value.
+    /// Returns the value at a key; `None` if there is none, or if the map has one value per CPU.
     pub fn get(&self, key: &[u8; K]) -> io::Result<Option<[u8; V]>> {
-        // Of a per-CPU map the kernel would write as many values as there are CPUs.
+        // For a per-CPU map, the kernel would write one value per CPU into the buffer.
         if self.kind == MapKind::PercpuArray {
             return Ok(None);
         }
@@ -246,15 +246,15 @@ impl<const K: usize, const V: usize> Map<K, V> {
             value: address_mut(&mut value),
             ..Element::default()
         };
-        // SAFETY: the map's keys have K bytes and its values V, as it was created, and it is not
-        // per CPU: `key` may be read so far and `value` written so far.
+        // SAFETY: the map was created with keys of K bytes and values of V, and it is not per CPU, so the kernel
+        // reads K bytes of `key` and writes V bytes of `value`.
         found(unsafe { bpf(Command::MapLookupElem, &mut attributes) })
             .map(|found| found.then_some(value))
     }
 
     /// Writes the value at a key.
     pub fn set(&self, key: &[u8; K], value: &[u8; V]) -> io::Result<()> {
-        // Of a per-CPU map the kernel would read as many values as there are CPUs.
+        // For a per-CPU map, the kernel would read one value per CPU from the buffer.
         if self.kind == MapKind::PercpuArray {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -264,13 +264,13 @@ impl<const K: usize, const V: usize> Map<K, V> {
             value: address(value),
             ..Element::default()
         };
-        // SAFETY: the map's keys have K bytes and its values V, as it was created, and it is not
-        // per CPU: both may be read so far.
+        // SAFETY: the map was created with keys of K bytes and values of V, and it is not per CPU, so the kernel
+        // reads K bytes of `key` and V bytes of `value`.
         unsafe { bpf(Command::MapUpdateElem, &mut attributes) }.map(drop)
     }
 }
 
-/// An array of one value of so many bytes, whose memory may be mapped.
+/// Creates an array map with one value of `bytes` bytes, whose memory can be mapped.
 pub(crate) fn create_mappable(bytes: u32, named: &str) -> io::Result<OwnedFd> {
     let mut attributes = MapCreate {
         map_type: MapKind::Array as u32,
@@ -281,43 +281,43 @@ pub(crate) fn create_mappable(bytes: u32, named: &str) -> io::Result<OwnedFd> {
         map_name: name(named),
         ..MapCreate::default()
     };
-    // SAFETY: MAP_CREATE follows no address, and opens a descriptor.
+    // SAFETY: MAP_CREATE dereferences no address and returns a descriptor.
     unsafe { bpf_opens(Command::MapCreate, &mut attributes) }
 }
 
-/// AF_XDP sockets by number, to which a program redirects frames (`BPF_MAP_TYPE_XSKMAP`). A socket
-/// leaves it when it is closed.
+/// AF_XDP sockets by index, to which a program redirects frames (`BPF_MAP_TYPE_XSKMAP`). The kernel removes a
+/// socket when it is closed.
 #[derive(Debug)]
 pub struct SocketMap(Map<4, 4>);
 
 impl SocketMap {
-    /// Makes one with places for `entries` sockets.
+    /// Creates a map with room for `entries` sockets.
     ///
     /// # Errors
-    /// If the kernel refuses: without `CAP_BPF`, or without AF_XDP.
+    /// If the kernel refuses: `CAP_BPF` is missing, or the kernel has no AF_XDP.
     pub fn create(entries: u32, named: &str) -> io::Result<SocketMap> {
         Map::create(MapKind::Xsk, entries, named).map(SocketMap)
     }
 
-    /// Its descriptor, for [`Assembler::set_map`](crate::assemble::Assembler::set_map).
+    /// The map's descriptor, for [`Assembler::set_map`](crate::assemble::Assembler::set_map).
     pub fn descriptor(&self) -> i32 {
         self.0.descriptor()
     }
 
-    /// Puts a bound socket at a place.
+    /// Stores a bound socket at an index.
     ///
     /// # Errors
-    /// If it is no AF_XDP socket, or there is no such place.
+    /// If it is not an AF_XDP socket, or the index is out of range.
     pub fn set(&self, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.0.set(&place.to_ne_bytes(), &number(socket).to_ne_bytes())
     }
 }
 
-/// An attachment; it ends when this is dropped.
+/// An attachment of a program, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Link(#[expect(dead_code, reason = "held for as long as it is attached")] OwnedFd);
 
-/// Of a command that says `ENOENT` where there is nothing.
+/// Maps `ENOENT` to `false`: the element does not exist.
 fn found(answer: io::Result<i32>) -> io::Result<bool> {
     match answer {
         Ok(_) => Ok(true),
@@ -331,10 +331,10 @@ fn found(answer: io::Result<i32>) -> io::Result<bool> {
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Loads a program for one trace point or function, by its number in the kernel's BTF.
+    /// Loads a program for one trace point or function, identified by its id in the kernel's BTF.
     ///
     /// # Errors
-    /// If the kernel refuses, with what its verifier said.
+    /// If the kernel refuses the program; the error has the verifier's log.
     pub fn load(named: &str, instructions: &[u8], hook: Hook, to: u32) -> Result<Program, Refused> {
         let kind = ProgLoad {
             prog_type: TRACING,
@@ -345,10 +345,10 @@ impl Program {
         Program::load_as(named, instructions, || ProgLoad { ..kind })
     }
 
-    /// Loads a program that decides what becomes of a received frame (XDP).
+    /// Loads an XDP program, which decides about each received frame.
     ///
     /// # Errors
-    /// If the kernel refuses, with what its verifier said.
+    /// If the kernel refuses the program; the error has the verifier's log.
     pub fn load_xdp(named: &str, instructions: &[u8]) -> Result<Program, Refused> {
         Program::load_as(named, instructions, || ProgLoad {
             prog_type: XDP,
@@ -373,14 +373,14 @@ impl Program {
                 prog_name: name(named),
                 ..kind()
             };
-            // SAFETY: the instructions and the licence may be read as far as is said (the licence
-            // to its final 0), and the log, if there is one, written as far.
+            // SAFETY: the kernel reads the instructions and the licence (up to its final 0), and writes the log, if
+            // there is one, within the lengths given.
             unsafe { bpf_opens(Command::ProgLoad, &mut attributes) }
         };
         match load(&mut []) {
             Ok(descriptor) => Ok(Program(descriptor)),
             Err(error) => {
-                // Once more for the reason only; with too small a log it may even succeed.
+                // Load once more, with a log, to learn the reason. This may even succeed.
                 let mut log = vec![0; LOG_BYTES];
                 match load(&mut log) {
                     Ok(descriptor) => Ok(Program(descriptor)),
@@ -391,7 +391,7 @@ impl Program {
     }
 
     /// Attaches an XDP program to an interface, until the link is dropped or this process ends.
-    /// `generic` is that of the stack itself, behind any driver; otherwise it runs in the driver.
+    /// `generic` attaches it in the network stack, which works with any driver; otherwise it runs in the driver.
     ///
     /// # Errors
     /// `EOPNOTSUPP` from a driver without XDP, `EBUSY` where another program is attached, `EPERM`
@@ -405,28 +405,28 @@ impl Program {
             attach_type: ATTACH_XDP,
             flags: if generic { GENERIC } else { DRIVER },
         };
-        // SAFETY: LINK_CREATE of this kind follows no address, and opens a descriptor.
+        // SAFETY: LINK_CREATE of this kind dereferences no address and returns a descriptor.
         unsafe { bpf_opens(Command::LinkCreate, &mut attributes) }.map(Link)
     }
 
-    /// Attaches it to what it was loaded for, until the answer is dropped.
+    /// Attaches it to the hook for which it was loaded, until the returned descriptor is dropped.
     pub fn attach(&self) -> io::Result<OwnedFd> {
         let mut attributes =
             RawTracepointOpen { prog_fd: number(self.0.as_fd()), ..RawTracepointOpen::default() };
-        // SAFETY: no name is given, so no address is followed; the command opens a descriptor.
+        // SAFETY: without a name no address is dereferenced; the command returns a descriptor.
         unsafe { bpf_opens(Command::RawTracepointOpen, &mut attributes) }
     }
 
-    /// How it fared.
+    /// Returns the run statistics.
     pub fn stats(&self) -> io::Result<RunStats> {
-        // `struct bpf_prog_info`; newer kernels fill in no more than is asked for.
+        // `struct bpf_prog_info`; the kernel fills in at most `info_len` bytes.
         let mut info = [0_u64; 29];
         let mut attributes = Info {
             bpf_fd: number(self.0.as_fd()),
             info_len: u32::try_from(size_of_val(&info)).unwrap_or(0),
             info: address_mut(&mut info),
         };
-        // SAFETY: `info` may be written as far as is said; it is 0, so that no array is asked for.
+        // SAFETY: the kernel writes at most `info_len` bytes of `info`, whose zeros request no arrays.
         unsafe { bpf(Command::ObjGetInfoByFd, &mut attributes) }?;
         // Offsets 16 (jited_prog_len, 32 bits), 192, 200 and 208 of the structure.
         let code = info[2].to_ne_bytes();
@@ -439,7 +439,7 @@ impl Program {
     }
 }
 
-/// The last lines of a verifier's log that say something.
+/// Returns the last lines of a verifier's log, without its statistics line.
 fn end_of(log: &[u8]) -> String {
     let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text);

@@ -1,7 +1,7 @@
-//! What an instruction names: registers, widths, conditions of jumps, and the kernel's helpers.
+//! Operands of instructions: registers, widths, jump conditions, and the kernel's helper functions.
 
-/// A register: `R0` is what a call answers, `R1`-`R5` are its arguments (and lost by it), `R6`-`R9`
-/// survive calls, `FP` is the frame, at the top of 512 bytes.
+/// A register: `R0` holds the return value of a call, `R1`-`R5` its arguments (clobbered by it), `R6`-`R9` are
+/// preserved across calls, and `FP` points to the top of the stack frame of 512 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the processor's own names")]
@@ -43,22 +43,22 @@ impl Width {
     }
 }
 
-/// When a jump is taken. Comparisons are of 64 bits, signed but for one.
+/// The condition of a jump. Comparisons are of 64 bits, signed except for [`When::Above`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// Both are the same.
+    /// The operands are equal: `BPF_JEQ`.
     Equal,
-    /// Jumps if the operands differ: `BPF_JNE`.
+    /// The operands differ: `BPF_JNE`.
     NotEqual,
-    /// They have a bit in common.
+    /// The operands have a bit in common: `BPF_JSET`.
     AnyBit,
-    /// The first is greater, both taken without a sign: `BPF_JGT`.
+    /// The first is greater, unsigned: `BPF_JGT`.
     Above,
-    /// The first is greater.
+    /// The first is greater: `BPF_JSGT`.
     Greater,
-    /// The first is greater or the same.
+    /// The first is greater or equal: `BPF_JSGE`.
     GreaterOrEqual,
-    /// The first is less or the same.
+    /// The first is less or equal: `BPF_JSLE`.
     LessOrEqual,
 }
 
@@ -76,7 +76,7 @@ impl When {
     }
 }
 
-/// A kernel's helper function, by its number in `linux/bpf.h`.
+/// A helper function of the kernel, by its number in `linux/bpf.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 #[expect(missing_docs, reason = "the kernel's own names")]

@@ -1,7 +1,7 @@
-//! Signals that are waited for instead of handled.
+//! Synchronous signal handling: signals are blocked and waited for, without handlers.
 //!
-//! They are blocked and taken one by one with a timeout, which is the clock of the looks at the same
-//! time. A program that is started gets the mask from before.
+//! The wait has a timeout, which also paces the caller's periodic checks. A program that is started gets the signal
+//! mask from before.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,18 +10,18 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// A signal that came.
+/// A signal that was taken with [`Signals::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedSignal {
     /// The signal's number, as in `signal(7)`.
     pub signal: i32,
-    /// How it was sent: `si_code` of sigaction(2).
+    /// The cause of the signal: `si_code` of sigaction(2).
     pub code: i32,
-    /// Who sent it; 0 if it was the kernel, or a process of a namespace that is not seen from here.
+    /// The sender's process id; 0 if it was the kernel, or a process in a PID namespace that is not visible here.
     pub sender: i32,
 }
 
-/// Signals that are blocked in this thread for as long as this lives.
+/// Signals that are blocked in this thread until this value is dropped.
 #[derive(Debug)]
 pub struct Signals {
     set: libc::sigset_t,
@@ -29,13 +29,13 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Those that ask a command to end.
+    /// Signals that ask a command to end.
     const ENDS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-    /// The one by which a terminal stops a program (Ctrl-Z).
+    /// The signal by which a terminal stops a program (Ctrl-Z).
     pub const STOP: i32 = libc::SIGTSTP;
 
-    /// Those that are passed on to a program, and the one that tells of its end.
+    /// Signals that are forwarded to a child program, and SIGCHLD, which reports its end.
     pub const PASSED: [i32; 10] = [
         libc::SIGINT,
         libc::SIGTERM,
@@ -49,8 +49,8 @@ impl Signals {
         libc::SIGCHLD,
     ];
 
-    /// Blocks those that ask a command to end: SIGINT, SIGTERM and SIGHUP. One that whoever started
-    /// this has had ignored stays so, as under `nohup`, or in the background of a script.
+    /// Blocks SIGINT, SIGTERM and SIGHUP, which ask a command to end. A signal that this process inherited as
+    /// ignored, as under `nohup` or in the background of a script, stays ignored.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -59,8 +59,8 @@ impl Signals {
         Signals::block(&ends)
     }
 
-    /// The same for as long as something is in force that this program alone watches and puts back: SIGQUIT
-    /// (Ctrl-\) asks it to end, too, and [`Signals::STOP`] comes to whoever waits and stops nothing.
+    /// Blocks the same signals and two more, while a policy is in force that this process has to put back: SIGQUIT
+    /// (Ctrl-\) also asks it to end, and [`Signals::STOP`] reaches [`Signals::wait`] without stopping the process.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -70,8 +70,8 @@ impl Signals {
         Signals::block(&all)
     }
 
-    /// Blocks signals in the calling thread, and in all that it makes from now on. They come even if
-    /// they were ignored.
+    /// Blocks signals in the calling thread and in the threads that it creates from now on. The signals are
+    /// received even if they were ignored.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -82,15 +82,15 @@ impl Signals {
             check(unsafe { libc::sigaddset(&raw mut set, *signal) })?;
         }
         if signals.contains(&libc::SIGCHLD) {
-            // Whoever started this may have had it ignored, and then no child's end can be known.
-            // SAFETY: the default action is no function of this program's.
+            // The parent may have had SIGCHLD ignored; then the end of a child could not be observed.
+            // SAFETY: SIG_DFL installs no handler function.
             let _ = unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         }
         Signals::block_set(set)
     }
 
-    /// Blocks all that can be, while a thread is made that is to take none: one that leaves some open
-    /// takes those that its maker blocks later.
+    /// Blocks all signals that can be blocked, while a thread is created that must not take any: a thread with an
+    /// unblocked signal would take those that its creator blocks later.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -112,7 +112,7 @@ impl Signals {
         Ok(Signals { set, before })
     }
 
-    /// Has a command's program start with the signals that were blocked before this, and no others.
+    /// Makes a command's program start with the signal mask from before this value.
     pub fn restore_in(&self, command: &mut Command) {
         let before = self.before;
         let unblock = move || {
@@ -122,18 +122,16 @@ impl Signals {
             };
             if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
         };
-        // SAFETY: between fork and exec it makes one system call, which is safe there, and no
-        // allocation.
+        // SAFETY: between fork and exec, the closure makes one async-signal-safe system call and does not allocate.
         unsafe { command.pre_exec(unblock) };
     }
 
-    /// Takes those that came meanwhile: they would end the program once they are not blocked any more, before anybody has
-    /// heard what it did.
+    /// Discards pending signals: once unblocked, they would end the program before its results have been reported.
     pub fn forget(&self) {
         while self.wait(Duration::ZERO).is_some() {}
     }
 
-    /// Waits for one of them, at most `timeout`; another signal's handler may end the wait early.
+    /// Waits for one of the signals, at most `timeout`; the handler of another signal may end the wait early.
     pub fn wait(&self, timeout: Duration) -> Option<ReceivedSignal> {
         let timeout = libc::timespec {
             tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -148,18 +146,18 @@ impl Signals {
         if signal <= 0 {
             return None;
         }
-        // SAFETY: it was zeroed above, which is a valid value of plain numbers, and filled since.
+        // SAFETY: all zeros are a valid `siginfo_t`, and `sigtimedwait` has filled it since.
         let info = unsafe { info.assume_init() };
-        // SAFETY: the kernel fills it for what a process or a terminal sent; of all else a plain
-        // number is read.
+        // SAFETY: the kernel sets the field for signals from a process or a terminal; for others, reading it yields
+        // some plain number.
         let sender = unsafe { info.si_pid() };
         Some(ReceivedSignal { signal, code: info.si_code, sender })
     }
 }
 
 impl Signals {
-    /// Lets one of them that has come and was not [waited](Signals::wait) for act as on a program that blocks none.
-    /// A stop is over when this returns; the signal is blocked again then.
+    /// Lets a pending signal that was not [waited](Signals::wait) for act as if it were not blocked: unblocks it
+    /// and blocks it again. If it stops the process, this returns when the process continues.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -177,8 +175,8 @@ impl Signals {
         Ok(())
     }
 
-    /// A descriptor that is readable while one of them has come and was not [waited](Signals::wait) for
-    /// yet, for whoever polls for other things, too. It is not to be read.
+    /// Returns a `signalfd` for use with poll(2): readable while one of the signals is pending, that is, until it
+    /// is [waited](Signals::wait) for. It must not be read.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -189,7 +187,7 @@ impl Signals {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 }
@@ -203,13 +201,13 @@ impl Drop for Signals {
     }
 }
 
-/// Ends this process by a signal, as the program did that it stood for. Comes back only if the
-/// signal does not end a process.
+/// Ends this process by the signal that ended the program it ran. Returns only if the signal's default action does
+/// not end a process.
 pub fn die_by(signal: i32) {
-    // The program's core is the one to look at.
+    // No core dump of this process: the program's own is the useful one.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
-    // SAFETY: the default action is no function of this program's.
+    // SAFETY: SIG_DFL installs no handler function.
     let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
     if let Ok(mut set) = empty() {
         // SAFETY: the pointer is to a live, initialised set.
@@ -225,10 +223,10 @@ pub fn die_by(signal: i32) {
 
 fn ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without a new action nothing is changed; the last pointer is to memory of a
-    // `sigaction`, which the call fills.
+    // SAFETY: a null new action changes nothing; the last pointer is to memory of a `sigaction`, which the call
+    // fills.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: it was zeroed above, which is a valid value of plain numbers, and filled since.
+    // SAFETY: all zeros are a valid `sigaction`, and the call has filled it since.
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
@@ -250,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_signal_is_waited_for_and_told() {
-        // In a thread of its own: blocked signals are a thread's, and this one is sent to it alone.
+        // In a separate thread: signal masks are per thread, and `raise` sends to this thread alone.
         std::thread::spawn(|| {
             let signals = Signals::block_ends().unwrap();
             assert_eq!(signals.wait(Duration::ZERO), None);
@@ -270,9 +268,8 @@ mod tests {
     fn what_is_in_force_is_stopped_by_nothing_and_a_signal_acts_when_it_is_let() {
         std::thread::spawn(|| {
             for signal in [libc::SIGQUIT, Signals::STOP] {
-                // A script has them ignored for what runs in its background.
-                // SAFETY: the default action is no function of this program's, and no other test has to do with
-                // these signals.
+                // A script's background jobs inherit them as ignored.
+                // SAFETY: SIG_DFL installs no handler function, and no other test uses these signals.
                 let _ = unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             let signals = Signals::block_ends_and_stop().unwrap();
@@ -285,7 +282,7 @@ mod tests {
                 assert_eq!(signals.wait(Duration::ZERO).map(|came| came.signal), Some(signal));
             }
             drop(signals);
-            // Whose default is to do nothing.
+            // The default action of SIGURG is to do nothing.
             let signals = Signals::block(&[libc::SIGURG]).unwrap();
             for acts in [false, true] {
                 raise(libc::SIGURG);
@@ -304,8 +301,7 @@ mod tests {
     #[test]
     fn a_signal_that_was_ignored_from_the_start_asks_for_nothing() {
         std::thread::spawn(|| {
-            // SAFETY: ignoring is no function of this program's, and no other test has to do with
-            // this signal.
+            // SAFETY: SIG_IGN installs no handler function, and no other test uses this signal.
             let _ = unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
             let comes = |signals: io::Result<Signals>| {
                 let signals = signals.unwrap();

@@ -1,36 +1,36 @@
-//! What threads used: one thread's figures, differences of them, and their sum.
+//! Resource usage of threads: the values of one thread, their differences over a window, and sums.
 //!
-//! Readings come from [`ThreadMeter`](crate::meter::ThreadMeter); this file has their arithmetic.
+//! [`ThreadMeter`](crate::meter::ThreadMeter) takes the readings; this file does the arithmetic.
 
 use serde::{Deserialize, Serialize};
 
-/// What one thread used: since its start in a reading, over the window in a difference.
+/// Resource usage of one thread: since its start in a reading, over the window in a difference.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadUsage {
     /// Thread id, as `ps -L` shows it.
     pub tid: u32,
     /// Thread name (at most 15 bytes).
     pub name: String,
-    /// The CPU that it is pinned to; `None` if it may run on several.
+    /// The CPU to which it is pinned; `None` if it may run on several.
     #[serde(default)]
     pub cpu: Option<u32>,
-    /// Time on a CPU.
+    /// Time on a CPU, ns.
     pub cpu_ns: u64,
-    /// Time runnable without a CPU; `None` if the kernel does not say.
+    /// Time runnable without a CPU, ns; `None` if the kernel does not report it.
     pub run_delay_ns: Option<u64>,
-    /// Times it went to sleep of its own will: each is one wake-up.
+    /// Voluntary context switches: each is a sleep, and so a wake-up.
     pub voluntary_switches: u64,
-    /// Times it was preempted.
+    /// Involuntary context switches: preemptions.
     pub involuntary_switches: u64,
-    /// It ran or wanted to (state R): at the moment of a reading; in a difference, at both ends.
+    /// Whether it was runnable (state R): at the time of a reading; in a difference, at both ends.
     #[serde(default)]
     pub runnable: bool,
-    /// It has ended, and the figures are those of its last reading.
+    /// Whether it has ended; the values are those of its last reading.
     pub ended: bool,
 }
 
 impl ThreadUsage {
-    /// Becomes a copy of another reading, without copying the name if it is the same thread's.
+    /// Copies another reading; keeps the name's memory if it is the same thread.
     pub(super) fn take_over(&mut self, other: &ThreadUsage) {
         if self.tid != other.tid || self.name != other.name {
             self.clone_from(other);
@@ -45,10 +45,10 @@ impl ThreadUsage {
         self.ended = other.ended;
     }
 
-    /// Of a difference over a window of this length: the time that the thread wanted to run and did
-    /// not. The kernel charges a wait when the thread next runs, so one that wanted to run at both
-    /// ends and never did has waited all the time although nothing is charged yet, and what is
-    /// charged may be of before the window. `None` if the kernel does not say.
+    /// Returns how long the thread was runnable but did not run, for a difference over a window of `wall_ns`. The
+    /// kernel accounts a wait when the thread next runs. So a thread that was runnable at both ends and never ran
+    /// has waited for the whole window, although nothing is accounted yet; and an accounted wait may have begun
+    /// before the window, so it is capped. `None` if the kernel does not report it.
     pub fn waited(&self, wall_ns: u64) -> Option<u64> {
         let charged = self.run_delay_ns?;
         let starved = self.runnable && !self.ended && self.cpu_ns == 0;
@@ -56,7 +56,7 @@ impl ThreadUsage {
         Some(waited.min(wall_ns.saturating_sub(self.cpu_ns)))
     }
 
-    /// What was used since an earlier reading of the same thread.
+    /// Returns the usage since an earlier reading of the same thread.
     pub fn since(&self, earlier: &ThreadUsage) -> ThreadUsage {
         ThreadUsage {
             tid: self.tid,
@@ -80,9 +80,9 @@ impl ThreadUsage {
 /// Sums over threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UsageTotals {
-    /// Time on a CPU.
+    /// Time on a CPU, ns.
     pub cpu_ns: u64,
-    /// Time runnable without a CPU; `None` if unknown for any thread.
+    /// Time runnable without a CPU, ns; `None` if unknown for any thread.
     pub run_delay_ns: Option<u64>,
     /// Voluntary context switches: wake-ups.
     pub wakeups: u64,
@@ -91,7 +91,7 @@ pub struct UsageTotals {
 }
 
 impl UsageTotals {
-    /// Adds up threads; of none, all is 0.
+    /// Sums up threads; without any, all values are 0.
     pub fn of<'a>(threads: impl IntoIterator<Item = &'a ThreadUsage>) -> UsageTotals {
         let zero = UsageTotals { run_delay_ns: Some(0), ..UsageTotals::default() };
         threads.into_iter().fold(zero, |sum, thread| UsageTotals {

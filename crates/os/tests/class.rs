@@ -1,4 +1,4 @@
-//! What takes a right.
+//! Real-time scheduling classes, which take a capability.
 
 use napkin_os::sched::{Class, class, classify, may};
 use napkin_testing::{needs, test};

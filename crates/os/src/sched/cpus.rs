@@ -1,4 +1,4 @@
-//! Lists of CPUs, and of other numbers, as the kernel and `taskset` write them.
+//! Lists of CPUs, and ranges of other numbers, in the form that the kernel and `taskset` use.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,13 +37,13 @@ impl FromStr for CpuList {
 }
 
 impl fmt::Display for CpuList {
-    /// In rising order as the kernel lists CPUs: `0-3,6`.
+    /// Formats the list as the kernel does, in ascending order: `0-3,6`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&ranges(&self.0))
     }
 }
 
-/// Numbers as ranges, in rising order and each once: `513-576,600`. None above `i64::MAX`.
+/// Formats numbers as ranges, sorted and without duplicates: `513-576,600`. Numbers above `i64::MAX` are left out.
 pub fn ranges<N: Copy + TryInto<i64>>(numbers: &[N]) -> String {
     let sorted: BTreeSet<i64> =
         numbers.iter().filter_map(|number| (*number).try_into().ok()).collect();

@@ -1,8 +1,8 @@
-//! Where a thread may run, and in which class, by its id: of this process's own contexts, and of the
-//! kernel's `napi/*` threads.
+//! CPU affinity and scheduling class of threads, by thread id: for this process's own contexts and for the kernel's
+//! `napi/*` threads.
 //!
-//! Thin over the system calls, with errors that name the CPU or the right that is missing. Nothing
-//! here knows what the threads are for.
+//! A thin layer over the system calls, whose errors name the CPU or the right that is missing. What the threads are
+//! for is up to the callers.
 
 mod class;
 mod cpus;
@@ -18,49 +18,49 @@ use crate::procfs::{cpus::parse_list, cpuset, read_text};
 pub use class::Class;
 pub use cpus::{CpuList, ranges};
 
-/// A thread's `status` and a list of CPUs have fewer bytes.
+/// Limit of a file's size; a thread's `status` and a list of CPUs are shorter.
 const LIMIT: usize = 64 << 10;
 
-/// Where and how a kind of context runs.
+/// The CPUs and the scheduling class of one kind of context.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Placement {
-    /// The operating system's CPUs; empty for all.
+    /// The CPUs by the operating system's numbers; empty for all.
     pub cpus: Vec<usize>,
     /// Scheduling class, and its priority or nice value.
     pub class: Class,
 }
 
-/// What could not be had.
+/// The reason why a thread's CPUs or class could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SchedError {
-    /// No such CPU, or it is off, or not for this process.
+    /// There is no such CPU, it is offline, or this process may not use it.
     #[error("CPU {cpu} is not available to this process, which may use {usable}")]
     Cpu {
         /// The CPU's number.
         cpu: usize,
-        /// Those that can be used, as in `0-3,6`.
+        /// The CPUs that it may use, as in `0-3,6`.
         usable: String,
     },
-    /// The thread has ended, or is another user's.
+    /// The thread has ended, or belongs to another user.
     #[error("a thread cannot be moved to other CPUs: {source}{}", advice(*source))]
     Affinity {
         /// The operating system's answer.
         source: io::Errno,
     },
-    /// The thread has ended, or is another user's.
+    /// The thread has ended, or belongs to another user.
     #[error("a thread's class cannot be had: {source}{}", advice(*source))]
     Class {
         /// The operating system's answer.
         source: io::Errno,
     },
-    /// A class that is only seen.
+    /// A class that is reported but never set.
     #[error("a thread cannot be put into a scheduling class of another kind ({class})")]
     Opaque {
         /// The class that was asked for.
         class: Class,
     },
-    /// No right to real-time priority.
+    /// The right to real-time priority is missing.
     #[error(
         "real-time priority {priority} was refused: {source}; run with CAP_SYS_NICE, or raise \
          RLIMIT_RTPRIO (ulimit -r)"
@@ -73,31 +73,31 @@ pub enum SchedError {
     },
 }
 
-/// What another user's thread takes, as the kernel's are.
+/// Returns the remedy for a permission error: threads of other users, the kernel's included, take CAP_SYS_NICE.
 fn advice(source: io::Errno) -> &'static str {
     let right = matches!(source, io::Errno::PERM | io::Errno::ACCESS);
     if right { "; run as root, or with CAP_SYS_NICE" } else { "" }
 }
 
-/// The CPUs that this process may use, in order.
+/// Returns the CPUs in the calling thread's affinity, in order.
 pub fn usable_cpus() -> Vec<usize> {
     sched_getaffinity(None)
         .map(|set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
         .unwrap_or_default()
 }
 
-/// Whether a CPU's number is one that the operating system could have.
+/// Whether a CPU's number is below the limit of `sched_setaffinity`'s mask.
 pub const fn may_exist(cpu: usize) -> bool {
     cpu < CpuSet::MAX_CPU
 }
 
-/// Why a CPU cannot be had, with those that can.
+/// Returns the error for a CPU that is not available, with the CPUs that are.
 pub fn unusable(cpu: usize) -> SchedError {
-    // The calling thread may be pinned itself; a new one that asks for all gets whatever there is.
+    // The calling thread may be pinned itself: ask in a new thread that resets its affinity.
     let all = || {
         let mut all = CpuSet::new();
         (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
-        // If it may not, it is left with what the calling thread has.
+        // If this fails, the new thread keeps the affinity of the calling one.
         let _ = sched_setaffinity(None, &all);
         usable_cpus()
     };
@@ -105,10 +105,10 @@ pub fn unusable(cpu: usize) -> SchedError {
     SchedError::Cpu { cpu, usable: CpuList(usable).to_string() }
 }
 
-/// Pins a thread (`None`: the calling one) to CPUs; none means that it stays as it is.
+/// Pins a thread (`None`: the calling one) to CPUs; an empty list leaves it as it is.
 ///
 /// # Errors
-/// If one of the CPUs cannot be used; the thread stays where it was then.
+/// If one of the CPUs cannot be used; then the thread's affinity is as before.
 pub fn pin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
     let Some(first) = cpus.first().copied() else { return Ok(()) };
     let mut set = CpuSet::new();
@@ -126,24 +126,24 @@ pub fn pin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
         Err(io::Errno::INVAL) => return Err(unusable(first)),
         Err(errno) => return Err(refused(errno)),
     }
-    // As long as one of them can be used, the kernel leaves out the others in silence.
+    // If at least one of the CPUs can be used, the kernel silently leaves out the others.
     let got = sched_getaffinity(pid).map_err(refused)?;
     match cpus.iter().find(|cpu| !got.is_set(**cpu)) {
         None => Ok(()),
         Some(missing) => {
-            // It was there a moment ago.
+            // Cannot fail: these CPUs were in use a moment ago.
             let _ = unpin(thread, &before);
             Err(unusable(*missing))
         }
     }
 }
 
-/// Gives a thread (`None`: the calling one) back CPUs that it had: those of them that it can still have.
-/// The kernel leaves out the others, as a CPU that is off. Whoever had all that there can be has whatever
-/// comes later, too. None means that it stays as it is.
+/// Restores the affinity of a thread (`None`: the calling one), as far as its former CPUs are still available. The
+/// kernel leaves out the others, such as offline CPUs. A list of all possible CPUs sets the full mask, so that the
+/// thread may also use CPUs that are added later. An empty list leaves the thread as it is.
 ///
 /// # Errors
-/// If none of them can be used any more; the thread stays where it was then.
+/// If none of the CPUs can be used any more; then the thread's affinity is as before.
 pub fn unpin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
     let Some(first) = cpus.first().copied() else { return Ok(()) };
     let mut set = CpuSet::new();
@@ -159,22 +159,22 @@ pub fn unpin(thread: Option<i32>, cpus: &[usize]) -> Result<(), SchedError> {
     }
 }
 
-/// The CPUs that this kernel can have, on or off, in order; none where that cannot be seen.
+/// Returns all CPUs that this kernel can have, online or not, in order; empty if sysfs does not tell.
 fn possible() -> Vec<usize> {
     let list = read_text("/sys/devices/system/cpu/possible", LIMIT).unwrap_or_default();
     parse_list(&list).unwrap_or_default()
 }
 
-/// What a thread has of its CPUs where only those of `on` are on.
+/// Returns those of a thread's CPUs that are in `on`, the CPUs that are online.
 pub fn left_of(cpus: &[usize], on: &[usize]) -> Vec<usize> {
     cpus.iter().copied().filter(|cpu| on.contains(cpu)).collect()
 }
 
-/// Puts a thread (`None`: the calling one) into a class, with the nice value that is part of it.
+/// Puts a thread (`None`: the calling one) into a class, and sets the nice value that the class includes.
 ///
 /// # Errors
-/// Without the right to real-time priority, and for [`Class::Other`]: then it stays as it was. Without the
-/// right to a lower nice value it is in the class all the same, as nice as it was.
+/// Without the right to real-time priority, and for [`Class::Other`]; then the thread is as before. Without the
+/// right to lower the nice value, the thread is in the new class but keeps its nice value.
 pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
     let Some((policy, priority)) = class.policy() else {
         return Err(SchedError::Opaque { class });
@@ -187,7 +187,7 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
     let thread = number(thread).map_err(refused)?;
     // SAFETY: the call takes a number and returns one.
     let now = unsafe { libc::sched_getscheduler(thread) };
-    // Whether those that it makes get its class is not a matter of the class.
+    // Keep `SCHED_RESET_ON_FORK`, which decides about child threads and is no part of the class.
     let reset = now.max(0) & libc::SCHED_RESET_ON_FORK;
     // SAFETY: `sched_param` is plain data, for which all zeros are valid on every libc.
     let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
@@ -198,14 +198,14 @@ pub fn classify(thread: Option<i32>, class: Class) -> Result<(), SchedError> {
         return Err(refused(last_error()));
     }
     let Some(nice) = class.nice().map(i32::from) else { return Ok(()) };
-    // After the class: giving up real-time takes no right, being nicer to oneself does.
+    // After the class: leaving real-time takes no right, lowering the nice value does.
     match setpriority_process(pid, nice) {
         Err(source) if getpriority_process(pid) != Ok(nice) => Err(refused(source)),
         _ => Ok(()),
     }
 }
 
-/// The CPUs on which a thread (`None`: the calling one) may run, in order.
+/// Returns the online CPUs on which a thread (`None`: the calling one) may run, in order.
 ///
 /// # Errors
 /// If the thread has ended.
@@ -215,8 +215,8 @@ pub fn affinity(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// The CPUs that a thread (`None`: the calling one) was given, in order: those that are off, too, which
-/// [`affinity`] leaves out.
+/// Returns the CPUs to which a thread (`None`: the calling one) is assigned, in order, including offline ones,
+/// which [`affinity`] leaves out.
 ///
 /// # Errors
 /// If the thread has ended.
@@ -227,13 +227,13 @@ pub fn allowed(thread: Option<i32>) -> Result<Vec<usize>, SchedError> {
     };
     match read_text(path, LIMIT).ok().and_then(|text| listed(&text)) {
         Some(cpus) => Ok(cpus),
-        // Without procfs it is what there is of them now.
+        // Without procfs, the online part is all that can be known.
         None => affinity(thread),
     }
 }
 
-/// The CPUs that [`unpin`] is to give back to a thread, whatever becomes of its cpuset: [`allowed`], but all that there
-/// can be if those are all of its cpuset, which it follows then.
+/// Returns the CPUs that [`unpin`] should restore for a thread. That is [`allowed`], or, if the thread may use its
+/// whole cpuset, all possible CPUs: then it follows later changes of the cpuset.
 ///
 /// # Errors
 /// If the thread has ended.
@@ -244,13 +244,13 @@ pub fn own_cpus(thread: i32) -> Result<Vec<usize>, SchedError> {
     Ok(if possible.is_empty() { allowed } else { possible })
 }
 
-/// The CPUs in a thread's `status`.
+/// Parses the CPUs in a thread's `status`.
 fn listed(status: &str) -> Option<Vec<usize>> {
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     parse_list(list).filter(|cpus| !cpus.is_empty())
 }
 
-/// The class of a thread (`None`: the calling one).
+/// Returns the class of a thread (`None`: the calling one).
 ///
 /// # Errors
 /// If the thread has ended.
@@ -275,8 +275,8 @@ pub fn class(thread: Option<i32>) -> Result<Class, SchedError> {
     Ok(Class::of(policy & !libc::SCHED_RESET_ON_FORK, priority, nice))
 }
 
-/// A thread as the system calls of rustix take it. An id that no thread has (0 and below, from a
-/// file or another's answer) must not become the calling thread.
+/// Converts a thread id for rustix. An id that no thread has (0 or below, from a file or another process) is an
+/// error, so that it does not stand for the calling thread.
 fn id(thread: Option<i32>) -> Result<Option<Pid>, io::Errno> {
     match thread {
         None => Ok(None),
@@ -285,12 +285,12 @@ fn id(thread: Option<i32>) -> Result<Option<Pid>, io::Errno> {
     }
 }
 
-/// The same for those of libc, where 0 is the calling thread.
+/// Converts a thread id for libc, where 0 is the calling thread.
 fn number(thread: Option<i32>) -> Result<i32, io::Errno> {
     Ok(id(thread)?.map_or(0, |id| id.as_raw_nonzero().get()))
 }
 
-/// Whether this process may put its threads into a class: tried on a thread made for it.
+/// Whether this process may put its threads into a class; tries it on a temporary thread.
 pub fn may(class: Class) -> bool {
     std::thread::spawn(move || classify(None, class).is_ok()).join().unwrap_or(false)
 }
@@ -362,7 +362,7 @@ mod tests {
         assert!(!ended.contains("CAP_SYS_NICE"), "no right would help: {ended}");
     }
 
-    /// No machine of the tests has so many.
+    /// A CPU number that no test machine has.
     const ABSENT: usize = CpuSet::MAX_CPU - 1;
 
     #[test]
@@ -410,7 +410,7 @@ mod tests {
             (had, usable, allowed(None).expect("it lives"))
         });
         let (had, usable, has) = told.join().expect("no panic");
-        // Before Linux 6.2 the kernel gives nobody a CPU that is off.
+        // Before Linux 6.2 the affinity mask loses CPUs that are offline.
         assert!(has == had || has == usable, "{has:?} of {had:?}");
     }
 
@@ -441,7 +441,7 @@ mod tests {
     fn a_thread_that_has_ended_is_no_cpu_s_fault() {
         let gone = std::thread::spawn(rustix::thread::gettid).join().expect("no panic");
         let gone = gone.as_raw_nonzero().get();
-        // The kernel tells who joins shortly before the thread is gone.
+        // `join` returns shortly before the kernel removes the thread.
         while std::fs::exists(format!("/proc/self/task/{gone}")).expect("readable") {
             std::thread::yield_now();
         }
