@@ -1,4 +1,4 @@
-//! One of the programs, loaded and attached for as long as it is kept.
+//! A counting program that is loaded in the kernel and attached to a hook.
 
 use std::os::fd::OwnedFd;
 
@@ -7,23 +7,23 @@ use napkin_bpf::{Hook, Program, Refused, RunStats};
 
 use super::error::{CountError, denied, not_read};
 
-/// One of the programs, and how it fared.
+/// A program and its run statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgramStats {
-    /// Its name, as other tools list it.
+    /// The program's name, as `bpftool` lists it.
     pub name: &'static str,
-    /// Its length in eBPF instructions; a run takes no jump backwards.
+    /// Its length in eBPF instructions. No program jumps backwards, so a run executes at most this many.
     pub instructions: usize,
-    /// How often it ran, and for how long.
+    /// The number and duration of its runs.
     pub runs: RunStats,
 }
 
-/// A program of the kernel's at a trace point or a function.
+/// A program in the kernel, attached to a trace point or a function.
 #[derive(Debug)]
 pub(super) struct Attached {
     name: &'static str,
     instructions: usize,
-    /// Dropping it detaches the program; `None` while it is.
+    /// The attachment, which ends when this is dropped; `None` while detached.
     link: Option<OwnedFd>,
     program: Program,
 }
@@ -48,7 +48,7 @@ impl Attached {
         let program =
             Program::load(name, &instructions, hook, to).map_err(|Refused { error, log }| {
                 match denied(&error, "loading a tracing program") {
-                    // If the verifier spoke, the program is to blame.
+                    // A verifier log means that the program was refused, not the access.
                     Some(denied) if log.is_empty() => denied,
                     _ => CountError::Refused { program: name, error, log },
                 }
@@ -59,7 +59,7 @@ impl Attached {
         Ok(attached)
     }
 
-    /// Attaches it, if it is not.
+    /// Attaches the program, unless it is attached.
     pub(super) fn attach(&mut self) -> Result<(), CountError> {
         if self.link.is_none() {
             let link = self.program.attach().map_err(|error| {
@@ -74,7 +74,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Detaches it, and keeps it loaded.
+    /// Detaches the program and keeps it loaded.
     pub(super) fn detach(&mut self) {
         self.link = None;
     }

@@ -1,30 +1,29 @@
-//! The kernel's description of its own types (BTF), as far as programs here need it: the number of
-//! a type, where a member lies in a structure, the value of an enumerator.
+//! The kernel's BTF type information, as far as the programs here need it: type ids, offsets of structure members,
+//! and values of enumerators.
 //!
-//! The reader is total: whatever the bytes are, it answers or says what is wrong with them. It keeps
-//! the bytes and the place of each type in them; names are compared where they are. It does not read
-//! modules' descriptions (`/sys/kernel/btf/NAME`), which continue the kernel's.
+//! The reader accepts any bytes: it returns a result or an error that says what is wrong. It keeps the bytes and
+//! the offset of each type in them, and compares names in place. It does not read the BTF of modules
+//! (`/sys/kernel/btf/NAME`), which extends the kernel's.
 
 use std::fs::File;
 use std::io::{self, Read};
 
 use thiserror::Error;
 
-/// Where the kernel shows it.
+/// The file in which the kernel exports its BTF.
 pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
-/// More than any kernel's (a usual one has 5-10 MiB).
+/// Limit of the file's size, above any kernel's (usual are 5-10 MiB).
 const LARGEST: u64 = 256 << 20;
 
-/// Typedefs and qualifiers of one type are followed no further than this, nor are structures without
-/// a name within each other.
+/// Limit of typedefs and qualifiers that are followed for one type, and of the nesting of anonymous structures.
 const DEEPEST: u32 = 32;
 
-/// No more members than this are looked at for one name; the kernel's largest structure has some
-/// hundreds. A forged description cannot make the search long by nesting.
+/// Limit of members that are searched for one name; the kernel's largest structure has some hundreds. It keeps the
+/// search short even if forged BTF nests deeply.
 const MOST_MEMBERS: u32 = 20_000;
 
-/// Why a description cannot be used.
+/// The reason why BTF cannot be used.
 #[derive(Debug, Error)]
 pub enum BtfError {
     /// The file cannot be read.
@@ -32,30 +31,30 @@ pub enum BtfError {
         "{KERNEL} cannot be read ({0}): counting needs a kernel built with CONFIG_DEBUG_INFO_BTF"
     )]
     Read(#[source] io::Error),
-    /// It does not begin as BTF does.
+    /// It does not begin with BTF's magic number.
     #[error("not BTF, or of a machine with another order of bytes: it begins with {0:#06x}")]
     Magic(u16),
-    /// A part of it lies outside of it.
+    /// A part of it lies outside of the file.
     #[error("damaged BTF: {what} at byte {at} is not within its {len} bytes")]
     Truncated {
         /// The part of the type information that ends early.
         what: &'static str,
-        /// Where it begins.
+        /// The offset of that part in bytes.
         at: usize,
-        /// How many bytes there are.
+        /// The size of the file in bytes.
         len: usize,
     },
     /// A kind of type that this reader does not know, and so cannot skip.
     #[error("BTF of a newer format: type {id} is of kind {kind}")]
     UnknownKind {
-        /// The type's number.
+        /// The type's id.
         id: u32,
-        /// `BTF_KIND_*` as it was read.
+        /// The value of `BTF_KIND_*` in the file.
         kind: u32,
     },
 }
 
-/// Kinds of types that matter here (`linux/btf.h`).
+/// Kinds of types that callers search for (`linux/btf.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the format's own names")]
 pub enum Kind {
@@ -67,50 +66,50 @@ pub enum Kind {
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const ENUM64: u32 = 19;
-/// A function's parameters and what it answers.
+/// `BTF_KIND_FUNC_PROTO`: a function's parameters and return type.
 const FUNCTION_FORM: u32 = 13;
 
-/// Types as the kernel describes them in `/sys/kernel/btf`.
+/// The kernel's type information, read from `/sys/kernel/btf`.
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Where each type begins; number 0 (void) is none.
+    /// The offset of each type; id 0 (void) has none.
     types: Vec<u32>,
-    /// Where the names begin.
+    /// The start of the string section.
     names: usize,
-    /// Where they end.
+    /// The end of the string section.
     names_end: usize,
 }
 
-/// One type's fixed part.
+/// The fixed part of a type.
 #[derive(Debug, Clone, Copy)]
 struct Head {
     name: u32,
     kind: u32,
-    /// How many members, enumerators or parameters follow.
+    /// The number of members, enumerators or parameters that follow.
     count: u32,
-    /// The kind's one flag: members' places are (bits, place) pairs.
+    /// The kind flag: the offsets of members are pairs of bit-field size and bit offset.
     flag: bool,
-    /// A size, or the number of another type.
+    /// A size, or the id of another type.
     size_or_type: u32,
-    /// Where what follows it begins.
+    /// The offset of the data after the fixed part.
     rest: usize,
 }
 
-/// A member that was found.
+/// The place and type of a structure member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Bytes from the structure's beginning.
+    /// The offset in bytes from the start of the structure.
     pub offset: u32,
-    /// Its type's number.
+    /// The id of the member's type.
     pub type_id: u32,
 }
 
 impl Btf {
-    /// The running kernel's.
+    /// Reads the running kernel's BTF.
     ///
     /// # Errors
-    /// If the kernel shows none, or it cannot be understood.
+    /// If the kernel exports none, or it cannot be parsed.
     pub fn kernel() -> Result<Btf, BtfError> {
         let mut bytes = Vec::new();
         let file = File::open(KERNEL).map_err(BtfError::Read)?;
@@ -118,10 +117,10 @@ impl Btf {
         Btf::new(bytes)
     }
 
-    /// Looks through all types once.
+    /// Parses BTF: walks over all types once to record their offsets.
     ///
     /// # Errors
-    /// If the bytes are not BTF, are cut, or have a kind of type of a later format.
+    /// If the bytes are not BTF, are truncated, or have a kind of type of a later format.
     pub fn new(bytes: Vec<u8>) -> Result<Btf, BtfError> {
         let magic = u16_at(&bytes, 0, "the magic number")?;
         if magic != 0xeb9f {
@@ -159,25 +158,25 @@ impl Btf {
         Ok(btf)
     }
 
-    /// How many types there are; their numbers begin at 1.
+    /// The number of types; their ids begin at 1.
     pub fn len(&self) -> usize {
         self.types.len() - 1
     }
 
-    /// Whether there are none.
+    /// Whether there are no types.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The number of the first type of that kind and name.
+    /// Returns the id of the first type of that kind and name.
     pub fn find(&self, kind: Kind, name: &str) -> Option<u32> {
         self.all().find_map(|(id, head)| {
             (head.kind == kind as u32 && self.is_named(head.name, name)).then_some(id)
         })
     }
 
-    /// Where a member lies in a structure, through named and nameless structures within it:
-    /// `nd_net.net`. `None` if it has no such member, or the member is a bit field.
+    /// Returns the member at a path of names in a structure, such as `nd_net.net`, also through anonymous
+    /// structures and unions. `None` if there is no such member, or it is a bit field.
     pub fn member(&self, structure: u32, path: &str) -> Option<Member> {
         let mut here = Member { offset: 0, type_id: structure };
         for name in path.split('.') {
@@ -192,7 +191,7 @@ impl Btf {
         Some(here)
     }
 
-    /// Which of a function's parameters has that name, from 0, and how many it has.
+    /// Returns the index, from 0, of a function's parameter of that name, and the number of its parameters.
     pub fn parameter(&self, function: u32, name: &str) -> Option<(usize, usize)> {
         let head = self.by_id(function).filter(|head| head.kind == Kind::Func as u32)?;
         let form = self.by_id(head.size_or_type).filter(|head| head.kind == FUNCTION_FORM)?;
@@ -203,12 +202,12 @@ impl Btf {
         Some(((0..count).find(named)?, count))
     }
 
-    /// The value of the first enumerator of that name.
+    /// Returns the value of the first enumerator of that name.
     pub fn enumerator(&self, name: &str) -> Option<u64> {
         self.enumerators().find_map(|(named, value)| self.is_named(named, name).then_some(value))
     }
 
-    /// All enumerators: where the name of each is, and its value.
+    /// Iterates over all enumerators: the offset of the name, and the value.
     pub(crate) fn enumerators(&self) -> impl Iterator<Item = (u32, u64)> {
         self.all().flat_map(move |(_, head)| {
             let (count, size) = match head.kind {
@@ -224,7 +223,7 @@ impl Btf {
         })
     }
 
-    /// The name at that place.
+    /// Returns the name at an offset in the string section.
     #[cfg(test)]
     pub(crate) fn name(&self, name: u32) -> Option<&str> {
         let names = self.bytes.get(self.names..self.names_end)?;
@@ -243,7 +242,7 @@ impl Btf {
         self.head(index(at)).ok()
     }
 
-    /// The structure or union behind typedefs and qualifiers.
+    /// Resolves typedefs and qualifiers to a structure or union.
     fn plain(&self, id: u32) -> Option<u32> {
         let mut id = id;
         for _ in 0..DEEPEST {
@@ -278,7 +277,7 @@ impl Btf {
             if self.is_named(named, name) {
                 return whole.then_some(Member { offset: place / 8, type_id });
             }
-            // A member without a name lends its own members to whoever holds it.
+            // The members of an anonymous member are addressed as members of its container.
             if !whole || !self.is_named(named, "") {
                 return None;
             }
@@ -305,7 +304,7 @@ impl Btf {
         u32_at(&self.bytes, at, "").ok()
     }
 
-    /// Whether the name at that place is this one, to its end.
+    /// Whether the name at that offset equals `wanted` in full.
     fn is_named(&self, name: u32, wanted: &str) -> bool {
         let names = self.bytes.get(self.names..self.names_end).unwrap_or_default();
         let Some(rest) = names.get(index(name)..) else { return false };
@@ -313,7 +312,7 @@ impl Btf {
     }
 }
 
-/// A section's bounds, from the two words in the header that give them.
+/// Reads the bounds of a section from two words of the header, its offset and length.
 fn section(
     bytes: &[u8],
     header: usize,
@@ -330,7 +329,7 @@ fn section(
     Ok((start, end))
 }
 
-/// A number of the file as an index; there is no machine with BTF and less than 32 bits.
+/// Converts a number in the file to an index; hosts with BTF have at least 32-bit addresses.
 fn index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! The counting programs at work: loaded, attached, and their table read.
+//! The running counter: loads and attaches the counting programs, and reads their table.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use super::program::{self, Maps};
 use super::table::{Row, Table, half, polled, row, word};
 use napkin_bpf::{Map, MapKind};
 
-/// What to count.
+/// Settings of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Instances that the table has room for, those that are gone included ([`Counter::forget`]): from 1 to 65536, up
-    /// to the next power of two. Memory is taken at once, 192 bytes each. More than three whose ids have the same
-    /// lower bits may find no room before it is full.
+    /// Number of instances that the table holds, including those that no longer exist ([`Counter::forget`]): from 1
+    /// to 65536, rounded up to the next power of two. The memory is allocated at once, 192 bytes each. If more than
+    /// three ids have the same lower bits, some may find no room before the table is full.
     pub instances: u32,
-    /// Whether to count the timers too. It costs a few nanoseconds at each timer that is armed on
-    /// the machine, NAPI's or not.
+    /// Whether to count timers too. This costs a few nanoseconds for each timer that is armed on the machine,
+    /// NAPI's or not.
     pub timers: bool,
-    /// Whether a softirq's poll is told from an application's in every case. It takes two short programs at
-    /// each softirq of the machine, which cost about as much as the one that counts polls; without
-    /// them an application that claims an instance just as a softirq has released it may get one poll too many, and
-    /// from Linux 7.2 on, under suspension, one of a softirq's after each session (7599c13dbe7a).
+    /// Whether polls by a softirq and by an application are always told apart. This takes two short programs at
+    /// each softirq of the machine, which cost about as much as the one that counts polls. Without them, an
+    /// application that claims an instance as a softirq releases it may be credited with one poll too many; from
+    /// Linux 7.2 on (7599c13dbe7a), under suspension, also with one softirq poll after each session.
     pub exact: bool,
-    /// The inode of the network namespace whose instances are counted; those of all, and the CPUs' backlogs, if it
-    /// is `None`.
+    /// The inode of the network namespace whose instances are counted; `None` counts those of all namespaces and
+    /// the CPUs' backlogs.
     pub namespace: Option<u32>,
 }
 
@@ -39,26 +39,26 @@ impl Default for Options {
 
 type Single = Map<4, 8>;
 
-/// A running count of all instances of the machine. It ends when it is dropped, or the process does.
+/// A running count of all instances of the machine. It ends when this is dropped, or the process ends.
 #[derive(Debug)]
 pub struct Counter {
-    // Links come first: programs are detached before their maps go.
+    // Declared first: programs must be detached before their maps are closed.
     programs: Vec<Attached>,
     table: Table,
-    /// Kept alive for the programs.
+    /// Keeps the map alive for the programs.
     _marks: Option<Single>,
-    /// Whether arming, and whether firing, is counted.
+    /// Whether arming of timers is counted, and whether their expiry is.
     arms: bool,
     fires: bool,
     notes: Vec<String>,
 }
 
 impl Counter {
-    /// Loads the programs and attaches them. It takes some tens of milliseconds, most of them for
-    /// the kernel's description of its types.
+    /// Loads the programs and attaches them. This takes some tens of milliseconds, most of them for reading the
+    /// kernel's BTF.
     ///
     /// # Errors
-    /// If polls cannot be counted. What else cannot be is in [`Counter::notes`].
+    /// If polls cannot be counted. Other things that cannot be counted are listed in [`Counter::notes`].
     pub fn start(options: &Options) -> Result<Counter, CountError> {
         may_count()?;
         let layout =
@@ -125,38 +125,38 @@ impl Counter {
         }
     }
 
-    /// What is not counted, or not exactly, and why; empty if all is.
+    /// What is not counted, or not exactly, and why; empty if everything is.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The counts now, of all that are counted. Rows are read one after the other while counting goes on; no system
-    /// call is made.
+    /// Reads the counts of all instances. Rows are read one after the other while counting continues; this makes no
+    /// system call.
     pub fn read(&self) -> BTreeMap<Key, Counts> {
         self.table.read().into_iter().map(|(key, row)| (key, self.counts(&row))).collect()
     }
 
-    /// The counts of one instance now; `None` if it was neither polled nor a timer of its armed yet.
+    /// Reads the counts of one instance; `None` if it has not been polled and its timer not armed yet.
     pub fn of(&self, key: &Key) -> Option<Counts> {
         self.table.row(key).map(|row| self.counts(&row))
     }
 
-    /// The counts of an instance that is not in the table, as it was not polled yet: 0 of what is
-    /// counted.
+    /// Returns the counts of an instance that is not in the table yet because it has not been polled: 0 for
+    /// everything that is counted.
     pub fn none_yet(&self) -> Counts {
         self.counts(&Row::default())
     }
 
-    /// Takes an instance that is gone out of the table, so that there is room for another. If it is
-    /// not gone its counts begin anew. Whether there was one.
+    /// Removes an instance that no longer exists from the table, to make room for another. If it does exist, its
+    /// counts start again from 0. Returns whether it had a row.
     pub fn forget(&self, key: &Key) -> bool {
         self.table.free(key)
     }
 
-    /// What is in no row. If it is not 0 the counts are too low.
+    /// Returns the number of events that are in no row. If it is not 0, the counts are too low.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn lost(&self) -> Result<Lost, CountError> {
         let no_room = self.table.lost();
         let mut nested = 0_u64;
@@ -166,10 +166,10 @@ impl Counter {
         Ok(Lost { no_room, nested })
     }
 
-    /// The programs, and how often and how long they ran while somebody had the kernel count that.
+    /// Returns the programs and their runs, which the kernel counts while its BPF statistics are enabled.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn programs(&self) -> Result<Vec<ProgramStats>, CountError> {
         self.programs.iter().map(Attached::stats).collect()
     }
@@ -201,20 +201,20 @@ impl Counter {
     }
 }
 
-/// The programs around softirqs, and where they leave their marks.
+/// Attaches the programs at the beginning and end of softirqs; returns them with the map of their marks.
 fn mark_softirqs(layout: &Layout) -> Result<(Single, [Attached; 2]), CountError> {
     let softirq =
         layout.softirq.as_ref().map_err(|Absent(what)| CountError::Absent(what.clone()))?;
     let marks = Single::create(MapKind::PercpuArray, 1, "napkin_marks").map_err(no_table)?;
     let mark = |value| program::mark(softirq, marks.descriptor(), value);
-    // The end first, so that no mark stays on a CPU that is in a softirq just now.
+    // Attach the one that clears first; otherwise a CPU that is in a softirq now could keep its mark.
     let leave = Attached::new("napkin_leave", mark(false), softirq.exit)?;
     let enter = Attached::new("napkin_enter", mark(true), softirq.entry)?;
     Ok((marks, [leave, enter]))
 }
 
-/// What the kernel's verifier says of programs that it does not see otherwise. For tests of it, which
-/// need rights and so are shown as ignored without them.
+/// Checks of the kernel's verifier with programs that this kernel does not get otherwise. For tests, which need
+/// capabilities and are reported as ignored without them.
 #[doc(hidden)]
 pub mod verifier {
     use super::*;
@@ -225,11 +225,11 @@ pub mod verifier {
         Ok((layout, Table::create(16).map_err(no_table)?))
     }
 
-    /// The programs without marks, which a kernel without the softirqs' trace points gets, and those
-    /// for settings that are not in the instance, nor kept for it, as before Linux 6.13.
+    /// Loads the programs without marks, as for a kernel without the softirq trace points, and those for settings
+    /// that are neither in the instance nor kept for it, as before Linux 6.13.
     ///
     /// # Errors
-    /// If one is refused.
+    /// If the verifier refuses one.
     pub fn takes_older_programs() -> Result<(), CountError> {
         let (mut layout, table) = layout_and_table()?;
         layout.napi.config = None;
@@ -241,10 +241,10 @@ pub mod verifier {
         Attached::new("napkin_arm", arm, older.hrtimer_start).map(drop)
     }
 
-    /// A program that ends without an answer.
+    /// Loads a program that ends without a return value.
     ///
     /// # Errors
-    /// Always: it is wrong.
+    /// Always: the verifier refuses it.
     pub fn refuses_a_wrong_program() -> Result<(), CountError> {
         let (layout, _) = layout_and_table()?;
         let mut program = napkin_bpf::assemble::Assembler::new();

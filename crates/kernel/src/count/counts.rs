@@ -1,32 +1,32 @@
-//! What is counted of an instance, and by what it is told from others.
+//! The counts of an instance, and the key that identifies it.
 
 use serde::Serialize;
 
-/// What a count is kept by.
+/// The identity of an instance in the counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Key {
-    /// The inode of its network namespace, as of `/proc/thread-self/ns/net`; 0 for the CPUs'
-    /// backlogs, which belong to none.
+    /// The inode of its network namespace, as of `/proc/thread-self/ns/net`; 0 for the CPUs' backlogs, which belong
+    /// to no namespace.
     pub netns: u32,
-    /// Its device in that namespace; 0 for the CPUs' backlogs.
+    /// The index of its device in that namespace; 0 for the CPUs' backlogs.
     pub ifindex: u32,
-    /// Its id; 0 if it has none (a driver's transmit-only instance, a tunnel's, a backlog). All of
-    /// a device's instances without an id count together.
+    /// Its NAPI id; 0 if it has none (a driver's transmit-only instance, a tunnel's, a backlog). All instances of a
+    /// device without an id are counted together.
     pub napi_id: u32,
 }
 
-/// Polls of one instance by one kind of context.
+/// Polls of one instance by one kind of owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Polled {
-    /// All of them.
+    /// All polls.
     pub polls: u64,
-    /// Those that found nothing to receive (they may have cleaned a transmit ring).
+    /// Polls that received nothing (they may have cleaned a transmit ring).
     pub empty: u64,
-    /// Those that used their whole budget.
+    /// Polls that used their whole budget.
     pub full: u64,
-    /// Packets (the driver's unit of work; of an aggregating device, aggregates) that they took.
+    /// Packets received, in the driver's unit of work (aggregates, if the device aggregates).
     pub packets: u64,
 }
 
@@ -34,29 +34,29 @@ pub struct Polled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Counts {
-    /// By a softirq (ksoftirqd's included).
+    /// Polls by a softirq, including ksoftirqd.
     pub softirq: Polled,
-    /// By the instance's thread.
+    /// Polls by the instance's own thread.
     pub thread: Polled,
-    /// By an application that busy polls.
+    /// Polls by an application that busy polls.
     pub application: Polled,
-    /// Times that the timer was armed in the place of the interrupt (`defer-hard-irqs`). `None` if
-    /// timers are not counted.
+    /// Times that the timer was armed in place of the interrupt (`defer-hard-irqs`). `None` if timers are not
+    /// counted.
     pub deferrals: Option<u64>,
     /// Times that an application's wait suspended the interrupt (`irq-suspend-timeout`).
     pub suspensions: Option<u64>,
-    /// Times that a suspension's timer fired: the application did not come back in time.
+    /// Times that a suspension's timer fired: the application did not wait again in time.
     pub expiries: Option<u64>,
-    /// Times that the timer was armed with deferral off, only to flush what GRO holds.
+    /// Times that the timer was armed with deferral off, only to flush packets that GRO holds.
     pub flushes: Option<u64>,
     /// Times that the timer fired, whatever had armed it.
     pub watchdogs: Option<u64>,
     /// The CPU of the last poll.
     pub cpu: Option<u32>,
-    /// Whether the device keeps the instance's settings and gives them to the instance that takes
-    /// its place, as after down and up: whether its driver gave it a place for them
-    /// (`netif_napi_add_config`). Without, an instance that is made anew begins with the device's
-    /// values. `None` before its first poll or timer, and where settings are the device's (before Linux 6.13).
+    /// Whether the device keeps the instance's settings for the instance that replaces it, for example after down
+    /// and up: whether its driver registered it with `netif_napi_add_config`. Otherwise the new instance starts
+    /// with the device's values. `None` before its first poll or timer, and where settings are per device (before
+    /// Linux 6.13).
     pub keeps_settings: Option<bool>,
 }
 
@@ -72,7 +72,7 @@ impl Polled {
 }
 
 impl Counts {
-    /// Polls, whoever polled.
+    /// Sums the polls of all kinds of owners.
     pub fn all(&self) -> Polled {
         let sum = |get: fn(&Polled) -> u64| {
             [self.softirq, self.thread, self.application]
@@ -87,7 +87,7 @@ impl Counts {
         }
     }
 
-    /// What was counted since an earlier reading of the same counter.
+    /// Returns the increase since an earlier reading of the same counter.
     pub fn since(&self, earlier: &Counts) -> Counts {
         let optional = |now: Option<u64>, then: Option<u64>| {
             now.map(|now| now.saturating_sub(then.unwrap_or(0)))
@@ -107,13 +107,13 @@ impl Counts {
     }
 }
 
-/// Polls and timers that are in no row.
+/// Polls and timers that are counted in no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Lost {
-    /// For lack of room for another instance ([`Options::instances`](super::Options::instances)).
+    /// Events of instances for which the table had no room ([`Options::instances`](super::Options::instances)).
     pub no_room: u64,
-    /// Because a program was at work on that CPU already.
+    /// Events during which a program was already running on that CPU.
     pub nested: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Why the kernel does not count.
+//! Errors of counting in the kernel.
 
 use std::io;
 
@@ -8,29 +8,29 @@ use thiserror::Error;
 
 use super::btf::BtfError;
 
-/// Why nothing can be counted.
+/// The reason why nothing can be counted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CountError {
-    /// A right is missing.
+    /// A capability is missing.
     #[error("counting polls needs {right}: run as root, or give it to the program (setcap)")]
     Right {
         /// The missing right.
         right: Right,
     },
-    /// The right is held, and the kernel refuses all the same.
+    /// The kernel refuses although the process has the capability.
     #[error(
         "the kernel forbids {what} although this process has CAP_BPF and CAP_PERFMON: counting \
          does not work in a user namespace, nor with kernel lockdown"
     )]
     Forbidden {
-        /// What was tried.
+        /// The operation that was refused.
         what: &'static str,
     },
-    /// The kernel does not describe its types.
+    /// The kernel exports no usable BTF.
     #[error(transparent)]
     Btf(#[from] BtfError),
-    /// The kernel has no such thing, by that name.
+    /// The kernel has no type, function or member of that name.
     #[error("this kernel has no `{0}`, without which polls cannot be counted")]
     Absent(String),
     /// The kernel's verifier refused a program.
@@ -38,25 +38,25 @@ pub enum CountError {
     Refused {
         /// The program, by its name here.
         program: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         error: io::Error,
-        /// The end of what the verifier said.
+        /// The end of the verifier's log.
         log: String,
     },
-    /// A table cannot be made or read.
+    /// A table cannot be created or read.
     #[error("cannot {what} ({error})")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// A program cannot be assembled: a bug here.
+    /// A program cannot be assembled: a bug in this crate.
     #[error("the program `{program}` cannot be assembled: {error}")]
     Assemble {
         /// The program, by its name here.
         program: &'static str,
-        /// What is wrong with it.
+        /// The assembler's error.
         error: AssembleError,
     },
 }
@@ -65,10 +65,10 @@ fn said(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(": {log}") }
 }
 
-/// Whether this process may count.
+/// Checks that this process has the capabilities for counting.
 ///
 /// # Errors
-/// [`CountError::Right`]: which right is missing.
+/// [`CountError::Right`], with the missing capability.
 pub(super) fn may_count() -> Result<(), CountError> {
     let missing = [Right::Bpf, Right::Perfmon].into_iter().find(|right| !right.held());
     missing.map_or(Ok(()), |right| Err(CountError::Right { right }))

@@ -1,9 +1,9 @@
-//! Descriptions that are built, cut and spoilt.
+//! Tests on small BTF files that are built here, truncated, or corrupted.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Writes a description, type by type.
+/// Writes BTF, type by type.
 #[derive(Default)]
 struct Writer {
     types: Vec<u8>,
@@ -29,7 +29,7 @@ impl Writer {
         self.words(&[name, kind << 24 | count, size_or_type]);
     }
 
-    /// Members as (name, type, place in bits).
+    /// Writes a structure or union; members are (name, type id, bit offset).
     fn structure(&mut self, name: &str, kind: u32, members: &[(&str, u32, u32)]) {
         self.head(name, kind, u32::try_from(members.len()).expect("few"), 64);
         for (name, type_id, bits) in members {
@@ -96,7 +96,7 @@ fn members_are_found_through_typedefs_and_through_unions_without_a_name() {
     assert_eq!(btf.enumerator("BLUE"), None);
 }
 
-/// Asks everything that is ever asked.
+/// Makes every kind of query that the crate makes.
 fn ask(bytes: Vec<u8>) {
     let Ok(btf) = Btf::new(bytes) else { return };
     for id in 0..=u32::try_from(btf.len()).unwrap_or(0).min(20) {
@@ -132,7 +132,7 @@ fn another_order_of_bytes_and_a_later_kind_of_type_are_named() {
 fn structures_that_hold_themselves_and_typedefs_in_a_ring_end() {
     let mut writer = Writer::default();
     writer.name("");
-    // Each of 3000 nameless members leads to the structure itself.
+    // Each of the 3000 anonymous members has the type of the structure itself.
     let members = vec![("", 1, 0); 3000];
     writer.structure("snake", 4, &members);
     writer.head("a", 8, 0, 3);
@@ -170,7 +170,7 @@ proptest! {
     ) {
         let mut writer = Writer::default();
         writer.name("");
-        // Small numbers are the likelier ones, so that types lead to types.
+        // Make small numbers the most likely, so that types refer to other types.
         let words: Vec<u32> = words.iter().map(|word| word >> (word % 32)).collect();
         writer.words(&words);
         ask(writer.finish());

@@ -1,17 +1,17 @@
-//! Counts of times by their length, as the programs keep them.
+//! Histograms of durations, in the layout that the BPF programs write.
 //!
-//! Sixteen buckets for each power of two of nanoseconds: a time is known to one part in sixteen, and
-//! to half of that by the middle of its bucket. Below 32 ns each has its own; above 68 s all are in the
-//! last.
+//! Each power of two of nanoseconds has sixteen buckets: a duration is known to one part in sixteen, and to half of
+//! that when the middle of its bucket is taken. Below 32 ns each value has its own bucket; the last bucket holds
+//! everything above 68 s.
 
 use serde::Serialize;
 
 use super::Part;
 
-/// Buckets of a histogram.
+/// Number of buckets.
 pub(super) const BUCKETS: usize = 528;
 
-/// How long something took, how often.
+/// A histogram of durations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -23,40 +23,40 @@ impl Default for Histogram {
     }
 }
 
-/// The least nanoseconds of a bucket.
+/// Returns the lower bound of a bucket in nanoseconds.
 fn least(bucket: usize) -> u64 {
     let exponent = (bucket / 16).saturating_sub(1);
     ((bucket - exponent * 16) as u64) << exponent
 }
 
 impl Histogram {
-    /// Of the programs' numbers; what is not there is 0.
+    /// Builds a histogram from the programs' counters; missing ones are 0.
     pub(super) fn of(numbers: impl Iterator<Item = u64>) -> Histogram {
         let mut buckets: Vec<u64> = numbers.take(BUCKETS).collect();
         buckets.resize(BUCKETS, 0);
         Histogram { buckets }
     }
 
-    /// How many times are in it.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// What came since an earlier reading.
+    /// Returns the durations that were added since an earlier reading.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         let both = self.buckets.iter().zip(&earlier.buckets);
         Histogram { buckets: both.map(|(now, then)| now.saturating_sub(*then)).collect() }
     }
 
-    /// Adds another's counts, bucket by bucket.
+    /// Adds another histogram, bucket by bucket.
     pub fn add(&mut self, other: &Histogram) {
         for (sum, count) in self.buckets.iter_mut().zip(&other.buckets) {
             *sum = sum.saturating_add(*count);
         }
     }
 
-    /// The time in nanoseconds that this part of all, from 0 to 1, stays within; `None` if there are
-    /// none. Within a bucket times are taken to lie evenly.
+    /// Returns a quantile (`part` is from 0 to 1) in nanoseconds; `None` if the histogram is empty. Durations are
+    /// taken to be spread evenly within a bucket.
     pub fn quantile(&self, part: f64) -> Option<f64> {
         let count = self.count();
         if count == 0 {
@@ -73,27 +73,27 @@ impl Histogram {
         self.buckets.iter().rposition(|here| *here > 0).map(|last| least(last + 1) as f64)
     }
 
-    /// The same, if at least ten times lie beyond it: fewer do not tell it from its neighbours.
+    /// Returns the quantile if at least ten durations lie beyond it; with fewer it is not meaningful.
     pub fn known_quantile(&self, part: f64) -> Option<f64> {
-        // Rounding makes no difference: nine of ten of exactly 100 are known.
+        // Tolerate rounding: the 0.9 quantile of exactly 100 durations is known.
         let beyond = self.count() as f64 * (1.0 - part);
         (beyond >= 10.0 - 1e-6).then(|| self.quantile(part)).flatten()
     }
 
-    /// How many took longer than that, in nanoseconds; of the bucket that it lies in, none.
+    /// Counts the durations above `time` nanoseconds; those in the bucket of `time` are left out.
     pub fn above(&self, time: f64) -> u64 {
         let buckets = self.buckets.iter().enumerate();
         buckets.filter(|(it, _)| least(*it) as f64 > time).map(|(_, count)| *count).sum()
     }
 
-    /// How many took less than that, in nanoseconds; of the bucket that it lies in, none. Of a power of two,
-    /// which is an end of a bucket, it is exact.
+    /// Counts the durations below `time` nanoseconds; those in the bucket of `time` are left out. For a power of
+    /// two, which is the boundary of a bucket, the count is exact.
     pub fn below(&self, time: u64) -> u64 {
         let buckets = self.buckets.iter().enumerate();
         buckets.take_while(|(it, _)| least(it + 1) <= time).map(|(_, count)| *count).sum()
     }
 
-    /// The mean in nanoseconds, with each time in the middle of its bucket; `None` if there are none.
+    /// Returns the mean in nanoseconds, with each duration at the middle of its bucket; `None` if there are none.
     pub fn mean(&self) -> Option<f64> {
         let middle = |bucket| (least(bucket) + least(bucket + 1)) as f64 / 2.0;
         let sum: f64 =
@@ -103,26 +103,26 @@ impl Histogram {
     }
 }
 
-/// Percentiles of a part of the requests' time, in nanoseconds; `None` where fewer than ten times lie
-/// beyond one.
+/// Percentiles of a part of the requests' time, in nanoseconds; `None` where fewer than ten durations lie beyond
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Percentiles {
-    /// Half stays within.
+    /// The median.
     pub p50: Option<f64>,
-    /// Nine of ten stay within.
+    /// The 90th percentile.
     pub p90: Option<f64>,
-    /// 99 of a hundred stay within.
+    /// The 99th percentile.
     pub p99: Option<f64>,
-    /// 999 of a thousand stay within.
+    /// The 99.9th percentile.
     pub p999: Option<f64>,
-    /// The mean of all.
+    /// The mean.
     pub mean: Option<f64>,
-    /// Requests that were timed.
+    /// Number of requests that were timed.
     pub count: u64,
 }
 
 impl Percentiles {
-    /// What a histogram says.
+    /// Computes the percentiles of a histogram.
     pub fn of(histogram: &Histogram) -> Percentiles {
         let at = |part| histogram.known_quantile(part);
         Percentiles {
@@ -136,7 +136,7 @@ impl Percentiles {
     }
 }
 
-/// A histogram of each part.
+/// One histogram for each [`Part`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Parts {
     pub(super) histograms: [Histogram; 4],
@@ -148,12 +148,12 @@ impl Parts {
         &self.histograms[part as usize]
     }
 
-    /// What came since an earlier reading.
+    /// Returns the durations that were added since an earlier reading.
     pub fn since(&self, earlier: &Parts) -> Parts {
         Parts { histograms: Part::ALL.map(|part| self.of(part).since(earlier.of(part))) }
     }
 
-    /// Adds another's counts, part by part.
+    /// Adds the histograms of another, part by part.
     pub fn add(&mut self, other: &Parts) {
         for (sum, more) in self.histograms.iter_mut().zip(&other.histograms) {
             sum.add(more);
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the programs find it.
+    /// The bucket of a duration, computed as the programs do.
     fn bucket(time: u64) -> usize {
         let (mut value, mut exponent) = (time.min((1 << 36) - 1), 0);
         while value >= 32 {

@@ -1,41 +1,41 @@
-//! Where the running kernel keeps what the programs look at, and where they can stand.
+//! The kernel's structure layout and hooks for the latency programs.
 //!
-//! Trace points are preferred, for they stay; where a kernel has not got one, the function that it
-//! stands in is taken (`sk_data_ready`, `sock_recv_length` and `sock_send_length` came with Linux 6.3).
+//! Trace points are preferred because they are stable. Where a kernel lacks one, the program is attached to the
+//! function that would contain it (`sk_data_ready`, `sock_recv_length` and `sock_send_length` came with Linux 6.3).
 
 use super::super::btf::{Btf, Kind};
 use super::super::layout::{Absent, Kernel};
 use napkin_bpf::Hook;
 
-/// A place to stand at, and where the arguments are in what a program is given, in bytes.
+/// A hook to attach to, and the offsets in bytes of its arguments in the program's context.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stand {
     pub(super) hook: Hook,
     pub(super) to: u32,
-    /// How many bytes were read or sent, or less than 1.
+    /// The offset of the result: the number of bytes read or sent, below 1 if none; -1 where it is not used.
     pub(super) answer: i16,
-    /// `MSG_*`.
+    /// The offset of the `MSG_*` flags; -1 if there are none.
     pub(super) flags: i16,
 }
 
-/// Places, in bytes from the beginning of their structures, and numbers of types.
+/// Offsets of members in bytes, and BTF ids of types.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// A socket has data.
+    /// Hooks where a socket receives data.
     pub(super) ready: Vec<Stand>,
-    /// It was read.
+    /// Hooks where a socket has been read.
     pub(super) read: Vec<Stand>,
-    /// It was written to.
+    /// Hooks where a socket has been written to.
     pub(super) sent: Vec<Stand>,
-    /// `sock.sk_napi_id`; a kernel without busy polling has none.
+    /// `sock.sk_napi_id`; absent in a kernel without busy polling.
     pub(super) sk_napi_id: Option<i16>,
     /// `sock.__sk_common.skc_num`: the local port.
     pub(super) port: i16,
-    /// `sock.__sk_common.skc_portpair`: that and the peer's.
+    /// `sock.__sk_common.skc_portpair`: the local and the peer's port.
     pub(super) ports: i16,
-    /// `sock.__sk_common.skc_net.net` and `net.ns.inum`; a kernel without network namespaces has not got the first.
+    /// `sock.__sk_common.skc_net.net` and `net.ns.inum`; a kernel without network namespaces lacks the first.
     pub(super) namespace: Option<[i16; 2]>,
-    /// `tcp_sock.copied_seq` and `tcp_sock.rcv_nxt`: what was read, and what came.
+    /// `tcp_sock.copied_seq` and `tcp_sock.rcv_nxt`: the ends of what was read and of what has arrived.
     pub(super) sequence: [i16; 2],
     /// The trace point after each poll.
     pub(super) napi_poll: u32,
@@ -43,21 +43,21 @@ pub(super) struct Layout {
     pub(super) napi_id: i16,
     /// `napi_struct.timer.node.expires`
     pub(super) expires: i16,
-    /// `napi_struct.state`, and its bit of an instance that somebody owns.
+    /// `napi_struct.state`, and the mask of `NAPI_STATE_SCHED` in it: the instance has an owner.
     pub(super) state: i16,
     pub(super) owned: i32,
-    /// What tells when an instance was scheduled.
+    /// What is needed to observe when an instance was scheduled.
     pub(super) wake: Result<Wake, Absent>,
 }
 
-/// Of softirqs, and of instances' threads.
+/// Hooks and offsets for wake-ups of softirqs and of instances' threads.
 #[derive(Debug)]
 pub(super) struct Wake {
-    /// The trace point where a softirq is asked for.
+    /// The trace point where a softirq is raised.
     pub(super) raise: u32,
-    /// The trace point before one runs.
+    /// The trace point before a softirq runs.
     pub(super) entry: u32,
-    /// The receive vector's number.
+    /// The number of the receive softirq.
     pub(super) net_rx: i32,
     /// The trace point before a thread is woken.
     pub(super) waking: u32,
@@ -68,7 +68,7 @@ pub(super) struct Wake {
 }
 
 impl Layout {
-    /// With `points` at trace points where there are any, otherwise at functions alone.
+    /// Reads the layout from BTF. Uses trace points where available if `points` is set, else only functions.
     pub(super) fn read(btf: &Btf, points: bool) -> Result<Layout, Absent> {
         let kernel = Kernel(btf);
         let point = |name: &str| {
@@ -78,7 +78,7 @@ impl Layout {
         let exit = |name: &str| {
             let to = btf.find(Kind::Func, name)?;
             let place = |which: usize| i16::try_from(which * 8).ok();
-            // What has no flags has none to be minded.
+            // Without a `flags` parameter there are no flags to check.
             let (flags, count) = match btf.parameter(to, "flags") {
                 Some((flags, count)) => (place(flags)?, count),
                 None => (-1, btf.parameter(to, "sk")?.1),

@@ -1,26 +1,26 @@
-//! How long a request is within this host, told from the server's side: with no client's help and no
-//! change to the program.
+//! The time that requests spend within this host, measured on the server: without the client's help and without
+//! changes to the program.
 //!
-//! Of each request three parts, and the whole of them ([`Part`]):
-//! - in the **ring**: to the request's delivery from when the interrupt came, if it was on; otherwise from a time that
-//!   is drawn evenly from those since its instance's ring was last looked into, for it came then, nobody knows when;
-//! - in the **socket**: from delivery, when the kernel says that the socket has data, to the read
+//! Each request has three parts, and the whole of them ([`Part`]):
+//! - in the **ring**: until the request's delivery. It starts at the interrupt, if that was enabled. Otherwise the
+//!   arrival is unknown, and is drawn evenly from the time since the instance's ring was last polled;
+//! - in the **socket**: from delivery, when the kernel signals that the socket has data, to the read
 //!   that takes it;
 //! - in **service**: from that read to the next send on the same connection.
 //!
-//! Programs (`program`) stand where sockets get data, are read and are written to, at `napi_poll`, and
-//! where softirqs and instances' threads are asked for. Only a share of the connections is looked at, chosen by the address
-//! of the socket, and another share after each [`Probe::rotate`]; of all others a program sees the
-//! address and ends. Even that costs a saturated server some percent, so that whoever watches one takes
-//! the programs away for most of the time ([`Probe::pause`]). Times go into histograms ([`Histogram`]), a set for each instance. Nothing is
-//! pinned: all of it goes with the process.
+//! The programs (`program`) are attached where sockets receive data, are read and are written to, at `napi_poll`,
+//! and where softirqs and instances' threads are woken. They sample a share of the connections, chosen by the
+//! address of the socket; each [`Probe::rotate`] picks another share. For all others a program computes the address
+//! and ends. Even that costs a saturated server some percent, so a monitor should detach the programs for most of
+//! the time ([`Probe::pause`]). Times go into histograms ([`Histogram`]), one set for each instance. Nothing is
+//! pinned: everything ends with the process.
 //!
-//! What it does not see: what the network card waits before it writes a frame or raises its
-//! interrupt; on loopback the ring, for there is none; with RPS ([`Probe::handed_over`]) part of what waits at
-//! the other CPU; of instances whose ids have the same lower 8 bits, which one it was, but for the one that has their
-//! place; splice and kernel TLS, which pass by `recvmsg`; an answer of several sends beyond its first; on some kernels
-//! (seen on a provider's 6.18.44, not on Debian's) the ring of what came in softirqs that interrupted process 1, in
-//! which tracing programs do not run there. Several requests that one read takes, or one send answers, are one.
+//! Not measured: the time before the network card writes a frame or raises its interrupt; the ring on loopback,
+//! which has none; with RPS ([`Probe::handed_over`]), part of the wait at the other CPU; the instance of a request,
+//! if another instance with the same lower 8 bits of its id holds their place in the table; splice and kernel TLS,
+//! which bypass `recvmsg`; sends of an answer after its first; on some kernels (seen on a provider's 6.18.44, not
+//! on Debian's) the ring time of frames received in softirqs that interrupted process 1, where tracing programs do
+//! not run. Several requests that are read at once, or answered at once, count as one.
 
 mod histogram;
 mod layout;
@@ -35,18 +35,18 @@ pub use probe::{Options, Probe, Reading};
 /// A part of a request's time within the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
-    /// In the receive ring; where nobody was woken for it, drawn evenly from what it can have been.
+    /// In the receive ring. If no wake-up marks the arrival, it is drawn evenly from the possible times.
     Ring,
     /// In the socket: from delivery to the read.
     Socket,
-    /// From the read to the send that answers.
+    /// In service: from the read to the send of the answer.
     Service,
-    /// From the beginning of the first to the end of the last.
+    /// From the start of the first part to the end of the last.
     Whole,
 }
 
 impl Part {
-    /// All, in the order in which a request goes through them.
+    /// All parts, in the order in which a request passes through them.
     pub const ALL: [Part; 4] = [Part::Ring, Part::Socket, Part::Service, Part::Whole];
 
     /// Its name, as in JSON.

@@ -1,27 +1,27 @@
-//! Whose the places in the table of instances are, from one reading to the next.
+//! Ownership of the places in the instance table, from one reading to the next.
 //!
-//! The histograms at a place go on when another instance takes it over.
+//! The histograms at a place are not reset when another instance takes it over.
 
 use std::collections::BTreeMap;
 
 use super::histogram::Parts;
 
-/// The last owner of each place that was read, by the place's number in the table of instances.
+/// The owner of each place at its last reading, by the index in the instance table.
 #[derive(Debug, Default)]
 pub(super) struct Owners(BTreeMap<u32, Owner>);
 
 #[derive(Debug)]
 struct Owner {
     id: u32,
-    /// What others had counted there when this one was first seen to have it.
+    /// What earlier owners had counted at the place when this owner was first seen.
     before: Option<Parts>,
-    /// What was counted there at the last reading.
+    /// The total count at the place at the last reading.
     last: Parts,
 }
 
 impl Owners {
-    /// What is this owner's of all that was counted at a place. What its predecessor counted after the last reading is
-    /// not told from it.
+    /// Returns the part of a place's counts that belongs to its present owner. What its predecessor counted after
+    /// the last reading cannot be separated and is included.
     pub(super) fn own(&mut self, place: u32, id: u32, counted: Parts) -> Parts {
         let before = match self.0.remove(&place) {
             Some(owner) if owner.id == id => owner.before,

@@ -1,4 +1,4 @@
-//! The programs at work, and their tables read.
+//! The running latency probe: loads and attaches the programs, and reads their tables.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,24 +19,24 @@ use super::tables::{instance, place_of, socket, thread};
 use napkin_bpf::assemble::AssembleError;
 use napkin_bpf::{Map, MapKind, SharedWords};
 
-/// Whose requests are timed, and how many of them.
+/// The selection of requests that are timed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The ids of the processes that serve, in the first process-id namespace; empty for all of the
-    /// machine. Of more than [`Options::MOST`] the first are timed.
+    /// The ids of the serving processes in the initial PID namespace; empty for all of the machine. Only the first
+    /// [`Options::MOST`] are timed.
     pub processes: Vec<i32>,
-    /// The local ports of the connections on which they serve; empty for all, the connections that they
-    /// made themselves included. Of more than [`Options::MOST`] the first are timed.
+    /// The local ports of the served connections; empty for all, including connections that the processes opened
+    /// themselves. Only the first [`Options::MOST`] are timed.
     pub ports: Vec<u16>,
-    /// The network namespace whose sockets are timed, by the inode of its file in `/proc/PID/ns`; `None` for those of
-    /// all.
+    /// The network namespace whose sockets are timed, by the inode of its file in `/proc/PID/ns`; `None` for all
+    /// namespaces.
     pub namespace: Option<u32>,
-    /// One of so many connections is looked at: from 1 to 256, up to the next power of two.
+    /// The sampling rate: one of this many connections, from 1 to 256, rounded up to the next power of two.
     pub one_in: u32,
 }
 
 impl Options {
-    /// The most processes, and the most ports: each is an instruction at each read and send.
+    /// Limit of processes, and of ports: each costs an instruction at each read and send.
     pub const MOST: usize = 128;
 }
 
@@ -51,51 +51,50 @@ type Sockets = Map<4, { socket::LEN }>;
 type Instances = Map<4, { instance::LEN }>;
 type Threads = Map<4, { thread::LEN }>;
 
-/// A running measurement of the whole machine. It ends when it is dropped, or the process does.
+/// A running measurement of the whole machine. It ends when this is dropped, or the process ends.
 #[derive(Debug)]
 pub struct Probe {
-    // Programs are detached before their maps go.
+    // Declared first: programs must be detached before their maps are closed.
     programs: Vec<Attached>,
     choice: Choice,
     _sockets: Sockets,
     instances: Instances,
     owners: Mutex<Owners>,
-    /// Whether it is known which instance a request came through.
+    /// Whether the instance through which a request came is known.
     told_apart: bool,
     cpus: SharedWords,
     _threads: Threads,
-    /// One of so many connections is looked at, less 1.
+    /// The sampling rate ([`Options::one_in`]) minus 1.
     mask: u64,
-    /// The places of the instances whose frames are handed to other CPUs.
+    /// The places of the instances whose frames are steered to other CPUs.
     handed: Vec<usize>,
     notes: Vec<String>,
 }
 
-/// 64-bit words of a CPU's row.
+/// 64-bit words in a CPU's row.
 const CPU_WORDS: usize = cpu::LEN / 8;
 
-/// How long nothing is timed once the programs are in place: putting them there stops all CPUs, again and
-/// again, and what waited meanwhile is to be over.
+/// Delay between attaching the programs and timing. Attaching stops all CPUs repeatedly, and requests that waited
+/// meanwhile must have passed.
 const SETTLE: Duration = Duration::from_millis(2);
 
-/// What was measured since the start. Numbers are of the connections that were looked at, but for
-/// [`Reading::sends`].
+/// The measurements since the start. They cover the sampled connections, except for [`Reading::sends`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reading {
-    /// Sends on all connections, of these processes and ports.
+    /// Sends on all connections of the selected processes and ports.
     pub sends: u64,
-    /// Sends on the connections that were looked at.
+    /// Sends on the sampled connections.
     pub sends_seen: u64,
-    /// How long requests took, by the id of the instance that they came through; 0 for what came
-    /// through none, or it is not known which. Of instances whose ids have the same lower 8 bits only the one is
-    /// in it that has their place.
+    /// Durations by the id of the instance through which the requests came; 0 for requests that came through none,
+    /// or through an unknown one. Of instances whose ids have the same lower 8 bits, only the one that holds their
+    /// place in the table is included.
     pub instances: BTreeMap<u32, Parts>,
-    /// How many of those that were asked for are not in it, for another has their place.
+    /// Number of requested instances that are missing because another instance holds their place.
     pub sharing: usize,
 }
 
 impl Reading {
-    /// What came since an earlier one.
+    /// Returns the increase since an earlier reading.
     pub fn since(&self, earlier: &Reading) -> Reading {
         let none = Parts::default();
         let parts = |(id, parts): (&u32, &Parts)| {
@@ -109,15 +108,15 @@ impl Reading {
         }
     }
 
-    /// All instances together.
+    /// Sums all instances.
     pub fn all(&self) -> Parts {
         let mut all = Parts::default();
         self.instances.values().for_each(|parts| all.add(parts));
         all
     }
 
-    /// Answers on all connections: the sends that followed a read, by their share of those that were
-    /// looked at. `None` if none of these was seen.
+    /// Estimates the answers on all connections: the sends, scaled by the share of sampled sends that followed a
+    /// read. `None` if no send was sampled.
     pub fn answers(&self) -> Option<f64> {
         let seen = self.all().of(Part::Service).count();
         (self.sends_seen > 0).then(|| self.sends as f64 * seen as f64 / self.sends_seen as f64)
@@ -125,16 +124,16 @@ impl Reading {
 }
 
 impl Probe {
-    /// Loads the programs and attaches them; some tens of milliseconds.
+    /// Loads the programs and attaches them; this takes some tens of milliseconds.
     ///
     /// # Errors
-    /// Without `CAP_BPF` and `CAP_PERFMON`, or if this kernel lacks what the parts beyond the ring
-    /// take. Why the ring is not known stands in [`Probe::notes`].
+    /// Without `CAP_BPF` and `CAP_PERFMON`, or if this kernel lacks what the parts other than the ring need. If the
+    /// ring cannot be measured, [`Probe::notes`] says why.
     pub fn start(options: &Options) -> Result<Probe, CountError> {
         Probe::start_at(options, true)
     }
 
-    /// The same at functions alone, as on a kernel that has not got the trace points of sockets.
+    /// Starts with programs at functions only, as on a kernel without the socket trace points.
     ///
     /// # Errors
     /// As [`Probe::start`].
@@ -206,7 +205,8 @@ impl Probe {
         Ok(())
     }
 
-    /// Polls, and wake-ups; without both there is no bound for the ring, and without polls nobody has a place.
+    /// Attaches the programs at polls and wake-ups. Without both, the arrival in the ring has no bound; without
+    /// polls, no instance gets a place.
     fn watch_rings(&mut self, layout: &Layout, maps: Maps) {
         let watched = (|| {
             let wake = layout.wake.as_ref();
@@ -238,12 +238,12 @@ impl Probe {
         &self.notes
     }
 
-    /// Looks at other connections from now on, one of `one_in` (see [`Options::one_in`]). What is under
-    /// way on those that were looked at is not told, so this should come seldom beside the time that a
-    /// request takes: twice a second. With 1 there are no others, and nothing changes.
+    /// Samples other connections from now on, one of `one_in` (see [`Options::one_in`]). Requests in progress on
+    /// the former ones are lost, so call this rarely compared to a request's duration: twice a second. If all
+    /// connections are sampled and `one_in` is 1, nothing changes.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn rotate(&mut self, one_in: u32) -> Result<(), CountError> {
         if one_in <= 1 && self.mask == 0 {
             return Ok(());
@@ -252,11 +252,11 @@ impl Probe {
         self.choose(self.epoch()?.wrapping_add(1), self.mask)
     }
 
-    /// Says which instances' frames are handed to other CPUs (RPS); of none, until it is called. Their time in
-    /// the ring is that until they were taken from it, and from there to the socket.
+    /// Sets the instances whose frames are steered to other CPUs (RPS); none until it is called. For these, the
+    /// time in the ring includes the way from the poll that took the frame to the socket.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn handed_over(&mut self, napi_ids: &[u32]) -> Result<(), CountError> {
         let places = napi_ids.iter().filter_map(|id| usize::try_from(place_of(*id)).ok());
         let handed: Vec<usize> = places.collect();
@@ -268,19 +268,19 @@ impl Probe {
         self.choose(number(&value, choice::EPOCH), number(&value, choice::MASK))
     }
 
-    /// Takes the programs from their places, where they cost nothing then, until [`Probe::resume`].
+    /// Detaches the programs, so that they cost nothing, until [`Probe::resume`].
     ///
     /// # Errors
-    /// If the kernel does not answer as it should; they are away all the same.
+    /// If the kernel's answer is unexpected; the programs are detached nevertheless.
     pub fn pause(&mut self) -> Result<(), CountError> {
         let stopped = self.epoch().and_then(|epoch| self.choose(epoch, choice::NOTHING));
-        // Those of sockets first: what the ring is told by outlives them.
+        // Detach those of sockets first: they read what the ring programs write.
         self.programs.iter_mut().rev().for_each(Attached::detach);
         stopped
     }
 
-    /// Puts them back, which takes some milliseconds. What was under way when they were taken away is
-    /// forgotten.
+    /// Attaches the programs again, which takes some milliseconds. Requests that were in progress at the pause are
+    /// lost.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -290,7 +290,7 @@ impl Probe {
         self.begin()
     }
 
-    /// Times from now on, with the programs in place.
+    /// Starts timing, once the programs are attached.
     fn begin(&self) -> Result<(), CountError> {
         std::thread::sleep(SETTLE);
         self.choose(self.epoch()?.wrapping_add(1), self.mask)
@@ -316,15 +316,15 @@ impl Probe {
         self.choice.set(&[0; 4], &value).map_err(not_read)
     }
 
-    /// Whether it is known which instance a request came through; [`Probe::notes`] say why not.
+    /// Whether the instance through which a request came is known; if not, [`Probe::notes`] says why.
     pub fn tells_apart(&self) -> bool {
         self.told_apart
     }
 
-    /// What these instances' frames led to since the start, and what came through none.
+    /// Reads the durations of requests that came through these instances, and of those that came through none.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn read(&self, napi_ids: &[u32]) -> Result<Reading, CountError> {
         let mut reading = Reading::default();
         for row in self.cpus.words().chunks_exact(CPU_WORDS) {
@@ -339,7 +339,7 @@ impl Probe {
             let row = self.instances.get(&place.to_ne_bytes()).map_err(not_read)?;
             let Some(row) = row else { continue };
             let owner = u32::try_from(number(&row, instance::ID)).unwrap_or(0);
-            // Nobody's is that of none, and one where nothing was counted yet.
+            // Owner 0: place 0, for requests through no instance, or a place without counts yet.
             let own = match owner {
                 0 => parts(&row),
                 owner => owners.own(place, owner, parts(&row)),
@@ -353,10 +353,10 @@ impl Probe {
         Ok(reading)
     }
 
-    /// The programs, and how they fared.
+    /// Returns the programs with their run statistics.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn programs(&self) -> Result<Vec<ProgramStats>, CountError> {
         self.programs.iter().map(Attached::stats).collect()
     }

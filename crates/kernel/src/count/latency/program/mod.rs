@@ -1,4 +1,4 @@
-//! The programs that tell how long requests take. What they leave, and find, is in `tables`.
+//! The programs that time requests. `tables` describes the tables that they share.
 
 mod polls;
 mod rows;
