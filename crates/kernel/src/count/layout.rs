@@ -1,17 +1,17 @@
-//! Where the running kernel keeps what the counting programs look at.
+//! The kernel's structure layout and hooks for the counting programs.
 
 use super::btf::{Btf, Kind};
 
-/// A place that this kernel does not have.
+/// The name of a member, type or function that this kernel does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Absent(pub(super) String);
 
-/// Places, in bytes from the beginning of their structures, and numbers of types.
+/// Offsets of members in bytes, and BTF ids of types.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// The trace point after each poll.
     pub(super) napi_poll: u32,
-    /// Fields of `struct napi_struct`.
+    /// Offsets in `struct napi_struct`.
     pub(super) napi: Napi,
     /// Offset of `net_device.ifindex`.
     pub(super) ifindex: i16,
@@ -21,57 +21,57 @@ pub(super) struct Layout {
     pub(super) inum: i16,
     /// Offset of `task_struct.pid`.
     pub(super) pid: i16,
-    /// What tells that a softirq receives.
+    /// What is needed to recognise a receive softirq.
     pub(super) softirq: Result<Softirq, Absent>,
-    /// What the timers take.
+    /// What is needed to count the timers.
     pub(super) timer: Result<Timer, Absent>,
 }
 
-/// Of `struct napi_struct`.
+/// Offsets in `struct napi_struct`.
 #[derive(Debug)]
 pub(super) struct Napi {
     pub(super) napi_id: i16,
     pub(super) dev: i16,
     pub(super) state: i16,
     pub(super) thread: i16,
-    /// The bit of `state` that says "an application polls".
+    /// The mask in `state` of an application that polls.
     pub(super) in_busy_poll: i32,
-    /// A pointer to where the device keeps the instance's settings, or null; since Linux 6.13.
+    /// The pointer to the settings that the device keeps for the instance, or null; since Linux 6.13.
     pub(super) config: Option<i16>,
 }
 
 #[derive(Debug)]
 pub(super) struct Softirq {
-    /// The trace point before one.
+    /// The trace point before a softirq.
     pub(super) entry: u32,
-    /// The trace point after one.
+    /// The trace point after a softirq.
     pub(super) exit: u32,
-    /// The receive vector's number.
+    /// The number of the receive softirq.
     pub(super) net_rx: i32,
 }
 
-/// Of the instances' timers.
+/// Hooks and offsets for the instances' timers.
 #[derive(Debug)]
 pub(super) struct Timer {
-    /// `struct napi_struct`'s number.
+    /// The BTF id of `struct napi_struct`.
     pub(super) napi_struct: u32,
     /// Offset of `napi_struct.timer`.
     pub(super) within: i16,
     /// Offset of `hrtimer.function`.
     pub(super) function: i16,
-    /// The function of the instances' timers.
+    /// The callback of the instances' timers.
     pub(super) napi_watchdog: u32,
-    /// The kernel function that makes a pointer of a number.
+    /// The kernel function that turns a number into a typed pointer.
     pub(super) rdonly_cast: u32,
     /// The trace point where a timer is armed.
     pub(super) hrtimer_start: u32,
-    /// The trace point before a timer's function runs.
+    /// The trace point before a timer's callback.
     pub(super) hrtimer_expire_entry: u32,
-    /// What tells one arming from another; without it (before Linux 6.13) all count as deferrals.
+    /// What distinguishes the reasons for arming; without it (before Linux 6.13) all count as deferrals.
     pub(super) settings: Option<Settings>,
 }
 
-/// Of `struct napi_struct`: how it is set, and when its timer will fire.
+/// Offsets in `struct napi_struct` of the settings and of the timer's expiry.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) defer_hard_irqs: i16,
@@ -104,7 +104,7 @@ impl Layout {
     }
 }
 
-/// Looks up, and names what is not there.
+/// Looks up names in BTF; the error carries the missing name.
 pub(super) struct Kernel<'a>(pub(super) &'a Btf);
 
 impl Kernel<'_> {
@@ -119,7 +119,7 @@ impl Kernel<'_> {
         i16::try_from(member.offset).map_err(|_| absent())
     }
 
-    /// An enumerator below 31, the bits that an instruction's constant can hold.
+    /// Returns the value of an enumerator below 31, a bit number that an instruction's constant can hold.
     pub(super) fn number(&self, name: &str) -> Result<i32, Absent> {
         let value = self.0.enumerator(name).and_then(|value| i32::try_from(value).ok());
         value.filter(|&value| value < 31).ok_or_else(|| Absent(name.into()))

@@ -1,20 +1,17 @@
-//! What NAPI instances really do, counted in the kernel: polls by who polled and by what they found,
-//! packets, the timer armed in the place of the interrupt, and the timer's expiries.
+//! Activity of NAPI instances, counted in the kernel: polls by owner and by result, packets, the timer armed in
+//! place of the interrupt, and the timer's expiries.
 //!
-//! The kernel keeps no such counts, and a mode that is set need not be active. So up to five small eBPF
-//! programs are put at its trace points: three add to a table, after each poll, where timers are
-//! armed, and where an instance's timer fires; two mark a CPU while it serves network softirqs, where polls are to be told exactly. They
-//! are assembled here (`program`, by napkin-bpf), with the places of members from the kernel's own
-//! description of its types ([`btf`]), and loaded with `bpf(2)`; nothing is pinned, so all of it
-//! goes when the process does, however it ends.
+//! The kernel keeps no such counts, and a mode that is configured need not be active. So up to five small eBPF
+//! programs are attached to its trace points. Three add to a table: after each poll, where timers are armed, and
+//! where an instance's timer fires. Two mark a CPU while it runs the receive softirq, for an exact attribution of
+//! polls. They are assembled here (`program`, with napkin-bpf), with the offsets of members from the kernel's BTF
+//! ([`btf`]), and loaded with `bpf(2)`. Nothing is pinned, so everything ends with the process, however it ends.
 //!
 //! [`latency`] times requests, from the ring to the answer.
 //!
-//! [`stopwatch`] records when trace points were passed, for as long as costs are measured; `count`
-//! itself takes no times.
+//! [`stopwatch`] records when trace points were passed, to measure costs; the counter itself takes no times.
 //!
-//! Not who owns the sockets, nor interrupts (the kernel counts these itself): that is
-//! `sample`'s.
+//! The owners of sockets, and interrupts (which the kernel counts itself), are left to `sample`.
 
 mod attached;
 pub mod btf;

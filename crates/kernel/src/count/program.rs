@@ -1,26 +1,26 @@
 //! The counting programs.
 //!
-//! All add to one table (`table`) with a row of 64-bit counts for each instance. Additions are
-//! atomic: an instance has one owner at a time, but its trace point is behind the release, so the
-//! next owner may be at its own already.
+//! All add to one table (`table`), which has a row of 64-bit counts for each instance. Additions are atomic: an
+//! instance has one owner at a time, but its trace point comes after the release, so the next owner may already
+//! have reached its own.
 //!
-//! A poll costs whoever polls, so the common one, by a softirq of an instance that has its row at its place, calls
-//! nothing, follows one pointer, and adds twice.
+//! The program prolongs each poll. So the common path, a softirq's poll of an instance whose row is at its first
+//! place, calls no helper but the one for the CPU's number, follows one pointer, and makes two atomic additions.
 //!
-//! Who polled:
-//! - a **softirq**, if this CPU is between the beginning and the end of the network's receive softirq
+//! The owner of a poll is:
+//! - a **softirq**, if this CPU is between the beginning and the end of a receive softirq
 //!   (two short programs at the trace points there keep a mark per CPU);
-//! - the instance's **thread**, if it is the one that runs;
-//! - an **application**, if the instance's state has `IN_BUSY_POLL`, or if it had it at the poll
-//!   before and the same thread polls again: leaving a busy-poll session clears the bit and then
+//! - the instance's **thread**, if that is the current thread;
+//! - an **application**, if the instance's state has `IN_BUSY_POLL`, or if it had it at the previous
+//!   poll and the same thread polls again: leaving a busy-poll session clears the bit and then
 //!   polls once more.
 //!
-//! Without the marks a softirq is whatever is none of the others. From Linux 7.2 (7599c13dbe7a, also in 6.18.y) a
-//! session that prefers busy polling leaves without that poll where its timer is armed: the next softirq in the
-//! thread's own context is then taken for the application's. And a softirq's poll is taken for
-//! an application's if, between its release and its trace point, a busy poller on another CPU has
-//! claimed the instance, which a busy poller does then if ever. (`__preempt_count` would say it as
-//! well, but most kernels' symbol tables, by which a program finds it, have no variables.)
+//! Without the marks, every poll that matches no other rule counts as a softirq's. From Linux 7.2 on (7599c13dbe7a,
+//! also in 6.18.y), a session that prefers busy polling ends without that last poll if its timer is armed: then the
+//! next softirq in the context of that thread is attributed to the application. A softirq's poll is also attributed
+//! to an application if, between its release and its trace point, a busy poller on another CPU has claimed the
+//! instance, which is when a busy poller succeeds. (`__preempt_count` would tell, too, but a program finds it by
+//! the kernel's symbol table, which in most kernels has no variables.)
 //!
 //! Polls with a budget of 0 (netpoll, which only cleans transmit rings) are not counted.
 
@@ -30,20 +30,20 @@ use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9}
 use napkin_bpf::assemble::Width::{Double, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, Register, When};
 
-/// Descriptors of the maps.
+/// The table and the map of the programs, and the namespace to be counted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Maps {
     pub(super) table: Shape,
-    /// One number a CPU: whether it is in the receive softirq. `None` if nobody says.
+    /// The map with one number per CPU: whether it is in the receive softirq. `None` without marks.
     pub(super) in_softirq: Option<i32>,
-    /// Not a map: the namespace whose instances count, if those of all and the CPUs' backlogs do not.
+    /// The inode of the namespace whose instances are counted; `None` for all, and for the CPUs' backlogs.
     pub(super) namespace: Option<u32>,
 }
 
-/// Where the index of a map with one value is on the stack, always 0.
+/// The stack slot of the index into a map with one value, always 0.
 const INDEX: i16 = -4;
 
-/// At the trace point after a poll: `(struct napi_struct *napi, int work, int budget)`.
+/// Program at the trace point after a poll: `(struct napi_struct *napi, int work, int budget)`.
 pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
@@ -57,7 +57,7 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
 
     let (softirq, thread, application, counted) =
         (program.label(), program.label(), program.label(), program.label());
-    // Without a thread, and where neither the state nor a session says that an application may be at it.
+    // Common path: no thread, and neither the state nor a session suggests an application.
     let doubtful = program.label();
     program.load(Double, R4, R6, layout.napi.thread);
     program.load(Double, R5, R6, layout.napi.state);
@@ -94,7 +94,7 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     program.place(softirq);
     program.set(R3, row::SOFTIRQ.into());
     program.place(counted);
-    // From the row to its block.
+    // From the row to the block of the owner.
     program.add_register(R3, R9);
     program.set(R1, 1);
     let (empty, full, placed) = (program.label(), program.label(), program.label());
@@ -115,7 +115,7 @@ pub(super) fn poll(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError
     finish(program, end)
 }
 
-/// Where a timer is armed: `(struct hrtimer *timer, ...)`, whosever it is.
+/// Program where a timer is armed: `(struct hrtimer *timer, ...)`, for all timers of the machine.
 pub(super) fn arm(layout: &Layout, timer: &Timer, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
@@ -130,7 +130,7 @@ pub(super) fn arm(layout: &Layout, timer: &Timer, maps: Maps) -> Result<Vec<u8>,
     finish(program, end)
 }
 
-/// Before a timer's function runs: `(struct hrtimer *timer, ...)`, whosever it is.
+/// Program before a timer's callback: `(struct hrtimer *timer, ...)`, for all timers of the machine.
 pub(super) fn fire(layout: &Layout, timer: &Timer, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
@@ -139,7 +139,7 @@ pub(super) fn fire(layout: &Layout, timer: &Timer, maps: Maps) -> Result<Vec<u8>
     instance_of_timer(&mut program, timer);
     find_row(&mut program, layout, maps, end);
     increment(&mut program, row::WATCHDOGS);
-    // One that a suspension armed ran out: the application did not come back in time.
+    // A suspension's timer expired: the application did not wait again in time.
     program.load(Double, R1, R9, row::SUSPENDED);
     program.jump_if(R1, When::Equal, 0, end);
     program.store_constant(Double, R9, row::SUSPENDED, 0);
@@ -147,7 +147,7 @@ pub(super) fn fire(layout: &Layout, timer: &Timer, maps: Maps) -> Result<Vec<u8>
     finish(program, end)
 }
 
-/// Before and after a softirq: `(unsigned int vector)`; sets or clears this CPU's mark.
+/// Program before and after a softirq: `(unsigned int vector)`; sets or clears this CPU's mark.
 pub(super) fn mark(softirq: &Softirq, marks: i32, value: bool) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
@@ -160,9 +160,9 @@ pub(super) fn mark(softirq: &Softirq, marks: i32, value: bool) -> Result<Vec<u8>
     finish(program, end)
 }
 
-/// Which arming it is. With deferral off the timer only flushes what GRO holds; one that is set to
-/// more than `gro-flush-timeout` from now suspends. (If `irq-suspend-timeout` is not the greater of
-/// the two, a suspension cannot be told from a deferral, and counts as one.)
+/// Counts an arming by its reason. With deferral off, the timer only flushes what GRO holds. An expiry more than
+/// `gro-flush-timeout` from now is a suspension. (If `irq-suspend-timeout` is not the greater of the two, a
+/// suspension cannot be told from a deferral, and counts as one.)
 fn count_arming(program: &mut Assembler, settings: &Settings) {
     let (flush, deferral, counted) = (program.label(), program.label(), program.label());
     program.store_constant(Double, R9, row::SUSPENDED, 0);
@@ -186,14 +186,14 @@ fn count_arming(program: &mut Assembler, settings: &Settings) {
     program.place(counted);
 }
 
-/// Goes to `end` unless the timer in R6 is an instance's.
+/// Jumps to `end` unless the timer in R6 belongs to an instance.
 fn skip_others(program: &mut Assembler, timer: &Timer, end: Label) {
     program.load(Double, R1, R6, timer.function);
     program.set_address(R2, timer.napi_watchdog);
     program.jump_if_registers(R1, When::NotEqual, R2, end);
 }
 
-/// From the timer in R6 to the instance that holds it, in R6.
+/// Turns R6 from a timer into the instance that contains it.
 fn instance_of_timer(program: &mut Assembler, timer: &Timer) {
     program.copy(R1, R6);
     program.add(R1, -i32::from(timer.within));
@@ -202,8 +202,8 @@ fn instance_of_timer(program: &mut Assembler, timer: &Timer) {
     program.copy(R6, R0);
 }
 
-/// The row of the instance in R6 goes to R9; a free one if it has none. Without room it adds to the lost ones and
-/// goes to `end`; of an instance of another namespace, too.
+/// Sets R9 to the row of the instance in R6, or to a free row that it takes for it. If there is no room, it
+/// increments the lost count and jumps to `end`. For an instance of another namespace it jumps to `end`.
 fn find_row(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
     let table = maps.table;
     let (found, unknown, named, nameless) =
@@ -248,8 +248,8 @@ fn find_row(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
     program.place(found);
 }
 
-/// One of the rows from that in R9 on goes to R9: which is that of the name in R5, or else a free one, which is
-/// given that name, the namespace in R3 and the device in R4. Then to `found`; without one to `end`.
+/// Sets R9 to the row with the name in R5, among those from the row in R9 on; or else to a free one, to which it
+/// assigns that name, the namespace in R3 and the device in R4. Then to `found`; without a free row to `end`.
 fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label, end: Label) {
     let taken = program.label();
     for _ in 0..table.tries {
@@ -262,7 +262,7 @@ fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label
         program.set(R0, 0);
         program.atomic_compare_exchange(R9, row::NAME, R5);
         program.jump_if(R0, When::Equal, 0, taken);
-        // Another CPU has just taken it for the same instance.
+        // Another CPU has taken it for the same instance in between.
         program.jump_if_registers(R0, When::Equal, R5, found);
         program.add(R9, row::LEN.into());
     }
@@ -276,7 +276,7 @@ fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label
     program.store(Word, R9, row::NETNS, R3);
     program.store(Word, R9, row::IFINDEX, R4);
     if let Some(config) = layout.napi.config {
-        // The driver gives it a place for its settings before it has an id, or never.
+        // The driver sets the pointer to the settings before the instance has an id, or never.
         program.load(Double, R1, R6, config);
         program.store_constant(Double, R9, row::KEEPS, row::KEPT);
         program.jump_if(R1, When::NotEqual, 0, found);
@@ -284,7 +284,7 @@ fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label
     }
 }
 
-/// The first row that may be that of the name in a register goes to R9. R1 is lost.
+/// Sets R9 to the first row that may hold the name in a register. Clobbers R1.
 fn first_row(program: &mut Assembler, table: Shape, name: Register) {
     program.set_map_value(R9, table.descriptor);
     program.copy(R1, name);
@@ -293,7 +293,7 @@ fn first_row(program: &mut Assembler, table: Shape, name: Register) {
     program.add_register(R9, R1);
 }
 
-/// The only value of a map of one value.
+/// Sets R0 to the only value of a map with one value.
 fn look_up_single(program: &mut Assembler, map: i32) {
     program.store_constant(Word, FP, INDEX, 0);
     program.set_map(R1, map);
@@ -302,7 +302,7 @@ fn look_up_single(program: &mut Assembler, map: i32) {
     program.call(Helper::MapLookupElem);
 }
 
-/// Adds 1 to a place of the row in R9.
+/// Adds 1 at an offset of the row in R9.
 fn increment(program: &mut Assembler, place: i16) {
     program.set(R1, 1);
     program.atomic_add(R9, place, R1);

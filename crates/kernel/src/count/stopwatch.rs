@@ -1,12 +1,12 @@
-//! When each CPU passed which of the kernel's trace points, in nanoseconds of `CLOCK_MONOTONIC`.
+//! Timestamps of the kernel's trace points on each CPU, in nanoseconds of `CLOCK_MONOTONIC`.
 //!
-//! For measuring what a step of the kernel costs: a program at each point writes the time, the point
-//! and one number into a table with room for [`ROOM`] records a CPU, which is read when the load is
-//! over. It is no tracer: what does not fit is dropped, and nothing is written while nobody measures.
+//! It measures what a step of the kernel costs: a program at each point writes the time, the point and one number
+//! into a table with room for [`ROOM`] records per CPU, which is read after the load. It is no general tracer:
+//! records beyond the room are dropped, and nothing is written outside of a measurement.
 //!
-//! A record costs time itself, some tens of nanoseconds, all of which lies between two neighbouring
-//! records. [`Point::NapiPollAgain`] is a second record at one point: what lies between the two is that
-//! cost, to be taken off every interval.
+//! A record itself takes time, some tens of nanoseconds, all of it between two neighbouring records.
+//! [`Point::NapiPollAgain`] is a second record at the same point: the interval between the two is that cost, to be
+//! subtracted from every interval.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -20,44 +20,44 @@ use napkin_bpf::assemble::Width::{Double, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, When};
 use napkin_bpf::{Map, MapKind};
 
-/// Records of each CPU: a power of two.
+/// Records per CPU: a power of two.
 pub const ROOM: u32 = 1 << ROOM_BITS;
 const ROOM_BITS: i32 = 14;
 
-/// More CPUs than this are not recorded; the table's memory is taken at once, 256 KiB for each.
+/// Limit of recorded CPUs; the memory of the table is allocated at once, 256 KiB for each.
 const MOST_CPUS: u32 = 64;
 
-/// A trace point that can be recorded, with the number that is recorded beside the time.
+/// A trace point that can be recorded, and the number that is recorded with the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(i32)]
 pub enum Point {
-    /// Before a softirq: its vector.
+    /// Before a softirq; the number is its vector.
     SoftirqEntry,
-    /// After a softirq: its vector.
+    /// After a softirq; the number is its vector.
     SoftirqExit,
-    /// After an instance's poll: what it took, and the lower 16 bits of the instance's id above these.
+    /// After an instance's poll; the packets taken, and the lower 16 bits of the instance's id above these.
     NapiPoll,
-    /// The same point once more, to learn what a record costs.
+    /// The same point once more, to measure the cost of a record.
     NapiPollAgain,
     /// Before a frame goes through GRO.
     GroReceive,
     /// Before a frame goes up the stack.
     ReceiveSkb,
-    /// At the handler's beginning in the local timer's interrupt (x86).
+    /// At the beginning of the local timer interrupt's handler (x86).
     TimerInterrupt,
-    /// At its end.
+    /// At the end of that handler.
     TimerInterruptExit,
-    /// Before a high-resolution timer's function: 1 for an instance's, 2 for the scheduler's tick.
+    /// Before a high-resolution timer's callback: 1 for an instance's, 2 for the scheduler's tick, 0 for others.
     TimerExpire,
-    /// Before a high-resolution timer is armed: 1 for an instance's, 2 for the scheduler's tick.
+    /// Before a high-resolution timer is armed: 1 for an instance's, 2 for the scheduler's tick, 0 for others.
     TimerStart,
-    /// A CPU enters an idle state, or, with 4294967295, leaves it.
+    /// A CPU enters an idle state, whose number it is, or leaves it (4294967295).
     Idle,
-    /// The scheduler has picked another thread: its id, 0 for idleness.
+    /// The scheduler has picked another thread: its id, 0 for the idle thread.
     Switch,
     /// A thread is about to be woken: its id.
     Waking,
-    /// It can run: its id.
+    /// A thread has become runnable: its id.
     Wakeup,
 }
 
@@ -99,21 +99,21 @@ impl Point {
     ];
 }
 
-/// One record of the ring: an event and its time.
+/// One record: a trace point and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time in nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// The trace point that was passed.
+    /// The trace point.
     pub point: Point,
-    /// The number that the point has, see [`Point`].
+    /// The number that belongs to the point, see [`Point`].
     pub value: u32,
 }
 
-/// The programs at work. Dropping it detaches them.
+/// A running recording. Dropping it detaches the programs.
 #[derive(Debug)]
 pub struct Stopwatch {
-    // Programs are detached before their maps go.
+    // Declared first: programs must be detached before their maps are closed.
     _programs: Vec<Attached>,
     missing: Vec<Point>,
     records: Map<4, 16>,
@@ -121,7 +121,7 @@ pub struct Stopwatch {
     cpus: u32,
 }
 
-/// The kernel's description of its types, read once for several stopwatches.
+/// The kernel's BTF, read once for several stopwatches.
 #[derive(Debug)]
 pub struct KernelTypes {
     btf: Btf,
@@ -130,7 +130,7 @@ pub struct KernelTypes {
 }
 
 impl KernelTypes {
-    /// Reads it, for CPUs numbered from 0 to one less than `cpus`.
+    /// Reads the BTF; the stopwatches record the CPUs numbered below `cpus`.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_PERFMON`, and as [`super::Counter::start`].
@@ -141,8 +141,7 @@ impl KernelTypes {
         Ok(KernelTypes { btf, layout, cpus: cpus.min(NonZeroU32::new(MOST_CPUS).unwrap_or(cpus)) })
     }
 
-    /// Records these points from now on. A point that this kernel has not is in
-    /// [`Stopwatch::missing`].
+    /// Records these points from now on. Points that this kernel lacks are in [`Stopwatch::missing`].
     ///
     /// # Errors
     /// If the kernel refuses a program or the tables.
@@ -153,7 +152,7 @@ impl KernelTypes {
             Map::create(MapKind::Array, cpus << ROOM_BITS, "napkin_times").map_err(no_table)?;
         let mut watch =
             Stopwatch { _programs: Vec::new(), missing: Vec::new(), records, used, cpus };
-        // Nothing is recorded until all are there.
+        // Mark the tables as full, so that nothing is recorded before all programs are attached.
         watch.fill(u64::from(ROOM))?;
         for &point in points {
             let name = format!("btf_trace_{}", point.name());
@@ -169,7 +168,7 @@ impl KernelTypes {
         Ok(watch)
     }
 
-    /// Leaves the point's number in R7.
+    /// Sets R7 to the point's number.
     fn number(&self, program: &mut Assembler, point: Point) {
         match point {
             Point::SoftirqEntry | Point::SoftirqExit | Point::Idle => {
@@ -202,7 +201,7 @@ impl KernelTypes {
         let end = program.label();
         program.load(Double, R1, R6, 0);
         program.load(Double, R8, R1, timer.function);
-        // Its name since Linux 6.8, and before.
+        // The tick's callback, since Linux 6.8 and before.
         let ticks = ["tick_nohz_handler", "tick_sched_timer"];
         let ticks = ticks.iter().filter_map(|name| self.btf.find(Kind::Func, name));
         let functions = ticks.map(|id| (id, 2)).chain([(timer.napi_watchdog, 1)]);
@@ -231,7 +230,7 @@ impl KernelTypes {
         program.add(R2, CPU.into());
         program.call(Helper::MapLookupElem);
         program.jump_if(R0, When::Equal, 0, end);
-        // An interrupt in between takes the next place.
+        // Atomic, because an interrupt in between takes the next place.
         program.set(R1, 1);
         program.atomic_fetch_add(R0, 0, R1);
         program.jump_if(R1, When::GreaterOrEqual, ROOM.cast_signed(), end);
@@ -257,7 +256,7 @@ impl KernelTypes {
 }
 
 impl Stopwatch {
-    /// Points that this kernel has not.
+    /// The points that this kernel lacks.
     pub fn missing(&self) -> &[Point] {
         &self.missing
     }
@@ -269,18 +268,18 @@ impl Stopwatch {
         Ok(())
     }
 
-    /// Forgets everything and begins anew.
+    /// Discards all records and starts again.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn clear(&self) -> Result<(), CountError> {
         self.fill(0)
     }
 
-    /// Stops recording, and gives what a CPU passed since the last [`Stopwatch::clear`], in its order.
+    /// Stops recording on a CPU, and returns its records since the last [`Stopwatch::clear`], in their order.
     ///
     /// # Errors
-    /// If the kernel does not answer as it should.
+    /// If the kernel's answer is unexpected.
     pub fn take(&self, cpu: u32) -> Result<Vec<Record>, CountError> {
         if cpu >= self.cpus {
             return Ok(Vec::new());

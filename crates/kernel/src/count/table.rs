@@ -1,8 +1,8 @@
-//! The table of instances, which the programs fill and this process reads as memory.
+//! The table of instances, which the programs fill and this process reads as shared memory.
 //!
-//! A row is found by the instance's name ([`name_of`]): its id, which no other instance of the machine has, or, where it
-//! has none, its device. The lower bits of the name are a row's place, and where that is another's, one of the next
-//! [`TRIES`] is it. Whoever meets an instance first takes a free row for it by one exchange.
+//! A row is found by the instance's name ([`name_of`]): its id, which is unique on the machine, or, without an id,
+//! its device. The lower bits of the name give the first row that it may have; it is in one of [`TRIES`] rows from
+//! there on. The first program that meets an instance takes a free row for it by one atomic exchange.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::counts::Key;
 use napkin_bpf::SharedWords;
 
-/// Places in a row, in bytes; 64 bits each unless it is said. What each poll of a softirq needs is in the first 64
-/// bytes, a cache line.
+/// Offsets in a row, in bytes; fields have 64 bits unless stated. What each poll of a softirq needs is in the first
+/// 64 bytes, a cache line.
 pub(super) mod row {
-    /// The instance's name; 0 of a free row.
+    /// The instance's name; 0 in a free row.
     pub(in super::super) const NAME: i16 = 0;
-    /// 32 bits each: the key.
+    /// 32 bits each: the namespace and the device of the key.
     pub(in super::super) const NETNS: i16 = 8;
     pub(in super::super) const IFINDEX: i16 = 12;
-    /// 32 bits: the CPU of the last poll, and 1; 0 before the first.
+    /// 32 bits: the CPU of the last poll plus 1; 0 before the first.
     pub(in super::super) const CPU: i16 = 16;
-    /// 32 bits: the thread in whose busy-poll session the instance is, or 0.
+    /// 32 bits: the id of the thread in whose busy-poll session the instance is, or 0.
     pub(in super::super) const SESSION: i16 = 20;
-    /// Whether the device keeps the instance's settings ([`KEPT`], [`NOT_KEPT`]), or 0.
+    /// Whether the device keeps the instance's settings ([`KEPT`], [`NOT_KEPT`]); 0 if unknown.
     pub(in super::super) const KEEPS: i16 = 24;
-    /// Polls by who polled, each a block of four numbers.
+    /// Polls by owner, each a block of four numbers ([`polled`](super::polled)).
     pub(in super::super) const SOFTIRQ: i16 = 32;
     pub(in super::super) const THREAD: i16 = 64;
     pub(in super::super) const APPLICATION: i16 = 96;
@@ -34,49 +34,50 @@ pub(super) mod row {
     pub(in super::super) const FLUSHES: i16 = 144;
     pub(in super::super) const WATCHDOGS: i16 = 152;
     pub(in super::super) const EXPIRIES: i16 = 160;
-    /// Whether the timer was last armed by a suspension.
+    /// Whether a suspension armed the timer last.
     pub(in super::super) const SUSPENDED: i16 = 168;
-    /// Bytes of a row: cache lines, so that instances on two CPUs share none.
+    /// The size of a row: whole cache lines, so that the instances of two CPUs share none.
     pub(in super::super) const LEN: i16 = 192;
 
     pub(in super::super) const KEPT: i32 = 1;
     pub(in super::super) const NOT_KEPT: i32 = 2;
 }
 
-/// Places in a block of polls, in bytes. Each poll adds to one of the first three.
+/// Offsets in a block of polls, in bytes. Each poll adds to one of the first three.
 pub(super) mod polled {
     /// Polls that found nothing.
     pub(in super::super) const EMPTY: i16 = 0;
-    /// Polls that found something and did not use their budget.
+    /// Polls that found something and did not use up their budget.
     pub(in super::super) const PARTIAL: i16 = 8;
-    /// Polls that used it.
+    /// Polls that used up their budget.
     pub(in super::super) const FULL: i16 = 16;
-    /// What all of them found.
+    /// Packets found by all of them.
     pub(in super::super) const PACKETS: i16 = 24;
 }
 
-/// How many rows may be an instance's.
+/// The number of rows in which an instance may be.
 pub(super) const TRIES: u32 = 3;
 
-/// The name of the CPUs' backlogs, together: no id is as small.
+/// The name of the CPUs' backlogs, counted together; instance ids are greater.
 pub(super) const BACKLOGS: u64 = 1;
-/// In a name: the namespace of a device whose instances have no id. Their inodes begin far above 0.
+/// The position of the namespace's inode in the name of a device whose instances have no id. Inodes are far above
+/// 0.
 pub(super) const NETNS_SHIFT: i32 = 32;
 
-/// What a row holds, in words.
+/// A row's contents, in words.
 pub(super) type Row = [u64; ROW];
 const ROW: usize = row::LEN as usize / 8;
-/// A name that nobody has: of a row that is being emptied.
+/// A name that no instance has, for a row that is being emptied.
 const NOBODY: u64 = u64::MAX;
 
-/// The table: rows, and one word more, which counts what found no room.
+/// The table: rows, and one more word, which counts events that found no room.
 #[derive(Debug)]
 pub(super) struct Table {
     words: SharedWords,
     places: u32,
 }
 
-/// What the programs have to know of it.
+/// What the programs have to know of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) descriptor: i32,
@@ -87,19 +88,19 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Rows: the last place has as many as any other.
+    /// The number of rows: the last place has as many rows as any other.
     const fn rows(self) -> u32 {
         self.places + self.tries - 1
     }
 
-    /// Where what found no room is counted, in bytes.
+    /// The offset of the lost count in bytes.
     pub(super) const fn lost(self) -> i32 {
         (self.rows() * row::LEN as u32).cast_signed()
     }
 }
 
 impl Table {
-    /// With room for so many instances, up to the next power of two and 65536.
+    /// Creates a table for so many instances: from 1 to 65536, rounded up to the next power of two.
     pub(super) fn create(instances: u32) -> io::Result<Table> {
         let places = instances.clamp(1, 65_536).next_power_of_two();
         let rows = Shape { descriptor: -1, places, tries: TRIES.min(places) }.rows() as usize;
@@ -111,27 +112,27 @@ impl Table {
         Shape { descriptor, places, tries: TRIES.min(places) }
     }
 
-    /// What found no room.
+    /// The number of events that found no room.
     pub(super) fn lost(&self) -> u64 {
         self.words.words().last().map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// All rows that are taken. They are read one after the other while counting goes on.
+    /// Reads all rows that are taken, one after the other while counting continues.
     pub(super) fn read(&self) -> BTreeMap<Key, Row> {
         let rows = self.words.words().chunks_exact(ROW).map(values);
         let taken = rows.filter(|row| !matches!(row[0], 0 | NOBODY));
         taken.map(|row| (key_of(&row), row)).collect()
     }
 
-    /// The row of one instance, if it has one.
+    /// Reads the row of one instance, if it has one.
     pub(super) fn row(&self, key: &Key) -> Option<Row> {
         self.find(key).map(values)
     }
 
-    /// Frees the row of an instance; whether it had one.
+    /// Frees the row of an instance; returns whether it had one.
     pub(super) fn free(&self, key: &Key) -> bool {
         let Some([name, rest @ ..]) = self.find(key) else { return false };
-        // While it has no name that anybody has, no other poll comes to it.
+        // While the row has this name, no program finds it for another poll.
         name.store(NOBODY, Ordering::SeqCst);
         rest.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         name.store(0, Ordering::SeqCst);
@@ -156,18 +157,18 @@ fn values(row: &[AtomicU64]) -> Row {
     values
 }
 
-/// The word at a place in a row, in bytes.
+/// Returns the word at an offset of a row, in bytes.
 pub(super) fn word(row: &Row, place: i16) -> u64 {
     usize::try_from(place / 8).ok().and_then(|at| row.get(at)).copied().unwrap_or(0)
 }
 
-/// The 32 bits at a place in a row, in bytes.
+/// Returns the 32 bits at an offset of a row, in bytes.
 pub(super) fn half(row: &Row, place: i16) -> u32 {
     let [a, b, c, d, e, f, g, h] = word(row, place).to_ne_bytes();
     u32::from_ne_bytes(if place % 8 == 0 { [a, b, c, d] } else { [e, f, g, h] })
 }
 
-/// As the programs find it.
+/// Computes an instance's name as the programs do.
 fn name_of(key: &Key) -> u64 {
     match *key {
         Key { napi_id: 0, netns: 0, ifindex: 0 } => BACKLOGS,

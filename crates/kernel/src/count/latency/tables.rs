@@ -1,106 +1,106 @@
-//! The tables by which the programs and who reads them know of each other.
+//! The tables that the latency programs and this process share.
 //!
-//! - **choice**: which connections are looked at now ([`choice`]);
-//! - **sockets**: a row for each of them ([`socket`]), at a place that its address gives. Two that
-//!   share a place take it from each other, and the times of the one that lost it are not told;
-//! - **instances**: for each when it last polled, and the histograms of what its frames led to
-//!   ([`instance`]). Its place is given by its id, and of those with the same place one has it; place 0 is for what
-//!   came through none, or through one that has not got its place;
-//! - **CPUs**: how often was sent there, and when its receive softirq was asked for ([`cpu`]); it is memory of both,
-//!   which a reading takes no system call for;
+//! - **choice**: which connections are sampled now ([`choice`]);
+//! - **sockets**: a row for each of them ([`socket`]), at a place computed from its address. Two that
+//!   share a place evict each other, and the times of the evicted one are lost;
+//! - **instances**: the time of each one's last poll, and the histograms of the requests that it received
+//!   ([`instance`]). The place is computed from the id, and one of the instances with the same place holds it;
+//!   place 0 is for requests that came through no instance, or through one that does not hold its place;
+//! - **CPUs**: the number of sends, and when the CPU's receive softirq was raised ([`cpu`]). This table is shared
+//!   memory, which is read without a system call;
 //! - **threads** of instances: when each was woken ([`thread`]).
 
 use super::histogram::BUCKETS;
 
-/// Places in the one value of the choice, in bytes; 64 bits each.
+/// Offsets in the only value of the choice, in bytes; fields have 64 bits.
 pub(super) mod choice {
-    /// Counts the choices; a row of an earlier one is begun anew.
+    /// The generation of the choice; rows of an earlier generation are reset.
     pub(in super::super) const EPOCH: i16 = 0;
-    /// One of so many connections is looked at, less 1: 0, 1, 3, 7 ... 255.
+    /// The sampling rate, one of so many connections, minus 1: 0, 1, 3, 7 ... 255.
     pub(in super::super) const MASK: i16 = 8;
-    /// The mask with which none is, and nothing counted.
+    /// The mask with which no connection is sampled, and nothing is counted.
     pub(in super::super) const NOTHING: u64 = u64::MAX;
-    /// A byte for each instance's place: whether its frames are handed to other CPUs (RPS).
+    /// A byte for each instance's place: whether its frames are steered to other CPUs (RPS).
     pub(in super::super) const HANDED: i16 = 16;
-    /// As many of them as a mask can reach.
+    /// The number of these bytes: up to the largest index that the mask in the programs lets pass.
     pub(in super::super) const HANDED_LEN: usize = 2 * super::INSTANCES as usize;
     pub(in super::super) const LEN: usize = HANDED as usize + HANDED_LEN;
 }
 
-/// Places in a socket's row, in bytes; 64 bits each.
+/// Offsets in a socket's row, in bytes; fields have 64 bits.
 pub(super) mod socket {
-    /// Which socket it is, and which connection of that; 0 is none.
+    /// The identity of the socket and its connection; 0 if the row is free.
     pub(in super::super) const ID: i16 = 0;
     pub(in super::super) const EPOCH: i16 = 8;
-    /// When the oldest data came that was not read, or 0.
+    /// When the oldest unread data arrived, or 0.
     pub(in super::super) const READY: i16 = 16;
-    /// How long that had been in the ring, or below 0 if nobody knows.
+    /// How long that data was in the ring, or negative if unknown.
     pub(in super::super) const RING: i16 = 24;
-    /// The same two of the latest data.
+    /// The same two values for the latest data.
     pub(in super::super) const LAST: i16 = 32;
     pub(in super::super) const LAST_RING: i16 = 40;
-    /// When the request that waits for its answer was read, or 0.
+    /// When the request that is being answered was read, or 0.
     pub(in super::super) const READ: i16 = 48;
-    /// When it may have entered the ring, or 0.
+    /// When that request entered the ring, or 0 if unknown.
     pub(in super::super) const BEGAN: i16 = 56;
-    /// The place of its instance in their table, or 0.
+    /// The place of its instance in the instance table, or 0.
     pub(in super::super) const INSTANCE: i16 = 64;
     pub(in super::super) const LEN: usize = 72;
 }
 
-/// Places in an instance's row, in bytes; 64 bits each.
+/// Offsets in an instance's row, in bytes; fields have 64 bits.
 pub(super) mod instance {
-    /// The id of whose it is; 0 is nobody.
+    /// The id of the instance that holds the place; 0 if none does.
     pub(in super::super) const ID: i16 = 0;
     /// When its last poll ended.
     pub(in super::super) const POLLED: i16 = 8;
-    /// When its timer was to fire, as of then; it was not armed if that is before. The greatest
-    /// number if nobody had to be woken for the next poll.
+    /// The expiry of its timer at the end of that poll; in the past, if the timer was not armed. The maximum if the
+    /// next poll needed no wake-up.
     pub(in super::super) const EXPIRES: i16 = 16;
-    /// When what the last poll took that found something may have entered the ring, at the earliest, if that
-    /// is delivered after it, or 0.
+    /// The arrival time in the ring of the frames of the last non-empty poll, if they are delivered after the poll;
+    /// otherwise 0.
     pub(in super::super) const TAKEN: i16 = 24;
     /// The histograms, one for each part.
     pub(in super::super) const HISTOGRAMS: i16 = 32;
     pub(in super::super) const LEN: usize = 32 + 4 * super::HISTOGRAM as usize;
 }
 
-/// Places in a CPU's row, in bytes; 64 bits each.
+/// Offsets in a CPU's row, in bytes; fields have 64 bits.
 pub(super) mod cpu {
-    /// Sends, of all connections.
+    /// Sends on all connections.
     pub(in super::super) const SENDS: i16 = 0;
-    /// Sends of those that are looked at.
+    /// Sends on the sampled connections.
     pub(in super::super) const SEEN: i16 = 8;
-    /// When its receive softirq was asked for that has not begun yet, or 0.
+    /// When the receive softirq that is pending was raised, or 0.
     pub(in super::super) const RAISED: i16 = 16;
-    /// When the one was asked for that began last, or 0.
+    /// When the receive softirq that started last was raised, or 0.
     pub(in super::super) const RUNNING: i16 = 24;
     /// A cache line, so that CPUs do not share one.
     pub(in super::super) const LEN: usize = 64;
 }
 
-/// Places in a thread's row, in bytes; 64 bits each.
+/// Offsets in a thread's row, in bytes; fields have 64 bits.
 pub(super) mod thread {
-    /// Its thread ID, as the first PID namespace has it; 0 in a place that none has taken.
+    /// The thread id in the initial PID namespace; 0 in a free place.
     pub(in super::super) const ID: i16 = 0;
-    /// When it was woken.
+    /// When the thread was last woken.
     pub(in super::super) const WOKEN: i16 = 8;
     pub(in super::super) const LEN: usize = 64;
 }
 
-/// Bytes of a histogram.
+/// The size of a histogram in bytes.
 pub(super) const HISTOGRAM: i16 = 8 * BUCKETS as i16;
 
-/// Places in the table of sockets: a power of two.
+/// Size of the socket table: a power of two.
 pub(super) const SOCKETS: u32 = 4096;
-/// Places in the table of instances, beside that of none: a power of two.
+/// Size of the instance table without place 0: a power of two.
 pub(super) const INSTANCES: u32 = 256;
-/// Places in the table of CPUs: a power of two. CPUs beyond share.
+/// Size of the CPU table: a power of two. Further CPUs share rows.
 pub(super) const CPUS: u32 = 256;
-/// Places in the table of threads: a power of two. Threads that share one take it from each other.
+/// Size of the thread table: a power of two. Threads that share a place evict each other.
 pub(super) const THREADS: u32 = 1024;
 
-/// Descriptors of the maps.
+/// The descriptors of the maps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Maps {
     pub(super) choice: i32,
@@ -110,7 +110,7 @@ pub(super) struct Maps {
     pub(super) threads: i32,
 }
 
-/// Where an instance's place is in their table.
+/// Returns an instance's place in the instance table.
 pub(super) fn place_of(napi_id: u32) -> u32 {
     if napi_id == 0 { 0 } else { (napi_id & (INSTANCES - 1)) + 1 }
 }

@@ -1,15 +1,16 @@
-//! At polls and wake-ups: since when a frame that is taken may have been in the ring.
+//! Programs at polls and wake-ups, which bound the time at which a frame entered the receive ring.
 //!
-//! A frame was not in the ring before the last poll ended, for that left the ring empty or was followed
-//! by the next at once. Nor was it before whoever polls now was woken, for the first frame does that; but
-//! only where the interrupt was on: while the instance's timer is armed in its place nobody is woken, and
-//! neither where it stayed owned after its last poll. An application that busy polls owns it so, and sends
-//! its answers meanwhile, which asks for the receive softirq of its CPU on behalf of others.
+//! A frame arrived after the end of the last poll, because that poll left the ring empty or was followed by the
+//! next one at once. It also arrived no earlier than the wake-up of the context that polls now, because the first
+//! frame causes the wake-up. That holds only if the interrupt was enabled. There is no wake-up while the instance's
+//! timer is armed in place of the interrupt, nor if the instance stayed owned after its last poll, as by an
+//! application that busy polls. Such an application also sends answers meanwhile, which raises its CPU's receive
+//! softirq for others.
 //!
-//! What a poll took is mostly delivered within it, but not always. After a busy poll, and one that used its
-//! budget, some is delivered once the trace point was passed; with RPS all is, by another softirq. Then the
-//! last poll that found anything stands for the one that took a frame, and when that may have begun to wait
-//! is kept with the instance. What waits at the other CPU while further polls come is told too short by that.
+//! Most frames are delivered within the poll that took them, but not all. After a busy poll, and after one that
+//! used its budget, some are delivered once the trace point has been passed; with RPS all are, by another softirq.
+//! Then the last non-empty poll is taken for the one that took the frame, and the instance's row keeps the arrival
+//! time. If further polls come while a frame waits at the other CPU, its time is underestimated.
 
 use super::super::layout::{Layout, Wake};
 use super::super::tables::{Maps, choice, cpu, instance, thread};
@@ -18,11 +19,11 @@ use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R6, R7, R8, R9};
 use napkin_bpf::assemble::Width::{Byte, Double, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
 
-/// An instance's place belongs to another that comes once it was not polled for so long.
+/// An instance that was not polled for this long loses its place to another one.
 const STALE_NS: i32 = 1_000_000_000;
 
-/// At the trace point after a poll: `(struct napi_struct *napi, int work, int budget)`. A budget of 0
-/// looks into no receive ring.
+/// Program at the trace point after a poll: `(struct napi_struct *napi, int work, int budget)`. A poll with a
+/// budget of 0 does not look into the receive ring.
 pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let (end, own, told) = (program.label(), program.label(), program.label());
@@ -62,7 +63,7 @@ pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, A
     program.store(Double, R9, instance::TAKEN, R7);
     program.jump(told);
     program.place(empty);
-    // What was handed over may be under way still.
+    // Frames that were steered to other CPUs may still be under way.
     skip_unless_handed(&mut program, maps, delivered);
     program.jump(told);
     program.place(delivered);
@@ -76,7 +77,7 @@ pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, A
     program.load(Double, R1, R6, layout.expires);
     program.jump(armed);
     program.place(owned);
-    // Later than any time.
+    // The maximum: the next poll needs no wake-up.
     program.set(R1, -1);
     program.shift_right(R1, 1);
     program.place(armed);
@@ -84,8 +85,8 @@ pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, A
     finish(program, end)
 }
 
-/// Where a softirq is asked for, and before one runs: `(unsigned int vector)`. The first of several
-/// calls for one counts.
+/// Program where a softirq is raised, and (`runs`) before one runs: `(unsigned int vector)`. If it is raised
+/// several times, the first one counts.
 pub(in super::super) fn softirq(
     wake: &Wake,
     maps: Maps,
@@ -110,7 +111,7 @@ pub(in super::super) fn softirq(
     finish(program, end)
 }
 
-/// Before a thread is woken: `(struct task_struct *task)`. Instances' threads are known by their name.
+/// Program before a thread is woken: `(struct task_struct *task)`. Instances' threads are recognised by their name.
 pub(in super::super) fn waking(wake: &Wake, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
@@ -127,8 +128,8 @@ pub(in super::super) fn waking(wake: &Wake, maps: Maps) -> Result<Vec<u8>, Assem
     finish(program, end)
 }
 
-/// Goes to `other` unless the frames of the instance whose place is on the stack are handed to other CPUs.
-/// R0 is kept.
+/// Jumps to `other` unless the frames of the instance whose place is on the stack are steered to other CPUs.
+/// Preserves R0.
 fn skip_unless_handed(program: &mut Assembler, maps: Maps, other: Label) {
     program.set_map_value(R2, maps.choice);
     program.load(Word, R1, FP, INDEX);
@@ -138,9 +139,9 @@ fn skip_unless_handed(program: &mut Assembler, maps: Maps, other: Label) {
     program.jump_if(R1, When::Equal, 0, other);
 }
 
-/// When a frame that is taken now, at the time on the stack, from the ring of the instance in R0 entered it goes to
-/// R7. Then, or before, it goes to `end`. Where nobody was woken for it, that was at any time since the last poll:
-/// one of these is drawn, each as likely as any other. Else it is the earliest.
+/// Sets R7 to the time at which a frame entered the ring of the instance in R0, if it is taken at the time on the
+/// stack. Jumps to `end`, or falls through. If the frame caused no wake-up, it arrived at some time since the last
+/// poll: this draws one uniformly. Otherwise it is the earliest possible time.
 pub(super) fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
     let nobody_woken = program.label();
     program.load(Double, R7, R0, instance::POLLED);
@@ -153,7 +154,7 @@ pub(super) fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
     program.copy_word(R0, R0);
     program.load(Double, R1, FP, NOW);
     program.subtract(R1, R7);
-    // Nor of a gap that no 32 bits hold, nor of two clocks that differ.
+    // No draw if the interval exceeds 32 bits, or is negative because two CPUs' clocks differ.
     program.copy(R2, R1);
     program.shift_right(R2, 32);
     program.jump_if(R2, When::NotEqual, 0, end);
@@ -162,14 +163,14 @@ pub(super) fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
     program.add_register(R7, R1);
 }
 
-/// In R7 the later of that and of when whoever runs here was woken: an instance's thread, or else the
-/// softirq. Then, or if there is none, it goes to `end`.
+/// Raises R7 to the time at which the current context was woken, if that is later: an instance's thread, or else
+/// the softirq. Jumps to `end` if not, or falls through.
 fn later_of_wake(program: &mut Assembler, maps: Maps, end: Label) {
     let (no_thread, woken) = (program.label(), program.label());
     program.call(Helper::GetCurrentPidTgid);
     program.copy_word(R0, R0);
     program.copy(R1, R0);
-    // R0 is lost by the look-up.
+    // The look-up clobbers R0.
     program.store(Double, FP, THREAD, R0);
     find_thread(program, maps, no_thread);
     program.load(Double, R1, R0, thread::ID);

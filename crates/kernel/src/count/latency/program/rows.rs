@@ -1,18 +1,18 @@
-//! What all programs do alike: rows of the tables are found, and the program ends.
+//! Code that all programs share: finding rows of the tables, and ending the program.
 
 use super::super::tables::{CPUS, INSTANCES, Maps, THREADS, cpu};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2};
 use napkin_bpf::assemble::Width::Word;
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
 
-/// Where the index into a table is on the stack.
+/// The stack slot of an index into a table.
 pub(super) const INDEX: i16 = -4;
-/// Where a thread's id is.
+/// The stack slot of a thread's id.
 pub(super) const THREAD: i16 = -16;
-/// Where the time of now is.
+/// The stack slot of the current time.
 pub(super) const NOW: i16 = -24;
 
-/// The row at the place of the instance with the id in R1, which is not 0, goes to R0; without one it goes to `none`.
+/// Sets R0 to the row at the place of the instance with the id in R1, which is not 0; jumps to `none` without one.
 pub(super) fn find_instance(program: &mut Assembler, maps: Maps, none: Label) {
     program.and(R1, INSTANCES.cast_signed() - 1);
     program.add(R1, 1);
@@ -21,7 +21,7 @@ pub(super) fn find_instance(program: &mut Assembler, maps: Maps, none: Label) {
     program.jump_if(R0, When::Equal, 0, none);
 }
 
-/// This CPU's row goes to R0.
+/// Sets R0 to this CPU's row.
 pub(super) fn find_cpu(program: &mut Assembler, maps: Maps) {
     program.call(Helper::GetSmpProcessorId);
     program.and(R0, CPUS.cast_signed() - 1);
@@ -30,7 +30,7 @@ pub(super) fn find_cpu(program: &mut Assembler, maps: Maps) {
     program.add_register(R0, R1);
 }
 
-/// The row at the place of the thread with the id in R1 goes to R0; without one it goes to `none`.
+/// Sets R0 to the row at the place of the thread with the id in R1; jumps to `none` without one.
 pub(super) fn find_thread(program: &mut Assembler, maps: Maps, none: Label) {
     program.and(R1, THREADS.cast_signed() - 1);
     program.store(Word, FP, INDEX, R1);
@@ -38,7 +38,7 @@ pub(super) fn find_thread(program: &mut Assembler, maps: Maps, none: Label) {
     program.jump_if(R0, When::Equal, 0, none);
 }
 
-/// The value at the index on the stack goes to R0.
+/// Sets R0 to the value at the index on the stack.
 pub(super) fn look_up(program: &mut Assembler, map: i32) {
     program.set_map(R1, map);
     program.copy(R2, FP);

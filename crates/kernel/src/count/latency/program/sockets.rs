@@ -1,12 +1,12 @@
-//! At sockets: where one gets data, is read, and is written to.
+//! Programs at sockets: where one receives data, is read, and is written to.
 //!
-//! A socket's address is told from others by its distance to a fixed address, for the verifier lets
-//! nobody calculate with a pointer to a structure. The ports of both ends belong to it, for a connection may get the
-//! address of one that has ended.
+//! A socket is identified by the distance of its address from a fixed address, because the verifier allows no other
+//! arithmetic on a pointer to a structure. The ports of both ends are part of the identity, since a connection may
+//! reuse the address of one that has ended.
 //!
-//! Data that is left after a read came later than what was taken; how much later is not known, and the
-//! time of the last arrival is taken. So waits of requests that queue within one socket are told too
-//! short rather than too long.
+//! Data that is left after a read arrived later than the data that was read. How much later is unknown, so the time
+//! of the last arrival is used. Waits of requests that queue in one socket are therefore underestimated rather than
+//! overestimated.
 
 use super::super::Part;
 use super::super::histogram::BUCKETS;
@@ -18,30 +18,30 @@ use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9}
 use napkin_bpf::assemble::Width::{Double, Half, Word};
 use napkin_bpf::assemble::{AssembleError, Assembler, Helper, Label, When};
 
-/// `MSG_PEEK`: what was looked at is still to be read.
+/// `MSG_PEEK`: the data stays in the socket.
 const PEEK: i32 = libc::MSG_PEEK;
 
-/// The fraction of the golden ratio, with which neighbouring addresses fall far apart.
+/// Multiplier of Fibonacci hashing, derived from the golden ratio: it spreads neighbouring addresses.
 const SPREAD: i32 = 0x61c8_8647;
 
-/// Whose sockets count; an empty list is all of them.
+/// The selection of sockets; an empty list selects all.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Whose<'a> {
-    /// Processes that read and write.
+    /// The ids of processes that read and write.
     pub(in super::super) processes: &'a [i32],
-    /// Local ports.
+    /// The local ports.
     pub(in super::super) ports: &'a [u16],
-    /// The inode of their network namespace; `None` for those of all.
+    /// The inode of the network namespace; `None` for all namespaces.
     pub(in super::super) namespace: Option<u32>,
 }
 
-/// Where a socket gets data: `(struct sock *sk)`.
+/// Program where a socket receives data: `(struct sock *sk)`.
 pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
     program.load(Double, R6, R1, 0);
     find_socket(&mut program, layout, maps, end);
-    // R7 is the socket's number, R8 the epoch.
+    // R7 is the socket's identity, R8 the epoch.
     skip_unless_same(&mut program, end);
     program.call(Helper::KtimeGetNs);
     program.copy(R8, R0);
@@ -55,8 +55,8 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
     program.jump_if(R7, When::Equal, 0, unknown);
     program.copy(R1, R7);
     find_instance(&mut program, maps, unknown);
-    // The id may be another's with that place; or none, for what came through no instance (loopback) may have the
-    // number of the sender's CPU there.
+    // The place may belong to another instance; or the field is no id: for packets that came through no instance
+    // (loopback) it may hold the number of the sender's CPU.
     program.load(Double, R1, R0, instance::ID);
     program.jump_if_registers(R1, When::NotEqual, R7, unknown);
     program.load(Word, R1, FP, INDEX);
@@ -69,7 +69,7 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
     program.copy(R1, R7);
     program.copy(R7, R8);
     program.subtract(R7, R1);
-    // Two CPUs' clocks may differ by a little.
+    // The clocks of two CPUs may differ slightly.
     program.jump_if(R7, When::GreaterOrEqual, 0, told);
     program.set(R7, 0);
     program.jump(told);
@@ -87,7 +87,7 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
     finish(program, end)
 }
 
-/// Where a socket was read: `(struct sock *sk, ..., int flags, ...)`, and how many bytes.
+/// Program where a socket has been read: `(struct sock *sk, ..., int flags, ...)`, and the number of bytes.
 pub(in super::super) fn read(
     layout: &Layout,
     stand: &Stand,
@@ -106,7 +106,7 @@ pub(in super::super) fn read(
     program.load(Double, R1, R9, socket::EPOCH);
     program.jump_if_registers(R1, When::Equal, R8, same);
     program.place(other);
-    // From here on; when this one's data came was not seen.
+    // Start a new row; the arrival of the data that was read is unknown.
     for place in [socket::READY, socket::LAST, socket::BEGAN, socket::INSTANCE] {
         program.store_constant(Double, R9, place, 0);
     }
@@ -133,7 +133,7 @@ pub(in super::super) fn read(
     program.jump_if(R1, When::GreaterOrEqual, 0, known);
     program.set(R1, 0);
     program.place(known);
-    // When it may have entered the ring, if nothing is being answered yet.
+    // The arrival in the ring, unless another request is being answered.
     let answering = program.label();
     program.load(Double, R2, R9, socket::READ);
     program.jump_if(R2, When::NotEqual, 0, answering);
@@ -155,7 +155,7 @@ pub(in super::super) fn read(
     program.jump_if(R1, When::NotEqual, 0, rest);
     program.store(Double, R9, socket::READ, R8);
     program.place(rest);
-    // Whether more has come than was read.
+    // Checks whether more data has arrived than was read.
     program.copy(R1, R6);
     program.call(Helper::SkcToTcpSock);
     program.jump_if(R0, When::Equal, 0, end);
@@ -172,7 +172,7 @@ pub(in super::super) fn read(
     finish(program, end)
 }
 
-/// Where a socket was written to: `(struct sock *sk, ..., int flags, ...)`, and how many bytes.
+/// Program where a socket has been written to: `(struct sock *sk, ..., int flags, ...)`, and the number of bytes.
 pub(in super::super) fn sent(
     layout: &Layout,
     stand: &Stand,
@@ -212,11 +212,11 @@ pub(in super::super) fn sent(
     finish(program, end)
 }
 
-/// The socket goes to R6. Goes to `end` unless something was read or sent, on a socket that counts.
+/// Sets R6 to the socket. Jumps to `end` unless bytes were read or sent, and the socket is selected.
 fn begin(program: &mut Assembler, layout: &Layout, stand: &Stand, whose: Whose<'_>, end: Label) {
     program.load(Double, R6, R1, 0);
     program.load(Double, R2, R1, stand.answer);
-    // An `int`: its sign is that of 32 bits.
+    // The result is an `int`: move its sign bit to bit 63.
     program.shift_left(R2, 32);
     program.jump_if(R2, When::LessOrEqual, 0, end);
     if stand.flags >= 0 {
@@ -229,7 +229,7 @@ fn begin(program: &mut Assembler, layout: &Layout, stand: &Stand, whose: Whose<'
     }
     if let Some((namespace, [net, inode])) = whose.namespace.zip(layout.namespace) {
         program.load(Double, R1, R6, net);
-        // The verifier takes it for one that may be null.
+        // The verifier treats this pointer as possibly null.
         program.jump_if(R1, When::Equal, 0, end);
         program.load(Word, R1, R1, inode);
         program.set(R2, namespace.cast_signed());
@@ -244,7 +244,7 @@ fn begin(program: &mut Assembler, layout: &Layout, stand: &Stand, whose: Whose<'
     }
 }
 
-/// Goes to `end` unless R1 is one of these.
+/// Jumps to `end` unless R1 is in the list.
 fn skip_unless_listed(program: &mut Assembler, list: impl Iterator<Item = i32>, end: Label) {
     let found = program.label();
     for one in list {
@@ -254,8 +254,8 @@ fn skip_unless_listed(program: &mut Assembler, list: impl Iterator<Item = i32>, 
     program.place(found);
 }
 
-/// Goes to `end` unless the socket in R6 is looked at now; its number goes to R7, the epoch to R8, and
-/// its row, whosever it is, to R9.
+/// Jumps to `end` unless the socket in R6 is sampled now. Sets R7 to its identity, R8 to the epoch, and R9 to the
+/// row at its place, which may belong to another socket.
 fn find_socket(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
     program.set_map_value(R2, maps.choice);
     program.copy(R7, R6);
@@ -263,7 +263,7 @@ fn find_socket(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label)
     program.load(Double, R8, R2, choice::EPOCH);
     program.load(Double, R4, R2, choice::MASK);
     program.copy(R1, R7);
-    // No two sockets lie within 64 bytes.
+    // Sockets are at least 64 bytes apart.
     program.shift_right(R1, 6);
     program.multiply(R1, SPREAD);
     program.shift_right(R1, 20);
@@ -275,7 +275,7 @@ fn find_socket(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label)
     program.and(R1, SOCKETS.cast_signed() - 1);
     program.store(Word, FP, INDEX, R1);
     program.load(Word, R1, R6, layout.ports);
-    // Above what tells neighbours apart.
+    // Above the address bits in which neighbours differ.
     program.shift_left(R1, 32);
     program.add_register(R7, R1);
     look_up(program, maps.sockets);
@@ -283,7 +283,7 @@ fn find_socket(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label)
     program.copy(R9, R0);
 }
 
-/// Goes to `end` unless the row in R9 is that of the socket in R7, in the epoch of R8.
+/// Jumps to `end` unless the row in R9 belongs to the socket in R7 and to the epoch in R8.
 fn skip_unless_same(program: &mut Assembler, end: Label) {
     program.load(Double, R1, R9, socket::ID);
     program.jump_if_registers(R1, When::NotEqual, R7, end);
@@ -291,15 +291,15 @@ fn skip_unless_same(program: &mut Assembler, end: Label) {
     program.jump_if_registers(R1, When::NotEqual, R8, end);
 }
 
-/// Adds 1 to a count of this CPU.
+/// Adds 1 to a counter of this CPU.
 fn count_send(program: &mut Assembler, maps: Maps, place: i16) {
     find_cpu(program, maps);
     program.set(R1, 1);
     program.atomic_add(R0, place, R1);
 }
 
-/// Adds the time in R1, which is not negative, to the histogram of a part in the instance's row in R7;
-/// see [`Histogram`](super::super::Histogram) for the buckets.
+/// Adds the duration in R1, which is not negative, to the histogram of a part in the instance's row in R7; see
+/// [`Histogram`](super::super::Histogram) for the buckets.
 fn record(program: &mut Assembler, part: Part) {
     let (fits, beyond) = (program.label(), program.label());
     program.copy(R3, R1);
