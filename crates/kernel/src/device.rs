@@ -1,8 +1,7 @@
-//! A network device of this namespace, with its queues and its NAPI instances, as they are now.
+//! The network devices of this namespace, with their queues and NAPI instances, as they are now.
 //!
-//! Put together from netlink (devices, queues, instances), sysfs (the driver, and settings that an
-//! older netlink does not tell), `/proc/irq` and the
-//! scheduler. What one of them does not say is `None`. Nothing here is written.
+//! The data comes from netlink (devices, queues, instances), sysfs (the driver, and settings that an older netlink does
+//! not report), `/proc/irq` and the scheduler. Values that none of them reports are `None`. Nothing is written here.
 
 mod no_irq;
 
@@ -20,20 +19,19 @@ use napkin_os::procfs::{Interrupts, irq, thread};
 
 pub use no_irq::{NoIrq, NoIrqs};
 
-/// A network device of this namespace, as sysfs and netlink know it.
+/// A network device of this namespace, from sysfs and netlink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Device {
-    /// Its number in this namespace.
+    /// Its interface index in this namespace.
     pub ifindex: u32,
     /// Its name, `eth0`.
     pub ifname: String,
-    /// Its driver, or the kind of a virtual device (`veth`), where the kernel says.
+    /// Its driver, or the kind of a virtual device (`veth`), if the kernel reports it.
     pub driver: Option<String>,
     /// Whether it is up.
     pub up: bool,
-    /// Its NAPI instances, by rising id. A device that is down, or whose driver registers none, has
-    /// none.
+    /// Its NAPI instances in ascending order of ids. A device that is down, or whose driver registers none, has none.
     pub napis: Vec<Napi>,
 }
 
@@ -41,44 +39,44 @@ pub struct Device {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Napi {
-    /// Its id, which changes whenever the driver makes it anew.
+    /// Its id, which changes whenever the driver recreates it.
     pub id: u32,
-    /// The receive queues that it polls; none where the driver does not say which.
+    /// The receive queues that it polls; empty if the driver does not report them.
     pub rx_queues: Vec<u32>,
     /// The transmit queues that it polls.
     pub tx_queues: Vec<u32>,
-    /// Its interrupt's number, where the driver says, to netlink or by the interrupt's name; a
-    /// virtual device has none.
+    /// The number of its interrupt, if the driver reports it to netlink or the interrupt's name tells it; a virtual
+    /// device has none.
     pub irq: Option<u32>,
-    /// The CPUs to which that interrupt may go.
+    /// The CPUs to which that interrupt may be delivered.
     pub irq_cpus: Option<Vec<usize>>,
-    /// The id of its thread, while it has one.
+    /// The id of its thread, if it has one.
     pub pid: Option<i32>,
     /// The CPUs on which that thread may run.
     pub thread_cpus: Option<Vec<usize>>,
-    /// That thread's class: `fair`, `fifo` with its priority, or another.
+    /// The scheduling class of that thread: `fair`, `fifo` with its priority, or another.
     #[serde(serialize_with = "class_name")]
     pub thread_class: Option<Class>,
-    /// How it is set. What netlink does not tell of it is its device's, from sysfs.
+    /// Its settings. Those that netlink does not report are its device's, from sysfs.
     #[serde(flatten)]
     pub settings: Settings,
 }
 
-/// Why a device cannot be had.
+/// The reason why a device could not be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// The kernel did not answer.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// No such device.
+    /// There is no such device.
     #[error("{}", absent(ifname, nearest.as_deref(), there))]
     Absent {
-        /// What was asked for.
+        /// The name that was asked for.
         ifname: String,
-        /// The name of which it may be a misspelling.
+        /// The existing name of which it may be a misspelling.
         nearest: Option<String>,
-        /// Those that there are.
+        /// The names of all devices.
         there: Vec<String>,
     },
     /// A device that is down has no instances.
@@ -87,36 +85,36 @@ pub enum DeviceError {
         /// The interface's name.
         ifname: String,
     },
-    /// It is up and has none.
+    /// The device is up and has no instance.
     #[error("{ifname} has no NAPI instance: {advice}")]
     NoNapi {
         /// The interface's name.
         ifname: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         advice: String,
     },
 }
 
 impl Napi {
-    /// Whether it polls transmit queues alone, as igb's do where vectors are not paired. One that polls
-    /// none at all may be of a driver that does not say which.
+    /// Whether it polls only transmit queues, as igb's do where vectors are not paired. An instance that polls no
+    /// queue at all may belong to a driver that does not report its queues.
     pub fn transmits_only(&self) -> bool {
         self.rx_queues.is_empty() && !self.tx_queues.is_empty()
     }
 }
 
 impl Device {
-    /// An instance by its id.
+    /// Returns an instance by its id.
     pub fn napi(&self, id: u32) -> Option<&Napi> {
         self.napis.iter().find(|napi| napi.id == id)
     }
 
-    /// The instance that polls a receive queue.
+    /// Returns the instance that polls a receive queue.
     pub fn of_rx_queue(&self, queue: u32) -> Option<&Napi> {
         self.napis.iter().find(|napi| napi.rx_queues.contains(&queue))
     }
 
-    /// Why it has no instance, and what to do; `None` if it has one.
+    /// Returns the reason why it has no instance, with advice; `None` if it has one.
     pub fn why_none(&self) -> Option<DeviceError> {
         if !self.napis.is_empty() {
             return None;
@@ -152,8 +150,8 @@ impl Device {
     }
 }
 
-/// Every device of the calling thread's namespace, by rising ifindex: also those without an
-/// instance, and `lo`.
+/// Reads all devices of the calling thread's namespace in ascending order of ifindex, including `lo` and those
+/// without an instance.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -164,10 +162,10 @@ pub fn read_all(netdev: &mut Netdev) -> Result<Vec<Device>, DeviceError> {
     Ok(join(links, &napis, &queues))
 }
 
-/// One device by one of its names, whether or not it has an instance.
+/// Reads one device by one of its names, whether or not it has an instance.
 ///
 /// # Errors
-/// If there is none of that name, or the kernel does not answer.
+/// If there is no device of that name, or the kernel does not answer.
 pub fn find(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
     let links = Route::open()?.links()?;
     let Some(link) = links.iter().find(|link| link.is_called(ifname)) else {
@@ -180,11 +178,11 @@ pub fn find(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
     of_index(netdev, links, ifindex)
 }
 
-/// One of these links by its number, whether or not it has an instance. They were listed just now in the
-/// calling thread's namespace.
+/// Reads the device of one of these links by its ifindex, whether or not it has an instance. The links must be a
+/// recent list of the calling thread's namespace.
 ///
 /// # Errors
-/// If it is none of them, or the kernel does not answer.
+/// If the ifindex is not in the list, or the kernel does not answer.
 pub fn of_index(
     netdev: &mut Netdev,
     links: Vec<LinkRecord>,
@@ -203,10 +201,10 @@ pub fn of_index(
     }
 }
 
-/// One device by its name, with its instances: there is at least one.
+/// Reads one device by its name, with at least one instance.
 ///
 /// # Errors
-/// As [`find`], and if it has no instance: the error says what to do.
+/// As [`find`], and if it has no instance; then the error says what to do.
 pub fn read(netdev: &mut Netdev, ifname: &str) -> Result<Device, DeviceError> {
     let device = find(netdev, ifname)?;
     match device.why_none() {
@@ -228,7 +226,7 @@ fn join(links: Vec<LinkRecord>, napis: &[NapiRecord], queues: &[QueueRecord]) ->
         })
         .collect();
     devices.sort_by_key(|device| device.ifindex);
-    // What came between two answers of the kernel is left out: it is there the next time.
+    // An instance of a device that appeared between two of the kernel's answers is left out; the next reading has it.
     let mut of: BTreeMap<u32, &mut Device> =
         devices.iter_mut().map(|device| (device.ifindex, device)).collect();
     let polled = polled(queues);
@@ -254,8 +252,8 @@ fn join(links: Vec<LinkRecord>, napis: &[NapiRecord], queues: &[QueueRecord]) ->
     devices
 }
 
-/// `veth` does not tell netlink which instance polls which queue, but makes one for each receive
-/// queue, in their order, and ids rise. It has none for transmit queues.
+/// Assigns queues to a veth's instances. The driver does not report to netlink which instance polls which queue,
+/// but creates one per receive queue, in order, with ascending ids, and none for transmit queues.
 fn number_veth(device: &mut Device, queues: &[QueueRecord]) {
     if device.driver.as_deref() != Some("veth") {
         return;
@@ -268,7 +266,7 @@ fn number_veth(device: &mut Device, queues: &[QueueRecord]) {
         .map(|queue| queue.id)
         .collect();
     rx.sort_unstable();
-    // In the middle of a change of channels it takes another look.
+    // During a change of channels the numbers differ; the next reading assigns the queues.
     let told = queues.iter().filter(mine).any(|queue| queue.napi_id.is_some());
     if told || rx.len() != device.napis.len() {
         return;
@@ -278,7 +276,8 @@ fn number_veth(device: &mut Device, queues: &[QueueRecord]) {
     }
 }
 
-/// `virtio_net` does not tell netlink its interrupts, but names them after its queues.
+/// Finds `virtio_net`'s interrupts by their names, which contain the queues. The driver does not report them to
+/// netlink.
 fn find_irqs(device: &mut Device, sysfs: &Sysfs) {
     let unknown = device.napis.iter().any(|napi| napi.irq.is_none());
     if !unknown || device.driver.as_deref() != Some("virtio_net") {
@@ -299,8 +298,8 @@ fn virtio_irq(interrupts: &Interrupts, hardware: &str, napi: &Napi) -> Option<u3
     named.next().map(|(irq, _)| *irq)
 }
 
-/// Before Linux 6.13 (`threaded`: 6.17) netlink does not tell an instance's settings: they are its
-/// device's, all instances' alike, and stand in sysfs.
+/// Completes settings from sysfs. Before Linux 6.13 (`threaded`: 6.17) netlink does not report an instance's
+/// settings: they are the device's, and the same for all of its instances.
 fn fill(settings: &mut Settings, sysfs: &Sysfs, ifname: &str) {
     for (setting, file) in [
         (Setting::Threaded, DeviceFile::Threaded),
@@ -320,7 +319,7 @@ fn driver(sysfs: &Result<Sysfs, SysfsError>, link: &LinkRecord) -> Option<String
     named.or_else(|| link.kind.clone())
 }
 
-/// The queues that each instance polls, by its device's number and its id.
+/// The queues that each instance polls, by its device's ifindex and its id.
 type Polled = BTreeMap<(u32, u32), (Vec<u32>, Vec<u32>)>;
 
 fn polled(queues: &[QueueRecord]) -> Polled {
@@ -343,7 +342,7 @@ fn polled(queues: &[QueueRecord]) -> Polled {
 fn napi(record: &NapiRecord, polled: &Polled) -> Napi {
     let (rx_queues, tx_queues) =
         polled.get(&(record.ifindex, record.id)).cloned().unwrap_or_default();
-    // In a container with process ids of its own the kernel's are other processes', or none.
+    // In another PID namespace, such as a container's, the kernel's thread ids are those of other processes, or unused.
     let real = |pid: &i32| thread::ThreadStat::read(*pid, *pid).is_some_and(|it| it.is_napi());
     let seen = record.pid.filter(real);
     Napi {
@@ -360,7 +359,7 @@ fn napi(record: &NapiRecord, polled: &Polled) -> Napi {
 }
 
 fn absent(ifname: &str, nearest: Option<&str>, there: &[String]) -> String {
-    // Of a host with a thousand devices the first few tell what names look like.
+    // On a host with a thousand devices the first few show what names look like.
     const SHOWN: usize = 8;
     let mut text = format!("there is no device {ifname:?} in this network namespace");
     if let Some(nearest) = nearest {
@@ -379,7 +378,7 @@ fn absent(ifname: &str, nearest: Option<&str>, there: &[String]) -> String {
     text
 }
 
-/// `fair`, or another nice value or class with its priority, as in `fair -20` and `fifo 50`.
+/// Formats a class: `fair`, or another nice value or class with its priority, as in `fair -20` and `fifo 50`.
 pub fn show_class(class: Class) -> String {
     class.to_string()
 }

@@ -1,14 +1,15 @@
-//! The kernel's interfaces, read and written: what a device's instances are set to, whom they serve, and
-//! what they do.
+//! Access to the kernel's interfaces: the settings of a device's NAPI instances, the processes that they serve, and
+//! their activity.
 //!
-//! - [`netlink`], [`sysfs`], [`process`], [`count`]: one module an interface.
+//! - [`netlink`], [`sysfs`], [`process`], [`count`]: one module per interface.
 //! - [`device`]: a device with its queues, its instances and their [`settings`].
-//! - [`topology`]: which CPUs share a core, which are near a device, which are kept free.
-//! - [`probe`]: what this kernel can do, tried.
-//! - [`namespace`]: a thread in another network namespace; [`open_files`]: so that there are enough
-//!   descriptors; [`shell`]: names in commands that somebody may copy.
+//! - [`topology`]: which CPUs share a core, are near a device, or are isolated.
+//! - [`probe`]: which features this kernel has, found by trying them.
+//! - [`namespace`]: threads in another network namespace; [`open_files`]: raising the limit of
+//!   descriptors; [`shell`]: quoting of names in commands that a user may copy.
+//! - [`listening`]: the ports on which sockets of a namespace serve.
 //!
-//! Nothing here decides, journals or puts back: that is `napkin-linux`'s. Nothing here prints.
+//! Policies, the journal and restoring settings belong to `napkin-linux`. Nothing here prints.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

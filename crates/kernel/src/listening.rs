@@ -1,28 +1,28 @@
-//! The ports on which anybody serves in the calling thread's network namespace.
+//! The ports on which sockets of the calling thread's network namespace serve.
 //!
-//! From `/proc/thread-self/net`, without a right, and without looking at any process. Of TCP those that
-//! listen: the kernel lists them before all connections, so that a host with a hundred thousand of these
-//! costs no more. Of UDP those that are bound without a peer, outside of the range that the kernel takes
-//! a client's port from (`ip_local_port_range`).
+//! They are read from `/proc/thread-self/net`, which takes no capability and looks at no process. For TCP these are
+//! the listening sockets: the kernel lists them before all connections, so that a hundred thousand connections cost
+//! nothing more. For UDP these are the sockets that are bound without a peer, outside of the range from which the
+//! kernel assigns ports to clients (`ip_local_port_range`).
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::RangeInclusive;
 
-/// `TCP_LISTEN`, as the tables have it.
+/// `TCP_LISTEN` in the tables' format.
 const LISTEN: &str = "0A";
-/// A UDP socket without a peer (`TCP_CLOSE`).
+/// `TCP_CLOSE`, the state of a UDP socket without a peer.
 const UNCONNECTED: &str = "07";
-/// Linux's own range, if it cannot be read.
+/// Linux's default range, used if the range cannot be read.
 const CLIENTS: RangeInclusive<u16> = 32_768..=60_999;
-/// More sockets of UDP than this are not looked at.
+/// Limit of UDP sockets that are read.
 const MOST_DATAGRAM_SOCKETS: usize = 1 << 16;
 
-/// The ports, rising.
+/// Returns the ports in ascending order.
 ///
 /// # Errors
-/// If there is no procfs. A protocol that this kernel was built without has no ports.
+/// If procfs is not mounted. A protocol that this kernel was built without has no ports.
 pub fn ports() -> io::Result<BTreeSet<u16>> {
     let clients = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let clients = clients.ok().and_then(|text| range(&text)).unwrap_or(CLIENTS);
@@ -38,7 +38,7 @@ pub fn ports() -> io::Result<BTreeSet<u16>> {
     Ok(ports)
 }
 
-/// The lines of a table, without its header; it ends where it cannot be read.
+/// Returns the lines of a table without its header; `None` where a line cannot be read.
 fn each(name: &str) -> io::Result<impl Iterator<Item = Option<String>>> {
     let file = match File::open(format!("/proc/thread-self/net/{name}")) {
         Ok(file) => Some(file),
@@ -49,7 +49,7 @@ fn each(name: &str) -> io::Result<impl Iterator<Item = Option<String>>> {
     Ok(lines.map(Result::ok))
 }
 
-/// The local port of a line, if its socket is in that state.
+/// Returns the local port of a line, if its socket is in that state.
 fn of(line: &str, state: &str) -> Option<u16> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (local, is) = (fields.next()?, fields.nth(1)?);

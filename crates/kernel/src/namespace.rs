@@ -1,7 +1,7 @@
-//! Network namespaces: which one this is, another one for a thread, a fresh one.
+//! Network namespaces: identifying the current one, entering another one, creating a new one.
 //!
-//! A namespace belongs to a thread, not to a process. What a thread opens in it (a socket, a
-//! program that it starts) stays in it. Not here: user and PID namespaces.
+//! A namespace belongs to a thread, not to a process. A socket that the thread opens, or a program that it starts,
+//! stays in its namespace. User and PID namespaces are out of scope.
 
 use std::fmt;
 use std::fs::File;
@@ -20,19 +20,19 @@ use crate::netlink::{NetlinkError, Route};
 use crate::process::socket::own_netns_cookie;
 use napkin_os::rights::Right;
 
-/// The calling thread's. `/proc/self` would be the first thread's.
+/// The calling thread's namespace; `/proc/self` would be the main thread's.
 const OWN: &str = "/proc/thread-self/ns/net";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// The loopback device is the first of every namespace.
+/// The loopback device is the first device of every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Why there is no such namespace, or no way into it.
+/// The reason why a namespace does not exist or cannot be entered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamespaceError {
     /// A file could not be opened or read.
     #[error("cannot read {path}: {errno}", path = .path.display())]
     Read {
-        /// The file that stands for the namespace.
+        /// The file that represents the namespace.
         path: PathBuf,
         /// The kernel's errno.
         errno: Errno,
@@ -47,23 +47,23 @@ pub enum NamespaceError {
         /// The file that was given as a namespace.
         path: PathBuf,
     },
-    /// A right is missing.
+    /// A capability is missing.
     #[error("{step}: not permitted; it needs {right}")]
     NoRight {
-        /// What was being done.
+        /// The operation that failed.
         step: &'static str,
-        /// What is missing.
+        /// The missing capability.
         right: Right,
     },
-    /// A step failed.
+    /// An operation failed.
     #[error("{step}: {errno}")]
     Step {
-        /// What was being done.
+        /// The operation that failed.
         step: &'static str,
         /// The kernel's errno.
         errno: Errno,
     },
-    /// The loopback device of a fresh one could not be set up.
+    /// The loopback device of a new namespace could not be set up.
     #[error("a new network namespace's loopback device: {0}")]
     Loopback(#[from] NetlinkError),
 }
@@ -75,19 +75,19 @@ fn step(step: &'static str) -> impl FnOnce(Errno) -> NamespaceError {
     }
 }
 
-/// What tells one network namespace from another.
+/// The identity of a network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Identity {
-    /// The kernel's number for it, never used again in the same boot (`SO_NETNS_COOKIE`, Linux
-    /// 5.14). `None` in an older kernel, and for one that only a file stands for.
+    /// The kernel's number for it, which is never reused within a boot (`SO_NETNS_COOKIE`, Linux
+    /// 5.14). `None` in an older kernel, and for a namespace that was identified by a file alone.
     pub cookie: Option<u64>,
-    /// The inode of its file in `/proc/PID/ns`. It is used again after the namespace is gone.
+    /// The inode of its file in `/proc/PID/ns`. It may be reused after the namespace is gone.
     pub inode: u64,
 }
 
 impl Identity {
-    /// Whether both are the same namespace, as far as both are known.
+    /// Whether both are the same namespace: compares the cookies if both are known, else the inodes.
     pub fn same(&self, other: &Identity) -> bool {
         match (self.cookie, other.cookie) {
             (Some(ours), Some(theirs)) => ours == theirs,
@@ -97,7 +97,7 @@ impl Identity {
 }
 
 impl fmt::Display for Identity {
-    /// As `/proc/PID/ns/net` is shown, with the cookie behind it.
+    /// Formats it as `/proc/PID/ns/net` does, followed by the cookie.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "net:[{}]", self.inode)?;
         match self.cookie {
@@ -107,7 +107,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The running kernel's boot, as text (a UUID).
+/// Returns the boot id of the running kernel (a UUID in text form).
 ///
 /// # Errors
 /// [`NamespaceError::Read`] without procfs.
@@ -121,7 +121,7 @@ pub fn boot_id() -> Result<String, NamespaceError> {
     if text.is_empty() { Err(failed(Errno::NODATA)) } else { Ok(text.to_owned()) }
 }
 
-/// A network namespace, kept alive by this descriptor.
+/// A network namespace, which this descriptor keeps alive.
 #[derive(Debug)]
 pub struct Namespace(OwnedFd);
 
@@ -132,7 +132,7 @@ impl AsFd for Namespace {
 }
 
 impl Namespace {
-    /// The identity of the calling thread's.
+    /// Returns the identity of the calling thread's namespace.
     ///
     /// # Errors
     /// [`NamespaceError::Read`] without procfs.
@@ -140,20 +140,20 @@ impl Namespace {
         Ok(Identity { cookie: own_netns_cookie(), inode: Namespace::current()?.inode()? })
     }
 
-    /// The calling thread's.
+    /// Opens the calling thread's namespace.
     pub fn current() -> Result<Namespace, NamespaceError> {
         open(Path::new(OWN)).map(Namespace)
     }
 
-    /// The one that a file stands for: `/run/netns/NAME`, `/proc/PID/ns/net`.
+    /// Opens the namespace that a file represents: `/run/netns/NAME`, `/proc/PID/ns/net`.
     ///
     /// # Errors
     /// [`NamespaceError::NotOne`] for any other file.
     pub fn open(path: impl AsRef<Path>) -> Result<Namespace, NamespaceError> {
         let path = path.as_ref();
         let file = open(path)?;
-        // SAFETY: NS_GET_NSTYPE takes no argument and writes no memory; a file that is no namespace
-        // refuses it, or has another meaning for this number without an argument.
+        // SAFETY: NS_GET_NSTYPE takes no argument and writes no memory; other kinds of files reject it, or
+        // interpret the number as another request without an argument.
         let kind = unsafe { libc::ioctl(file.as_raw_fd(), libc::NS_GET_NSTYPE) };
         if kind == libc::CLONE_NEWNET {
             Ok(Namespace(file))
@@ -162,8 +162,8 @@ impl Namespace {
         }
     }
 
-    /// A fresh one without a name, its loopback device up. It vanishes with its last user: this
-    /// descriptor, threads in it, sockets of theirs; so also when this process is killed.
+    /// Creates a new namespace without a name, with its loopback device up. It ends with its last user: this
+    /// descriptor, threads in it, and their sockets. So it also ends if this process is killed.
     ///
     /// # Errors
     /// [`NamespaceError::NoRight`] without `CAP_SYS_ADMIN`.
@@ -175,22 +175,22 @@ impl Namespace {
         })
     }
 
-    /// The inode of its file.
+    /// Returns the inode of its file.
     pub fn inode(&self) -> Result<u64, NamespaceError> {
         let stat = rustix::fs::fstat(&self.0).map_err(step("asking for a namespace's inode"))?;
         Ok(stat.st_ino)
     }
 
-    /// Puts the calling thread into it, for good, with a private mount namespace in which `/sys`
-    /// shows this namespace's devices. Nothing of that is seen by other threads or processes but
-    /// those that this thread starts from then on.
+    /// Moves the calling thread into it, permanently, with a private mount namespace in which `/sys` shows this
+    /// namespace's devices. Other threads and processes are not affected, except for those that this thread starts
+    /// from then on.
     ///
-    /// `/proc/net` still shows the namespace of the process's first thread: read
-    /// `/proc/thread-self/net`. What was mounted below `/sys` (cgroup, tracefs, bpf) is hidden.
+    /// `/proc/net` still shows the namespace of the process's main thread: read `/proc/thread-self/net` instead.
+    /// Mounts below `/sys` (cgroup, tracefs, bpf) are hidden.
     ///
     /// # Errors
-    /// [`NamespaceError::NoRight`] without `CAP_SYS_ADMIN`. After an error the thread may be in one
-    /// of the two namespaces and not in the other: end it, as [`Namespace::run`] does.
+    /// [`NamespaceError::NoRight`] without `CAP_SYS_ADMIN`. After an error the thread may have entered only one of
+    /// the two namespaces: end it, as [`Namespace::run`] does.
     pub fn enter_thread(&self) -> Result<(), NamespaceError> {
         unshare(UnshareFlags::NEWNS).map_err(step("making a mount namespace"))?;
         rustix::mount::mount_change(
@@ -205,11 +205,11 @@ impl Namespace {
             .map_err(step("mounting a network namespace's sysfs"))
     }
 
-    /// Runs a closure on a thread of its own that has entered, and waits for it. A panic of the
-    /// closure goes on in the caller.
+    /// Runs a closure on a new thread that has entered the namespace, and waits for it. A panic of the closure is
+    /// propagated to the caller.
     ///
     /// # Errors
-    /// As [`Namespace::enter_thread`]; the closure has not run then.
+    /// As [`Namespace::enter_thread`]; then the closure has not run.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         on_thread(|| {
             self.enter_thread()?;
@@ -218,7 +218,7 @@ impl Namespace {
     }
 }
 
-/// Runs a closure on a thread of its own, which takes its namespaces with it.
+/// Runs a closure on a new thread, so that the caller's namespaces are unchanged.
 fn on_thread<T: Send>(
     work: impl FnOnce() -> Result<T, NamespaceError> + Send,
 ) -> Result<T, NamespaceError> {
@@ -233,13 +233,13 @@ fn on_thread<T: Send>(
 }
 
 fn open(path: &Path) -> Result<OwnedFd, NamespaceError> {
-    // A path may be a fifo or a device: opening it must neither wait nor do anything.
+    // The path may be a FIFO or a device: opening it must not block or have side effects.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     rustix::fs::open(path, flags, Mode::empty())
         .map_err(|errno| NamespaceError::Read { path: path.to_owned(), errno })
 }
 
 fn unshare(what: UnshareFlags) -> Result<(), Errno> {
-    // SAFETY: only NEWNET and NEWNS are asked for: the table of descriptors stays shared.
+    // SAFETY: only NEWNET and NEWNS are requested, so the descriptor table stays shared.
     unsafe { rustix::thread::unshare_unsafe(what) }
 }

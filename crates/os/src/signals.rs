@@ -223,8 +223,7 @@ pub fn die_by(signal: i32) {
 
 fn ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null new action changes nothing; the last pointer is to memory of a `sigaction`, which the call
-    // fills.
+    // SAFETY: a null new action changes nothing; the last pointer is to memory of a `sigaction`, which the call fills.
     let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
     // SAFETY: all zeros are a valid `sigaction`, and the call has filled it since.
     asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN

@@ -40,8 +40,7 @@ pub struct Counts {
     pub thread: Polled,
     /// Polls by an application that busy polls.
     pub application: Polled,
-    /// Times that the timer was armed in place of the interrupt (`defer-hard-irqs`). `None` if timers are not
-    /// counted.
+    /// Times that the timer was armed in place of the interrupt (`defer-hard-irqs`). `None` if timers are not counted.
     pub deferrals: Option<u64>,
     /// Times that an application's wait suspended the interrupt (`irq-suspend-timeout`).
     pub suspensions: Option<u64>,
@@ -53,10 +52,9 @@ pub struct Counts {
     pub watchdogs: Option<u64>,
     /// The CPU of the last poll.
     pub cpu: Option<u32>,
-    /// Whether the device keeps the instance's settings for the instance that replaces it, for example after down
-    /// and up: whether its driver registered it with `netif_napi_add_config`. Otherwise the new instance starts
-    /// with the device's values. `None` before its first poll or timer, and where settings are per device (before
-    /// Linux 6.13).
+    /// Whether the device keeps the instance's settings for the instance that replaces it, for example after down and
+    /// up: whether its driver registered it with `netif_napi_add_config`. Otherwise the new instance starts with the
+    /// device's values. `None` before its first poll or timer, and where settings are per device (before Linux 6.13).
     pub keeps_settings: Option<bool>,
 }
 

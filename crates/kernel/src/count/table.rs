@@ -60,8 +60,7 @@ pub(super) const TRIES: u32 = 3;
 
 /// The name of the CPUs' backlogs, counted together; instance ids are greater.
 pub(super) const BACKLOGS: u64 = 1;
-/// The position of the namespace's inode in the name of a device whose instances have no id. Inodes are far above
-/// 0.
+/// The position of the namespace's inode in the name of a device whose instances have no id. Inodes are far above 0.
 pub(super) const NETNS_SHIFT: i32 = 32;
 
 /// A row's contents, in words.
@@ -81,9 +80,9 @@ pub(super) struct Table {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) descriptor: i32,
-    /// A power of two: how many rows names are spread over.
+    /// The number of rows over which names are spread: a power of two.
     pub(super) places: u32,
-    /// How many rows one has, from its place on.
+    /// The number of rows that a name may have, from its place on.
     pub(super) tries: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Why an instance has no interrupt that is known.
+//! The reason why an instance's interrupt is unknown.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -8,21 +8,21 @@ use crate::netlink::Route;
 use crate::sysfs::Sysfs;
 use napkin_os::procfs::Interrupts;
 
-/// Why an instance has no interrupt that is known.
+/// The reason why an instance's interrupt is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum NoIrq {
-    /// There is no hardware below its device.
+    /// The device is not backed by hardware.
     Virtual,
-    /// There is one for all queues of its device: the host has no more vectors. It belongs to no
-    /// instance alone.
+    /// One interrupt serves all queues of the device, because the host has no more vectors. It belongs to no single
+    /// instance.
     Shared {
-        /// Its number, as in `/proc/interrupts`.
+        /// The number of the interrupt, as in `/proc/interrupts`.
         irq: u32,
     },
-    /// The driver does not tell it.
+    /// The driver does not report it.
     Untold {
-        /// Its name, if that is known.
+        /// The driver's name, if known.
         driver: Option<String>,
     },
 }
@@ -44,16 +44,16 @@ impl fmt::Display for NoIrq {
     }
 }
 
-/// Finds out why, for one device after another: what it takes is read once.
+/// Finds the reasons for several devices, reading sysfs and `/proc/interrupts` only once.
 #[derive(Debug, Default)]
 pub struct NoIrqs {
-    /// `None` within: sysfs cannot be had, or is another namespace's.
+    /// The inner `None`: sysfs is not available, or shows another namespace.
     sysfs: OnceCell<Option<Sysfs>>,
     interrupts: OnceCell<Interrupts>,
 }
 
 impl NoIrqs {
-    /// Why a device has instances without an interrupt; `None` if each has one that is known.
+    /// Returns why a device has instances without a known interrupt; `None` if all are known.
     pub fn of(&self, device: &Device) -> Option<NoIrq> {
         device.napis.iter().find(|napi| napi.irq.is_none())?;
         let open = || {
@@ -62,7 +62,7 @@ impl NoIrqs {
         };
         let driver = device.driver.as_deref();
         let Some(sysfs) = self.sysfs.get_or_init(open) else {
-            // It cannot be known.
+            // Without sysfs the reason cannot be found out.
             return Some(NoIrq::Untold { driver: driver.map(str::to_owned) });
         };
         let interrupts = || self.interrupts.get_or_init(|| Interrupts::read().unwrap_or_default());

@@ -1,28 +1,28 @@
-//! Lists of netlink attributes: read without trust, built without surprise.
+//! Netlink attribute lists: a parser for untrusted input, and a builder.
 //!
-//! Reading never recurses: who wants a nested list asks for it, so nesting is as deep as the code
-//! that reads it. A list lies within one message and every attribute takes at least four bytes of
-//! it, so its length bounds the work. Not here: what the numbers mean.
+//! The parser does not recurse: callers descend into nested lists explicitly, so the depth is bounded by their
+//! code. A list lies within one message and every attribute takes at least four bytes of it, so the length of the
+//! list bounds the work. What the attributes mean is up to the callers.
 
 use netlink_packet_core::{NLA_F_NESTED, NLA_TYPE_MASK, NlaBuffer, NlasIterator};
 
-/// What is wrong with a reply.
+/// A description of what is wrong with a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// The longest text that is taken from the kernel, in bytes. Its longest names have 63.
+/// Limit of a text from the kernel, in bytes. The kernel's longest names have 63.
 const TEXT: usize = 256;
 
 /// One attribute of a list.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attribute<'a> {
-    /// Its number, without the flags for nesting and byte order.
+    /// Its type, without the flags for nesting and byte order.
     pub(crate) kind: u16,
-    /// Its value, without the padding.
+    /// Its value, without padding.
     pub(crate) value: &'a [u8],
 }
 
-/// Goes through a list. An attribute that does not fit ends it with an error.
+/// Iterates over a list. An attribute that exceeds the list ends it with an error.
 pub(crate) fn attributes(
     list: &[u8],
 ) -> impl Iterator<Item = Result<Attribute<'_>, Malformed>> + '_ {
@@ -36,14 +36,14 @@ pub(crate) fn attributes(
     })
 }
 
-/// What follows a fixed header of `size` bytes, and the header.
+/// Splits a message into a fixed header of `size` bytes and the rest.
 pub(crate) fn split_header(message: &[u8], size: usize) -> Result<(&[u8], &[u8]), Malformed> {
     message.split_at_checked(size).ok_or(Malformed("a message is shorter than its header"))
 }
 
 impl<'a> Attribute<'a> {
-    /// An unsigned number of 1, 2, 4 or 8 bytes: the kernel writes its `uint` in 4 or 8, as they
-    /// fit.
+    /// Reads an unsigned number of 1, 2, 4 or 8 bytes. The kernel writes its `uint` type in 4 bytes if the value
+    /// fits, else in 8.
     pub(crate) fn u64(&self) -> Result<u64, Malformed> {
         let value = self.value;
         if let Ok(bytes) = value.try_into() {
@@ -59,7 +59,7 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// The same, where 32 bits have to do.
+    /// Reads an unsigned number that must fit into 32 bits.
     pub(crate) fn u32(&self) -> Result<u32, Malformed> {
         u32::try_from(self.u64()?).map_err(|_| Malformed("a number is too large"))
     }
@@ -68,7 +68,7 @@ impl<'a> Attribute<'a> {
         Ok(self.u64()? != 0)
     }
 
-    /// Text up to its first NUL; what is not UTF-8 is replaced.
+    /// Reads text up to its first NUL; invalid UTF-8 is replaced.
     pub(crate) fn text(&self) -> Result<String, Malformed> {
         let text = self.value.split(|byte| *byte == 0).next().unwrap_or_default();
         if text.len() > TEXT {
@@ -77,7 +77,7 @@ impl<'a> Attribute<'a> {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// The list within.
+    /// Iterates over the nested list.
     pub(crate) fn nested(
         &self,
     ) -> impl Iterator<Item = Result<Attribute<'a>, Malformed>> + use<'a> {
@@ -85,7 +85,7 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// A message's body being built: fixed headers and attributes.
+/// A builder for the body of a message: fixed headers and attributes.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     bytes: Vec<u8>,
@@ -97,14 +97,14 @@ impl Body {
         Body::default()
     }
 
-    /// Bytes of a fixed header.
+    /// Appends a fixed header.
     pub(crate) fn header(mut self, bytes: &[u8]) -> Body {
         self.bytes.extend_from_slice(bytes);
         self.pad();
         self
     }
 
-    /// An attribute without a value: a flag.
+    /// Appends a flag: an attribute without a value.
     pub(crate) fn flag(self, kind: u16) -> Body {
         self.bytes(kind, &[])
     }
@@ -117,7 +117,7 @@ impl Body {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// The kernel's `uint`: 4 bytes where they do, otherwise 8.
+    /// Appends a number of the kernel's `uint` type: in 4 bytes if it fits, else in 8.
     pub(crate) fn uint(self, kind: u16, value: u64) -> Body {
         match u32::try_from(value) {
             Ok(value) => self.u32(kind, value),
@@ -125,8 +125,8 @@ impl Body {
         }
     }
 
-    /// Text with its NUL. A NUL within ends it early, for the kernel as well: a name that has one
-    /// is nobody's.
+    /// Appends text with a terminating NUL. The kernel reads it up to the first NUL; no name of the kernel's
+    /// contains one.
     pub(crate) fn text(self, kind: u16, text: &str) -> Body {
         let mut bytes = Vec::from(text);
         bytes.push(0);
@@ -140,7 +140,7 @@ impl Body {
         self
     }
 
-    /// A list within the list.
+    /// Appends a nested list, which `fill` builds.
     pub(crate) fn nest(mut self, kind: u16, fill: impl FnOnce(Body) -> Body) -> Body {
         let start = self.start(kind | NLA_F_NESTED);
         let mut body = fill(self);
@@ -148,7 +148,7 @@ impl Body {
         body
     }
 
-    /// The bytes, or nothing if a value was too long for its length field.
+    /// Returns the body, or `None` if a value was too long for its length field.
     pub(crate) fn finish(self) -> Option<Vec<u8>> {
         (!self.overflow).then_some(self.bytes)
     }

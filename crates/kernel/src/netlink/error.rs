@@ -1,10 +1,10 @@
-//! What can go wrong between this process and the kernel's netlink.
+//! Errors of requests to the kernel over netlink.
 
 use rustix::io::Errno;
 
 use napkin_os::rights::Right;
 
-/// Why a request over netlink has no result.
+/// The reason why a netlink request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetlinkError {
     /// No netlink socket can be opened.
@@ -15,7 +15,7 @@ pub enum NetlinkError {
         /// The kernel's errno.
         errno: Errno,
     },
-    /// The kernel lacks the whole family.
+    /// The kernel lacks the family.
     #[error("this kernel has no netlink family `{family}`: {since} or later has it")]
     NoFamily {
         /// The family's name: `netdev`, `ethtool`.
@@ -39,73 +39,73 @@ pub enum NetlinkError {
          driver makes its instances anew (a link set down and up does it); look again"
     )]
     NoNapi {
-        /// The id asked for.
+        /// The id that was asked for.
         id: u32,
     },
-    /// No such device in this namespace.
+    /// There is no such device in this namespace.
     #[error("{request}: there is no device {device} in this network namespace")]
     NoDevice {
-        /// What was asked.
+        /// The request.
         request: String,
-        /// The device's name or number.
+        /// The device's name or ifindex.
         device: String,
     },
-    /// A right is missing.
+    /// A capability is missing.
     #[error("{request}: not permitted; it needs {right}")]
     NoRight {
-        /// What was asked.
+        /// The request.
         request: String,
-        /// What is missing.
+        /// The missing capability.
         right: Right,
     },
     /// The kernel refused the request.
     #[error("the kernel refused {request}: {errno}{}", explained(.text))]
     Refused {
-        /// What was asked.
+        /// The request.
         request: String,
         /// The kernel's error.
         errno: Errno,
-        /// Its own words (extended acknowledgement), at most 256 bytes.
+        /// The text of its extended acknowledgement, at most 256 bytes.
         text: Option<String>,
     },
-    /// The device did not take a feature as asked.
+    /// A feature of the device did not change as requested.
     #[error("{ifname} did not take the feature `{feature}` {}: it is fixed, or depends on another one", on_off(*.on))]
     FeatureKept {
         /// The device's name.
         ifname: String,
-        /// The feature's name, as the kernel writes it.
+        /// The feature's name in the kernel.
         feature: String,
-        /// What was asked of it.
+        /// The requested state.
         on: bool,
     },
     /// Sending or receiving failed.
     #[error("{request}: {errno}")]
     Io {
-        /// What was asked.
+        /// The request.
         request: String,
         /// The kernel's errno.
         errno: Errno,
     },
-    /// No complete reply in time.
+    /// The reply was not complete in time.
     #[error("{request}: the kernel gave no complete reply within {seconds} s")]
     Timeout {
-        /// What was asked.
+        /// The request.
         request: String,
-        /// How long was waited.
+        /// The time limit in seconds.
         seconds: u64,
     },
-    /// What is listed changed during each of several readings.
+    /// The list changed during each of several readings.
     #[error("{request}: the list changed during each of {tries} readings; try again")]
     Inconsistent {
-        /// What was asked.
+        /// The request.
         request: String,
-        /// How many readings.
+        /// The number of readings.
         tries: u32,
     },
-    /// The reply is larger than anything sensible.
+    /// The reply exceeds the limit.
     #[error("{request}: the reply is longer than {limit} bytes")]
     TooLarge {
-        /// What was asked.
+        /// The request.
         request: String,
         /// The limit, in bytes.
         limit: usize,
@@ -113,13 +113,13 @@ pub enum NetlinkError {
     /// The request does not fit into a message: a name is too long.
     #[error("{request}: the request does not fit into a netlink message; a name in it is too long")]
     RequestTooLarge {
-        /// What was asked.
+        /// The request.
         request: String,
     },
-    /// The reply cannot be understood.
+    /// The reply is malformed.
     #[error("{request}: the reply cannot be understood: {what}")]
     Malformed {
-        /// What was asked.
+        /// The request.
         request: String,
         /// What is wrong with the reply.
         what: &'static str,
@@ -135,7 +135,7 @@ const fn on_off(on: bool) -> &'static str {
 }
 
 impl NetlinkError {
-    /// The kernel's error number, where there is one.
+    /// The kernel's error number, if there is one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             NetlinkError::Open { errno, .. }
@@ -154,7 +154,7 @@ impl NetlinkError {
         }
     }
 
-    /// The same refusal, or `ENODEV` as [`NetlinkError::NoDevice`] of the device that was named.
+    /// Turns a refusal with `ENODEV` into [`NetlinkError::NoDevice`] of this device; other errors are unchanged.
     pub(super) fn of_device(self, device: &dyn ToString) -> NetlinkError {
         match self {
             NetlinkError::Refused { request, errno: Errno::NODEV, .. } => {

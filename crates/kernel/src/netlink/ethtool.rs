@@ -1,7 +1,7 @@
 //! The generic netlink family `ethtool`: coalescing, channels, rings and features of a device.
 //!
-//! The kernel holds the interface to what drivers have: a value that a driver lacks is `None`, and
-//! so is the whole where the driver has nothing of it.
+//! The kernel supports these interfaces as far as the driver does: a value that a driver lacks is `None`, and so is
+//! the whole result if the driver supports none of it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
 pub(super) const ETHTOOL_MSG_RINGS_GET: u8 = 15;
 pub(super) const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
 pub(super) const ETHTOOL_MSG_COALESCE_GET: u8 = 19;
-/// Every request's header is its first attribute.
+/// The attribute with the request's header, the first one of every request.
 pub(super) const HEADER: u16 = 1;
 pub(super) const ETHTOOL_A_HEADER_DEV_NAME: u16 = 2;
 pub(super) const ETHTOOL_A_BITSET_BITS: u16 = 3;
@@ -53,10 +53,10 @@ pub const TSO: &[&str] = &[
 /// Generic segmentation, `ethtool -K DEV gso`.
 pub const GSO: &[&str] = &["tx-generic-segmentation"];
 
-/// The most features in one set that are read; the kernel has about 70.
+/// Limit of features in one set; the kernel has about 70.
 const FEATURES: usize = 1024;
 
-/// When a device raises its interrupts for what it received.
+/// Interrupt moderation of a device's receive queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Coalescing {
@@ -68,46 +68,46 @@ pub struct Coalescing {
     pub adaptive_rx: Option<bool>,
 }
 
-/// How many queues a device uses, and could use.
+/// Numbers of queues that a device uses, and their limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Channels {
-    /// Receive queues with an interrupt of their own.
+    /// Receive queues with a separate interrupt.
     pub rx: Option<u32>,
-    /// Transmit queues with an interrupt of their own.
+    /// Transmit queues with a separate interrupt.
     pub tx: Option<u32>,
-    /// Pairs that share an interrupt.
+    /// Pairs of queues that share an interrupt.
     pub combined: Option<u32>,
-    /// The most of [`Channels::rx`].
+    /// The limit of [`Channels::rx`].
     pub rx_max: Option<u32>,
-    /// The most of [`Channels::tx`].
+    /// The limit of [`Channels::tx`].
     pub tx_max: Option<u32>,
-    /// The most of [`Channels::combined`].
+    /// The limit of [`Channels::combined`].
     pub combined_max: Option<u32>,
 }
 
-/// How many packets a queue's ring holds, and could hold.
+/// Sizes of a queue's rings, and their limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Rings {
-    /// Entries for receiving.
+    /// Entries of the receive ring.
     pub rx: Option<u32>,
-    /// Entries for transmitting.
+    /// Entries of the transmit ring.
     pub tx: Option<u32>,
-    /// The most of [`Rings::rx`].
+    /// The limit of [`Rings::rx`].
     pub rx_max: Option<u32>,
-    /// The most of [`Rings::tx`].
+    /// The limit of [`Rings::tx`].
     pub tx_max: Option<u32>,
 }
 
-/// The family, open in the network namespace of the thread that opened it.
+/// The family's socket, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Ethtool {
     family: Family,
 }
 
 impl Ethtool {
-    /// Opens it.
+    /// Opens the family.
     ///
     /// # Errors
     /// [`NetlinkError::NoFamily`] before Linux 5.6.
@@ -115,38 +115,37 @@ impl Ethtool {
         Family::open("ethtool", "Linux 5.6").map(|family| Ethtool { family })
     }
 
-    /// A device's interrupt moderation; `None` if its driver has none.
+    /// Reads a device's interrupt moderation; `None` if its driver has none.
     ///
     /// # Errors
-    /// [`NetlinkError::NoDevice`] if there is no such device; the same for all that follow.
+    /// [`NetlinkError::NoDevice`] if there is no such device. The other operations have the same error.
     pub fn coalescing(&mut self, ifname: &str) -> Result<Option<Coalescing>, NetlinkError> {
         self.get(ETHTOOL_MSG_COALESCE_GET, "coalesce-get", ifname, coalescing)
     }
 
-    /// A device's queues; `None` if its driver does not say.
+    /// Reads a device's numbers of queues; `None` if its driver does not report them.
     pub fn channels(&mut self, ifname: &str) -> Result<Option<Channels>, NetlinkError> {
         self.get(ETHTOOL_MSG_CHANNELS_GET, "channels-get", ifname, channels)
     }
 
-    /// A device's rings; `None` if its driver does not say.
+    /// Reads a device's ring sizes; `None` if its driver does not report them.
     pub fn rings(&mut self, ifname: &str) -> Result<Option<Rings>, NetlinkError> {
         self.get(ETHTOOL_MSG_RINGS_GET, "rings-get", ifname, rings)
     }
 
-    /// All features by the kernel's names, and whether each is active.
+    /// Reads all features by the kernel's names, and whether each is active.
     pub fn features(&mut self, ifname: &str) -> Result<BTreeMap<String, bool>, NetlinkError> {
         let found = self.get(ETHTOOL_MSG_FEATURES_GET, "features-get", ifname, features)?;
         Ok(found.unwrap_or_default())
     }
 
-    /// Switches features, named as in [`Ethtool::features`] ([`GRO`], [`TSO`] and [`GSO`] are
-    /// lists of such names). All are asked for in one request.
+    /// Switches features, named as in [`Ethtool::features`] ([`GRO`], [`TSO`] and [`GSO`] are lists of such names),
+    /// in one request.
     ///
     /// # Errors
-    /// [`NetlinkError::FeatureKept`] for the first that is not as asked afterwards; those before
-    /// and after it may have changed. [`NetlinkError::Refused`] with the kernel's words for a name
-    /// that it does not know; nothing has changed then. [`NetlinkError::NoRight`] without
-    /// `CAP_NET_ADMIN`.
+    /// [`NetlinkError::FeatureKept`] for the first feature that is not as requested afterwards; others may have
+    /// changed. [`NetlinkError::Refused`] with the kernel's text for a name that it does not know; then nothing has
+    /// changed. [`NetlinkError::NoRight`] without `CAP_NET_ADMIN`.
     pub fn set_features(
         &mut self,
         ifname: &str,
@@ -249,13 +248,13 @@ pub(super) fn features(list: &[u8]) -> Result<Option<BTreeMap<String, bool>>, Ma
     for attribute in attributes(list) {
         let attribute = attribute?;
         match attribute.kind {
-            // Lists every feature there is; whether this device could change it is not asked.
+            // All features of the kernel, whether or not this device can change them.
             ETHTOOL_A_FEATURES_HW => {
                 for (name, _) in bits(&attribute)? {
                     found.entry(name).or_insert(false);
                 }
             }
-            // Without a mask a set lists the bits that are on.
+            // A set without a mask lists the bits that are on.
             ETHTOOL_A_FEATURES_ACTIVE => {
                 found.extend(bits(&attribute)?.into_iter().map(|(name, _)| (name, true)));
             }
@@ -265,7 +264,7 @@ pub(super) fn features(list: &[u8]) -> Result<Option<BTreeMap<String, bool>>, Ma
     Ok(Some(found))
 }
 
-/// A set's bits by name, each with its value.
+/// Parses a set into the names and values of its bits.
 fn bits(set: &Attribute<'_>) -> Result<Vec<(String, bool)>, Malformed> {
     let mut found = Vec::new();
     for attribute in set.nested() {

@@ -1,4 +1,4 @@
-//! Generic netlink: families by their names, what they can do, and what they accept.
+//! Generic netlink: families by name, their operations, and the attributes that they accept.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::attribute::{Attribute, Body, Malformed, attributes, split_header};
 use super::error::NetlinkError;
 use super::socket::Connection;
 
-/// The family of families, with its operations and attributes (`linux/genetlink.h`).
+/// The controller family, which describes all families, with its operations and attributes (`linux/genetlink.h`).
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_CMD_GETPOLICY: u8 = 10;
@@ -25,13 +25,13 @@ const CTRL_ATTR_OP_ID: u16 = 1;
 const CTRL_ATTR_MCAST_GRP_NAME: u16 = 1;
 const CTRL_ATTR_MCAST_GRP_ID: u16 = 2;
 const CTRL_ATTR_POLICY_DO: u16 = 1;
-/// What a policy says about an attribute (`linux/netlink.h`).
+/// The largest value of an attribute, in a policy (`linux/netlink.h`).
 const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
 
-/// The generic header: command, version, and two bytes that are reserved.
+/// Size of the generic header: command, version, and two reserved bytes.
 const HEADER: usize = 4;
 
-/// A socket of one family.
+/// A socket for one family.
 #[derive(Debug)]
 pub(super) struct Family {
     connection: Connection,
@@ -40,17 +40,17 @@ pub(super) struct Family {
     groups: BTreeMap<String, u32>,
 }
 
-/// What one message says about policies.
+/// The part of a policy dump in one message.
 #[derive(Debug, Default)]
 pub(super) struct PolicyPart {
-    /// The index of the operation's policy, by operation.
+    /// Operations, each with the index of its policy.
     pub(super) index: Vec<(u16, u32)>,
-    /// Largest values, by index and attribute. Present without a value: accepted without a limit.
+    /// Largest values, by policy index and attribute. `None` means accepted without a limit.
     pub(super) attributes: Vec<((u16, u16), Option<u64>)>,
 }
 
 impl Family {
-    /// Opens the family `name`, which came with the version `since`.
+    /// Opens the family `name`, which came with Linux version `since`.
     pub(super) fn open(name: &str, since: &'static str) -> Result<Family, NetlinkError> {
         let mut connection = Connection::open(NETLINK_GENERIC)?;
         let body = header(CTRL_CMD_GETFAMILY, 1).text(CTRL_ATTR_FAMILY_NAME, name);
@@ -68,17 +68,17 @@ impl Family {
         }
     }
 
-    /// The number of a group whose members the family tells of changes.
+    /// Returns the id of a multicast group to which the family sends notifications.
     pub(super) fn group(&self, name: &str) -> Option<u32> {
         self.groups.get(name).copied()
     }
 
-    /// Whether it has an operation.
+    /// Whether the kernel's family has an operation.
     pub(super) fn has(&self, operation: u8) -> bool {
         self.operations.contains(&operation)
     }
 
-    /// One request of an operation, with its replies. `parse` gets the attributes of each.
+    /// Sends one request and returns its replies. `parse` gets the attributes of each.
     pub(super) fn ask<T>(
         &mut self,
         what: fmt::Arguments<'_>,
@@ -90,7 +90,7 @@ impl Family {
         self.connection.ask(what, id, 0, fill(header(operation, 1)), in_family(id, &mut parse))
     }
 
-    /// Reads an operation's list.
+    /// Dumps the list of an operation.
     pub(super) fn dump<T>(
         &mut self,
         what: fmt::Arguments<'_>,
@@ -102,8 +102,8 @@ impl Family {
         self.connection.dump(what, id, fill(header(operation, 1)), in_family(id, &mut parse))
     }
 
-    /// The attributes that an operation's requests may have, each with its largest value where the
-    /// kernel says one. Nothing where it says nothing (before Linux 5.7).
+    /// Returns the attributes that requests of an operation may have, each with its largest value if the kernel
+    /// reports one. `None` if it reports no policy (before Linux 5.7).
     pub(super) fn policy(
         &mut self,
         operation: u8,
@@ -136,7 +136,7 @@ fn header(operation: u8, version: u8) -> Body {
     Body::new().header(&[operation, version, 0, 0])
 }
 
-/// Skips messages of other families (an error in one's own is one), and the generic header.
+/// Skips messages of other families, and strips the generic header of the others.
 fn in_family<T>(
     id: u16,
     parse: &mut impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
@@ -149,7 +149,7 @@ fn in_family<T>(
     }
 }
 
-/// A family's id and operations.
+/// Parses a family's id and operations.
 pub(super) fn family(body: &[u8]) -> Result<(u16, Vec<u8>), Malformed> {
     let (_, list) = split_header(body, HEADER)?;
     let (mut id, mut operations) = (None, Vec::new());
@@ -159,7 +159,7 @@ pub(super) fn family(body: &[u8]) -> Result<(u16, Vec<u8>), Malformed> {
             CTRL_ATTR_FAMILY_ID => id = u16::try_from(attribute.u64()?).ok(),
             CTRL_ATTR_OPS => {
                 for operation in attribute.nested() {
-                    // An operation's number is one byte of the header: a larger one is not ours.
+                    // An operation's number is one byte of the header; this code knows no larger one.
                     let number = one(&operation?, CTRL_ATTR_OP_ID)?;
                     operations.extend(number.and_then(|number| u8::try_from(number).ok()));
                 }
@@ -170,7 +170,7 @@ pub(super) fn family(body: &[u8]) -> Result<(u16, Vec<u8>), Malformed> {
     Ok((id.ok_or(Malformed("a family has no id"))?, operations))
 }
 
-/// A family's multicast groups, by name.
+/// Parses a family's multicast groups, by name.
 pub(super) fn groups(body: &[u8]) -> Result<BTreeMap<String, u32>, Malformed> {
     let (_, list) = split_header(body, HEADER)?;
     let mut found = BTreeMap::new();
@@ -195,7 +195,7 @@ pub(super) fn groups(body: &[u8]) -> Result<BTreeMap<String, u32>, Malformed> {
     Ok(found)
 }
 
-/// What one message of a policy's list says.
+/// Parses one message of a policy dump.
 pub(super) fn policy(body: &[u8]) -> Result<PolicyPart, Malformed> {
     let (_, list) = split_header(body, HEADER)?;
     let mut part = PolicyPart::default();
@@ -228,7 +228,7 @@ pub(super) fn policy(body: &[u8]) -> Result<PolicyPart, Malformed> {
     Ok(part)
 }
 
-/// A number within a nested list.
+/// Returns a number in a nested list by its type.
 fn one(list: &Attribute<'_>, kind: u16) -> Result<Option<u64>, Malformed> {
     for attribute in list.nested() {
         let attribute = attribute?;

@@ -1,9 +1,8 @@
-//! Every reply parser against replies that are cut, bent and made up. Each gets each other's
-//! replies as well: none may panic, and none may make more of a reply than its bytes hold.
+//! Tests of all reply parsers with replies that are truncated, corrupted, or random. Each parser also gets the
+//! replies to other requests. None may panic, and none may return more records than the bytes can hold.
 //!
-//! The replies that are bent were captured from Linux 6.18: a pair of veth with two queues each in
-//! a namespace of its own, and a virtio device's coalescing, rings and counters. Their sequence
-//! number is 1, their port 7.
+//! The captured replies are from Linux 6.18: a veth pair with two queues each in a separate namespace, and a virtio
+//! device's coalescing, rings and counters. Their sequence number is 1, their port 7.
 
 use proptest::prelude::*;
 
@@ -41,7 +40,7 @@ fn read<T>(
     reply.result(format_args!("a test")).map(|(records, _)| records)
 }
 
-/// The same of a family's reply, behind its generic header.
+/// Reads a datagram of a generic family, after its generic header.
 fn read_generic<T>(
     datagram: &[u8],
     parse: fn(&[u8]) -> Result<Option<T>, Malformed>,
@@ -49,7 +48,7 @@ fn read_generic<T>(
     read(datagram, |_, body| parse(split_header(body, 4)?.1))
 }
 
-/// All parsers on the same bytes: how each fared.
+/// Runs all parsers on the same bytes and returns the number of records or the error of each.
 fn read_all(datagram: &[u8]) -> [(&'static str, Result<usize, NetlinkError>); 12] {
     fn count<T>(read: Result<Vec<T>, NetlinkError>) -> Result<usize, NetlinkError> {
         read.map(|records| records.len())
@@ -95,7 +94,7 @@ fn the_captured_replies_are_read() {
     let queues = read_generic(captured("queue-get"), netdev::queue).expect("read");
     let receive = queues.iter().filter(|queue| queue.kind == QueueKind::Rx).count();
     assert_eq!((queues.len(), receive), (8, 4), "{queues:?}");
-    // The driver of a veth does not say which instance polls a queue.
+    // The veth driver does not report which instance polls a queue.
     assert!(queues.iter().all(|queue| queue.napi_id.is_none()), "{queues:?}");
     let links = read(captured("links"), route::link).expect("read");
     let names: Vec<_> = links.iter().map(|link| (link.name.as_str(), link.up)).collect();
@@ -179,7 +178,7 @@ fn nests_within_nests_and_lists_without_end_are_bounded() {
     let deep = message(&list.finish().expect("short"));
     let _fared = read_all(&deep);
 
-    // As many features as fit: more than there can be.
+    // As many features as fit into a message, more than the parser's limit.
     let bit = |body: Body, n: u32| body.nest(1, |body| body.text(2, &n.to_string()));
     let many = Body::new().nest(4, |body| body.nest(3, |body| (0..3000).fold(body, bit)));
     let many = message(&many.finish().expect("short"));
@@ -187,7 +186,7 @@ fn nests_within_nests_and_lists_without_end_are_bounded() {
     assert!(error.to_string().contains("too many features"), "{error}");
 }
 
-/// A message of a family whose list is this.
+/// A message of a family with this attribute list.
 fn message(list: &[u8]) -> Vec<u8> {
     let length = u32::try_from(20 + list.len()).expect("short");
     let mut message = length.to_ne_bytes().to_vec();
@@ -196,7 +195,7 @@ fn message(list: &[u8]) -> Vec<u8> {
     message
 }
 
-/// A change to a reply.
+/// A corruption of a reply.
 #[derive(Debug, Clone)]
 enum Bend {
     Set(usize, u8),

@@ -2,15 +2,14 @@
 //!
 //! - [`Netdev`]: devices, queues and NAPI instances, and what can be set on them.
 //! - [`Ethtool`]: coalescing, channels, rings, features.
-//! - [`Notices`]: wakes who waits for links, channels or devices to change, and says of links that have
-//!   left whether they were deleted.
-//! - [`Route`]: links, and as much of making them as measurements and tests need.
+//! - [`Notices`]: notifications of changes to links, channels or devices; for links that have left, whether they
+//!   were deleted.
+//! - [`Route`]: links, addresses and default routes, and the few changes that servers, measurements and tests need.
 //!
-//! Each is one socket, bound to the network namespace of the thread that opened it; it stays there
-//! when the thread moves on. Replies are read without trust: what a reply says about itself is
-//! checked, its length is bounded, and nothing waits for ever. Messages are framed by
-//! `netlink-packet-core`; the lists within them are read by `attribute.rs`, which takes a
-//! structure that a later kernel made longer.
+//! Each is one socket in the network namespace of the thread that opened it; it stays there when the thread moves
+//! on. Replies are not trusted: their headers are checked, their length is bounded, and every wait has a limit.
+//! `netlink-packet-core` parses the message headers; `attribute.rs` parses the attribute lists, and accepts
+//! structures that a later kernel has extended.
 
 mod attribute;
 mod error;

@@ -1,8 +1,8 @@
 //! The generic netlink family `netdev`: devices, queues and NAPI instances.
 //!
-//! Numbers and names are those of the kernel's specification (`netdev.yaml`); a test compares them
-//! with the running kernel's own. What a kernel does not report is `None`. Not here: which values
-//! a policy wants, and in which order they are written.
+//! Numbers and names are those of the kernel's specification (`netdev.yaml`); a test compares them with the running
+//! kernel's. A value that a kernel does not report is `None`. The values that a policy wants, and the order of
+//! writing them, are decided elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -48,7 +48,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Operation; 5] = [
         Operation::DevGet,
         Operation::QueueGet,
@@ -95,25 +95,24 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What this kernel's `netdev` can do.
+/// The capabilities of this kernel's `netdev` family.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Ability {
-    /// The operations that it has.
+    /// The operations that the kernel has.
     pub operations: BTreeSet<Operation>,
-    /// The settings that `napi-set` takes, each with its largest value. `threaded` up to 1 means
-    /// that there is no `busy-poll`.
+    /// The settings that `napi-set` accepts, each with its largest value. If `threaded` ends at 1, there is no
+    /// `busy-poll`.
     pub largest: BTreeMap<Setting, u64>,
 }
 
 impl Ability {
-    /// Whether it has an operation.
+    /// Whether the kernel has an operation.
     pub fn has(&self, operation: Operation) -> bool {
         self.operations.contains(&operation)
     }
 
-    /// The largest value that `napi-set` takes of a setting; `None` if it does not know the
-    /// setting.
+    /// Returns the largest value that `napi-set` accepts for a setting; `None` if the kernel does not know the setting.
     pub fn largest(&self, setting: Setting) -> Option<u64> {
         self.largest.get(&setting).copied()
     }
@@ -123,11 +122,11 @@ impl Ability {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DevRecord {
-    /// Its number in this namespace.
+    /// Its interface index in this namespace.
     pub ifindex: u32,
-    /// What it can do for XDP: a bit mask (1 `basic`, 2 `redirect`, 8 `xsk-zerocopy` ...).
+    /// Its XDP features: a bit mask (1 `basic`, 2 `redirect`, 8 `xsk-zerocopy` ...).
     pub xdp_features: u64,
-    /// The most fragments of a packet in zero-copy mode.
+    /// Limit of fragments per packet in zero-copy mode.
     pub xdp_zc_max_segs: Option<u32>,
 }
 
@@ -147,12 +146,12 @@ pub enum QueueKind {
 pub struct QueueRecord {
     /// The interface's index, as `ip link` prints it before the name.
     pub ifindex: u32,
-    /// Its number among the device's queues of its kind, from 0.
+    /// Its index among the device's queues of its kind, from 0.
     pub id: u32,
-    /// Whether it receives or transmits.
+    /// Its direction.
     #[serde(rename = "type")]
     pub kind: QueueKind,
-    /// The instance that polls it, where the driver says; a veth's does not.
+    /// The instance that polls it, if the driver reports it; veth does not.
     pub napi_id: Option<u32>,
 }
 
@@ -162,25 +161,25 @@ pub struct QueueRecord {
 pub struct NapiRecord {
     /// The interface's index, as `ip link` prints it before the name.
     pub ifindex: u32,
-    /// Its id, unique in the whole kernel while it lives.
+    /// Its id, unique in the whole kernel while it exists.
     pub id: u32,
-    /// Its interrupt's number, where the driver says.
+    /// The number of its interrupt, if the driver reports it.
     pub irq: Option<u32>,
-    /// The id of its thread, while it has one, in the first PID namespace.
+    /// The id of its thread in the initial PID namespace, if it has one.
     pub pid: Option<i32>,
-    /// How it is set.
+    /// Its settings.
     #[serde(flatten)]
     pub settings: Settings,
 }
 
-/// The family, open in the network namespace of the thread that opened it.
+/// The family's socket, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Netdev {
     family: Family,
 }
 
 impl Netdev {
-    /// Opens it.
+    /// Opens the family.
     ///
     /// # Errors
     /// [`NetlinkError::NoFamily`] before Linux 6.3.
@@ -188,13 +187,13 @@ impl Netdev {
         Family::open("netdev", Operation::DevGet.since()).map(|family| Netdev { family })
     }
 
-    /// All devices of the namespace. It says nothing of their names: see [`super::Route::links`].
+    /// Lists all devices of the namespace, without names: for these, see [`super::Route::links`].
     pub fn devices(&mut self) -> Result<Vec<DevRecord>, NetlinkError> {
         let operation = self.need(Operation::DevGet)?;
         self.family.dump(format_args!("dev-get"), operation, |body| body, dev)
     }
 
-    /// The queues of one device, or of all. A device that is down has none.
+    /// Lists the queues of one device, or of all. A device that is down has none.
     ///
     /// # Errors
     /// [`NetlinkError::NoDevice`] if there is no such device.
@@ -206,8 +205,8 @@ impl Netdev {
             .map_err(|error| named(error, ifindex))
     }
 
-    /// The NAPI instances of one device, or of all, by falling id as the kernel lists them. A
-    /// device that is down, or whose driver registers none, has none.
+    /// Lists the NAPI instances of one device, or of all, by descending id as the kernel does. A device that is
+    /// down, or whose driver registers none, has none.
     ///
     /// # Errors
     /// [`NetlinkError::NoDevice`] if there is no such device.
@@ -219,10 +218,10 @@ impl Netdev {
             .map_err(|error| named(error, ifindex))
     }
 
-    /// One instance.
+    /// Reads one instance.
     ///
     /// # Errors
-    /// [`NetlinkError::NoNapi`] if no device of the namespace has it.
+    /// [`NetlinkError::NoNapi`] if no device of the namespace has the instance.
     pub fn napi(&mut self, id: u32) -> Result<NapiRecord, NetlinkError> {
         let operation = self.need(Operation::NapiGet)?;
         let fill = |body: Body| body.u32(NETDEV_A_NAPI_ID, id);
@@ -235,13 +234,12 @@ impl Netdev {
         })
     }
 
-    /// Sets one setting of one instance. Values are as in [`Settings`]; a value beyond
-    /// [`Ability::largest`] is refused by the kernel. With `threaded` the call lasts until the
-    /// kernel has started or stopped the thread.
+    /// Changes one setting of one instance. Values are as in [`Settings`]; the kernel refuses a value above
+    /// [`Ability::largest`]. For `threaded`, the call returns after the kernel has started or stopped the thread.
     ///
     /// # Errors
-    /// [`NetlinkError::NoNapi`] if no device of the namespace has it, [`NetlinkError::NoRight`]
-    /// without `CAP_NET_ADMIN`, [`NetlinkError::Refused`] with the kernel's words otherwise.
+    /// [`NetlinkError::NoNapi`] if no device of the namespace has the instance, [`NetlinkError::NoRight`] without
+    /// `CAP_NET_ADMIN`, [`NetlinkError::Refused`] with the kernel's text otherwise.
     pub fn set_napi(&mut self, id: u32, setting: Setting, value: u64) -> Result<(), NetlinkError> {
         let operation = self.need(Operation::NapiSet)?;
         let fill = |body: Body| body.u32(NETDEV_A_NAPI_ID, id).uint(number(setting), value);
@@ -252,7 +250,7 @@ impl Netdev {
             .map_err(|error| of_napi(error, id))
     }
 
-    /// What this kernel can do, asked of it.
+    /// Reads the kernel's capabilities from the family and its policy.
     pub fn ability(&mut self) -> Result<Ability, NetlinkError> {
         let operations =
             Operation::ALL.into_iter().filter(|o| self.family.has(o.number())).collect();
@@ -281,7 +279,7 @@ impl Netdev {
     }
 }
 
-/// A setting's attribute.
+/// Returns the attribute of a setting.
 const fn number(setting: Setting) -> u16 {
     match setting {
         Setting::Threaded => NETDEV_A_NAPI_THREADED,
@@ -349,7 +347,7 @@ pub(super) fn queue(list: &[u8]) -> Result<Option<QueueRecord>, Malformed> {
     }
     let ifindex = ifindex.ok_or(Malformed("a queue has no ifindex"))?;
     let id = id.ok_or(Malformed("a queue has no id"))?;
-    // A kind that a later kernel adds is no queue of ours.
+    // Skip a type of queue that a later kernel may add.
     let kind = queue_kind(kind.ok_or(Malformed("a queue has no type"))?);
     Ok(kind.map(|kind| QueueRecord { ifindex, id, kind, napi_id }))
 }

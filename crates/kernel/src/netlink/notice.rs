@@ -1,11 +1,11 @@
-//! What the kernel tells of changes without being asked: links that come, go, are set up, down or
-//! renamed (`RTNLGRP_LINK`), what `ethtool` changes (the family's `monitor` group: channels, rings,
-//! features), and what the `netdev` family says of devices (`mgmt`).
+//! Notifications from the kernel: links that appear, leave, are set up, down or renamed (`RTNLGRP_LINK`), changes
+//! by `ethtool` (the family's `monitor` group: channels, rings, features), and changes to devices of the `netdev`
+//! family (`mgmt`).
 //!
-//! A notice says that something changed, and whoever hears it looks for himself: two that are lost for
-//! want of room say no less than one that is read. One thing can be seen in no other way by who may not
-//! look into all namespaces: whether a link that is not here any more was deleted, or is in another one.
-//! Nothing is told of a setting that somebody changes by `napi-set`, nor of threads that are moved.
+//! A notice means that something has changed; the listener has to read the new state itself. So a loss of notices
+//! because of a full buffer is no worse than a single notice. There is one exception, for a process that may not look
+//! into all namespaces: only a notice says whether a link that has left was deleted or moved to another namespace. The
+//! kernel sends no notice when a setting changes by `napi-set`, nor when a thread's affinity changes.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,44 +24,44 @@ use super::route::departure;
 /// `RTNLGRP_LINK` of `linux/rtnetlink.h`.
 const RTNLGRP_LINK: u32 = 1;
 
-/// Families with the groups that tell of changes, and the first Linux with each.
+/// Families with the group for changes, and the first Linux version with it.
 const FAMILIES: [(&str, &str, &str); 2] =
     [("ethtool", "monitor", "Linux 5.6"), ("netdev", "mgmt", "Linux 6.3")];
 
-/// The most notices that are read at once; the rest is read the next time.
+/// Limit of notices that are read at once; the rest stays for the next call.
 const MOST: usize = 4_096;
 
-/// Room for notices of links that nobody has read yet, in bytes: some hundreds of them, where the usual
-/// room has dozens.
+/// Size of the receive buffer for link notices, in bytes: enough for some hundreds, where the default size holds
+/// dozens.
 const ROOM: usize = 2 << 20;
 
 /// The buffer for one notice of a link.
 const DATAGRAM: usize = 64 << 10;
 
-/// Bytes of a `struct nlmsghdr`.
+/// Size of a `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-/// Sockets that become readable when the kernel tells of a change in the network namespace of the
-/// thread that opened them.
+/// Sockets that become readable when the kernel reports a change in the network namespace of the thread that opened
+/// them.
 pub struct Notices {
     links: Socket,
     others: Vec<Socket>,
     missing: Vec<String>,
     buffer: Vec<u8>,
-    /// Whether there may be notices of links that were there at the last reading and were not read.
+    /// Whether link notices that were queued at the last reading may still be unread.
     behind: bool,
 }
 
-/// What was [taken](Notices::take).
+/// The notices that [`Notices::take`] has read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Taken {
-    /// Whether there was anything.
+    /// Whether there was any notice.
     pub came: bool,
-    /// Links that have left this network namespace, in that order, each by its ifindex, with whether it was
-    /// deleted: any other is in another namespace (told by Linux 4.15 and later; before, it looks deleted).
+    /// Links that have left this network namespace, in order: the ifindex, and whether the link was
+    /// deleted. If not, it moved to another namespace (reported since Linux 4.15; earlier, it looks deleted).
     pub left: Vec<(u32, bool)>,
-    /// Whether some notices of links were not read, so that a link may have left that is not told of, before
-    /// or between those that are.
+    /// Whether some link notices were not read. Then further links may have left, before or between those in
+    /// `left`.
     pub lost: bool,
 }
 
@@ -72,14 +72,14 @@ impl fmt::Debug for Notices {
 }
 
 impl Notices {
-    /// Begins to listen.
+    /// Joins the groups.
     ///
     /// # Errors
-    /// If there is no netlink, or no notice of links. What an older kernel does not tell of is
+    /// If netlink or the group of link notices is not available. Other groups that a kernel lacks are listed in
     /// [`missing`](Notices::missing).
     pub fn open() -> Result<Notices, NetlinkError> {
         let links = listen(NETLINK_ROUTE, RTNLGRP_LINK)?;
-        // Without the right it stays as it is; what is lost is told.
+        // Without CAP_NET_ADMIN the size stays as it is; losses are reported.
         let _ = set_socket_recv_buffer_size_force(&links, ROOM);
         let (mut others, mut missing) = (Vec::new(), Vec::new());
         for (name, group, since) in FAMILIES {
@@ -94,22 +94,22 @@ impl Notices {
         Ok(Notices { links, others, missing, buffer, behind: false })
     }
 
-    /// Which groups of notices are not to be had, and why.
+    /// The groups that are not available, and why.
     pub fn missing(&self) -> &[String] {
         &self.missing
     }
 
-    /// Descriptors of which one is readable while a notice waits to be [taken](Notices::take).
+    /// Descriptors, of which one is readable while a notice can be [taken](Notices::take).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(&self.links).chain(&self.others).map(AsFd::as_fd)
     }
 
-    /// Takes what has come.
+    /// Reads all queued notices.
     pub fn take(&mut self) -> Taken {
         let mut taken = self.take_links();
         for socket in &self.others {
             for _ in 0..MOST {
-                // Nothing of a notice is read but that it came: its length is enough.
+                // The contents are not needed, only the fact that a notice came: truncate it.
                 let mut byte = [0_u8; 1];
                 match rustix::net::recv(
                     socket.as_fd(),
@@ -118,7 +118,7 @@ impl Notices {
                 ) {
                     Ok(_) => taken.came = true,
                     Err(Errno::INTR) => {}
-                    // Notices were lost: something happened all the same.
+                    // Notices were lost: something has changed.
                     Err(Errno::NOBUFS) => taken.came = true,
                     Err(_) => break,
                 }
@@ -127,8 +127,8 @@ impl Notices {
         taken
     }
 
-    /// The same of links alone. The kernel says that it has lost some before it gives those that were there
-    /// before the loss, and no others until these are read.
+    /// Reads the queued link notices. After a loss, the kernel first returns `ENOBUFS`, then the notices from
+    /// before the loss, and queues no others until these have been read.
     fn take_links(&mut self) -> Taken {
         let mut taken = Taken { lost: self.behind, ..Taken::default() };
         self.behind = true;
@@ -136,7 +136,7 @@ impl Notices {
             self.buffer.clear();
             let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
             match self.links.recv_from(&mut self.buffer, flags) {
-                // Not the kernel's: any process with the right may send to this port.
+                // Sent by another process: with the right capability it may send to this port.
                 Ok((_, sender)) if sender.port_number() != 0 => {}
                 Ok((length, _)) => {
                     taken.came = true;
@@ -163,7 +163,7 @@ impl Notices {
     }
 }
 
-/// The links that have left by one datagram, which holds any number of messages: as [`Taken::left`].
+/// Parses the links that have left from one datagram, which holds any number of messages: as [`Taken::left`].
 pub(super) fn departures(mut rest: &[u8]) -> Result<Vec<(u32, bool)>, Malformed> {
     let mut left = Vec::new();
     while !rest.is_empty() {

@@ -1,5 +1,5 @@
-//! The numbers written here against the running kernel's own type information, and against those of
-//! Linux 6.18, which are kept beside for a kernel that has none.
+//! A test that compares the netlink numbers in this crate with the running kernel's BTF, and with the numbers of
+//! Linux 6.18 in `numbers.txt`, for kernels without BTF.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ macro_rules! named {
     };
 }
 
-/// From the BTF of Linux 6.18.44: the enumerators whose names begin as one of [`SETS`].
+/// The enumerators in the BTF of Linux 6.18.44 whose names begin with one of [`SETS`].
 const KEPT: &str = include_str!("numbers.txt");
 
 #[test]
@@ -24,7 +24,7 @@ fn every_number_is_the_kernel_s() {
     let kept: Option<HashMap<&str, i64>> = KEPT.lines().map(number).collect();
     assert_eq!(compare(&kept.expect("names and numbers")), 0, "all of them are in it");
     let btf = match Btf::kernel() {
-        // It shows none.
+        // The kernel exports none.
         Err(BtfError::Read(_)) => return,
         btf => btf.expect("a BTF of the form of Linux 5.2 and later"),
     };
@@ -33,7 +33,7 @@ fn every_number_is_the_kernel_s() {
     compare(&named);
 }
 
-/// Compares all numbers, and gives how many of them are not named by this kernel.
+/// Compares all numbers, and returns how many of the names are unknown to this kernel.
 fn compare(theirs: &HashMap<&str, i64>) -> usize {
     let mut ours: Vec<(String, i64)> = Vec::new();
     let mut add = |numbers: &[(&str, i64)]| {
@@ -76,8 +76,8 @@ fn compare(theirs: &HashMap<&str, i64>) -> usize {
     }
     eprintln!("{} numbers compared, not named by this kernel: {unknown:?}", ours.len());
     let left = unknown.len();
-    // An older kernel lacks the last ones of a set. A number that it gives to something else would
-    // be a name that is written wrongly here.
+    // An older kernel lacks the last names of a set. If it uses the number for another name, the name in this crate
+    // is misspelt.
     for (name, number) in unknown {
         let set = SETS.into_iter().find(|set| name.starts_with(set)).expect("a set");
         let other = theirs.iter().find(|(of, is)| of.starts_with(set) && **is == number);
@@ -86,7 +86,7 @@ fn compare(theirs: &HashMap<&str, i64>) -> usize {
     left
 }
 
-/// What the names of each set of numbers begin with.
+/// The prefixes of the names in each set of numbers.
 const SETS: [&str; 17] = [
     "NETDEV_CMD_",
     "NETDEV_A_DEV_",

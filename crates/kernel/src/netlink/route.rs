@@ -1,5 +1,5 @@
-//! Links, and as much of making them as servers, measurements and tests need: a pair of veth, a VLAN,
-//! addresses, up, down, away. Of routes only where the default ones lead.
+//! Links, and the changes to them that servers, measurements and tests need: creating a veth pair or a VLAN, adding
+//! addresses, setting up and down, deleting. Of routes, only the links of the default routes.
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -41,29 +41,29 @@ pub(super) const IFA_ADDRESS: u16 = 1;
 pub(super) const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_MULTIPATH: u16 = 9;
-/// Bits of the destination of a half of all addresses, and of all that are global in IPv6.
+/// The longest destination prefixes of a default route: half of all IPv4 addresses, and all global IPv6 addresses.
 const HALF: u8 = 1;
 const GLOBAL: u8 = 3;
-/// A route that leads somewhere, in place of one that refuses.
+/// The type of a route that forwards, as opposed to one that rejects.
 const RTN_UNICAST: u8 = 1;
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFF_UP: u32 = 1;
-/// The address is used at once, and nobody is asked whether he has it (duplicate address detection).
+/// Skips duplicate address detection, so that the address can be used at once.
 const IFA_F_NODAD: u8 = 2;
-/// The longest name in `IFLA_IFNAME`; longer ones are in `IFLA_ALT_IFNAME`.
+/// The longest name in `IFLA_IFNAME`, in bytes; longer ones are in `IFLA_ALT_IFNAME`.
 const IFNAME: usize = 15;
-/// Bytes of a `struct ifinfomsg`.
+/// Size of a `struct ifinfomsg`.
 const IFINFOMSG: usize = 16;
-/// Bytes of a `struct ifaddrmsg`.
+/// Size of a `struct ifaddrmsg`.
 const IFADDRMSG: usize = 8;
-/// Bytes of a `struct rtmsg`.
+/// Size of a `struct rtmsg`.
 const RTMSG: usize = 12;
 
 /// A link, as `RTM_GETLINK` lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LinkRecord {
-    /// Its number in this namespace.
+    /// Its interface index in this namespace.
     pub ifindex: u32,
     /// `IFLA_IFNAME`: its name, at most 15 bytes.
     #[serde(rename = "ifname")]
@@ -71,15 +71,15 @@ pub struct LinkRecord {
     /// Its other names (`ip link property add dev eth0 altname ...`).
     #[serde(rename = "altnames")]
     pub alternatives: Vec<String>,
-    /// What a virtual device is: `veth`, `bridge` ...
+    /// The kind of a virtual device: `veth`, `bridge` ...
     pub kind: Option<String>,
-    /// Whether it was set up.
+    /// Whether it is administratively up.
     pub up: bool,
-    /// Receive queues that it was made with.
+    /// The number of receive queues with which it was created.
     pub rx_queues: u32,
-    /// Transmit queues that it was made with.
+    /// The number of transmit queues with which it was created.
     pub tx_queues: u32,
-    /// Its MAC addresses: the one in use, and the one that it was built with, where that is another.
+    /// Its MAC addresses: the current one, and the permanent one if that differs.
     #[serde(skip)]
     pub macs: Vec<[u8; 6]>,
 }
@@ -94,15 +94,15 @@ impl LinkRecord {
 /// An address of a link, as `RTM_GETADDR` lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRecord {
-    /// The link's number in this namespace.
+    /// The link's interface index in this namespace.
     pub ifindex: u32,
     /// `IFA_ADDRESS`: the address, without its prefix.
     pub ip: IpAddr,
-    /// Bits of it that name its network.
+    /// The length of its network prefix in bits.
     pub prefix: u8,
 }
 
-/// A pair of veth to be made: both ends have as many queues.
+/// The parameters of a veth pair; both ends have the same numbers of queues.
 #[derive(Debug, Clone, Copy)]
 pub struct VethConfig<'a> {
     /// The name of the end in this namespace.
@@ -111,45 +111,44 @@ pub struct VethConfig<'a> {
     pub peer: &'a str,
     /// The network namespace of the other end, if not this one.
     pub peer_namespace: Option<BorrowedFd<'a>>,
-    /// Receive queues of each end. A veth needs as many as its peer has transmit queues to accept
-    /// XDP.
+    /// Receive queues of each end. To accept XDP, a veth needs as many as its peer has transmit queues.
     pub rx_queues: u32,
     /// Transmit queues of each end.
     pub tx_queues: u32,
 }
 
-/// A socket for links, open in the network namespace of the thread that opened it.
+/// A `NETLINK_ROUTE` socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Route {
     connection: Connection,
 }
 
 impl Route {
-    /// Opens a socket of `NETLINK_ROUTE`, in this thread's network namespace.
+    /// Opens the socket in the calling thread's network namespace.
     pub fn open() -> Result<Route, NetlinkError> {
         Connection::open(NETLINK_ROUTE).map(|connection| Route { connection })
     }
 
-    /// All links of the namespace, by rising ifindex as the kernel lists them.
+    /// Lists all links of the namespace, by ascending ifindex as the kernel does.
     pub fn links(&mut self) -> Result<Vec<LinkRecord>, NetlinkError> {
         let body = Body::new().header(&ifinfomsg(0, 0, 0));
         let body = body.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         self.connection.dump(format_args!("listing the links"), RTM_GETLINK, body, link)
     }
 
-    /// All addresses of the namespace's links.
+    /// Lists all addresses of the namespace's links.
     pub fn addresses(&mut self) -> Result<Vec<AddressRecord>, NetlinkError> {
         let body = Body::new().header(&[0; IFADDRMSG]);
         self.connection.dump(format_args!("listing the addresses"), RTM_GETADDR, body, address)
     }
 
-    /// The links to which default routes lead, in all tables and by all of their next hops: their ifindexes,
-    /// one more than once where several lead there. The halves count that VPNs set before a default route (0.0.0.0/1 and
-    /// 128.0.0.0/1), and so does 2000::/3, all of IPv6 that is global. Those of next hops that are objects (`ip nexthop`) are told
-    /// as long as `net.ipv4.nexthop_compat_mode` is on, as it is by default.
+    /// Returns the ifindexes of the links of all default routes, in all routing tables and with all of their next
+    /// hops; an ifindex may occur several times. The halves that VPNs add in front of a default route (0.0.0.0/1
+    /// and 128.0.0.0/1) count too, and so does 2000::/3, all global IPv6 addresses. Next hop objects (`ip nexthop`)
+    /// are reported while `net.ipv4.nexthop_compat_mode` is on, which is the default.
     ///
     /// # Errors
-    /// Also where there are so many routes that the kernel does not list them all within 5 s.
+    /// Also if there are so many routes that the kernel does not list them all within 5 s.
     pub fn defaults(&mut self) -> Result<Vec<u32>, NetlinkError> {
         let body = Body::new().header(&[0; RTMSG]);
         let what = format_args!("listing the routes");
@@ -157,13 +156,13 @@ impl Route {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// One link by one of its names.
+    /// Returns one link by one of its names.
     ///
     /// # Errors
-    /// [`NetlinkError::NoDevice`] if there is none; the same for all that follow.
+    /// [`NetlinkError::NoDevice`] if there is none. The operations below have the same error.
     pub fn link(&mut self, name: &str) -> Result<LinkRecord, NetlinkError> {
         let body = Body::new().header(&ifinfomsg(0, 0, 0));
-        // A short one is looked for among the others as well.
+        // The kernel looks for a short name among the alternative names as well.
         let kind = if name.len() > IFNAME { IFLA_ALT_IFNAME } else { IFLA_IFNAME };
         let body = body.text(kind, name).u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         let what = format_args!("looking for the link {name}");
@@ -175,7 +174,7 @@ impl Route {
         })
     }
 
-    /// Makes a pair of veth, both down, and returns the ifindex of the end in this namespace.
+    /// Creates a veth pair, both ends down, and returns the ifindex of the end in this namespace.
     pub fn add_veth(&mut self, config: &VethConfig<'_>) -> Result<u32, NetlinkError> {
         let end = |body: Body, name: &str| {
             body.text(IFLA_IFNAME, name)
@@ -200,7 +199,7 @@ impl Route {
         self.link(config.name).map(|link| link.ifindex)
     }
 
-    /// Makes a VLAN (802.1Q) of a link, down, and returns its ifindex; it goes with the link.
+    /// Creates a VLAN (802.1Q) on a link, down, and returns its ifindex. It is deleted with the link.
     pub fn add_vlan(&mut self, ifindex: u32, name: &str, id: u16) -> Result<u32, NetlinkError> {
         let body = Body::new().header(&ifinfomsg(0, 0, 0)).text(IFLA_IFNAME, name);
         let body = body.u32(IFLA_LINK, ifindex).nest(IFLA_LINKINFO, |body| {
@@ -212,7 +211,7 @@ impl Route {
         self.link(name).map(|link| link.ifindex)
     }
 
-    /// Removes a link; a veth's other end goes with it.
+    /// Deletes a link, and with a veth its other end.
     pub fn delete(&mut self, ifindex: u32) -> Result<(), NetlinkError> {
         let body = Body::new().header(&ifinfomsg(ifindex, 0, 0));
         self.change(format_args!("removing link {ifindex}"), RTM_DELLINK, 0, body, ifindex)
@@ -224,13 +223,13 @@ impl Route {
         self.change(format_args!("setting link {ifindex} up"), RTM_NEWLINK, 0, body, ifindex)
     }
 
-    /// Sets a link down. Its NAPI instances go.
+    /// Sets a link down, which removes its NAPI instances.
     pub fn set_down(&mut self, ifindex: u32) -> Result<(), NetlinkError> {
         let body = Body::new().header(&ifinfomsg(ifindex, 0, IFF_UP));
         self.change(format_args!("setting link {ifindex} down"), RTM_NEWLINK, 0, body, ifindex)
     }
 
-    /// Gives a link another name beside its own: up to 127 bytes.
+    /// Adds an alternative name to a link, of up to 127 bytes.
     pub fn add_alternative(&mut self, ifindex: u32, name: &str) -> Result<(), NetlinkError> {
         let body = Body::new().header(&ifinfomsg(ifindex, 0, 0));
         let body = body.nest(IFLA_PROP_LIST, |body| body.text(IFLA_ALT_IFNAME, name));
@@ -238,8 +237,8 @@ impl Route {
         self.change(what, RTM_NEWLINKPROP, NLM_F_CREATE | NLM_F_EXCL, body, ifindex)
     }
 
-    /// Gives a link an address, with the route to its network of `prefix` bits, unless it has it already.
-    /// An IPv6 address can be used at once: nobody is asked first whether he has it.
+    /// Adds an address to a link, with the route to its network of `prefix` bits, unless the link has it already.
+    /// An IPv6 address can be used at once, without duplicate address detection.
     pub fn add_address(
         &mut self,
         ifindex: u32,
@@ -297,7 +296,7 @@ fn address(kind: u16, body: &[u8]) -> Result<Option<AddressRecord>, Malformed> {
                 Err(_) => continue,
             },
         };
-        // Of a link with a peer `IFA_ADDRESS` is the peer's; IPv6 has nothing else where there is none.
+        // On a link with a peer, `IFA_ADDRESS` is the peer's; IPv6 without a peer has only `IFA_ADDRESS`.
         match attribute.kind {
             IFA_LOCAL => found = Some(ip),
             IFA_ADDRESS => found = found.or(Some(ip)),
@@ -307,13 +306,13 @@ fn address(kind: u16, body: &[u8]) -> Result<Option<AddressRecord>, Malformed> {
     Ok(found.map(|ip| AddressRecord { ifindex, ip, prefix: header[1] }))
 }
 
-/// The links of a default route, or of one that is as good as one.
+/// Parses the links of a default route, or of one that counts as such.
 pub(super) fn default_route(kind: u16, body: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
     if kind != RTM_NEWROUTE {
         return Ok(None);
     }
     let (header, list) = split_header(body, RTMSG)?;
-    // `struct rtmsg`: family, bits of the destination, of the source, TOS, table, protocol, scope, type, flags.
+    // `struct rtmsg`: family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
     let most_bits = match i32::from(header[0]) {
         libc::AF_INET => HALF,
         libc::AF_INET6 => GLOBAL,
@@ -329,7 +328,7 @@ pub(super) fn default_route(kind: u16, body: &[u8]) -> Result<Option<Vec<u32>>, 
             RTA_OIF => links.push(attribute.u32()?),
             RTA_MULTIPATH => {
                 let mut hops = attribute.value;
-                // `struct rtnexthop`: its length, flags, hops, ifindex; attributes of its own follow.
+                // `struct rtnexthop`: length, flags, hops, ifindex; followed by its attributes.
                 while let Some(&[a, b, _, _, ref ifindex @ ..]) = hops.first_chunk::<8>() {
                     let length = usize::from(u16::from_ne_bytes([a, b]));
                     if !(8..=hops.len()).contains(&length) {
@@ -345,7 +344,7 @@ pub(super) fn default_route(kind: u16, body: &[u8]) -> Result<Option<Vec<u32>>, 
     Ok(Some(links))
 }
 
-/// `struct ifinfomsg`: family, padding, type, index, flags, and which flags are to change.
+/// Builds a `struct ifinfomsg`: family, padding, type, index, flags, and the mask of flags to change.
 fn ifinfomsg(ifindex: u32, flags: u32, change: u32) -> [u8; IFINFOMSG] {
     let mut header = [0; IFINFOMSG];
     header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
@@ -375,7 +374,7 @@ pub(super) fn link(kind: u16, body: &[u8]) -> Result<Option<LinkRecord>, Malform
         let attribute = attribute?;
         match attribute.kind {
             IFLA_IFNAME => found.name = attribute.text()?,
-            // Loopback's is all zeros, and a tunnel's may be of another length: no MAC address.
+            // Loopback's is all zeros, and a tunnel's may have another length: these are no MAC addresses.
             IFLA_ADDRESS | IFLA_PERM_ADDRESS => {
                 let mac: Option<[u8; 6]> = attribute.value.try_into().ok();
                 found.macs.extend(mac.filter(|mac| *mac != [0; 6]));
@@ -408,14 +407,14 @@ pub(super) fn link(kind: u16, body: &[u8]) -> Result<Option<LinkRecord>, Malform
     Ok(Some(found))
 }
 
-/// A link that a notice tells to have left: its ifindex, and whether it was deleted. Of one that is moved to
-/// another namespace the kernel says to which, or that it has no number for it (`IFLA_NEW_NETNSID`).
+/// Parses a notice of a link that has left: its ifindex, and whether it was deleted. If it was moved to another
+/// namespace, the kernel adds that namespace's id, or -1 if it has none here (`IFLA_NEW_NETNSID`).
 pub(super) fn departure(kind: u16, body: &[u8]) -> Result<Option<(u32, bool)>, Malformed> {
     if kind != RTM_DELLINK {
         return Ok(None);
     }
     let (header, list) = split_header(body, IFINFOMSG)?;
-    // A bridge says the same (AF_BRIDGE) of a port that it lets go of, and that stays.
+    // A bridge sends the same message (AF_BRIDGE) for a port that it releases but that stays.
     if i32::from(header[0]) != libc::AF_UNSPEC {
         return Ok(None);
     }
@@ -441,7 +440,7 @@ mod tests {
         };
         let named = || Body::new().text(IFLA_IFNAME, "va");
         assert_eq!(left(RTM_DELLINK, 0, named()), Ok(Some((7, true))));
-        // -1: the new namespace has no number in this one.
+        // -1: the new namespace has no id in this one.
         let moved = named().u32(IFLA_NEW_NETNSID, u32::MAX);
         assert_eq!(left(RTM_DELLINK, 0, moved), Ok(Some((7, false))));
         let moved = named().u32(IFLA_NEW_NETNSID, 0).u32(IFLA_NEW_IFINDEX, 9);
@@ -475,9 +474,9 @@ mod tests {
             header(libc::AF_INET, 2, 254, RTN_UNICAST),
             // Unique local addresses.
             header(libc::AF_INET6, 7, 254, RTN_UNICAST),
-            // That of lo which refuses.
+            // The rejecting route of lo.
             header(libc::AF_INET6, 0, 254, 7),
-            // Of multicast.
+            // A multicast route.
             header(128, 0, 254, RTN_UNICAST),
         ];
         for other in others {
@@ -488,7 +487,7 @@ mod tests {
             let [c, d, e, f] = ifindex.to_ne_bytes();
             vec![a, b, 0, 0, c, d, e, f]
         };
-        // The first has a gateway.
+        // The first one has a gateway.
         let two = [hop(16, 3), vec![8, 0, 5, 0, 192, 0, 2, 1], hop(8, 4)].concat();
         assert_eq!(read(main, Body::new().bytes(RTA_MULTIPATH, &two)), Ok(Some(vec![3, 4])));
         for length in [0, 7, 12] {

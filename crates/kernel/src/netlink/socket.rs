@@ -1,7 +1,7 @@
-//! A netlink socket: requests, and replies that are read without trust.
+//! A netlink socket: sends requests, and reads replies without trusting them.
 //!
-//! One request is under way at a time. Its reply is read to the end even after something in it
-//! was wrong, so that the next request finds an empty socket. Not here: what messages mean.
+//! There is one request at a time. Its reply is read to the end even after an error in it, so that the next request
+//! finds an empty socket. What messages mean is up to the callers.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,14 +19,14 @@ use super::attribute::{Attribute, Body, Malformed, attributes, split_header};
 use super::error::NetlinkError;
 use napkin_os::rights::Right;
 
-/// The longest wait for one reply.
+/// Limit of the wait for one reply.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest messages of one reply of which something is kept, in bytes together: some ten thousand
-/// devices with all of their attributes.
+/// Limit of the messages of one reply from which records are kept, in total bytes: some ten thousand devices with
+/// all of their attributes.
 const LONGEST_REPLY: usize = 32 << 20;
-/// The buffer for one datagram. The kernel fills up to 32 KiB of it in a dump.
+/// The buffer for one datagram. In a dump, the kernel fills up to 32 KiB of it.
 const DATAGRAM: usize = 64 << 10;
-/// Readings of a list that changes meanwhile.
+/// Limit of readings of a list that keeps changing.
 const TRIES: u32 = 8;
 
 const HEADER: usize = 16;
@@ -68,8 +68,8 @@ impl Connection {
         let mut socket = Socket::new(protocol).map_err(failed("socket"))?;
         let port = socket.bind_auto().map_err(failed("bind"))?.port_number();
         socket.connect(&SocketAddr::new(0, 0)).map_err(failed("connect"))?;
-        // Older kernels lack these (4.12, 4.20). They add explanations and stricter reading of
-        // requests; nothing depends on them.
+        // Older kernels lack these options (4.12, 4.20). They add explanations and stricter checks of requests;
+        // nothing depends on them.
         for _absent in [
             socket.set_ext_ack(true),
             socket.set_cap_ack(true),
@@ -80,8 +80,8 @@ impl Connection {
         Ok(Connection { socket, port, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
     }
 
-    /// One request and its replies, up to the acknowledgement. `parse` gets each reply's type and
-    /// body; what it skips is `None`.
+    /// Sends one request and reads its replies, up to the acknowledgement. `parse` gets each reply's type and body,
+    /// and returns `None` for a message to skip.
     pub(super) fn ask<T>(
         &mut self,
         what: fmt::Arguments<'_>,
@@ -97,7 +97,7 @@ impl Connection {
         reply.result(what).map(|(records, _)| records)
     }
 
-    /// Reads a list, again if it changed meanwhile.
+    /// Dumps a list, again if it changed meanwhile.
     pub(super) fn dump<T>(
         &mut self,
         what: fmt::Arguments<'_>,
@@ -118,8 +118,8 @@ impl Connection {
         Err(NetlinkError::Inconsistent { request: what.to_string(), tries: TRIES })
     }
 
-    /// Sends one message. The kernel serves it within this call: a change that has to wait for an
-    /// instance's thread makes the caller wait as well.
+    /// Sends one message. The kernel processes it within this call: a change that has to wait for an instance's
+    /// thread blocks the caller as well.
     fn send(
         &mut self,
         what: fmt::Arguments<'_>,
@@ -162,8 +162,8 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Receives datagrams until the reply is complete. The socket's own timeout ends a wait for the next
-/// one; `patience` ends a stream of others that never completes it.
+/// Receives datagrams until the reply is complete. The socket's timeout limits the wait for each datagram;
+/// `patience` limits the total time if other datagrams keep coming.
 fn receive<T>(
     socket: &Socket,
     buffer: &mut Vec<u8>,
@@ -176,7 +176,7 @@ fn receive<T>(
     while !reply.complete {
         buffer.clear();
         match socket.recv_from(buffer, libc::MSG_TRUNC) {
-            // Not the kernel's: any process with the right may send to this port.
+            // Sent by another process: with the right capability it may send to this port.
             Ok((_, sender)) if sender.port_number() != 0 => {}
             Ok((length, _)) if length > buffer.len() => {
                 reply.fault(Fault::Malformed("a datagram is larger than the kernel's largest"));
@@ -185,7 +185,7 @@ fn receive<T>(
             Ok(_) => reply.datagram(buffer),
             Err(error) => match errno_of(&error) {
                 Errno::INTR => {}
-                // The socket's memory was full, and a part of the reply is lost.
+                // The receive buffer was full, and a part of the reply is lost.
                 Errno::NOBUFS => reply.changed = true,
                 Errno::AGAIN => return Err(late()),
                 errno => return Err(NetlinkError::Io { request: what.to_string(), errno }),
@@ -198,7 +198,7 @@ fn receive<T>(
     Ok(())
 }
 
-/// What went wrong with a reply.
+/// The error of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fault {
     Malformed(&'static str),
@@ -206,26 +206,26 @@ enum Fault {
     Refused { errno: Errno, text: Option<String> },
 }
 
-/// What reads the body of one message of a reply, by its type.
+/// Parses the body of one message of a reply, by its type.
 type Parse<'a, T> = &'a mut dyn FnMut(u16, &[u8]) -> Result<Option<T>, Malformed>;
 
-/// One reply being read: pure, so that it can be fed with anything.
+/// The parser of one reply. It does no I/O, so that tests can feed it any bytes.
 pub(super) struct Reply<'a, T> {
     sequence: u32,
     port: u32,
     parse: Parse<'a, T>,
     records: Vec<T>,
-    /// Bytes of the messages of which there are records.
+    /// The total size in bytes of the messages whose records are kept.
     kept: usize,
-    /// The list changed while it was written, or a part of it is lost.
+    /// Whether the list changed while it was written, or a part of it is lost.
     changed: bool,
     complete: bool,
-    /// The first one counts.
+    /// The first error.
     fault: Option<Fault>,
 }
 
 impl<'a, T> Reply<'a, T> {
-    /// The reply to the message with this sequence number, to the socket with this port.
+    /// Creates the parser for replies to this sequence number and port.
     pub(super) fn new(sequence: u32, port: u32, parse: Parse<'a, T>) -> Reply<'a, T> {
         Reply {
             sequence,
@@ -239,11 +239,11 @@ impl<'a, T> Reply<'a, T> {
         }
     }
 
-    /// Takes one datagram, which holds any number of messages.
+    /// Processes one datagram, which holds any number of messages.
     pub(super) fn datagram(&mut self, mut rest: &[u8]) {
         while !rest.is_empty() && !self.complete {
             let Ok(message) = NetlinkBuffer::new_checked(rest) else {
-                // Where the next message begins is not known, nor whether there is one.
+                // The start of the next message, if any, is unknown.
                 self.fault(Fault::Malformed("a message's length is not within its datagram"));
                 self.complete = true;
                 return;
@@ -278,7 +278,7 @@ impl<'a, T> Reply<'a, T> {
             _ => {
                 match (self.parse)(kind, body) {
                     Ok(Some(record)) => self.keep(record, HEADER + body.len()),
-                    // It takes no memory: a router's few default routes are found among a million.
+                    // A skipped message takes no memory: a router has few default routes among a million routes.
                     Ok(None) => {}
                     Err(Malformed(what)) => self.fault(Fault::Malformed(what)),
                 }
@@ -286,7 +286,7 @@ impl<'a, T> Reply<'a, T> {
         }
     }
 
-    /// Keeps what was read from a message of so many bytes, unless it is too much by now.
+    /// Keeps the record of a message of `length` bytes, unless the limit is exceeded.
     fn keep(&mut self, record: T, length: usize) {
         self.kept = self.kept.saturating_add(length);
         if self.kept > LONGEST_REPLY {
@@ -301,7 +301,7 @@ impl<'a, T> Reply<'a, T> {
         self.fault.get_or_insert(fault);
     }
 
-    /// The records, and whether the list changed meanwhile.
+    /// Returns the records, and whether the list changed meanwhile.
     pub(super) fn result(self, what: fmt::Arguments<'_>) -> Result<(Vec<T>, bool), NetlinkError> {
         let request = || what.to_string();
         Err(match self.fault {
@@ -320,9 +320,9 @@ impl<'a, T> Reply<'a, T> {
     }
 }
 
-/// What an acknowledgement, or the end of a list, says: an error number, and perhaps words.
+/// Parses an acknowledgement or the end of a list: an error number, and possibly a text.
 fn outcome(kind: u16, flags: u16, body: &[u8]) -> Result<Option<Fault>, Malformed> {
-    // Before Linux 4.20 the end of a list could come without a number.
+    // Before Linux 4.20 the end of a list could have no error number.
     if kind == NLMSG_DONE && body.is_empty() {
         return Ok(None);
     }
@@ -337,9 +337,9 @@ fn outcome(kind: u16, flags: u16, body: &[u8]) -> Result<Option<Fault>, Malforme
     Ok(Some(Fault::Refused { errno: Errno::from_raw_os_error(errno), text }))
 }
 
-/// The kernel's own words behind an error number. They are a help: unreadable ones are none.
+/// Returns the kernel's text with an error. It only adds information, so a malformed one is ignored.
 fn words(kind: u16, flags: u16, rest: &[u8]) -> Option<String> {
-    // An acknowledgement quotes the request's header, or all of it.
+    // An acknowledgement contains the request's header, or the whole request.
     let quoted = match kind {
         NLMSG_DONE => 0,
         _ if flags & NLM_F_CAPPED != 0 => HEADER,
@@ -438,7 +438,7 @@ mod tests {
         }
     }
 
-    /// One of sequence number 3, to port 9.
+    /// A long message with sequence number 3, to port 9.
     fn long() -> Vec<u8> {
         let mut message = vec![0; 60_000];
         message[..4].copy_from_slice(&60_000_u32.to_ne_bytes());

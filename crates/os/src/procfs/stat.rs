@@ -11,9 +11,8 @@ const LIMIT: usize = 4 << 20;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// One CPU's times since boot in nanoseconds, at the resolution of the file (10 ms). Where the kernel samples at
-/// the tick, interrupts and softirqs shorter than a tick may not show up at all. `idle_ns` and `iowait_ns` may
-/// decrease.
+/// One CPU's times since boot in nanoseconds, at the resolution of the file (10 ms). Where the kernel samples at the
+/// tick, interrupts and softirqs shorter than a tick may not show up at all. `idle_ns` and `iowait_ns` may decrease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTimes {
     /// Time in user space, guests included.

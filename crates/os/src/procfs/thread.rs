@@ -51,8 +51,7 @@ impl ThreadStat {
         ThreadStat::of_text(&read_text(format!("/proc/{pid}/task/{tid}/stat"), LIMIT).ok()?)
     }
 
-    /// Reads a process's `stat`, in which times include all threads, ended ones too; `None` if the process has
-    /// ended.
+    /// Reads a process's `stat`, in which times include all threads, ended ones too; `None` if the process has ended.
     pub fn of_process(pid: i32) -> Option<ThreadStat> {
         ThreadStat::of_text(&read_text(format!("/proc/{pid}/stat"), LIMIT).ok()?)
     }
@@ -93,8 +92,7 @@ impl ThreadStat {
         })
     }
 
-    /// Whether it is a kernel thread that polls a NAPI instance. The name alone is no proof: a program can choose
-    /// any.
+    /// Whether it is a kernel thread that polls a NAPI instance. The name alone is no proof: a program can choose any.
     pub fn is_napi(&self) -> bool {
         self.kernel && napi_name(&self.comm).is_some()
     }

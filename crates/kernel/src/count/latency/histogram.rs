@@ -103,8 +103,7 @@ impl Histogram {
     }
 }
 
-/// Percentiles of a part of the requests' time, in nanoseconds; `None` where fewer than ten durations lie beyond
-/// one.
+/// Percentiles of a part of the requests' time, in nanoseconds; `None` where fewer than ten durations lie beyond one.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Percentiles {
     /// The median.

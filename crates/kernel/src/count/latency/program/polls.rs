@@ -1,11 +1,10 @@
 //! Programs at polls and wake-ups, which bound the time at which a frame entered the receive ring.
 //!
-//! A frame arrived after the end of the last poll, because that poll left the ring empty or was followed by the
-//! next one at once. It also arrived no earlier than the wake-up of the context that polls now, because the first
-//! frame causes the wake-up. That holds only if the interrupt was enabled. There is no wake-up while the instance's
-//! timer is armed in place of the interrupt, nor if the instance stayed owned after its last poll, as by an
-//! application that busy polls. Such an application also sends answers meanwhile, which raises its CPU's receive
-//! softirq for others.
+//! A frame arrived after the end of the last poll, because that poll left the ring empty or was followed by the next
+//! one at once. It also arrived no earlier than the wake-up of the context that polls now, because the first frame
+//! causes the wake-up. That holds only if the interrupt was enabled. There is no wake-up while the instance's timer is
+//! armed in place of the interrupt, nor if the instance stayed owned after its last poll, as by an application that
+//! busy polls. Such an application also sends answers meanwhile, which raises its CPU's receive softirq for others.
 //!
 //! Most frames are delivered within the poll that took them, but not all. After a busy poll, and after one that
 //! used its budget, some are delivered once the trace point has been passed; with RPS all are, by another softirq.
