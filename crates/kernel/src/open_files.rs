@@ -1,8 +1,8 @@
-//! How many files this process may have open.
+//! The limit of open files of this process (`RLIMIT_NOFILE`).
 //!
-//! A process under a policy takes two descriptors of this one for as long as it lives: its pidfd and
-//! the lock of its journal. Most systems start programs with a soft limit of 1,024, for the sake of
-//! programs that use `select`, and a far higher hard limit, up to which everybody may go.
+//! Each process under a policy takes two descriptors of this one for as long as it lives: its pidfd and the lock of
+//! its journal. Most systems start programs with a soft limit of 1,024, for the sake of programs that use `select`,
+//! and a far higher hard limit, to which every process may raise it.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -12,45 +12,43 @@ use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// So many descriptors are left free, so that what was set can be put back when all others are used.
+/// Descriptors that are kept free, so that settings can be restored when all others are in use.
 const RESERVE: u64 = 16;
 
-/// The limit of open files as it was before this process raised its own.
+/// The limit of open files from before this process raised it.
 #[derive(Debug, Clone)]
 pub struct OpenFiles {
     before: Rlimit,
 }
 
 impl OpenFiles {
-    /// Raises this process's soft limit to its hard one. Where the system refuses, it stays as it
-    /// was: who then needs more than there are says so.
+    /// Raises this process's soft limit to its hard limit. If the system refuses, the limit stays as it was;
+    /// operations that need more descriptors report it.
     pub fn raise() -> OpenFiles {
         let before = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before });
         OpenFiles { before }
     }
 
-    /// Has a command's program start with the limit as it was: one that uses `select` may break with
-    /// a higher one.
+    /// Makes a command's program start with the former limit: a program that uses `select` may break with a higher one.
     pub fn restore_in(&self, command: &mut Command) {
         let before = self.before;
         let restore = move || setrlimit(Resource::Nofile, before).map_err(io::Error::from);
-        // SAFETY: between fork and exec it makes one system call, which is safe there, and no
-        // allocation.
+        // SAFETY: between fork and exec, the closure makes one async-signal-safe system call and does not allocate.
         unsafe { command.pre_exec(restore) };
     }
 }
 
-/// Whether enough descriptors are left beside one that was just opened: the kernel gives the lowest
-/// number that is free.
+/// Checks that enough descriptors are left after one was opened. The kernel assigns the lowest free number, so the
+/// number tells how many are in use.
 ///
 /// # Errors
-/// `EMFILE`, as if it could not be opened.
+/// `EMFILE`, as if the descriptor could not be opened.
 pub fn leaves_room(opened: impl AsFd) -> Result<(), Errno> {
     has_room(u64::try_from(opened.as_fd().as_raw_fd()).unwrap_or(0))
 }
 
-/// Whether enough descriptors are left beside those up to a number.
+/// Checks that enough descriptors are left when all up to a number are in use.
 ///
 /// # Errors
 /// As [`leaves_room`].
@@ -61,12 +59,12 @@ pub fn has_room(number: u64) -> Result<(), Errno> {
     }
 }
 
-/// Whether an error tells of what this process or the system lacks, and nothing of what was asked.
+/// Whether an error means a lack of resources in this process or the system, not a fault of the request.
 pub fn is_shortage(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
 
-/// What to do about `EMFILE`, as the end of a sentence.
+/// Returns advice about `EMFILE`, as the end of a sentence.
 pub fn advice() -> String {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or_else(|| "an unknown number of".into(), |limit| limit.to_string());

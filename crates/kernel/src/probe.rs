@@ -1,7 +1,7 @@
-//! What this kernel can do: tried, not guessed from its version.
+//! The features of this kernel, found by trying them rather than from its version.
 //!
-//! Everything is asked of the kernel itself, on descriptors made for the purpose, and nothing is
-//! changed. What a policy needs of it is said in `napkin-linux`'s `support`.
+//! All trials use descriptors made for the purpose, and change nothing. What a policy needs of the kernel is in
+//! `napkin-linux`'s `support`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,29 +19,28 @@ use crate::settings::Setting;
 use napkin_os::procfs::read_text;
 use napkin_os::rights::Right;
 
-/// Whether the kernel can do something.
+/// Whether the kernel has a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Can {
-    /// It was tried, and the kernel took it.
+    /// It was tried, and the kernel accepted it.
     Yes,
-    /// It lacks it.
+    /// The kernel lacks it.
     No,
-    /// It could not be tried: this right is missing, or, without one, it failed for no reason that
-    /// says.
+    /// It could not be tried: this capability is missing; or, without one, the trial failed for another reason.
     Unknown {
-        /// What is missing.
+        /// The missing capability.
         right: Option<&'static str>,
     },
 }
 
 impl Can {
-    /// Whether it certainly cannot.
+    /// Whether the kernel certainly lacks it.
     pub fn lacks(self) -> bool {
         self == Can::No
     }
 
-    /// From what a trial came to; the errors that mean that the kernel does not know the thing.
+    /// Converts the result of a trial; `lacking` are the errors of a kernel that lacks the feature.
     fn tried(result: Result<(), Errno>, lacking: &[Errno], right: Right) -> Can {
         match result {
             Ok(()) => Can::Yes,
@@ -63,24 +62,24 @@ impl fmt::Display for Can {
     }
 }
 
-/// How a setting is set.
+/// The interface by which a setting is changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// On each instance, by netlink; up to this value.
+    /// Per instance, by netlink.
     Napi {
-        /// The largest value that is taken.
+        /// The largest value that the kernel accepts.
         largest: u64,
     },
-    /// On the whole device, by sysfs; up to this value.
+    /// Per device, by sysfs.
     Device {
-        /// The largest value that is taken.
+        /// The largest value that the kernel accepts.
         largest: u64,
     },
 }
 
 impl Way {
-    /// The largest value that is taken.
+    /// The largest value that the kernel accepts.
     pub fn largest(self) -> u64 {
         match self {
             Way::Napi { largest } | Way::Device { largest } => largest,
@@ -88,34 +87,34 @@ impl Way {
     }
 }
 
-/// What this kernel can do.
+/// The features of this kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Kernel {
-    /// Its release, for messages only: distributions take parts of later kernels.
+    /// Its release, for messages only: distributions backport parts of later kernels.
     pub release: String,
     /// Whether it has the netlink family `netdev` with devices, queues and instances.
     pub instances: Can,
-    /// How each setting is set; what is absent it lacks.
+    /// The interface of each setting; a setting that the kernel lacks is absent.
     pub settings: BTreeMap<Setting, Way>,
     /// Whether it counts each queue's packets (`qstats-get`).
     pub queue_stats: Can,
     /// Whether an epoll descriptor has busy-poll parameters (`EPIOCGPARAMS`).
     pub epoll_params: Can,
-    /// Whether a socket says which instance it was last fed by (`SO_INCOMING_NAPI_ID`).
+    /// Whether a socket reports the instance of its last packet (`SO_INCOMING_NAPI_ID`).
     pub incoming_napi_id: Can,
     /// Whether a socket can prefer busy polling (`SO_PREFER_BUSY_POLL`).
     pub socket_prefer_busy_poll: Can,
-    /// Whether a process has a descriptor of its own (`pidfd_open`).
+    /// Whether processes can be opened as descriptors (`pidfd_open`).
     pub pidfd: Can,
-    /// Whether another process's descriptors can be had through it (`pidfd_getfd`).
+    /// Whether descriptors of another process can be duplicated through a pidfd (`pidfd_getfd`).
     pub pidfd_getfd: Can,
-    /// Whether network namespaces have a number that is never used again (`SO_NETNS_COOKIE`).
+    /// Whether network namespaces have a number that is never reused (`SO_NETNS_COOKIE`).
     pub namespace_cookie: Can,
 }
 
 impl Kernel {
-    /// Asks the running kernel. Reads only; takes a millisecond or so.
+    /// Probes the running kernel. Only reads; takes about a millisecond.
     pub fn probe() -> Kernel {
         let release = read_text("/proc/sys/kernel/osrelease", 256).unwrap_or_default();
         let release = release.trim().to_owned();
@@ -138,23 +137,23 @@ impl Kernel {
         }
     }
 
-    /// How a setting is set, if this kernel has it.
+    /// Returns the interface of a setting, if this kernel has it.
     pub fn way(&self, setting: Setting) -> Option<Way> {
         self.settings.get(&setting).copied()
     }
 
-    /// Whether a setting can be set on one instance alone.
+    /// Whether a setting can be changed per instance.
     pub fn per_napi(&self, setting: Setting) -> bool {
         matches!(self.way(setting), Some(Way::Napi { .. }))
     }
 
-    /// Whether a setting can have this value. Off is what a kernel that lacks it always has.
+    /// Whether a setting can have this value. A kernel that lacks the setting behaves as if it were 0 (off).
     pub fn takes(&self, setting: Setting, value: u64) -> bool {
         value == 0 || self.way(setting).is_some_and(|way| value <= way.largest())
     }
 }
 
-/// The family `netdev`, and what `napi-set` takes.
+/// Probes the family `netdev`, and the settings that `napi-set` accepts.
 fn netdev() -> (Can, Can, BTreeMap<Setting, Way>) {
     let unknown = |error: &NetlinkError| match error.errno() {
         Some(Errno::PERM | Errno::ACCESS) => Can::Unknown { right: Some(Right::NetAdmin.name()) },
@@ -176,11 +175,11 @@ fn netdev() -> (Can, Can, BTreeMap<Setting, Way>) {
     }
 }
 
-/// The settings that a device's directory has. Every device has the same files, so any will do; the
-/// loopback device is in every namespace.
+/// Probes the settings in a device's directory. Every device has the same files, so any will do; every namespace
+/// has at least the loopback device.
 fn sysfs() -> BTreeMap<Setting, Way> {
-    // The first two take every value that their attribute in netlink takes; `threaded` takes no
-    // more than 0 and 1, whatever netlink takes.
+    // For the last two, sysfs accepts the same values as netlink. For `threaded` it accepts only 0 and 1, whatever
+    // netlink accepts.
     let files = [
         (Setting::Threaded, "threaded", 1),
         (Setting::DeferHardIrqs, "napi_defer_hard_irqs", i32::MAX as u64),
@@ -207,7 +206,7 @@ fn socket_options() -> [Can; 3] {
     let options = [libc::SO_INCOMING_NAPI_ID, libc::SO_PREFER_BUSY_POLL, libc::SO_NETNS_COOKIE];
     options.map(|option| match &made {
         Ok(made) => {
-            // As much as the longest of them takes.
+            // Large enough for the longest of these options.
             let tried = socket::option::<8>(made, option).map(drop);
             Can::tried(tried, &[Errno::NOPROTOOPT], Right::NetAdmin)
         }
@@ -225,7 +224,7 @@ fn pidfd() -> (Can, Can) {
     };
     let taken = pidfd_getfd(&own, libc::STDERR_FILENO, PidfdGetfdFlags::empty());
     let tried = match taken.map(drop) {
-        // Standard error is closed; the call itself was understood.
+        // Standard error is closed, but the kernel knows the call.
         Err(Errno::BADF) => Ok(()),
         tried => tried,
     };

@@ -1,24 +1,24 @@
-//! What can be set on one NAPI instance of the kernel's.
+//! The settings of one NAPI instance in the kernel.
 //!
-//! Names and units as in the kernel's `netdev` specification. Not which of them a policy sets
-//! ([`Settings::of`] copies them from the policy's instance), nor how they are written (`apply`).
+//! Names and units are those of the kernel's `netdev` specification. [`Settings::of`] copies them from a policy;
+//! how they are written is in `apply`.
 
 use std::fmt;
 
 use napkin_policy::{InstancePolicy, Threaded};
 use serde::{Deserialize, Serialize};
 
-/// The settings of one instance. What this kernel does not report is `None`.
+/// The settings of one instance. A setting that this kernel does not report is `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Settings {
-    /// Who polls: 0 `disabled`, 1 `enabled`, 2 `busy-poll` (netlink's numbers).
+    /// The threaded mode: 0 `disabled`, 1 `enabled`, 2 `busy-poll` (netlink's numbers).
     pub threaded: Option<u32>,
-    /// Empty polls before interrupts are allowed again.
+    /// Consecutive empty polls before the interrupt is unmasked.
     pub defer_hard_irqs: Option<u32>,
-    /// Nanoseconds between deferred polls.
+    /// The interval of deferred polls in nanoseconds.
     pub gro_flush_timeout: Option<u64>,
-    /// Nanoseconds of the longest suspension.
+    /// The longest suspension of the interrupt in nanoseconds.
     pub irq_suspend_timeout: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// All, in the order in which they are shown.
+    /// All settings, in the order in which they are displayed.
     pub const ALL: [Setting; 4] = [
         Setting::Threaded,
         Setting::DeferHardIrqs,
@@ -55,10 +55,10 @@ impl Setting {
         }
     }
 
-    /// A value as it is written in a policy: `busy-poll`, `100`, `20us`.
+    /// Formats a value as in a policy: `busy-poll`, `100`, `20us`.
     pub fn show(self, value: u64) -> String {
         match (self, value) {
-            // Above busy-poll a kernel of the future has something that nobody here knows.
+            // Values above busy-poll belong to later kernels.
             (Setting::Threaded, number @ 0..=2) => Threaded::NAMES[number as usize].into(),
             (Setting::Threaded | Setting::DeferHardIrqs, number) => number.to_string(),
             (_, time) => napkin_policy::Time(time).to_string(),
@@ -73,8 +73,8 @@ impl fmt::Display for Setting {
 }
 
 impl Settings {
-    /// What a policy wants of an instance. `workqueue` has no number here: `support` refuses it
-    /// before anything is written.
+    /// Returns the settings that a policy requests for an instance. `workqueue` has no kernel value: `support`
+    /// refuses it before anything is written.
     pub const fn of(policy: &InstancePolicy) -> Settings {
         Settings {
             threaded: Some(match policy.threaded {
@@ -88,7 +88,7 @@ impl Settings {
         }
     }
 
-    /// One of them.
+    /// Returns the value of one setting.
     pub fn get(&self, setting: Setting) -> Option<u64> {
         match setting {
             Setting::Threaded => self.threaded.map(u64::from),
@@ -98,7 +98,7 @@ impl Settings {
         }
     }
 
-    /// Sets one of them; a number beyond what it takes becomes the largest that it takes.
+    /// Sets one setting; a value above the range of its type is clamped.
     pub fn set(&mut self, setting: Setting, value: u64) {
         let count = u32::try_from(value).unwrap_or(u32::MAX);
         match setting {
@@ -109,7 +109,7 @@ impl Settings {
         }
     }
 
-    /// The instance's part of a policy that these settings are; what is not known counts as off.
+    /// Returns the policy that corresponds to these settings; unknown settings count as off.
     pub fn policy(&self) -> InstancePolicy {
         InstancePolicy {
             threaded: match self.threaded {

@@ -1,16 +1,15 @@
-//! Words of commands that a user may copy into a shell.
+//! Quoting of words in commands that a user may copy into a shell.
 //!
-//! An interface may be called `x;reboot`, or begin with a dash. Nothing here runs a command.
+//! An interface may be named `x;reboot`, or begin with a dash. Nothing here runs a command.
 
-/// The option that names a device; one whose name begins with a dash would be taken for an option.
+/// Returns the option that names a device. A name that begins with a dash is attached with `=`.
 pub fn dev(ifname: &str) -> String {
     let sign = if ifname.starts_with('-') { '=' } else { ' ' };
     format!("--dev{sign}{}", word(ifname))
 }
 
-/// A word for a shell. The kernel takes every name without blanks, `/` and `:`, and a name's control
-/// characters would act on the terminal: they are written as `$'\x1b'`, which bash, zsh, ksh and
-/// busybox read.
+/// Quotes a word for a shell. The kernel accepts every name without blanks, `/` and `:`. Control characters in a
+/// name would act on the terminal: they are written as `$'\x1b'`, which bash, zsh, ksh and busybox understand.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.,+@%=".contains(c);
     if !text.is_empty() && text.chars().all(plain) {

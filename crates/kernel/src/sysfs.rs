@@ -1,10 +1,9 @@
-//! What `/sys` says of devices and CPUs.
+//! Devices and CPUs in sysfs (`/sys`).
 //!
-//! A mounted sysfs shows the devices of the namespace in which it was mounted, not those of whoever
-//! reads it: after `setns` or `nsenter --net` an `eth0` under `/sys` may be another namespace's.
-//! With the right to, [`Sysfs::open`] therefore reads through a mount of its own that nobody else
-//! sees; without, it compares the devices under `/sys` with netlink's, and refuses those of another
-//! namespace.
+//! A sysfs mount shows the devices of the namespace in which it was mounted, not those of the process that reads
+//! it: after `setns` or `nsenter --net`, an `eth0` under `/sys` may belong to another namespace. Therefore
+//! [`Sysfs::open`] reads through a private mount, if it has the capability for one. Otherwise it compares the
+//! devices under `/sys` with netlink's, and returns an error if they belong to another namespace.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,28 +18,28 @@ use crate::netlink::{LinkRecord, Route};
 use napkin_os::procfs::{cpus, read_text};
 use napkin_os::rights::Right;
 
-/// A file of sysfs is a page at the most.
+/// Limit of a file's size; a sysfs file has at most one page.
 pub(crate) const LIMIT: usize = 64 << 10;
 
-/// Queues of a device, and interrupts: as many as are looked at.
+/// Limit of queues of a device that are read.
 const MOST: usize = 8_192;
 
-/// The namespace's own view of `/sys`.
+/// A view of `/sys` for one network namespace.
 #[derive(Debug)]
 pub struct Sysfs {
     root: PathBuf,
-    /// Keeps our own mount, to which `root` leads.
+    /// Keeps the private mount alive, to which `root` leads.
     _mount: Option<OwnedFd>,
 }
 
-/// A file of a device that sets all of its instances at once.
+/// A file in a device's directory that sets all of its instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceFile {
     /// `threaded`: 0 or 1; 2 where the kernel has threaded busy poll.
     Threaded,
-    /// `napi_defer_hard_irqs`: empty polls before the interrupt is allowed again.
+    /// `napi_defer_hard_irqs`: consecutive empty polls before the interrupt is unmasked.
     DeferHardIrqs,
-    /// `gro_flush_timeout`: nanoseconds until the timer polls.
+    /// `gro_flush_timeout`: nanoseconds until the timer polls again.
     GroFlushTimeout,
 }
 
@@ -55,25 +54,25 @@ impl DeviceFile {
     }
 }
 
-/// How a receive queue's packets are handed to other CPUs.
+/// Receive packet steering of one queue: the CPUs to which its packets are handed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steering {
     /// The receive queue's index.
     pub queue: u32,
-    /// RPS: the CPUs that get its packets; none if it is off.
+    /// RPS: the CPUs that process its packets; empty if RPS is off.
     pub rps_cpus: Vec<usize>,
-    /// RFS: the entries of the queue's table of flows; 0 if it is off.
+    /// RFS: the number of entries in the queue's flow table; 0 if RFS is off.
     pub rps_flow_cnt: u64,
 }
 
-/// Why sysfs cannot be had, or not written.
+/// The reason why sysfs could not be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysfsError {
     /// Nothing is mounted on `/sys`.
     #[error("/sys shows no network devices: mount -t sysfs sysfs /sys")]
     Absent,
-    /// It is of another network namespace.
+    /// It shows another network namespace.
     #[error(
         "/sys shows another network namespace's devices ({there}), not those of this one ({here}); \
          with {} napkin mounts a view of its own, and ip netns exec NAME does it for a command",
@@ -85,13 +84,13 @@ pub enum SysfsError {
         /// Devices that netlink lists.
         here: String,
     },
-    /// A name that could lead elsewhere.
+    /// The name could lead out of the directory of devices.
     #[error("{ifname:?} is no name of a device")]
     Name {
-        /// What was given.
+        /// The name that was given.
         ifname: String,
     },
-    /// The right is missing.
+    /// The capability is missing, or `/sys` is read-only.
     #[error(
         "{path} cannot be written: it takes {} in the namespace, and a writable /sys",
         Right::NetAdmin
@@ -105,12 +104,12 @@ pub enum SysfsError {
     Value {
         /// The file under `/sys`.
         path: String,
-        /// What was written.
+        /// The value that was written.
         value: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel is older, or the device has gone.
+    /// The kernel is too old, or the device is gone.
     #[error("there is no {path}: this kernel lacks it, or the device has gone")]
     NoFile {
         /// The file under `/sys`.
@@ -119,11 +118,10 @@ pub enum SysfsError {
 }
 
 impl Sysfs {
-    /// A view of the calling thread's network namespace; `links` are netlink's devices.
+    /// Opens a view of the calling thread's network namespace; `links` are netlink's devices.
     ///
     /// # Errors
-    /// If what is mounted on `/sys` shows another namespace, or nothing, and there is no right to
-    /// mount another.
+    /// If `/sys` shows another namespace, or nothing, and the capability to mount another sysfs is missing.
     pub fn open(links: &[LinkRecord]) -> Result<Sysfs, SysfsError> {
         if let Ok(mount) = own_mount() {
             let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
@@ -143,11 +141,11 @@ impl Sysfs {
         Err(SysfsError::Elsewhere { there: listed(&there), here: listed(&here) })
     }
 
-    /// The devices that it shows, with their ifindex.
+    /// Lists the devices with their ifindexes.
     fn devices(&self) -> io::Result<Vec<(String, u32)>> {
         let entries = fs::read_dir(self.root.join("class/net"))?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        // `bonding_masters` is a file among them.
+        // Entries such as the file `bonding_masters` have no ifindex.
         let indexed = names.filter_map(|name| {
             let index = u32::try_from(self.number(&name, "ifindex")?).ok()?;
             Some((name, index))
@@ -155,7 +153,7 @@ impl Sysfs {
         Ok(indexed.collect())
     }
 
-    /// A file's path; `None` for a name that is none.
+    /// Returns the path of a device's file; `None` if the name is invalid.
     fn path(&self, ifname: &str, file: &str) -> Option<PathBuf> {
         let plain = !ifname.is_empty()
             && ifname.len() < 16
@@ -173,43 +171,43 @@ impl Sysfs {
         self.text(ifname, file)?.parse().ok()
     }
 
-    /// The inode of a device's directory, which no other device has in the same boot, and which it
-    /// keeps under another name and in another namespace.
+    /// Returns the inode of a device's directory, which is unique within a boot, and stays when the device is
+    /// renamed or moved to another namespace.
     pub fn identity(&self, ifname: &str) -> Option<u64> {
         fs::metadata(self.path(ifname, "")?).ok().map(|directory| directory.ino())
     }
 
-    /// A device's driver. A virtual device has none.
+    /// Returns a device's driver; `None` for a virtual device.
     pub fn driver(&self, ifname: &str) -> Option<String> {
         let target = fs::read_link(self.path(ifname, "device/driver")?).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// The name on its bus of the hardware below a device: `virtio2`, `0000:03:00.0`.
+    /// Returns the bus name of the hardware behind a device: `virtio2`, `0000:03:00.0`.
     pub fn hardware(&self, ifname: &str) -> Option<String> {
         let target = fs::read_link(self.path(ifname, "device")?).ok()?;
         Some(target.file_name()?.to_str()?.to_owned())
     }
 
-    /// The NUMA node of the hardware below a device; `None` where there is none, or but one.
+    /// Returns the NUMA node of the hardware behind a device; `None` without hardware, or if there is only one node.
     pub fn numa_node(&self, ifname: &str) -> Option<usize> {
         usize::try_from(self.number(ifname, "device/numa_node")?).ok()
     }
 
-    /// What a device's file holds; `None` if this kernel has no such file.
+    /// Reads a device's file; `None` if this kernel has no such file.
     pub fn device_file(&self, ifname: &str, file: DeviceFile) -> Option<u64> {
         u64::try_from(self.number(ifname, file.name())?).ok()
     }
 
-    /// Where a device's file is to be found, for as long as this lives.
+    /// Returns the path of a device's file, which is valid while this view is open.
     pub fn file(&self, ifname: &str, file: DeviceFile) -> Option<PathBuf> {
         self.path(ifname, file.name())
     }
 
-    /// Sets all instances of a device, and those that it will have.
+    /// Sets all present and future instances of a device.
     ///
     /// # Errors
-    /// Without the right, without the file, or if the kernel does not take the value.
+    /// Without the capability, without the file, or if the kernel refuses the value.
     pub fn set_device_file(
         &self,
         ifname: &str,
@@ -219,7 +217,7 @@ impl Sysfs {
         let Some(real) = self.path(ifname, file.name()) else {
             return Err(SysfsError::Name { ifname: ifname.to_owned() });
         };
-        // Our own mount's path would tell nobody anything.
+        // The path through the private mount would not help in messages.
         let path = format!("/sys/class/net/{ifname}/{}", file.name());
         let written = fs::OpenOptions::new()
             .write(true)
@@ -234,8 +232,7 @@ impl Sysfs {
         })
     }
 
-    /// RPS and RFS of a device's receive queues, by rising queue. Empty where the kernel was built
-    /// without.
+    /// Reads RPS and RFS of a device's receive queues, in ascending order. Empty if the kernel was built without them.
     pub fn steering(&self, ifname: &str) -> Vec<Steering> {
         let Some(entries) = self.path(ifname, "queues").and_then(|path| fs::read_dir(path).ok())
         else {
@@ -258,8 +255,7 @@ impl Sysfs {
     }
 }
 
-/// The devices of the calling thread's namespace that hand packets to other CPUs (RPS); none where that
-/// cannot be seen.
+/// Returns the devices of the calling thread's namespace that use RPS; empty if that is not visible.
 pub fn handing_over() -> Vec<String> {
     let links = Route::open().and_then(|mut route| route.links()).unwrap_or_default();
     let Ok(sysfs) = Sysfs::open(&links) else { return Vec::new() };
@@ -267,14 +263,14 @@ pub fn handing_over() -> Vec<String> {
     links.into_iter().map(|link| link.name).filter(hands).collect()
 }
 
-/// The CPUs that are on; if the kernel does not say, those that this process may use.
+/// Returns the online CPUs; if the kernel does not tell, the CPUs that this process may use.
 pub fn online_cpus() -> Vec<usize> {
     let text = read_text("/sys/devices/system/cpu/online", LIMIT);
     let online = text.ok().and_then(|text| cpus::parse_list(&text));
     online.unwrap_or_else(napkin_os::sched::usable_cpus)
 }
 
-/// Whether two CPUs share a core, somewhere on this host.
+/// Whether SMT is active: some CPUs of this host share a core.
 pub fn smt_active() -> Option<bool> {
     match read_text("/sys/devices/system/cpu/smt/active", LIMIT).ok()?.trim() {
         "1" => Some(true),
@@ -283,12 +279,12 @@ pub fn smt_active() -> Option<bool> {
     }
 }
 
-/// The CPUs on which unbound work of the kernel may run.
+/// Returns the CPUs on which unbound workqueues of the kernel may run.
 pub fn workqueue_cpumask() -> Option<Vec<usize>> {
     cpus::parse_mask(&read_text("/sys/devices/virtual/workqueue/cpumask", LIMIT).ok()?)
 }
 
-/// A mount of sysfs that is attached nowhere, and goes with its descriptor.
+/// Creates a detached mount of sysfs, which ends with its descriptor.
 fn own_mount() -> rustix::io::Result<OwnedFd> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
@@ -298,8 +294,8 @@ fn own_mount() -> rustix::io::Result<OwnedFd> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, quiet)
 }
 
-/// Whether two lists of devices are one namespace's, though a device may have come or gone between
-/// them. `lo` is in every one and tells nothing.
+/// Whether two lists of devices are from the same namespace, although a device may have appeared or left between
+/// them. `lo` is ignored, because every namespace has one.
 fn same(there: &[(String, u32)], here: &[(String, u32)]) -> bool {
     let known = |list: &[(String, u32)], device: &(String, u32)| list.contains(device);
     let telling = |list: &[(String, u32)]| list.iter().filter(|it| it.0 != "lo").count();

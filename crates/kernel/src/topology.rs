@@ -1,5 +1,4 @@
-//! The host's CPUs as whoever places something on them needs to know them: which share a core, which
-//! memory is near, and which the host keeps free of whatever has no place of its own.
+//! The host's CPU topology, for the placement of threads and interrupts: shared cores, NUMA nodes, and isolated CPUs.
 
 use std::fs;
 use std::path::Path;
@@ -9,32 +8,32 @@ use napkin_os::sched::usable_cpus;
 
 use crate::sysfs::LIMIT;
 
-/// Where the kernel says it.
+/// The directory of CPUs and NUMA nodes in sysfs.
 const SYSTEM: &str = "/sys/devices/system";
 
-/// A CPU that is on.
+/// An online CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cpu {
     /// Its number, as in `/sys/devices/system/cpu/cpuN`.
     pub number: usize,
-    /// The lowest number of its core's CPUs: those of one core (SMT siblings) share it.
+    /// The core: the lowest number among its CPUs (SMT siblings).
     pub core: usize,
-    /// The NUMA node of its memory; 0 where the kernel tells of none.
+    /// The NUMA node of the CPU; 0 if the kernel reports none.
     pub node: usize,
-    /// Whether the scheduler leaves it alone (`isolcpus=`, or an isolated cpuset partition).
+    /// Whether it is isolated from the scheduler (`isolcpus=`, or an isolated cpuset partition).
     pub isolated: bool,
 }
 
-/// The CPUs that are on, by number.
+/// The online CPUs in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Topology {
-    /// At least one.
+    /// The CPUs, at least one.
     pub cpus: Vec<Cpu>,
 }
 
 impl Topology {
-    /// As sysfs has it. What it does not say is taken to be as on a host without: each CPU a core of
-    /// its own, one node, none isolated.
+    /// Reads the topology from sysfs. Defaults for missing files: each CPU is a separate core, there is one node,
+    /// and no CPU is isolated.
     pub fn read() -> Topology {
         Topology::read_from(Path::new(SYSTEM))
     }
@@ -59,7 +58,7 @@ impl Topology {
     }
 }
 
-/// The NUMA nodes with their CPUs.
+/// Returns the NUMA nodes with their CPUs.
 fn nodes(system: &Path) -> Vec<(usize, Vec<usize>)> {
     let Ok(entries) = fs::read_dir(system.join("node")) else { return Vec::new() };
     let node = |entry: fs::DirEntry| {

@@ -1,4 +1,4 @@
-//! What the kernel's files say of this host, and of a network namespace that is not the first.
+//! The kernel's files on this host, and in a network namespace other than the initial one.
 
 #[path = "harness/namespace.rs"]
 #[allow(dead_code, reason = "another test's as well")]
@@ -14,11 +14,11 @@ use napkin_os::rights::Right;
 use napkin_testing::{ignore, needs, test};
 use rustix::thread::UnshareFlags;
 
-/// Runs something in a new network namespace, with the `/sys` of the old one.
+/// Runs a closure in a new network namespace, with the `/sys` of the old one.
 fn unshared<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     needs_rights(&[Right::SysAdmin]);
     let thread = std::thread::spawn(|| {
-        // SAFETY: a new network namespace concerns nothing but this thread, which ends.
+        // SAFETY: a new network namespace affects only this thread, which ends.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("the right is held");
         work()
     });
@@ -30,7 +30,7 @@ fn a_new_namespace_has_nothing_but_loopback() {
     unshared(|| {
         let sysfs = Sysfs::open(&[]).expect("with the right to unshare comes that to mount");
         assert_eq!(sysfs.device_file("lo", DeviceFile::GroFlushTimeout), Some(0));
-        // Modules may add devices of their own to every namespace.
+        // Modules may add their own devices to every namespace, but no `eth0`.
         assert_eq!(sysfs.device_file("eth0", DeviceFile::GroFlushTimeout), None);
     });
 }

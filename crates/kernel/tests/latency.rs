@@ -1,5 +1,4 @@
-//! How long requests take, told from the server's side, of a program whose requests are counted one by
-//! one and that takes its time where it is told to.
+//! Tests of the latency probe on a server whose requests are sent one by one, with sleeps at known points.
 
 mod harness;
 
@@ -18,7 +17,7 @@ use napkin_kernel::settings::Setting;
 use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
-/// A server at 10.9.0.1, of which each connection is `c`.
+/// A server at 10.9.0.1, in which the current connection is `c`.
 struct Bed {
     link: Link,
     server: Program,
@@ -44,7 +43,7 @@ impl Bed {
         self.accept(client)
     }
 
-    /// The same from the server's own namespace, over loopback.
+    /// Connects from the server's own namespace, over loopback.
     fn connect_here(&mut self) -> TcpStream {
         let address = ("10.9.0.1", self.port);
         let client = self.link.here.run(|| TcpStream::connect(address)).expect("entered");
@@ -63,7 +62,7 @@ impl Bed {
         Options { processes, ports, namespace: Some(inode(&self.link.here)), one_in: 1 }
     }
 
-    /// One request, answered after the server has slept before and after it read.
+    /// Makes one request; the server sleeps before it reads and again before it answers.
     fn request(&mut self, client: &mut TcpStream, before: f64, after: f64) {
         client.write_all(b"ask").expect("sent");
         self.server
@@ -91,7 +90,7 @@ fn each_request_has_its_parts(start: Start) {
     let mut client = bed.connect();
     let probe = start(&bed.options()).expect("it starts");
     assert_eq!(probe.notes(), [""; 0]);
-    // The first read of a connection is where it comes to be known.
+    // The probe knows a connection from its first read on.
     bed.request(&mut client, 0.0, 0.0);
     let before = bed.read(&probe);
     assert_eq!(before.sends, 1);
@@ -104,12 +103,12 @@ fn each_request_has_its_parts(start: Start) {
     let parts = &reading.instances[&bed.napi_id];
     assert_eq!(counts(parts), [20; 4]);
     assert_eq!(reading.instances[&0], Parts::default());
-    // A sleep is never shorter than asked; a bucket begins up to a sixteenth below.
+    // A sleep is never shorter than requested; a bucket begins up to a sixteenth below the value.
     let least = |part| parts.of(part).quantile(0.0).expect("some") / 1e6;
     assert!(least(Part::Socket) >= 28.0, "{}", least(Part::Socket));
     assert!(least(Part::Service) >= 56.0, "{}", least(Part::Service));
     assert!(least(Part::Whole) >= 84.0, "{}", least(Part::Whole));
-    // It was woken by each packet, so that none waited as long as from one to the next.
+    // Each packet caused a wake-up, so none waited as long as the interval between packets.
     let ring = parts.of(Part::Ring).quantile(0.5).expect("some") / 1e6;
     assert!(ring < 90.0, "{ring} ms");
 }
@@ -123,7 +122,7 @@ fn each_request_has_its_parts_at_trace_points() {
 fn each_request_has_its_parts_at_functions() {
     let options = Options { processes: vec![1], ..Options::default() };
     match Probe::start_at_functions(&options) {
-        // Some hosts keep everybody off their functions.
+        // Some hosts do not allow programs at functions.
         Err(CountError::Forbidden { what }) => needs(false, format_args!("{what} of a function")),
         _ => each_request_has_its_parts(Probe::start_at_functions),
     }
@@ -154,7 +153,7 @@ fn what_comes_over_loopback_is_no_instance_s() {
     (0..5).for_each(|_| bed.request(&mut client, 0.0, 0.0));
     let reading = bed.read(&probe);
     assert_eq!(reading.sends, 5);
-    // Of the first it is not known when it came, and a ring there is none.
+    // The arrival of the first request was not seen, and loopback has no ring.
     assert_eq!(counts(&reading.instances[&0]), [0, 4, 5, 4]);
     assert_eq!(counts(&reading.all()), [0, 4, 5, 4]);
 }
@@ -170,7 +169,7 @@ fn a_connection_takes_nothing_over_from_one_that_had_its_socket_s_address() {
     }
     let reading = bed.read(&probe);
     assert_eq!(reading.sends, 50);
-    // Of the first request of a connection it is not known when it came.
+    // The arrival of a connection's first request was not seen.
     assert_eq!(counts(&reading.all()), [0, 0, 50, 0]);
 }
 
@@ -193,7 +192,7 @@ fn datagrams_have_parts_too_and_what_is_only_looked_at_is_not_read() {
     }
     let reading = bed.read(&probe);
     assert_eq!(reading.sends, 5);
-    // Of the first it is not known when it came.
+    // The arrival of the first one was not seen.
     assert_eq!(counts(&reading.all()), [4, 4, 5, 4]);
 }
 
@@ -218,36 +217,36 @@ fn of_many_connections_a_share_is_looked_at_and_another_one_later() {
         assert!(reading.sends_seen < 64, "{}", reading.sends_seen);
         probe.rotate(8).expect("another choice");
     }
-    // Eight choices of one in eight are each connection once.
+    // Eight choices of one in eight cover each connection once.
     let reading = bed.read(&probe);
     assert_eq!((reading.sends, reading.sends_seen), (asked, 64));
     assert_eq!(counts(&reading.all()), [32, 32, 64, 32]);
 }
 
-/// Between a request's answer and the next request, and as long again before a server that polls looks.
+/// The pause between an answer and the next request, and again before a polling server polls.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Requests of a test of the ring.
+/// Number of requests in a ring test.
 const ROUNDS: usize = 40;
-/// Requests that may be made for that many: what a softirq does that has interrupted the first process is not always
-/// seen (see [`Softirqs`]), so that the request during which one did so is left out, and the one after it.
+/// Limit of requests to get that many valid ones. Programs do not always see a softirq that has interrupted process 1
+/// (see [`Softirqs`]), so the request during which one did so is dropped, and the one after it.
 const MOST: usize = 10 * ROUNDS;
 
-/// What is known of one request.
+/// The measurements of one request.
 struct Asked {
     ring: Histogram,
-    /// Nanoseconds from its sending to its answer: nobody was woken for it before.
+    /// Nanoseconds from sending the request to its answer: its wake-up is no older.
     own: f64,
-    /// From the sending of the one before: the poll that took that one was the last before its own, or a later one was.
+    /// Nanoseconds since the previous request was sent: the last poll before this request's own is no older.
     gap: f64,
-    /// Whether a softirq that was asked for before its sending, for another device, only began after it: that one may
-    /// have taken it.
+    /// Whether a softirq that was raised for another device before this request was sent started only after it: it
+    /// may have polled this request.
     late: bool,
-    /// What the server's program said at the one before, and at this one.
+    /// The server's answers to the previous request and to this one.
     said: [String; 2],
 }
 
 impl Bed {
-    /// Sets the instance.
+    /// Changes settings of the instance.
     fn set(&self, settings: &[(Setting, u64)]) {
         let set = || {
             let mut netdev = Netdev::open().expect("netdev");
@@ -257,7 +256,7 @@ impl Bed {
         needs(set.is_ok(), "settings of an instance of its own (Linux 6.17)");
     }
 
-    /// Has another softirq deliver what the device receives, that of the first CPU.
+    /// Turns RPS on: the softirq of the first CPU delivers the device's packets.
     fn hand_over(&self, probe: &mut Probe) {
         let file = "/sys/class/net/va/queues/rx-0/rps_cpus";
         let written = self.link.here.run(|| std::fs::write(file, "1")).expect("entered");
@@ -265,7 +264,7 @@ impl Bed {
         probe.handed_over(&[self.napi_id]).expect("told");
     }
 
-    /// Waits until the instance's thread, if it has one, sleeps: one that is on its way there is woken by nobody.
+    /// Waits until the instance's thread, if it has one, sleeps: on its way to sleep it needs no wake-up.
     fn rested(&self) {
         let napis = || Netdev::open().expect("netdev").napis(None).expect("instances");
         let napis = self.link.here.run(napis).expect("entered");
@@ -286,11 +285,11 @@ impl Bed {
         }
     }
 
-    /// One request after the other, each answered as the server is told to `wait` before.
+    /// Makes requests one after the other; the server executes `wait` before each answer.
     fn rounds(&mut self, client: &mut TcpStream, probe: &Probe, wait: &str) -> Vec<Asked> {
         let mut softirqs = Softirqs::new();
         let mut before = self.read(probe);
-        // Of the first it is not known since when it can have waited.
+        // For the first request, the start of its possible wait is unknown.
         let (mut last, mut told_apart) = (None::<Instant>, true);
         let mut said_last = String::new();
         let mut asked = Vec::new();
@@ -320,8 +319,8 @@ impl Bed {
     }
 }
 
-/// Each was counted once, and none waited for longer than since the poll before it, as far as that can be seen from
-/// here.
+/// Checks that each request was counted once, and that none waited for longer than since the previous poll, as far
+/// as that is known here.
 fn each_is_bounded(asked: &[Asked]) {
     assert_eq!(asked.len(), ROUNDS);
     for (nth, Asked { ring, gap, .. }) in asked.iter().enumerate() {
@@ -330,9 +329,9 @@ fn each_is_bounded(asked: &[Asked]) {
     }
 }
 
-/// Times are drawn from all of the gaps between polls: some from the first third of theirs, some from the second and
-/// some from the last. A gap is no shorter than the first of so many nanoseconds, and taken to be no longer than the
-/// second. That 40 draws miss a third happens once in ten million times.
+/// Checks that times are drawn from the whole gap between polls: some from its first third, some from the second
+/// and some from the last. A gap is between the two given bounds, in nanoseconds, long. The probability that 40
+/// draws miss a third is one in ten million.
 fn drawn_from_all_of<'a>(asked: impl Iterator<Item = (&'a Asked, [f64; 2])>) {
     let mut thirds = [0; 3];
     for (Asked { ring, .. }, [shortest, longest]) in asked {
@@ -379,7 +378,7 @@ fn where_each_frame_wakes_the_softirq_and_another_delivers_it_it_waits_since_the
     each_wakes(&[], true);
 }
 
-/// Nanoseconds that nobody looks into the ring for, but for a timer.
+/// The interval in nanoseconds after which the timer polls the ring.
 const DEFERRED: u64 = 30_000_000;
 
 #[test]
@@ -387,14 +386,14 @@ fn where_only_a_timer_polls_waits_in_the_ring_are_drawn_from_the_time_that_polls
 {
     let mut bed = Bed::new();
     let mut client = bed.connect();
-    // The interrupt does not come on again before the test has ended.
+    // The interrupt stays masked until the end of the test.
     bed.set(&[(Setting::DeferHardIrqs, 1_000_000), (Setting::GroFlushTimeout, DEFERRED)]);
     let probe = Probe::start(&bed.options()).expect("it starts");
-    // The interrupt that is on still is the first one's.
+    // The first request still comes with the interrupt enabled.
     bed.request(&mut client, 0.0, 0.0);
     let asked = bed.rounds(&mut client, &probe, "pass");
     each_is_bounded(&asked);
-    // The timer is set after a poll, and never early; how late it is nobody knows.
+    // The timer is armed after a poll, and never fires early; how late it fires is unknown.
     drawn_from_all_of(asked.iter().map(|it| (it, [DEFERRED as f64; 2])));
 }
 
@@ -402,22 +401,22 @@ fn where_only_a_timer_polls_waits_in_the_ring_are_drawn_from_the_time_that_polls
 fn where_only_the_application_polls_waits_in_the_ring_are_drawn_from_the_gap_between_its_polls() {
     let mut bed = Bed::new();
     let mut client = bed.connect();
-    // A connection is known to be its instance's once something came through it.
+    // The instance of a connection is known once it has received a packet.
     bed.request(&mut client, 0.0, 0.0);
     bed.server.ask("e = select.epoll(); e.register(c.fileno(), 1); set_params(e, 1000000, 64, 1)");
-    // The timer is there to keep the interrupt away, and does not fire.
+    // The timer keeps the interrupt masked, and does not expire.
     bed.set(&[(Setting::DeferHardIrqs, 1_000_000), (Setting::GroFlushTimeout, 10_000_000_000)]);
     let counted =
         count::Options { namespace: Some(inode(&bed.link.here)), ..count::Options::default() };
     let counter = Counter::start(&counted).expect("it counts");
     let probe = Probe::start(&bed.options()).expect("it starts");
-    // Its poll was between these two.
+    // The application's poll is between these two times.
     let wait = format!(
         "time.sleep({}); a = time.monotonic_ns(); e.poll(30); b = time.monotonic_ns(); \
          answer = f'{{a}} {{b}}'",
         PAUSE.as_secs_f64()
     );
-    // The interrupt that is on still is the first one's.
+    // The first request still comes with the interrupt enabled.
     bed.request(&mut client, 0.0, 0.0);
     let polls = || {
         counter.read().into_values().fold((0, 0), |(softirq, application), it| {

@@ -1,5 +1,5 @@
-//! Other processes seen from outside: a program is told to do something, and what is seen of it is
-//! compared with what it says.
+//! Tests of inspecting other processes: a program executes commands, and what is seen from outside is compared with
+//! its own answers.
 
 mod harness;
 
@@ -37,7 +37,7 @@ fn a_program_s_epoll_contexts_and_sockets_are_found_and_read() {
     let epolls: Vec<_> = found.epolls().collect();
     assert_eq!(epolls.iter().map(|epoll| epoll.fd).collect::<Vec<_>>(), [epoll]);
 
-    // What it sets is what is seen, and the other way round.
+    // Parameters that the program sets are visible here, and the other way round.
     program.ask("set_params(e, 7, 16, 1)");
     let taken = process.take(&epolls[0]).unwrap().expect("it is open");
     let seen = Params { busy_poll_usecs: 7, busy_poll_budget: 16, prefer_busy_poll: true };
@@ -69,7 +69,7 @@ fn a_descriptor_that_vanished_is_none_and_a_process_that_ended_is_gone() {
     assert_eq!(process.members(&epoll, ALL).unwrap().list, []);
     assert!(process.take_fd(program.pid(), -1).unwrap().is_none());
     assert!(process.take_fd(program.pid(), i32::MAX).unwrap().is_none());
-    // A thread of another process is no thread of this one's.
+    // A thread of another process is not found in this one.
     assert!(process.take_fd(rustix_pid(), 0).unwrap().is_none());
 
     program.end();
@@ -113,7 +113,7 @@ fn children_and_theirs_are_found() {
     let mut program = Program::start();
     let process = Process::open(program.pid()).unwrap();
     assert!(process.descendants(ALL).unwrap().is_empty());
-    // A child, made by a thread that has ended since, which makes another.
+    // A child, created by a thread that has ended since, which forks another.
     let child = program.number(
         "r, w = os.pipe()\n\
          def make():\n\
@@ -141,7 +141,7 @@ fn children_and_theirs_are_found() {
 #[test]
 fn a_thread_with_a_table_of_its_own_is_looked_at_as_well() {
     let mut program = Program::start();
-    // unshare(CLONE_FILES), and an epoll context that only this thread has.
+    // unshare(CLONE_FILES), and an epoll context in this thread's table only.
     let answer = program.ask(
         "import ctypes\n\
          done = threading.Event()\n\
@@ -166,7 +166,7 @@ fn a_thread_with_a_table_of_its_own_is_looked_at_as_well() {
     let taken = process.take(&epolls[0]).unwrap().expect("it is open");
     assert_eq!(Params::get(&taken), Ok(Some(Params::default())));
     assert!(taken.as_raw_fd() >= 0);
-    // The main table has nothing at that number.
+    // In the main table that number is not an epoll context.
     let main = process.take_fd(program.pid(), fd).unwrap();
     assert!(main.is_none_or(|main| Params::get(&main) == Ok(None)));
 }
@@ -175,12 +175,12 @@ fn a_thread_with_a_table_of_its_own_is_looked_at_as_well() {
 fn a_first_thread_that_has_ended_does_not_hide_the_rest() {
     let mut program = Program::start();
     let process = Process::open(program.pid()).unwrap();
-    // pthread_exit in the first thread; the others keep the process and its table.
+    // pthread_exit in the main thread; the other threads keep the process and its table.
     let epoll = program.number(
         "e = keep(select.epoll()); answer = e.fileno()\n\
          threading.Thread(target=time.sleep, args=(600,)).start()",
     );
-    // It answers nothing any more: told without waiting for an answer.
+    // It cannot answer any more, so do not wait.
     program.tell("import ctypes; ctypes.CDLL(None).syscall(60, 0)");
     let first_ended = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
@@ -248,7 +248,7 @@ fn options_that_take_a_right_are_read_back() {
 
 #[test]
 fn short_lived_processes_are_seen_or_gone_and_nothing_else() {
-    // Each opens, execs and ends by itself; whatever is asked meanwhile has one of two answers.
+    // Each process opens, execs and ends by itself; any query meanwhile succeeds or returns `Gone`.
     let mut seen = 0;
     for round in 0..300 {
         let mut child = Command::new("sh")
@@ -258,7 +258,7 @@ fn short_lived_processes_are_seen_or_gone_and_nothing_else() {
             .unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         if round % 2 == 0 {
-            // Some are looked at later, some at once.
+            // Inspect some at once, others later.
             std::thread::sleep(Duration::from_micros(round * 10));
         }
         let process = match Process::open(pid) {

@@ -1,4 +1,4 @@
-//! The descriptors of a process, and taking one.
+//! The descriptors of a process, and duplicating them into this one.
 
 use std::mem::MaybeUninit;
 
@@ -13,18 +13,18 @@ use super::handle::{Process, checked_id};
 use super::procfile;
 use crate::open_files::is_shortage;
 
-/// More descriptor tables of one process than this are not looked at: nearly all have one.
+/// Limit of descriptor tables per process that are read; nearly all processes have one.
 const MAX_TABLES: usize = 64;
 
-/// What a descriptor refers to, as far as it matters here.
+/// The kinds of files that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// An epoll context.
     Epoll,
-    /// A socket with its inode, which names it for as long as it lives.
+    /// A socket by its inode, which identifies it for as long as it exists.
     Socket(u64),
-    /// An io_uring instance, which does not wait by epoll.
+    /// An io_uring instance, which does not wait with epoll.
     IoUring,
 }
 
@@ -32,24 +32,24 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Descriptor {
-    /// The thread in whose table it is: the process's id, unless a thread has a table of its own.
+    /// The thread that uses the table: the process's id, unless a thread has a separate table.
     pub tid: i32,
-    /// Its number in the program's table, a name in `/proc/PID/fd`.
+    /// Its number in that table, a name in `/proc/PID/fd`.
     pub fd: i32,
-    /// What it refers to.
+    /// The file to which it refers.
     pub kind: Kind,
 }
 
-/// Whether a process has more than one descriptor table: a thread can be made without `CLONE_FILES`,
-/// or leave its process's table by `unshare`.
+/// The number of descriptor tables of a process. A thread has a separate one if it was created without
+/// `CLONE_FILES`, or if it left its process's table with `unshare`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tables {
-    /// One for all its threads.
+    /// One table for all threads.
     One,
-    /// So many, and all were looked at.
+    /// This many tables, all of which were read.
     Several(usize),
-    /// The kernel does not say (`kcmp` is refused or missing): only the first was looked at.
+    /// The kernel does not tell (`kcmp` is refused or missing): only the tables found so far were read.
     Unknown,
 }
 
@@ -57,13 +57,13 @@ pub enum Tables {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Descriptors {
-    /// By table and rising number.
+    /// The descriptors, by table and ascending number.
     pub list: Vec<Descriptor>,
-    /// How many descriptors of all kinds were looked at.
+    /// The number of descriptors of all kinds that were read.
     pub seen: usize,
-    /// Whether there were more than asked for.
+    /// Whether there were more than the limit.
     pub cut: bool,
-    /// The program's tables of descriptors; threads may have their own.
+    /// The number of the process's descriptor tables.
     pub tables: Tables,
 }
 
@@ -73,7 +73,7 @@ impl Descriptors {
         self.list.iter().copied().filter(|descriptor| descriptor.kind == Kind::Epoll)
     }
 
-    /// Those that are sockets, as `/proc/PID/fd` links them.
+    /// The sockets.
     pub fn sockets(&self) -> impl Iterator<Item = Descriptor> + '_ {
         let socket = |descriptor: &Descriptor| matches!(descriptor.kind, Kind::Socket(_));
         self.list.iter().copied().filter(socket)
@@ -81,17 +81,17 @@ impl Descriptors {
 }
 
 impl Process {
-    /// Looks at its descriptors, at most `limit` of all kinds.
+    /// Lists its descriptors of the kinds in [`Kind`], reading at most `limit` of all kinds.
     ///
     /// # Errors
-    /// If it has ended, or is another user's.
+    /// If it has ended, or belongs to another user.
     pub fn descriptors(&self, limit: usize) -> Result<Descriptors, ProcessError> {
         let (owners, tables) = self.table_owners()?;
         let mut found = Descriptors { list: Vec::new(), seen: 0, cut: false, tables };
         for (place, tid) in owners.into_iter().enumerate() {
             match self.list_table(tid, limit, &mut found) {
                 Ok(()) => {}
-                // A thread that has ended, with its table; that of the first one is root's then.
+                // A thread has ended, with its table; then the files of the main thread belong to root.
                 Err(errno) if place > 0 && !is_shortage(errno) && self.alive() => {}
                 Err(Errno::ACCESS) if self.thread_ends(tid) && !self.ends() => {}
                 Err(errno) => return Err(self.refused("to list its descriptors", errno)),
@@ -101,8 +101,8 @@ impl Process {
         self.checked(found)
     }
 
-    /// Duplicates a descriptor into this process; `None` if it was closed meanwhile. Whether it
-    /// still refers to what it did is for the caller to see: a number is soon used again.
+    /// Duplicates a descriptor into this process; `None` if it was closed meanwhile. The caller has to check
+    /// whether it still refers to the same file: numbers are soon reused.
     ///
     /// # Errors
     /// If the process has ended or may not be reached, or for a thread's own table on a kernel
@@ -111,12 +111,12 @@ impl Process {
         self.take_fd(descriptor.tid, descriptor.fd)
     }
 
-    /// [`Process::take`] by thread and number.
+    /// Duplicates a descriptor by thread and number.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Process::take`].
     pub fn take_fd(&self, tid: i32, fd: i32) -> Result<Option<OwnedFd>, ProcessError> {
-        // A negative one would make rustix panic.
+        // A negative number would make rustix panic.
         if fd < 0 {
             return self.checked(None);
         }
@@ -129,7 +129,7 @@ impl Process {
         match taken {
             Ok(taken) => Ok(Some(taken)),
             Err(Errno::BADF) => self.checked(None),
-            // A thread that has ended; a process would be gone.
+            // The thread has ended; if it were the process, it would be gone.
             Err(Errno::SRCH) if tid != self.pid() => self.checked(None),
             Err(Errno::NOSYS) => {
                 Err(ProcessError::Unsupported { what: "pidfd_getfd", since: "5.6" })
@@ -150,7 +150,7 @@ impl Process {
             }
             Err(errno) => return Err(self.refused("to open a thread", errno)),
         };
-        // The id may be another process's thread by now.
+        // The id may have been reused for another process's thread.
         let own = rustix::fs::access(
             format!("/proc/{}/task/{tid}", self.pid()),
             rustix::fs::Access::EXISTS,
@@ -158,14 +158,14 @@ impl Process {
         Ok(own.ok().map(|()| thread))
     }
 
-    /// One thread for each descriptor table, the first thread first.
+    /// Returns one thread for each descriptor table, the main thread first.
     fn table_owners(&self) -> Result<(Vec<i32>, Tables), ProcessError> {
         let mut owners = vec![self.pid()];
         for tid in self.threads()? {
             match shared_with(&owners, tid) {
                 Ok(true) => {}
                 Ok(false) if owners.len() < MAX_TABLES => owners.push(tid),
-                // It ended meanwhile.
+                // The thread ended meanwhile.
                 Err(Errno::SRCH) => {}
                 Ok(false) | Err(_) => return Ok((owners, Tables::Unknown)),
             }
@@ -186,9 +186,9 @@ impl Process {
             }
             found.seen += 1;
             let link = readlinkat_raw(within, name, &mut target);
-            // Root without its capabilities may list the numbers of a process and nothing more.
+            // Root without its capabilities may list a process's descriptor numbers but not their files.
             denied |= matches!(link, Err(Errno::ACCESS));
-            // Closed meanwhile, or not to be seen: neither is anything to be reached.
+            // Closed meanwhile, or not visible: it could not be duplicated either.
             if let Some(kind) = link.ok().and_then(|(link, _)| kind(link)) {
                 found.list.push(Descriptor { tid, fd, kind });
             }
@@ -198,7 +198,7 @@ impl Process {
     }
 }
 
-/// What the kernel's name of an open file says that it is. Longer ones than any of these are cut.
+/// Parses the kernel's name of an open file. The buffer truncates names that are longer than any of these.
 fn kind(link: &[u8]) -> Option<Kind> {
     match link {
         b"anon_inode:[eventpoll]" => Some(Kind::Epoll),
@@ -210,7 +210,7 @@ fn kind(link: &[u8]) -> Option<Kind> {
     }
 }
 
-/// Whether a thread has the descriptor table of one of these.
+/// Whether a thread shares the descriptor table of one of the owners.
 fn shared_with(owners: &[i32], tid: i32) -> Result<bool, Errno> {
     for owner in owners {
         if *owner == tid || same_files(*owner, tid)? {
@@ -220,11 +220,11 @@ fn shared_with(owners: &[i32], tid: i32) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// Whether two threads have one descriptor table.
+/// Whether two threads share one descriptor table.
 fn same_files(one: i32, other: i32) -> Result<bool, Errno> {
     const KCMP_FILES: libc::c_int = 2;
     const NONE: usize = 0;
-    // SAFETY: `kcmp` takes numbers only, and changes nothing.
+    // SAFETY: `kcmp` takes only numbers, and changes nothing.
     let result = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, NONE, NONE) };
     match result {
         0 => Ok(true),
@@ -233,15 +233,15 @@ fn same_files(one: i32, other: i32) -> Result<bool, Errno> {
     }
 }
 
-/// Whether a descriptor of this process and one of another refer to the same open file; false where
-/// the kernel does not say.
+/// Whether a descriptor of this process and one of another refer to the same open file; false if the kernel does
+/// not tell.
 pub fn same_file(own: impl AsFd, pid: i32, fd: i32) -> bool {
     const KCMP_FILE: libc::c_int = 0;
-    // The kernel takes these as long numbers: an int would leave their upper halves to chance.
+    // The kernel takes these as longs: the upper half of an int would be undefined.
     let index = |fd: i32| fd.cast_unsigned() as usize;
     let (own, fd) = (index(own.as_fd().as_raw_fd()), index(fd));
     let this = std::process::id();
-    // SAFETY: `kcmp` takes numbers only, and changes nothing.
+    // SAFETY: `kcmp` takes only numbers, and changes nothing.
     let result = unsafe { libc::syscall(libc::SYS_kcmp, this, pid, KCMP_FILE, own, fd) };
     result == 0
 }

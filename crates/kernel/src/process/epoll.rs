@@ -1,4 +1,4 @@
-//! The parameters of an epoll context, and its members.
+//! The busy-poll parameters of an epoll context, and its members.
 
 use std::fmt;
 
@@ -13,25 +13,25 @@ use super::error::ProcessError;
 use super::handle::Process;
 use super::procfile;
 
-/// The longest line of a member in `fdinfo`, with room.
+/// Upper bound of a member's line in `fdinfo`, in bytes.
 const MEMBER_BYTES: u64 = 128;
 
-/// The parameters of an epoll context (`EPIOCSPARAMS`, Linux 6.9): of the open file, whoever holds a
-/// descriptor of it.
+/// The busy-poll parameters of an epoll context (`EPIOCSPARAMS`, Linux 6.9). They belong to the open file, so that
+/// all descriptors of it share them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Params {
     /// Longest busy poll in the kernel's microseconds (1.024 us each); at most `i32::MAX`.
     pub busy_poll_usecs: u32,
-    /// Frames a pass; 0 stands for 8; above 64 only with `CAP_NET_ADMIN`.
+    /// Packets per poll; 0 means 8; more than 64 needs `CAP_NET_ADMIN`.
     pub busy_poll_budget: u16,
-    /// Prefer busy polling over softirqs.
+    /// Whether to prefer busy polling over softirqs.
     pub prefer_busy_poll: bool,
 }
 
 impl From<EpollPolicy> for Params {
     fn from(policy: EpollPolicy) -> Params {
-        // That it keeps its NAPI id no kernel can be told: `support` refuses such a policy.
+        // No kernel has a parameter for `keep_napi_id`: `support` refuses policies with it.
         let EpollPolicy { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, .. } = policy;
         Params { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
     }
@@ -53,7 +53,7 @@ impl fmt::Display for Params {
 }
 
 impl Params {
-    /// Reads them; `None` if the descriptor is not an epoll context.
+    /// Reads the parameters; `None` if the descriptor is not an epoll context.
     ///
     /// # Errors
     /// If the kernel has no such parameters (before 6.9): `Errno::OPNOTSUPP`.
@@ -65,7 +65,7 @@ impl Params {
             __pad: 0,
         };
         let fd = epoll.as_fd().as_raw_fd();
-        // SAFETY: the request fills the structure that the pointer names, which is its own and live.
+        // SAFETY: the request fills the structure behind the pointer, which is exclusively borrowed and alive.
         let result = unsafe { libc::ioctl(fd, libc::EPIOCGPARAMS, &raw mut raw) };
         if result == 0 {
             return Ok(Some(Params {
@@ -77,7 +77,7 @@ impl Params {
         not_an_epoll(&epoll, last_error()).map(|()| None)
     }
 
-    /// Sets them; false if the descriptor is not an epoll context.
+    /// Sets the parameters; false if the descriptor is not an epoll context.
     ///
     /// # Errors
     /// `Errno::PERM` for a budget above 64 without `CAP_NET_ADMIN`, `Errno::INVAL` for more
@@ -90,20 +90,20 @@ impl Params {
             __pad: 0,
         };
         let fd = epoll.as_fd().as_raw_fd();
-        // SAFETY: the request reads the structure that the pointer names, which is live.
+        // SAFETY: the request reads the structure behind the pointer, which is alive.
         let result = unsafe { libc::ioctl(fd, libc::EPIOCSPARAMS, &raw const raw) };
         if result == 0 {
             return Ok(true);
         }
         match last_error() {
-            // These are said of an epoll context only.
+            // Other files may return these errors for an unknown request.
             errno @ (Errno::PERM | Errno::INVAL) if is_epoll(&epoll) => Err(errno),
             errno => not_an_epoll(&epoll, errno).map(|()| false),
         }
     }
 }
 
-/// Tells a kernel without the parameters from a descriptor that is something else: both refuse.
+/// Distinguishes a kernel without the parameters from a file of another kind: both return errors.
 fn not_an_epoll(descriptor: impl AsFd, errno: Errno) -> Result<(), Errno> {
     if !is_epoll(descriptor) {
         return Ok(());
@@ -120,16 +120,15 @@ fn is_epoll(descriptor: impl AsFd) -> bool {
         .is_ok_and(|target| target.as_bytes() == b"anon_inode:[eventpoll]")
 }
 
-/// What an epoll context watches.
+/// A descriptor that an epoll context watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Member {
-    /// The number of the descriptor by which it was added. It may be closed, or something else, by
-    /// now: the inode is sure.
+    /// The number by which the descriptor was added. It may have been closed or reused since; the inode is reliable.
     pub fd: i32,
-    /// The events that are waited for (`EPOLLIN` and so on).
+    /// The requested events (`EPOLLIN` and so on).
     pub events: u32,
-    /// Its inode, for a socket the one of [`Kind::Socket`](super::Kind::Socket).
+    /// Its inode; for a socket, that of [`Kind::Socket`](super::Kind::Socket).
     pub inode: Option<u64>,
 }
 
@@ -137,17 +136,17 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Members {
-    /// In the kernel's order.
+    /// The members in the kernel's order.
     pub list: Vec<Member>,
-    /// Whether there are more than asked for.
+    /// Whether there are more than the limit.
     pub cut: bool,
 }
 
 impl Process {
-    /// What one of its epoll contexts watches, at most `limit`; nothing if it was closed.
+    /// Lists the members of one of its epoll contexts, at most `limit`; empty if the context was closed.
     ///
     /// # Errors
-    /// If the process has ended, or is another user's.
+    /// If the process has ended, or belongs to another user.
     pub fn members(&self, epoll: &Descriptor, limit: usize) -> Result<Members, ProcessError> {
         let Descriptor { tid, fd, .. } = epoll;
         let path = format!("/proc/{}/task/{tid}/fdinfo/{fd}", self.pid());
@@ -173,7 +172,7 @@ fn parse_members(text: &str, limit: usize) -> Members {
     members
 }
 
-/// `tfd: 7 events: 19 data: 0 pos:0 ino:1f sdev:9`, all but the first and the positions hexadecimal.
+/// Parses `tfd: 7 events: 19 data: 0 pos:0 ino:1f sdev:9`, in which tfd and pos are decimal, the others hexadecimal.
 fn parse_member(line: &str) -> Option<Member> {
     let mut words = line.strip_prefix("tfd:")?.split_ascii_whitespace();
     let fd = words.next()?.parse().ok()?;

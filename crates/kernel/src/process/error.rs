@@ -1,4 +1,4 @@
-//! What can go wrong with another process.
+//! Errors of reading or changing another process.
 
 use napkin_os::sched::SchedError;
 use rustix::io::Errno;
@@ -6,82 +6,82 @@ use thiserror::Error;
 
 use napkin_os::rights::Right;
 
-/// Why a process could not be looked at.
+/// The reason why a process could not be read or changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// There is none, or not any more.
+    /// There is no such process, or it has ended.
     #[error("there is no process {pid}, or not any more")]
     Gone {
-        /// Process ID, as this PID namespace has it.
+        /// The process id in this PID namespace.
         pid: i32,
     },
-    /// The id is that of one of its threads.
+    /// The id belongs to a thread.
     #[error("{tid} is a thread of process {pid}: give the process's id, {pid}")]
     Thread {
-        /// What was given.
+        /// The id that was given.
         tid: i32,
-        /// Process ID, as this PID namespace has it.
+        /// The id of the thread's process in this PID namespace.
         pid: i32,
     },
-    /// It is another user's, or protects itself.
+    /// The process belongs to another user, or is not dumpable.
     #[error("process {pid} ({comm}): {what} was refused: run as root, or with {right}")]
     Denied {
-        /// Process ID, as this PID namespace has it.
+        /// The process id in this PID namespace.
         pid: i32,
-        /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
+        /// Its name in `/proc/PID/comm`, of at most 15 bytes.
         comm: String,
-        /// What was tried.
+        /// The operation that was refused.
         what: &'static str,
-        /// What is missing.
+        /// The missing capability.
         right: Right,
     },
-    /// The kernel has no such call.
+    /// The kernel lacks the system call.
     #[error("this kernel cannot do this: {what} needs Linux {since}")]
     Unsupported {
-        /// What was tried, as part of the sentence.
+        /// The operation, as part of the sentence.
         what: &'static str,
-        /// From which version on.
+        /// The first version of Linux that has it.
         since: &'static str,
     },
-    /// A thread cannot have a CPU.
+    /// A thread cannot be moved to a CPU.
     #[error("process {pid}: {source}")]
     Placement {
-        /// Process ID, as this PID namespace has it.
+        /// The process id in this PID namespace.
         pid: i32,
-        /// What the scheduler's system call was refused for.
+        /// The scheduler's error.
         source: SchedError,
     },
-    /// A change could not be written down, so it was not made.
+    /// A change could not be recorded, so it was not made.
     #[error("process {pid}: nothing more is set, as it cannot be written down: {reason}")]
     Unwritten {
-        /// Process ID, as this PID namespace has it.
+        /// The process id in this PID namespace.
         pid: i32,
-        /// The reason, in words.
+        /// The reason as text.
         reason: String,
     },
-    /// This process has no descriptor left for it.
+    /// This process has no descriptor left.
     #[error("process {pid}: {what} failed: {}", crate::open_files::advice())]
     NoDescriptor {
-        /// Process ID, as this PID namespace has it.
+        /// The process id in this PID namespace.
         pid: i32,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
     },
     /// A system call failed for another reason.
     #[error("process {pid}: {what} failed: {source}")]
     System {
-        /// Process ID, as this PID namespace has it.
+        /// The process id in this PID namespace.
         pid: i32,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
 }
 
 impl ProcessError {
-    /// Whether the process has ended, which is nobody's fault.
+    /// Whether the process has ended, which is no failure.
     pub const fn is_gone(&self) -> bool {
         matches!(self, ProcessError::Gone { .. })
     }

@@ -1,4 +1,4 @@
-//! One process.
+//! A handle of a process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -16,19 +16,19 @@ use super::procfile;
 use crate::open_files::is_shortage;
 use napkin_os::rights::Right;
 
-/// More threads of one process than this are not looked at.
+/// Limit of threads per process that are listed.
 const MAX_THREADS: usize = 1 << 16;
 
-/// More processes than this are not looked at: twice the kernel's largest `pid_max`.
+/// Limit of processes that are listed: twice the kernel's largest `pid_max`.
 const MAX_PROCESSES: usize = 1 << 23;
 
-/// More bytes of a `children` file than this are not read.
+/// Limit of a `children` file's size in bytes.
 const MAX_CHILDREN: u64 = 4 << 20;
 
-/// A process, as long as it lives.
+/// A process, identified by a pidfd.
 ///
-/// Everything that is read by its id is checked afterwards against the pidfd: if the process still
-/// lives then, the id was its own when it was read.
+/// After each read by its id, the pidfd is checked: if the process is still alive then, the id had not been reused
+/// for another process when it was read.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
@@ -40,14 +40,14 @@ impl Process {
     /// Opens a process by its id.
     ///
     /// # Errors
-    /// If there is none or it has ended, waited for or not, if the id is a thread's, or if the kernel
-    /// has no pidfds (before 5.3).
+    /// If there is no such process or it has ended (even if it is still a zombie), if the id is a thread's, or if
+    /// the kernel has no pidfds (before 5.3).
     pub fn open(pid: i32) -> Result<Process, ProcessError> {
         let gone = ProcessError::Gone { pid };
         let Some(id) = checked_id(pid) else { return Err(gone) };
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => gone,
-            // The first until Linux 6.15, the second since.
+            // EINVAL before Linux 6.15, ENOENT since.
             Errno::INVAL | Errno::NOENT => match thread_group(pid) {
                 Some(group) if group != pid => ProcessError::Thread { tid: pid, pid: group },
                 _ => gone,
@@ -61,32 +61,32 @@ impl Process {
         Ok(process)
     }
 
-    /// Opens the process of this id if it is the one that started at `start_time`.
+    /// Opens the process with this id if it started at `start_time`.
     ///
     /// # Errors
-    /// As [`Process::open`]; another process that has the id now is [`ProcessError::Gone`].
+    /// As [`Process::open`]; [`ProcessError::Gone`] if another process has the id now.
     pub fn reopen(pid: i32, start_time: u64) -> Result<Process, ProcessError> {
         let process = Process::open(pid)?;
         if process.start_time == start_time { Ok(process) } else { Err(ProcessError::Gone { pid }) }
     }
 
-    /// Process ID. It stays this process's while the handle is held.
+    /// The process id. It may be reused once the process has ended and its parent has reaped it.
     pub const fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// When it started, in the kernel's clock ticks since boot: with the id and the boot it names
-    /// one process for ever.
+    /// The start time in the kernel's clock ticks since boot. Together with the id and the boot it identifies the
+    /// process for ever.
     pub const fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// Its pidfd, to wait for its end with `poll`.
+    /// The pidfd, to wait for the end of the process with `poll`.
     pub fn pidfd(&self) -> impl AsFd + '_ {
         &self.pidfd
     }
 
-    /// Whether it lives: one that has ended and was not yet waited for does not.
+    /// Whether it is alive; a zombie is not.
     pub fn alive(&self) -> bool {
         !self.ends_within(Duration::ZERO)
     }
@@ -95,12 +95,12 @@ impl Process {
     pub fn ends_within(&self, timeout: Duration) -> bool {
         let timeout = Timespec::try_from(timeout).ok();
         let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        // A signal ends the wait early, which a timeout may.
+        // A signal may end the wait early, which is no error.
         poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
-    /// Its name, as the kernel has it: at most 15 bytes of the program's file name, unless it named
-    /// itself. What a terminal would not print is replaced.
+    /// Reads its name in the kernel: at most 15 bytes of the program's file name, unless the program changed it.
+    /// Unprintable characters are escaped.
     ///
     /// # Errors
     /// If it has ended.
@@ -109,17 +109,17 @@ impl Process {
         Ok(printable(&text))
     }
 
-    /// The inode of its network namespace.
+    /// Returns the inode of its network namespace.
     ///
     /// # Errors
-    /// If it has ended, or is another user's.
+    /// If it has ended, or belongs to another user.
     pub fn network_namespace(&self) -> Result<u64, ProcessError> {
         let stat = rustix::fs::stat(format!("/proc/{}/ns/net", self.pid))
             .map_err(|errno| self.refused("to see its network namespace", errno))?;
         self.checked(stat.st_ino)
     }
 
-    /// The ids of its threads, in order.
+    /// Returns the ids of its threads in ascending order.
     ///
     /// # Errors
     /// If it has ended.
@@ -129,23 +129,23 @@ impl Process {
         self.checked(threads)
     }
 
-    /// The ids of its children, in order. One whose parent ended is no child of the parent's parent:
-    /// the kernel gives it to init, or to a subreaper.
+    /// Returns the ids of its children in ascending order. Orphaned grandchildren are not included: the kernel
+    /// reparents them to init, or to a subreaper.
     ///
     /// # Errors
     /// If it has ended.
     pub fn children(&self) -> Result<Vec<i32>, ProcessError> {
         let mut children = match children_of(self.pid, &self.threads()?) {
             Ok(children) => children,
-            // A kernel without these files.
+            // This kernel has no such files.
             Err(_) => parents().remove(&self.pid).unwrap_or_default(),
         };
         children.sort_unstable();
         self.checked(children)
     }
 
-    /// The ids of its children, their children and so on, at most `limit`, parents first. What ends
-    /// meanwhile is left out, with what it leaves behind.
+    /// Returns the ids of its descendants, at most `limit`, parents first. A process that ends meanwhile is left
+    /// out, with its descendants.
     ///
     /// # Errors
     /// If it has ended.
@@ -157,7 +157,7 @@ impl Process {
         }
     }
 
-    /// The process that made it, or to which it was given.
+    /// Returns the id of its parent: its creator, or the process to which it was reparented.
     ///
     /// # Errors
     /// If it has ended.
@@ -165,8 +165,8 @@ impl Process {
         Ok(self.stat()?.ppid)
     }
 
-    /// When one of its threads started, in the kernel's clock ticks since boot; `None` if it is no
-    /// thread of its, or has ended.
+    /// Returns the start time of one of its threads in the kernel's clock ticks since boot; `None` if it has no
+    /// such thread, or the thread has ended.
     ///
     /// # Errors
     /// If the process has ended.
@@ -186,7 +186,7 @@ impl Process {
         ThreadStat::of_text(&text).ok_or(ProcessError::Gone { pid: self.pid })
     }
 
-    /// A file of its in procfs.
+    /// Reads one of its files in procfs.
     pub(super) fn read(
         &self,
         file: &str,
@@ -198,16 +198,16 @@ impl Process {
         self.checked(text)
     }
 
-    /// What was read by the id, if that was this process's.
+    /// Returns what was read by the id, if the process was still alive afterwards.
     pub(super) fn checked<T>(&self, seen: T) -> Result<T, ProcessError> {
         if self.alive() { Ok(seen) } else { Err(ProcessError::Gone { pid: self.pid }) }
     }
 
-    /// Whether one of its threads has ended, or is about to.
+    /// Whether one of its threads has ended or is exiting.
     pub(super) fn thread_ends(&self, tid: i32) -> bool {
         let stat = procfile::read_text(&format!("/proc/{}/task/{tid}/stat", self.pid), 4_096);
         match stat {
-            // That this process cannot look says nothing of the other.
+            // A shortage in this process says nothing about the other one.
             Err(errno) if is_shortage(errno) => false,
             stat => {
                 stat.ok().and_then(|text| ThreadStat::of_text(&text)).is_none_or(|stat| stat.ending)
@@ -215,16 +215,16 @@ impl Process {
         }
     }
 
-    /// Whether all of it has ended, or is about to.
+    /// Whether all of its threads have ended or are exiting.
     pub(super) fn ends(&self) -> bool {
-        // Not by `threads`, which asks this when it is refused.
+        // `threads` cannot be used here: it calls this if it is refused.
         let threads = procfile::numbers(&format!("/proc/{}/task", self.pid), MAX_THREADS);
         threads.is_ok_and(|threads| threads.iter().all(|tid| self.thread_ends(*tid)))
             || !self.alive()
     }
 
-    /// What a refusal of the kernel's means. A process that is ending refuses everything, so its
-    /// end comes first.
+    /// Converts an errno of an operation on this process. An exiting process causes all kinds of errors, so its end
+    /// is checked first.
     pub fn refused(&self, what: &'static str, errno: Errno) -> ProcessError {
         let pid = self.pid;
         match errno {
@@ -234,7 +234,7 @@ impl Process {
             Errno::ACCESS | Errno::PERM => {
                 let comm = procfile::read_text(&format!("/proc/{pid}/comm"), 64);
                 let comm = printable(&comm.unwrap_or_default());
-                // The one does not open another user's /proc/PID/fd.
+                // CAP_SYS_PTRACE alone does not open another user's /proc/PID/fd.
                 let right = match Right::SysPtrace.held() && !Right::DacReadSearch.held() {
                     true => Right::DacReadSearch,
                     false => Right::SysPtrace,
@@ -245,7 +245,7 @@ impl Process {
         }
     }
 
-    /// What it means that one of its threads could not be moved.
+    /// Converts the error of moving one of its threads.
     pub fn sched_refused(&self, error: SchedError) -> ProcessError {
         match error {
             SchedError::Affinity { source: Errno::PERM } => {
@@ -263,13 +263,13 @@ impl Process {
     }
 }
 
-/// An id that a process or a thread could have.
+/// Converts an id, unless no process or thread can have it.
 pub(super) fn checked_id(pid: i32) -> Option<Pid> {
     // A negative one would make rustix panic.
     if pid > 0 { Pid::from_raw(pid) } else { None }
 }
 
-/// The ids of all processes of this pid namespace, in order.
+/// Returns the ids of all processes of this PID namespace in ascending order.
 pub fn all() -> Vec<i32> {
     procfile::numbers("/proc", MAX_PROCESSES).unwrap_or_default()
 }
@@ -279,16 +279,16 @@ pub fn all() -> Vec<i32> {
 pub struct Descendants {
     /// Their ids, parents first, without the processes themselves.
     pub pids: Vec<i32>,
-    /// Processes whose children could not be listed, though they may have some, and why.
+    /// Processes whose children could not be listed although they may have some, and the error.
     pub unseen: Vec<(i32, Errno)>,
 }
 
-/// The descendants of several processes, at most `limit`.
+/// Returns the descendants of several processes, at most `limit`.
 pub fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
     let mut seen: BTreeSet<i32> = roots.iter().copied().collect();
     let mut next: VecDeque<i32> = roots.iter().copied().collect();
     let mut found = Descendants::default();
-    // Read once if it has to be: a scan of all processes.
+    // A scan of all processes, made once if the kernel has no `children` files.
     let mut scanned = None;
     while let Some(pid) = next.pop_front() {
         let threads = match procfile::numbers(&format!("/proc/{pid}/task"), MAX_THREADS) {
@@ -321,8 +321,8 @@ pub fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
     found
 }
 
-/// The children that the threads of a process have, by the kernel's own list. A thread that has
-/// ended has none; an error means that the kernel has no such lists.
+/// Reads the children of all threads of a process from their `children` files. A thread that has ended has none; an
+/// error means that the kernel has no such files.
 fn children_of(pid: i32, threads: &[i32]) -> Result<Vec<i32>, Errno> {
     let mut children = Vec::new();
     for (place, tid) in threads.iter().enumerate() {
@@ -342,7 +342,7 @@ fn exists(pid: i32, tid: i32) -> bool {
     rustix::fs::access(format!("/proc/{pid}/task/{tid}/stat"), rustix::fs::Access::EXISTS).is_ok()
 }
 
-/// All processes by their parent.
+/// Lists all processes by their parent.
 fn parents() -> BTreeMap<i32, Vec<i32>> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for pid in all() {
@@ -359,7 +359,7 @@ fn thread_group(tid: i32) -> Option<i32> {
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// A name as `/proc` gives it, made harmless.
+/// Escapes a name that was read from `/proc`.
 pub(super) fn printable(text: &str) -> String {
     let text = text.strip_suffix('\n').unwrap_or(text);
     escaped(text)

@@ -1,20 +1,20 @@
-//! Other processes, seen and reached from outside: no preload, no patch, no stop.
+//! Access to other processes from outside, without preloading, patching or stopping them.
 //!
-//! - [`Process`]: one process, held by a pidfd and its start time, so that an id that was used again
-//!   is never taken for it; its threads, its children, its network namespace.
+//! - [`Process`]: one process, identified by a pidfd and its start time, so that a reused id is never taken
+//!   for it; its threads, its children, its network namespace.
 //! - [`Descriptor`]: its epoll contexts and sockets, found in `/proc/PID/fd` and duplicated into
-//!   this process by `pidfd_getfd`.
-//! - [`epoll`], [`socket`]: what can be read from and set on such a duplicate: the parameters belong
-//!   to the open file, so that they are the other process's as well.
+//!   this process with `pidfd_getfd`.
+//! - [`epoll`], [`socket`]: the parameters of such a duplicate, to read and to set. They belong
+//!   to the open file, so that they apply to the other process as well.
 //! - [`wait`]: which of its threads wait on which epoll context.
-//! - [`Ready`]: what of an epoll context is always ready ([`Process::always_ready`]).
-//! - [`owners()`]: whose sockets have which NAPI id.
+//! - [`Ready`]: the members of an epoll context that are always ready ([`Process::always_ready`]).
+//! - [`owners()`]: the processes whose sockets have each NAPI id.
 //!
-//! A duplicate is let go at once: one that is kept would keep an epoll context (and a suspension of
-//! interrupts) or a connection alive after its owner closed it. Everything is read with a bound, and
-//! a process may exit or exec at any moment: what was seen until then is told, or [`Gone`].
+//! A duplicate must be closed at once: otherwise it keeps an epoll context (and a suspension of interrupts) or a
+//! connection alive after its owner has closed it. All reads are bounded. A process may exit or exec at any moment:
+//! then the result is what was read until then, or [`Gone`].
 //!
-//! Not here: what to set (`attach`), and what is wrong with it (`doctor`).
+//! Which parameters to set is decided in `attach`; problems are diagnosed in `doctor`.
 //!
 //! [`Gone`]: ProcessError::Gone
 

@@ -1,4 +1,4 @@
-//! Whose sockets receive from which NAPI instance.
+//! The processes whose sockets receive from each NAPI instance.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,37 +10,37 @@ use super::error::ProcessError;
 use super::handle::{Process, all};
 use super::socket;
 
-/// A process with sockets that last received from one instance.
+/// A process with sockets whose last packet came through one instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Owner {
-    /// Process ID, as this PID namespace has it.
+    /// The process id in this PID namespace.
     pub pid: i32,
-    /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
+    /// Its name in `/proc/PID/comm`, of at most 15 bytes.
     pub comm: String,
-    /// How many of its sockets. One that several processes share counts for each of them.
+    /// The number of these sockets. A socket that several processes share counts for each of them.
     pub sockets: usize,
 }
 
-/// Processes that could not be looked at for lack of `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH`, or
-/// although they are held: they protect themselves. By id and name.
+/// Processes that could not be read, by id and name: `CAP_SYS_PTRACE` or `CAP_DAC_READ_SEARCH` is missing, or the
+/// process is not accessible even with these.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Unseen(pub Vec<(i32, String)>);
 
 impl Unseen {
-    /// How many processes these are.
+    /// The number of processes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl fmt::Display for Unseen {
-    /// `1 process (memcached[812])`; of many, the first.
+    /// Formats the count and the first names: `1 process (memcached[812])`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const NAMED: usize = 3;
         let count = self.len();
@@ -52,34 +52,34 @@ impl fmt::Display for Unseen {
     }
 }
 
-/// The owners of all instances that have any.
+/// The owners of all instances.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Owners {
-    /// By NAPI id, with the most sockets first.
+    /// The owners by NAPI id, those with the most sockets first.
     pub by_napi_id: BTreeMap<u32, Vec<Owner>>,
-    /// The processes that could not be looked at for lack of a right.
+    /// The processes that could not be read for lack of a capability.
     pub denied: Unseen,
-    /// Processes of which not all sockets were looked at: they have more descriptors than the limit, some
-    /// cannot be duplicated, or napkin has reached its own limit of open files.
+    /// Processes of which not all sockets were read: they have more descriptors than the limit, some cannot be
+    /// duplicated, or napkin has reached its own limit of open files.
     pub cut: Vec<i32>,
 }
 
 impl Owners {
-    /// The owners of one instance.
+    /// Returns the owners of one instance.
     pub fn of(&self, napi_id: u32) -> &[Owner] {
         self.by_napi_id.get(&napi_id).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Finds out which processes' sockets of this network namespace have which NAPI id, looking at no
-/// more than `limit` descriptors of each process.
+/// Finds the processes with sockets in this network namespace by the sockets' NAPI ids, reading at most `limit`
+/// descriptors of each process.
 ///
-/// What it costs is about two microseconds a socket.
+/// The cost is about two microseconds per socket.
 pub fn owners(limit: usize) -> Owners {
     let mut owners = Owners::default();
     let own_namespace = socket::own_netns_cookie();
-    // A socket is often shared by a master and its workers.
+    // Caches NAPI ids by inode: a master and its workers often share sockets.
     let mut known: BTreeMap<u64, Option<u32>> = BTreeMap::new();
     for pid in all() {
         match sockets_of(pid, limit, own_namespace, &mut known) {
@@ -95,7 +95,7 @@ pub fn owners(limit: usize) -> Owners {
             }
             Err(ProcessError::Denied { pid, comm, .. }) => owners.denied.0.push((pid, comm)),
             Err(error) if error.is_gone() => {}
-            // Napkin's limit of open files, for one.
+            // Napkin's own limit of open files, for example.
             Err(_) => owners.cut.push(pid),
         }
     }
@@ -105,7 +105,7 @@ pub fn owners(limit: usize) -> Owners {
     owners
 }
 
-/// A process's name, whether it was cut, and its sockets by NAPI id; `None` without any socket.
+/// A process's name, whether some of its sockets are missing, and its sockets by NAPI id; `None` without any socket.
 type Counts = Option<(String, bool, BTreeMap<u32, usize>)>;
 
 fn sockets_of(
@@ -127,7 +127,7 @@ fn sockets_of(
                     Ok(None) => continue,
                     Err(error @ ProcessError::Denied { .. }) => return Err(error),
                     Err(error) if error.is_gone() => return Err(error),
-                    // In a table of a thread's own (before Linux 6.9), or napkin has no descriptor left.
+                    // It is in a thread's separate table (before Linux 6.9), or napkin has no descriptor left.
                     Err(_) => {
                         unseen = true;
                         continue;

@@ -1,4 +1,4 @@
-//! Files of procfs, read with a bound.
+//! Bounded reads of procfs files and directories.
 
 use std::io::Read;
 use std::mem::MaybeUninit;
@@ -7,10 +7,10 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 use rustix::io::Errno;
 
-/// Directory entries are read in pieces of this many bytes.
+/// The size of the buffer for directory entries, in bytes.
 const PIECE: usize = 16 << 10;
 
-/// A file's first `limit` bytes. Procfs writes a file as it is read, so its size is not known.
+/// Reads a file's first `limit` bytes. The size of a procfs file is unknown until it is read.
 pub(super) fn read(path: &str, limit: u64) -> Result<Vec<u8>, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty())?;
@@ -22,17 +22,17 @@ pub(super) fn read(path: &str, limit: u64) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// A file's first `limit` bytes as text; what is no UTF-8 is replaced.
+/// Reads a file's first `limit` bytes as text; invalid UTF-8 is replaced.
 pub(super) fn read_text(path: &str, limit: u64) -> Result<String, Errno> {
     read(path, limit).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A directory, to be read or looked into.
+/// Opens a directory for listing and for relative access.
 pub(super) fn directory(path: &str) -> Result<OwnedFd, Errno> {
     open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Calls `each` for every entry of a directory that is a number, until it returns false.
+/// Calls `each` for every entry of a directory that is a number, until `each` returns false.
 pub(super) fn each_number(
     directory: impl AsFd,
     mut each: impl FnMut(&std::ffi::CStr, i32) -> bool,
@@ -52,7 +52,7 @@ pub(super) fn each_number(
     Ok(())
 }
 
-/// The entries of a directory that are numbers, in order, at most `limit`.
+/// Returns the entries of a directory that are numbers, in ascending order, at most `limit`.
 pub(super) fn numbers(path: &str, limit: usize) -> Result<Vec<i32>, Errno> {
     let mut numbers = Vec::new();
     each_number(directory(path)?, |_, number| {

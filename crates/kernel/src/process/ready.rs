@@ -1,10 +1,9 @@
-//! What of an epoll context is ready now, and whether it always is.
+//! Detection of epoll members that are always ready.
 //!
-//! Seen from outside, by `poll` with no timeout on duplicates of the context and of its members: it
-//! takes no event from the program, wakes nobody and sends nothing. A level-triggered member that
-//! is ready stays in the context's ready list until the program does something about it; one that
-//! asks for `EPOLLOUT` on a descriptor that can be written to is ready for ever. An edge-triggered
-//! one (`EPOLLET`) leaves the list when it was told of, so that it is never named here.
+//! It works from outside, with `poll` and no timeout on duplicates of the context and of its members. That takes no
+//! event from the program, wakes nothing and sends nothing. A level-triggered member that is ready stays in the
+//! context's ready list until the program handles it; one that requests `EPOLLOUT` on a writable descriptor is always
+//! ready. An edge-triggered member (`EPOLLET`) leaves the list once it has been reported, so it is never listed here.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,23 +22,23 @@ const EPOLLOUT: u32 = 4;
 const EPOLLONESHOT: u32 = 1 << 30;
 const EPOLLET: u32 = 1 << 31;
 
-/// How often a context is looked at, and how long between two looks: a program that serves its
-/// descriptors has an empty list now and then, if only before a wait that sleeps.
+/// Number of samples of a context, and the gap between them. A program that serves its descriptors has an empty
+/// ready list now and then, at least before a wait that sleeps.
 const LOOKS: u32 = 8;
 const GAP: Duration = Duration::from_millis(2);
 
-/// Members of one context that are looked at.
+/// Limit of members of one context that are checked.
 const MEMBERS: usize = 4_096;
 
-/// A member that was ready at every look.
+/// A member that was ready at every sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Ready {
-    /// Its descriptor in the program.
+    /// Its descriptor number in the program.
     pub fd: i32,
-    /// Whether something can be read from it, and that was asked for (`EPOLLIN`).
+    /// Whether it is readable, and that was requested (`EPOLLIN`).
     pub readable: bool,
-    /// Whether it can be written to, and that was asked for (`EPOLLOUT`).
+    /// Whether it is writable, and that was requested (`EPOLLOUT`).
     pub writable: bool,
 }
 
@@ -49,7 +48,7 @@ impl fmt::Display for Ready {
             (true, true) => "EPOLLIN, EPOLLOUT",
             (true, false) => "EPOLLIN",
             (false, true) => "EPOLLOUT",
-            // Asked for or not, both are always told.
+            // Both are reported even if they were not requested.
             (false, false) => "EPOLLERR or EPOLLHUP",
         };
         write!(f, "{} ({events})", self.fd)
@@ -57,13 +56,13 @@ impl fmt::Display for Ready {
 }
 
 impl Process {
-    /// The level-triggered members of an epoll context that are ready at each of some looks, within
-    /// 20 ms; none if the context itself was found with nothing ready once, or was closed.
+    /// Returns the level-triggered members of an epoll context that are ready at each of several samples, within 20
+    /// ms; empty if nothing was ready in the context at one of them, or if it was closed.
     ///
-    /// A connection on which more comes all the time is among them, as it looks the same.
+    /// A connection that receives data all the time looks the same and is included.
     ///
     /// # Errors
-    /// If the process has ended, or may not be reached.
+    /// If the process has ended, or is not accessible.
     pub fn always_ready(&self, epoll: &Descriptor) -> Result<Vec<Ready>, ProcessError> {
         let mut always: Option<Vec<Ready>> = None;
         for look in 0..LOOKS {
@@ -94,7 +93,7 @@ impl Process {
                 continue;
             }
             let Some(taken) = self.take_fd(epoll.tid, member.fd)? else { continue };
-            // The number may be something else's by now.
+            // The number may have been reused.
             let inode = rustix::fs::fstat(&taken).map(|stat| stat.st_ino);
             if member.inode.is_some() && inode.ok() == member.inode {
                 ready.extend(told(&member, now(&taken, asked(member.events))));
@@ -106,8 +105,7 @@ impl Process {
     }
 }
 
-/// Whether a member stays in the ready list for as long as it is ready: neither edge-triggered, nor
-/// disarmed after an event.
+/// Whether a member stays in the ready list while it is ready: it is neither edge-triggered nor one-shot.
 fn stays(events: u32) -> bool {
     const NONE: u32 = EPOLLET | EPOLLONESHOT;
     events & NONE == 0
@@ -120,7 +118,7 @@ fn asked(events: u32) -> PollFlags {
     flags
 }
 
-/// What is ready of a descriptor now.
+/// Returns the events of a descriptor that are ready now.
 fn now(descriptor: &OwnedFd, asked: PollFlags) -> PollFlags {
     let mut polled = [PollFd::from_borrowed_fd(descriptor.as_fd(), asked)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -149,7 +147,7 @@ mod tests {
     use super::super::Kind;
     use super::*;
 
-    /// What is always ready of a context of this process with these members.
+    /// Returns the always-ready members of a new epoll context of this process.
     fn seen(members: &[(&OwnedFd, EventFlags)]) -> Vec<String> {
         let context = epoll::create(CreateFlags::CLOEXEC).expect("a context");
         for (member, events) in members {
@@ -174,7 +172,7 @@ mod tests {
         assert_eq!(both.len(), 2, "{both:?}");
         assert!(both.contains(&format!("{} (EPOLLIN)", end.as_raw_fd())), "{both:?}");
         drop(end);
-        // A child that another test has just forked holds the end too, until its `exec`.
+        // A child that another test has forked also holds the read end until its `exec`.
         let mut gone = [PollFd::new(&start, PollFlags::empty())];
         let within = Timespec { tv_sec: 10, tv_nsec: 0 };
         assert_eq!(poll(&mut gone, Some(&within)), Ok(1), "a reader is left");

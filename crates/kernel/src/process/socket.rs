@@ -1,4 +1,4 @@
-//! A taken socket: what it is, whose packets it receives, and its busy-poll options.
+//! A duplicated socket: its kind and addresses, the NAPI instance of its packets, and its busy-poll options.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,27 +9,27 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 
-/// A socket, as seen on a taken descriptor.
+/// A socket, read through a duplicated descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Socket {
-    /// Its family's number (`AF_INET` is 2).
+    /// The number of its address family (`AF_INET` is 2).
     pub family: u16,
-    /// Its type's number (`SOCK_STREAM` is 1).
+    /// The number of its type (`SOCK_STREAM` is 1).
     pub kind: u32,
-    /// Its protocol's number (`IPPROTO_TCP` is 6), 0 for a family's only one.
+    /// The number of its protocol (`IPPROTO_TCP` is 6); 0 if the family has only one.
     pub protocol: u32,
-    /// Where it is bound, if that is an internet address.
+    /// The address to which it is bound, if that is an internet address.
     pub local: Option<SocketAddr>,
-    /// To whom it is connected, if that is an internet address.
+    /// The address to which it is connected, if that is an internet address.
     pub peer: Option<SocketAddr>,
     /// Whether it accepts connections.
     pub listening: bool,
-    /// The NAPI instance of the last packet that it received; `None` if it received none over NAPI.
+    /// The NAPI instance of the last packet that it received; `None` if no packet came through one.
     pub napi_id: Option<u32>,
     /// The cookie of its network namespace; `None` before Linux 5.14.
     pub netns_cookie: Option<u64>,
-    /// Its options as far as they concern polling.
+    /// Its busy-poll options.
     pub options: SocketOptions,
 }
 
@@ -37,20 +37,20 @@ pub struct Socket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketOptions {
-    /// `SO_BUSY_POLL`: microseconds a receive call busy polls, at most `i32::MAX`; 0 is off.
+    /// `SO_BUSY_POLL`: microseconds for which a receive call busy polls, at most `i32::MAX`; 0 is off.
     pub busy_poll_usecs: u32,
     /// `SO_PREFER_BUSY_POLL`; setting it needs `CAP_NET_ADMIN`.
     pub prefer_busy_poll: bool,
-    /// `SO_BUSY_POLL_BUDGET`: frames a pass, 0 stands for 8; raising it needs `CAP_NET_ADMIN`. The
-    /// kernel lets nobody read it: `None` where it was not set from here.
+    /// `SO_BUSY_POLL_BUDGET`: packets per poll; 0 means 8; raising it needs `CAP_NET_ADMIN`. The
+    /// kernel has no way to read it: `None` unless it was set by this process.
     pub busy_poll_budget: Option<u16>,
 }
 
 impl Socket {
-    /// Looks at a socket; `None` if the descriptor is none.
+    /// Reads a socket; `None` if the descriptor is not a socket.
     ///
     /// # Errors
-    /// What the kernel says; nothing is known to.
+    /// Errors of the kernel; none are known to occur.
     pub fn of(descriptor: impl AsFd) -> Result<Option<Socket>, Errno> {
         let fd = descriptor.as_fd();
         let family = match sockopt::socket_domain(fd) {
@@ -77,7 +77,7 @@ impl Socket {
         }))
     }
 
-    /// Whether it is an internet socket, which alone can be busy polled.
+    /// Whether it is an internet socket; other sockets cannot be busy polled.
     pub fn is_internet(&self) -> bool {
         [AddressFamily::INET, AddressFamily::INET6]
             .iter()
@@ -97,10 +97,10 @@ impl fmt::Display for SocketOptions {
 }
 
 impl SocketOptions {
-    /// Reads them, but for the budget; of a kernel without busy polling they are all off.
+    /// Reads the options except for the budget; all are off in a kernel without busy polling.
     ///
     /// # Errors
-    /// If the descriptor is no socket.
+    /// If the descriptor is not a socket.
     pub fn get(socket: impl AsFd) -> Result<SocketOptions, Errno> {
         let read = |option| match get_u32(&socket, option) {
             Err(Errno::NOPROTOOPT) => Ok(0),
@@ -113,14 +113,14 @@ impl SocketOptions {
         })
     }
 
-    /// Sets them; no budget leaves it as it is.
+    /// Sets the options; without a budget, the budget is unchanged.
     ///
     /// # Errors
-    /// `Errno::PERM` without `CAP_NET_ADMIN` for the preference and for a budget,
-    /// `Errno::NOPROTOOPT` of a kernel that has no such option, `Errno::NOTSOCK`.
+    /// `Errno::PERM` without `CAP_NET_ADMIN` for the preference and for a budget, `Errno::NOPROTOOPT` if the kernel
+    /// lacks an option, `Errno::NOTSOCK`.
     pub fn set(self, socket: impl AsFd) -> Result<(), Errno> {
         let SocketOptions { busy_poll_usecs, prefer_busy_poll, busy_poll_budget } = self;
-        // The preference first, as it is the one that is refused.
+        // Set the preference first, because it is the option that may be refused.
         if get_u32(&socket, libc::SO_PREFER_BUSY_POLL)? != u32::from(prefer_busy_poll) {
             set_u32(&socket, libc::SO_PREFER_BUSY_POLL, prefer_busy_poll.into())?;
         }
@@ -137,10 +137,10 @@ pub fn is_internet(descriptor: impl AsFd) -> bool {
     family.is_ok_and(|family| matches!(family, AddressFamily::INET | AddressFamily::INET6))
 }
 
-/// The NAPI instance of the last packet that a socket received.
+/// Returns the NAPI instance of the last packet that a socket received.
 ///
 /// # Errors
-/// `Errno::NOTSOCK` of anything else.
+/// `Errno::NOTSOCK` if the descriptor is not a socket.
 pub fn napi_id(socket: impl AsFd) -> Result<Option<u32>, Errno> {
     match get_u32(socket, libc::SO_INCOMING_NAPI_ID) {
         Ok(0) | Err(Errno::NOPROTOOPT) => Ok(None),
@@ -149,13 +149,12 @@ pub fn napi_id(socket: impl AsFd) -> Result<Option<u32>, Errno> {
     }
 }
 
-/// The cookie of a socket's network namespace, if this kernel tells (since 5.14).
+/// Returns the cookie of a socket's network namespace; `None` before Linux 5.14.
 pub fn netns_cookie(socket: impl AsFd) -> Option<u64> {
     option(socket, libc::SO_NETNS_COOKIE).map(u64::from_ne_bytes).ok()
 }
 
-/// The cookie of the network namespace that the calling thread is in, which is that of a socket made
-/// there.
+/// Returns the cookie of the calling thread's network namespace, read from a new socket.
 pub fn own_netns_cookie() -> Option<u64> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -170,7 +169,7 @@ fn get_u32(socket: impl AsFd, number: libc::c_int) -> Result<u32, Errno> {
     option(socket, number).map(u32::from_ne_bytes)
 }
 
-/// An option's first `N` bytes; those that the kernel does not write are 0.
+/// Reads an option's first `N` bytes; bytes that the kernel does not write are 0.
 pub(crate) fn option<const N: usize>(
     socket: impl AsFd,
     option: libc::c_int,
@@ -178,8 +177,7 @@ pub(crate) fn option<const N: usize>(
     let mut value = [0; N];
     let mut length = libc::socklen_t::try_from(N).map_err(|_| Errno::INVAL)?;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: both pointers are to live values of their own; the kernel writes no more than `length`
-    // bytes.
+    // SAFETY: both pointers are to live values that are exclusively borrowed; the kernel writes at most `length` bytes.
     let result = unsafe {
         libc::getsockopt(fd, libc::SOL_SOCKET, option, value.as_mut_ptr().cast(), &raw mut length)
     };
@@ -189,7 +187,7 @@ pub(crate) fn option<const N: usize>(
 fn set_u32(socket: impl AsFd, option: libc::c_int, value: u32) -> Result<(), Errno> {
     let value = libc::c_int::try_from(value).map_err(|_| Errno::INVAL)?;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the pointer is to a live number of the size that is given; the call reads it.
+    // SAFETY: the pointer is to a live number of the given size, which the call reads.
     let result = unsafe {
         libc::setsockopt(
             fd,
@@ -220,7 +218,7 @@ mod tests {
         assert!(!seen.listening);
         assert_eq!((seen.peer, seen.protocol), (Some(here), 6));
         assert_eq!(seen.netns_cookie, own_netns_cookie());
-        // The loopback device has no NAPI instance of its own.
+        // The loopback device has no NAPI instance.
         assert_eq!(seen.napi_id, None);
     }
 

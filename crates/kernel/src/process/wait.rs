@@ -1,9 +1,8 @@
-//! Which threads of a process wait on which epoll context, or receive from which descriptor.
+//! Detection of the epoll context on which each thread waits, or the descriptor from which it receives.
 //!
-//! Seen in `/proc/PID/task/TID/syscall`, which tells the system call of a thread that sleeps; of one
-//! that runs the kernel tells nothing. A server under load is seen waiting now and then only, so it
-//! is looked at several times. A process of another word size (a 32-bit program) has other numbers
-//! for its system calls and is seen to wait on nothing.
+//! The source is `/proc/PID/task/TID/syscall`, which shows the system call of a sleeping thread, but nothing of a
+//! running one. A loaded server is seen waiting only now and then, so it is sampled several times. A process of
+//! another word size (a 32-bit program) has other numbers of system calls and is never seen waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::error::ProcessError;
 use super::handle::Process;
 use super::procfile;
 
-/// Not on aarch64, where the C library calls `epoll_pwait` instead.
+/// Absent on aarch64, where the C library calls `epoll_pwait` instead.
 #[cfg(target_arch = "x86_64")]
 const EPOLL_WAIT: Option<i64> = Some(libc::SYS_epoll_wait);
 #[cfg(not(target_arch = "x86_64"))]
@@ -26,18 +25,18 @@ const EPOLL_PWAIT2: i64 = libc::SYS_epoll_pwait2;
 const RECEIVES: [i64; 4] =
     [libc::SYS_read, libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg];
 
-/// More different waits of one process than this are not told apart.
+/// Limit of different waits that are recorded for one process.
 const MAX_WAITS: usize = 1 << 16;
 
-/// How long a wait lasts at most, as its caller asked for.
+/// The timeout of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Timeout {
-    /// Until something happens.
+    /// No timeout.
     Infinite,
-    /// So many nanoseconds.
+    /// A timeout in nanoseconds.
     Nanoseconds(u64),
-    /// It could not be read from the process's memory.
+    /// A timeout that could not be read from the process's memory.
     Unknown,
 }
 
@@ -45,13 +44,13 @@ pub enum Timeout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Wait {
-    /// Thread ID: a name in `/proc/PID/task`.
+    /// The thread id: a name in `/proc/PID/task`.
     pub tid: i32,
     /// The descriptor of the epoll context, in the thread's table.
     pub epfd: i32,
-    /// How many events it takes at once.
+    /// The maximum number of events per call.
     pub maxevents: i32,
-    /// How long it waits.
+    /// The timeout of the call.
     pub timeout: Timeout,
 }
 
@@ -59,42 +58,42 @@ pub struct Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Receive {
-    /// Thread ID: a name in `/proc/PID/task`.
+    /// The thread id: a name in `/proc/PID/task`.
     pub tid: i32,
-    /// The descriptor, in the thread's table: of a socket or of anything else.
+    /// The descriptor in the thread's table, of a socket or any other file.
     pub fd: i32,
 }
 
-/// What a process's threads were seen to do.
+/// The system calls in which a process's threads were seen.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Waits {
-    /// Each different wait, with how many times it was seen.
+    /// Each different wait, and how many times it was seen.
     pub seen: Vec<(Wait, u32)>,
     /// Each different receive.
     pub receives: BTreeSet<Receive>,
-    /// Threads that ran each time: what they wait on is not known.
+    /// Threads that were running at each sample, so that their waits are unknown.
     pub running: Vec<i32>,
-    /// Threads that waited on no epoll context any of the times that they slept.
+    /// Threads that slept at some sample but never waited on an epoll context.
     pub elsewhere: Vec<i32>,
 }
 
 impl Waits {
-    /// The waits on one epoll descriptor.
+    /// Returns the waits on one epoll descriptor.
     pub fn on(&self, epfd: i32) -> impl Iterator<Item = &Wait> {
         self.seen.iter().map(|(wait, _)| wait).filter(move |wait| wait.epfd == epfd)
     }
 }
 
 impl Process {
-    /// Looks `samples` times, `gap` apart, at what its threads wait on.
+    /// Samples what its threads wait on, `samples` times, `gap` apart.
     ///
     /// # Errors
-    /// If it has ended before the first look, or is another user's.
+    /// If it has ended before the first sample, or belongs to another user.
     pub fn waits(&self, samples: u32, gap: Duration) -> Result<Waits, ProcessError> {
         let mut seen: BTreeMap<Wait, u32> = BTreeMap::new();
         let mut receives = BTreeSet::new();
-        // Whether a thread was seen asleep, and whether in a wait.
+        // By thread: whether it was seen asleep, and whether it was seen in a wait.
         let mut threads: BTreeMap<i32, (bool, bool)> = BTreeMap::new();
         for sample in 0..samples.max(1) {
             if sample > 0 && self.ends_within(gap) {
@@ -145,7 +144,7 @@ impl Process {
         })
     }
 
-    /// A `timespec` in its memory.
+    /// Reads a `timespec` from its memory.
     fn timespec(&self, address: u64) -> Timeout {
         let mut bytes = [0_u8; 16];
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -154,8 +153,8 @@ impl Process {
             iov_base: std::ptr::without_provenance_mut(address),
             iov_len: bytes.len(),
         };
-        // SAFETY: the local vector names the array above, which lives and is not used meanwhile; the
-        // remote one is an address in another process, which the kernel checks.
+        // SAFETY: the local vector describes the array above, which is alive and not used meanwhile; the remote one
+        // is an address in another process, which the kernel checks.
         let read = unsafe {
             libc::process_vm_readv(self.pid(), &raw const local, 1, &raw const remote, 1, 0)
         };
@@ -169,12 +168,12 @@ impl Process {
     }
 }
 
-/// What a line of `syscall` says.
+/// The activity of a thread, from its `syscall` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
-    /// It runs, or could: nothing is known.
+    /// It is running or runnable: no system call is shown.
     Runs,
-    /// It sleeps in something else.
+    /// It sleeps elsewhere.
     Other,
     Waits {
         epfd: i32,
@@ -189,12 +188,12 @@ enum Doing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Known(Timeout),
-    /// A `timespec` at this address.
+    /// It is in a `timespec` at this address.
     At(u64),
 }
 
-/// `running`, or `NUMBER ARG ARG ARG ARG ARG ARG SP PC` with a decimal number and the rest
-/// hexadecimal, or `-1 SP PC` outside of system calls.
+/// Parses `running`; or `NUMBER ARG ARG ARG ARG ARG ARG SP PC`, with a decimal number and the rest hexadecimal; or
+/// `-1 SP PC` outside of system calls.
 fn parse(text: &str) -> Doing {
     let mut words = text.split_ascii_whitespace();
     let first = words.next().unwrap_or("running");
@@ -217,7 +216,7 @@ fn parse(text: &str) -> Doing {
         *argument = value;
     }
     let [epfd, _, maxevents, timeout] = arguments;
-    // The registers' lower halves: these arguments are of type int.
+    // The lower halves of the registers: these arguments are of type int.
     let int = |register: u64| register as u32 as i32;
     if receives {
         return Doing::Receives { fd: int(epfd) };

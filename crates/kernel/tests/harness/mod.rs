@@ -1,4 +1,4 @@
-//! A program to look at: python3, told what to do line by line, which answers line by line.
+//! A process to inspect: a python3 that executes commands and answers them, line by line.
 
 // Not every test binary uses all of it.
 #![allow(dead_code)]
@@ -16,7 +16,7 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
 use napkin_testing::needs_program;
 
-/// What the program does with each line: `exec` it, and print what it leaves in `answer`.
+/// The Python program: it executes each line with `exec` and prints the variable `answer`.
 const PROGRAM: &str = r#"
 import sys, os, select, socket, struct, fcntl, threading, time, signal
 answer = ""
@@ -61,25 +61,25 @@ impl Program {
         i32::try_from(self.child.id()).expect("an id")
     }
 
-    /// Has it execute a line of Python; what that leaves in `answer` comes back.
+    /// Makes it execute a line of Python, and returns the value of `answer`.
     pub(crate) fn ask(&mut self, line: &str) -> String {
         self.tell(line);
         self.answer()
     }
 
-    /// Has it execute a line without waiting for an answer.
+    /// Makes it execute a line without waiting for the answer.
     pub(crate) fn tell(&mut self, line: &str) {
         let input = self.input.as_mut().expect("not ended yet");
         writeln!(input, "{}", line.replace('\n', "\\n")).expect("it listens");
     }
 
-    /// An answer that is a number.
+    /// Makes it execute a line whose answer is a number.
     pub(crate) fn number(&mut self, line: &str) -> i32 {
         let answer = self.ask(line);
         answer.parse().unwrap_or_else(|_| panic!("{line}: {answer}"))
     }
 
-    /// The answer to what it was told.
+    /// Reads the answer to a line that was sent with [`Program::tell`].
     pub(crate) fn answer(&mut self) -> String {
         self.line()
     }
@@ -90,7 +90,7 @@ impl Program {
         line.trim_end().to_owned()
     }
 
-    /// Lets it end by itself.
+    /// Closes its input and waits for its end.
     pub(crate) fn end(&mut self) {
         self.input = None;
         self.child.wait().expect("it ends");
@@ -110,8 +110,8 @@ impl Drop for Program {
     }
 }
 
-/// Two network namespaces and a veth between them, over which sockets get a NAPI id: `10.9.0.1` here
-/// and `10.9.0.2` there.
+/// Two network namespaces with a veth pair between them, so that sockets get a NAPI id: `10.9.0.1` here and
+/// `10.9.0.2` there.
 pub(crate) struct Link {
     pub(crate) here: Namespace,
     pub(crate) there: Namespace,
@@ -144,7 +144,7 @@ impl Link {
         };
         link.here.run(here).expect("entered");
         let there = || {
-            // Packets that still wait to be cut up pass it by.
+            // Packets that are still to be segmented would bypass the instance.
             let off: Vec<_> = TSO.iter().chain(GSO).map(|name| (*name, false)).collect();
             set("vb", &off);
             up("vb", 2);

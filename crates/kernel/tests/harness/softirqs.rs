@@ -1,8 +1,8 @@
-//! Receive softirqs as the kernel's own trace has them: which interrupted the first process, and which were late.
+//! Receive softirqs from the kernel's own trace: which interrupted the init process, and which started late.
 //!
-//! On the machine where this was written no tracing program runs while the process with the id 1 is the current one:
-//! the trace points write their lines, and the programs at them are not run, nor counted as missed. Linux itself has no
-//! such rule; it is that kernel's. What a softirq does that has interrupted that process no program sees, then.
+//! On the machine where this was written, tracing programs do not run while process 1 is current: the trace points
+//! write their lines, but their programs neither run nor count as missed. Linux itself has no such rule; it is
+//! specific to that kernel. So no program sees what a softirq does that interrupts that process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,22 +16,22 @@ use napkin_kernel::count::btf::Btf;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::time::{ClockId, clock_gettime};
 
-/// A trace buffer of a test's own.
+/// A private trace buffer.
 pub(crate) struct Softirqs {
     place: PathBuf,
     lines: File,
-    /// By CPU, when its receive softirq was asked for that has not begun yet, in seconds.
+    /// By CPU, when its pending receive softirq was raised, in seconds.
     raised: BTreeMap<String, f64>,
-    /// Held for its mount, which is nowhere else.
+    /// Keeps the detached tracefs mount alive.
     _tracefs: OwnedFd,
 }
 
-/// What has happened between two looks.
+/// The softirqs between two calls of [`Softirqs::look`].
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Whether a receive softirq was asked for, or began, while the first process was the current one.
+    /// Whether a receive softirq was raised or started while a thread of process 1 was current.
     pub(crate) in_first_process: bool,
-    /// When each receive softirq was asked for, and began, in seconds.
+    /// The times at which each receive softirq was raised and started, in seconds.
     waits: Vec<[f64; 2]>,
 }
 
@@ -61,13 +61,13 @@ impl Softirqs {
         Softirqs { place, lines, raised: BTreeMap::new(), _tracefs: tracefs }
     }
 
-    /// Now, by the trace's clock, in seconds.
+    /// Returns the current time of the trace's clock in seconds.
     pub(crate) fn now() -> f64 {
         let now = clock_gettime(ClockId::Monotonic);
         now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
     }
 
-    /// What has happened since the last look.
+    /// Reads the softirqs since the last call.
     pub(crate) fn look(&mut self) -> Seen {
         let mut text = Vec::new();
         match self.lines.read_to_end(&mut text) {
@@ -98,23 +98,23 @@ impl Softirqs {
                 seen.waits.push([raised, time]);
             }
         }
-        // Nobody knows when those will begin.
+        // Pending softirqs: the time of their start is unknown.
         seen.waits.extend(self.raised.values().map(|raised| [*raised, f64::INFINITY]));
         seen
     }
 }
 
 impl Seen {
-    /// Whether a receive softirq had been asked for by that time that only began after it.
+    /// Whether a receive softirq was raised before that time but started after it.
     pub(crate) fn late_at(&self, time: f64) -> bool {
-        // The trace has microseconds.
+        // The trace has a resolution of microseconds.
         self.waits.iter().any(|[raised, began]| *raised <= time && time <= began + 1e-6)
     }
 }
 
 impl Drop for Softirqs {
     fn drop(&mut self) {
-        // A buffer that is being read does not go.
+        // A buffer that is open for reading cannot be removed.
         if let Ok(null) = File::open("/dev/null") {
             self.lines = null;
         }
