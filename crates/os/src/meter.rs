@@ -135,7 +135,7 @@ impl ThreadMeter {
         }
         into.truncate(self.probes.len());
         for (place, probe) in into.iter_mut().zip(&self.probes) {
-            place.take_over(&probe.last);
+            place.copy_from(&probe.last);
         }
         into.extend(self.probes.iter().skip(into.len()).map(|probe| probe.last.clone()));
         Ok(())
@@ -188,28 +188,28 @@ impl Probe {
     }
 
     fn update(&mut self, source: CpuSource, buffer: &mut Vec<u8>) -> io::Result<()> {
-        read_again(&self.times, buffer)?;
+        reread(&self.times, buffer)?;
         let (cpu_ns, run_delay_ns) = match source {
             CpuSource::Schedstat => {
                 let text = String::from_utf8_lossy(buffer);
-                let time = Time::parse(&text).ok_or_else(|| odd("schedstat"))?;
+                let time = Time::parse(&text).ok_or_else(|| malformed("schedstat"))?;
                 (time.run_ns, Some(time.wait_ns))
             }
             CpuSource::Stat => {
                 let ticks = rustix::param::clock_ticks_per_second();
                 let text = String::from_utf8_lossy(buffer);
-                let stat = ThreadStat::parse(&text, ticks).ok_or_else(|| odd("stat"))?;
+                let stat = ThreadStat::parse(&text, ticks).ok_or_else(|| malformed("stat"))?;
                 (stat.cpu_ns, None)
             }
         };
-        read_again(&self.status, buffer)?;
-        let (voluntary, involuntary) = parse_switches(buffer).ok_or_else(|| odd("status"))?;
+        reread(&self.status, buffer)?;
+        let (voluntary, involuntary) = parse_switches(buffer).ok_or_else(|| malformed("status"))?;
         self.last.cpu = parse_only_cpu(buffer);
         self.last.cpu_ns = cpu_ns;
         self.last.run_delay_ns = run_delay_ns;
         self.last.voluntary_switches = voluntary;
         self.last.involuntary_switches = involuntary;
-        self.last.runnable = parse_runnable(buffer).ok_or_else(|| odd("status"))?;
+        self.last.runnable = parse_runnable(buffer).ok_or_else(|| malformed("status"))?;
         Ok(())
     }
 }
@@ -238,12 +238,12 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH)
 }
 
-fn odd(file: &str) -> io::Error {
+fn malformed(file: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/proc thread file `{file}` is malformed"))
 }
 
 /// Reads a whole file from its start into the buffer, reusing its memory.
-fn read_again(file: &File, buffer: &mut Vec<u8>) -> io::Result<()> {
+fn reread(file: &File, buffer: &mut Vec<u8>) -> io::Result<()> {
     /// Limit of a file's size. The longest file, /proc/stat, has about 100 bytes a CPU and 2 a vector.
     const LONGEST: usize = 1 << 22;
     buffer.resize(buffer.capacity().max(4096), 0);
@@ -413,11 +413,11 @@ mod tests {
     fn a_file_longer_than_the_buffer_is_read_whole_and_the_memory_is_kept() {
         let file = File::open("/proc/self/smaps").unwrap();
         let mut buffer = Vec::new();
-        read_again(&file, &mut buffer).unwrap();
+        reread(&file, &mut buffer).unwrap();
         assert!(buffer.len() > 4096, "smaps of any process is longer than a page");
         let capacity = buffer.capacity();
         let short = File::open("/proc/self/comm").unwrap();
-        read_again(&short, &mut buffer).unwrap();
+        reread(&short, &mut buffer).unwrap();
         assert!(buffer.ends_with(b"\n") && buffer.capacity() == capacity);
     }
 

@@ -30,7 +30,7 @@ pub struct Signals {
 
 impl Signals {
     /// Signals that ask a command to end.
-    const ENDS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+    const TERMINATION: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
     /// The signal by which a terminal stops a program (Ctrl-Z).
     pub const STOP: i32 = libc::SIGTSTP;
@@ -55,7 +55,7 @@ impl Signals {
     /// # Errors
     /// If the operating system refuses.
     pub fn block_ends() -> io::Result<Signals> {
-        let ends: Vec<i32> = Signals::ENDS.into_iter().filter(|it| !ignored(*it)).collect();
+        let ends: Vec<i32> = Signals::TERMINATION.into_iter().filter(|it| !ignored(*it)).collect();
         Signals::block(&ends)
     }
 
@@ -65,7 +65,7 @@ impl Signals {
     /// # Errors
     /// If the operating system refuses.
     pub fn block_ends_and_stop() -> io::Result<Signals> {
-        let all = Signals::ENDS.into_iter().chain([libc::SIGQUIT, Signals::STOP]);
+        let all = Signals::TERMINATION.into_iter().chain([libc::SIGQUIT, Signals::STOP]);
         let all: Vec<i32> = all.filter(|it| !ignored(*it)).collect();
         Signals::block(&all)
     }
@@ -309,7 +309,7 @@ mod tests {
                 signals.wait(Duration::ZERO).is_some()
             };
             assert!(!comes(Signals::block_ends()));
-            assert!(comes(Signals::block(&Signals::ENDS)), "unless it is asked for");
+            assert!(comes(Signals::block(&Signals::TERMINATION)), "unless it is asked for");
         })
         .join()
         .unwrap();

@@ -31,7 +31,7 @@ pub struct ThreadUsage {
 
 impl ThreadUsage {
     /// Copies another reading; keeps the name's memory if it is the same thread.
-    pub(super) fn take_over(&mut self, other: &ThreadUsage) {
+    pub(super) fn copy_from(&mut self, other: &ThreadUsage) {
         if self.tid != other.tid || self.name != other.name {
             self.clone_from(other);
             return;

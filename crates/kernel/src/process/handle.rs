@@ -210,7 +210,7 @@ impl Process {
             // A shortage in this process says nothing about the other one.
             Err(errno) if is_shortage(errno) => false,
             stat => {
-                stat.ok().and_then(|text| ThreadStat::of_text(&text)).is_none_or(|stat| stat.ending)
+                stat.ok().and_then(|text| ThreadStat::of_text(&text)).is_none_or(|stat| stat.exiting)
             }
         }
     }

@@ -13,10 +13,10 @@ use super::{read_text, stat};
 const LIMIT: usize = 4_096;
 
 /// `PF_EXITING` in the flags of `stat`.
-const EXITING: u64 = 4;
+const PF_EXITING: u64 = 4;
 
 /// `PF_KTHREAD` in the same flags.
-const KERNEL_THREAD: u64 = 0x0020_0000;
+const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// The fields of `/proc/PID/task/TID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct ThreadStat {
     /// Whether it is a kernel thread.
     pub kernel: bool,
     /// Whether it is exiting or has exited: then its files in procfs belong to root, no longer to its user.
-    pub ending: bool,
+    pub exiting: bool,
     /// User and system time in nanoseconds, at a resolution of 10 ms.
     pub cpu_ns: u64,
     /// The part of `cpu_ns` in user space.
@@ -82,8 +82,8 @@ impl ThreadStat {
             comm: comm.to_owned(),
             state: field(3)?.chars().next()?,
             ppid: field(4)?.parse().ok()?,
-            kernel: flags & KERNEL_THREAD != 0,
-            ending: flags & EXITING != 0,
+            kernel: flags & PF_KTHREAD != 0,
+            exiting: flags & PF_EXITING != 0,
             cpu_ns: ticks.checked_mul(tick_ns)?,
             user_ns: number(14)?.checked_mul(tick_ns)?,
             start_ticks: number(22)?,
@@ -168,7 +168,7 @@ impl Threads {
         for pid in pids {
             if let Some(comm) = comm(pid) {
                 let kernel = || ThreadStat::read(pid, pid).is_some_and(|it| it.kernel);
-                found.sort_in(pid, &comm, kernel, || is_root(pid));
+                found.classify(pid, &comm, kernel, || is_root(pid));
             }
         }
         found.napi.sort_by_key(|thread| thread.pid);
@@ -177,7 +177,7 @@ impl Threads {
 
     /// Records a process by its name. A program can choose any name, so `kernel` is called to confirm a kernel
     /// thread's name, and `root` to confirm irqbalance's.
-    fn sort_in(
+    fn classify(
         &mut self,
         pid: i32,
         comm: &str,
@@ -233,10 +233,10 @@ mod tests {
         assert_eq!((cat.tid, cat.comm.as_str(), cat.state, cat.ppid), (18_463, "cat", 'R', 18_429));
         assert_eq!((cat.cpu, cat.cpu_ns, cat.start_ticks), (1, 70_000_000, 2_349_410));
         assert!(cat.user_ns <= cat.cpu_ns, "{cat:?}");
-        assert!(!cat.kernel && !cat.ending);
+        assert!(!cat.kernel && !cat.exiting);
         assert_eq!(cat.arguments, 140_730_088_106_669..140_730_088_106_710);
         let ends = ThreadStat::parse(&CAT.replace("4194304", "4194308"), 100).expect("a line");
-        assert!(!ends.kernel && ends.ending);
+        assert!(!ends.kernel && ends.exiting);
         let hidden = CAT.replace("140730088106669 140730088106710", "0 0");
         assert_eq!(ThreadStat::parse(&hidden, 100).expect("a line").arguments, 0..0);
     }
@@ -313,11 +313,11 @@ mod tests {
     #[test]
     fn a_program_that_calls_itself_napi_is_none() {
         let mut found = Threads::default();
-        found.sort_in(7, "napi/eth0-1", || false, || true);
-        found.sort_in(8, "napi/eth0-2", || true, || true);
-        found.sort_in(9, "ksoftirqd/3", || true, || true);
-        found.sort_in(10, "irqbalance", || false, || true);
-        found.sort_in(11, "irqbalance", || false, || false);
+        found.classify(7, "napi/eth0-1", || false, || true);
+        found.classify(8, "napi/eth0-2", || true, || true);
+        found.classify(9, "ksoftirqd/3", || true, || true);
+        found.classify(10, "irqbalance", || false, || true);
+        found.classify(11, "irqbalance", || false, || false);
         assert_eq!(found.napi.iter().map(|it| it.pid).collect::<Vec<_>>(), [8]);
         assert_eq!(found.ksoftirqd, BTreeMap::from([(3, 9)]));
         assert_eq!(found.irqbalance, Some(10));

@@ -303,41 +303,41 @@ mod tests {
     fn what_a_thread_was_given_is_read_back() {
         let here = usable_cpus()[0];
         let given = class(None).expect("it lives");
-        let told = std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             pin(None, &[here]).expect("it is there");
             (affinity(None).expect("it lives"), class(None).expect("it lives"))
         });
-        assert_eq!(told.join().expect("no panic"), (vec![here], given));
+        assert_eq!(thread.join().expect("no panic"), (vec![here], given));
     }
 
     #[test]
     fn a_class_that_takes_no_right_is_read_back_and_one_of_another_kind_is_never_set() {
         for class in [Class::Batch, Class::Idle, Class::Nice(19)] {
-            let told = std::thread::spawn(move || {
+            let thread = std::thread::spawn(move || {
                 classify(None, class).expect("it takes no right");
                 let opaque = classify(None, Class::Other(6)).expect_err("it is only seen");
                 assert!(opaque.to_string().contains("other 6"), "{opaque}");
                 super::class(None).expect("it lives")
             });
-            assert_eq!(told.join().expect("no panic"), class);
+            assert_eq!(thread.join().expect("no panic"), class);
         }
     }
 
     #[test]
     fn a_class_is_given_up_also_where_the_nice_value_is_refused() {
-        let told = std::thread::spawn(|| {
+        let thread = std::thread::spawn(|| {
             classify(None, Class::Nice(19)).expect("it takes no right");
             classify(None, Class::Batch).expect("it takes no right");
             let set = classify(None, Class::Fair);
             (set.is_ok(), class(None).expect("it lives"))
         });
-        let (may, now) = told.join().expect("no panic");
+        let (may, now) = thread.join().expect("no panic");
         assert_eq!(now, if may { Class::Fair } else { Class::Nice(19) });
     }
 
     #[test]
     fn what_its_children_get_stays_as_it_was() {
-        let told = std::thread::spawn(|| {
+        let thread = std::thread::spawn(|| {
             // SAFETY: `sched_param` is plain data, for which all zeros are valid on every libc.
             let param: libc::sched_param = unsafe { std::mem::zeroed() };
             let policy = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
@@ -349,7 +349,7 @@ mod tests {
             // SAFETY: the call takes a number and returns one.
             unsafe { libc::sched_getscheduler(0) }
         });
-        let flag = told.join().expect("no panic") & libc::SCHED_RESET_ON_FORK;
+        let flag = thread.join().expect("no panic") & libc::SCHED_RESET_ON_FORK;
         assert_eq!(flag, libc::SCHED_RESET_ON_FORK);
     }
 
@@ -384,7 +384,7 @@ mod tests {
         let all = usable_cpus();
         let had = [&all[..], &[ABSENT, 1 << 40]].concat();
         let here = all[0];
-        let told = std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             pin(None, &[here]).expect("it is there");
             let none = unpin(None, &[ABSENT]).expect_err("none of them is there");
             assert!(matches!(none, SchedError::Cpu { cpu: ABSENT, .. }), "{none}");
@@ -393,7 +393,7 @@ mod tests {
             unpin(None, &had).expect("some of them are there");
             (left_of(&had, &usable_cpus()), usable_cpus())
         });
-        assert_eq!(told.join().expect("no panic"), (all.clone(), all));
+        assert_eq!(thread.join().expect("no panic"), (all.clone(), all));
     }
 
     #[test]
@@ -401,7 +401,7 @@ mod tests {
         let status = "Cpus_allowed:\t87\nCpus_allowed_list:\t0-2,7\n";
         assert_eq!(listed(status), Some(vec![0, 1, 2, 7]));
         assert_eq!(listed("Cpus_allowed:\t87\n"), None);
-        let told = std::thread::spawn(|| {
+        let thread = std::thread::spawn(|| {
             let (had, usable) = (allowed(None).expect("it lives"), usable_cpus());
             assert_eq!(left_of(&had, &usable), usable);
             pin(None, &usable[..1]).expect("it is there");
@@ -409,7 +409,7 @@ mod tests {
             unpin(None, &had).expect("they were its own");
             (had, usable, allowed(None).expect("it lives"))
         });
-        let (had, usable, has) = told.join().expect("no panic");
+        let (had, usable, has) = thread.join().expect("no panic");
         // Before Linux 6.2 the affinity mask loses CPUs that are offline.
         assert!(has == had || has == usable, "{has:?} of {had:?}");
     }
@@ -417,13 +417,13 @@ mod tests {
     #[test]
     fn a_thread_of_a_few_cpus_knows_of_the_others() {
         let all = usable_cpus();
-        let told_here = unusable(ABSENT).to_string();
-        let told = std::thread::spawn(move || {
+        let error_here = unusable(ABSENT).to_string();
+        let thread = std::thread::spawn(move || {
             pin(None, &all[..1]).expect("it is there");
             assert_eq!(usable_cpus(), all[..1]);
             unusable(ABSENT).to_string()
         });
-        assert_eq!(told.join().expect("no panic"), told_here);
+        assert_eq!(thread.join().expect("no panic"), error_here);
     }
 
     #[test]
