@@ -89,16 +89,16 @@ impl Process {
         let (owners, tables) = self.table_owners()?;
         let mut found = Descriptors { list: Vec::new(), seen: 0, cut: false, tables };
         for (place, tid) in owners.into_iter().enumerate() {
-            match self.list_table(tid, limit, &mut found) {
+            match self.read_table(tid, limit, &mut found) {
                 Ok(()) => {}
                 // A thread has ended, with its table; then the files of the main thread belong to root.
                 Err(errno) if place > 0 && !is_shortage(errno) && self.alive() => {}
-                Err(Errno::ACCESS) if self.thread_ends(tid) && !self.ends() => {}
+                Err(Errno::ACCESS) if self.thread_exits(tid) && !self.exits() => {}
                 Err(errno) => return Err(self.refused("to list its descriptors", errno)),
             }
         }
         found.list.sort_unstable();
-        self.checked(found)
+        self.if_alive(found)
     }
 
     /// Duplicates a descriptor into this process; `None` if it was closed meanwhile. The caller has to check
@@ -118,7 +118,7 @@ impl Process {
     pub fn take_fd(&self, tid: i32, fd: i32) -> Result<Option<OwnedFd>, ProcessError> {
         // A negative number would make rustix panic.
         if fd < 0 {
-            return self.checked(None);
+            return self.if_alive(None);
         }
         let taken = if tid == self.pid() {
             pidfd_getfd(self.pidfd_ref(), fd, PidfdGetfdFlags::empty())
@@ -128,9 +128,9 @@ impl Process {
         };
         match taken {
             Ok(taken) => Ok(Some(taken)),
-            Err(Errno::BADF) => self.checked(None),
+            Err(Errno::BADF) => self.if_alive(None),
             // The thread has ended; if it were the process, it would be gone.
-            Err(Errno::SRCH) if tid != self.pid() => self.checked(None),
+            Err(Errno::SRCH) if tid != self.pid() => self.if_alive(None),
             Err(Errno::NOSYS) => {
                 Err(ProcessError::Unsupported { what: "pidfd_getfd", since: "5.6" })
             }
@@ -162,7 +162,7 @@ impl Process {
     fn table_owners(&self) -> Result<(Vec<i32>, Tables), ProcessError> {
         let mut owners = vec![self.pid()];
         for tid in self.threads()? {
-            match shared_with(&owners, tid) {
+            match shares_table(&owners, tid) {
                 Ok(true) => {}
                 Ok(false) if owners.len() < MAX_TABLES => owners.push(tid),
                 // The thread ended meanwhile.
@@ -174,7 +174,7 @@ impl Process {
         Ok((owners, tables))
     }
 
-    fn list_table(&self, tid: i32, limit: usize, found: &mut Descriptors) -> Result<(), Errno> {
+    fn read_table(&self, tid: i32, limit: usize, found: &mut Descriptors) -> Result<(), Errno> {
         let directory = procfile::directory(&format!("/proc/{}/task/{tid}/fd", self.pid()))?;
         let mut target = [MaybeUninit::<u8>::uninit(); 64];
         let within = directory.as_fd();
@@ -211,7 +211,7 @@ fn kind(link: &[u8]) -> Option<Kind> {
 }
 
 /// Whether a thread shares the descriptor table of one of the owners.
-fn shared_with(owners: &[i32], tid: i32) -> Result<bool, Errno> {
+fn shares_table(owners: &[i32], tid: i32) -> Result<bool, Errno> {
     for owner in owners {
         if *owner == tid || same_files(*owner, tid)? {
             return Ok(true);

@@ -152,8 +152,8 @@ impl Process {
         let path = format!("/proc/{}/task/{tid}/fdinfo/{fd}", self.pid());
         let bytes = MEMBER_BYTES.saturating_mul(limit.try_into().unwrap_or(u64::MAX));
         match procfile::read_text(&path, bytes.saturating_add(MEMBER_BYTES)) {
-            Ok(text) => self.checked(parse_members(&text, limit)),
-            Err(Errno::NOENT) => self.checked(Members::default()),
+            Ok(text) => self.if_alive(parse_members(&text, limit)),
+            Err(Errno::NOENT) => self.if_alive(Members::default()),
             Err(errno) => Err(self.refused("to list an epoll context's members", errno)),
         }
     }

@@ -116,7 +116,7 @@ impl Process {
     pub fn network_namespace(&self) -> Result<u64, ProcessError> {
         let stat = rustix::fs::stat(format!("/proc/{}/ns/net", self.pid))
             .map_err(|errno| self.refused("to see its network namespace", errno))?;
-        self.checked(stat.st_ino)
+        self.if_alive(stat.st_ino)
     }
 
     /// Returns the ids of its threads in ascending order.
@@ -126,7 +126,7 @@ impl Process {
     pub fn threads(&self) -> Result<Vec<i32>, ProcessError> {
         let threads = procfile::numbers(&format!("/proc/{}/task", self.pid), MAX_THREADS)
             .map_err(|errno| self.refused("to list its threads", errno))?;
-        self.checked(threads)
+        self.if_alive(threads)
     }
 
     /// Returns the ids of its children in ascending order. Orphaned grandchildren are not included: the kernel
@@ -135,13 +135,13 @@ impl Process {
     /// # Errors
     /// If it has ended.
     pub fn children(&self) -> Result<Vec<i32>, ProcessError> {
-        let mut children = match children_of(self.pid, &self.threads()?) {
+        let mut children = match read_children(self.pid, &self.threads()?) {
             Ok(children) => children,
             // This kernel has no such files.
-            Err(_) => parents().remove(&self.pid).unwrap_or_default(),
+            Err(_) => children_by_parent().remove(&self.pid).unwrap_or_default(),
         };
         children.sort_unstable();
-        self.checked(children)
+        self.if_alive(children)
     }
 
     /// Returns the ids of its descendants, at most `limit`, parents first. A process that ends meanwhile is left
@@ -153,7 +153,7 @@ impl Process {
         let found = descendants_of(&[self.pid], limit);
         match found.unseen.first() {
             Some((_, errno)) => Err(self.refused("to list its children", *errno)),
-            None => self.checked(found.pids),
+            None => self.if_alive(found.pids),
         }
     }
 
@@ -178,7 +178,7 @@ impl Process {
             }
             text => text.unwrap_or_default(),
         };
-        self.checked(ThreadStat::of_text(&text).map(|stat| stat.start_ticks))
+        self.if_alive(ThreadStat::of_text(&text).map(|stat| stat.start_ticks))
     }
 
     fn stat(&self) -> Result<ThreadStat, ProcessError> {
@@ -195,31 +195,32 @@ impl Process {
     ) -> Result<String, ProcessError> {
         let text = procfile::read_text(&format!("/proc/{}/{file}", self.pid), limit)
             .map_err(|errno| self.refused(what, errno))?;
-        self.checked(text)
+        self.if_alive(text)
     }
 
     /// Returns what was read by the id, if the process was still alive afterwards.
-    pub(super) fn checked<T>(&self, seen: T) -> Result<T, ProcessError> {
+    pub(super) fn if_alive<T>(&self, seen: T) -> Result<T, ProcessError> {
         if self.alive() { Ok(seen) } else { Err(ProcessError::Gone { pid: self.pid }) }
     }
 
     /// Whether one of its threads has ended or is exiting.
-    pub(super) fn thread_ends(&self, tid: i32) -> bool {
+    pub(super) fn thread_exits(&self, tid: i32) -> bool {
         let stat = procfile::read_text(&format!("/proc/{}/task/{tid}/stat", self.pid), 4_096);
         match stat {
             // A shortage in this process says nothing about the other one.
             Err(errno) if is_shortage(errno) => false,
-            stat => {
-                stat.ok().and_then(|text| ThreadStat::of_text(&text)).is_none_or(|stat| stat.exiting)
-            }
+            stat => stat
+                .ok()
+                .and_then(|text| ThreadStat::of_text(&text))
+                .is_none_or(|stat| stat.exiting),
         }
     }
 
     /// Whether all of its threads have ended or are exiting.
-    pub(super) fn ends(&self) -> bool {
+    pub(super) fn exits(&self) -> bool {
         // `threads` cannot be used here: it calls this if it is refused.
         let threads = procfile::numbers(&format!("/proc/{}/task", self.pid), MAX_THREADS);
-        threads.is_ok_and(|threads| threads.iter().all(|tid| self.thread_ends(*tid)))
+        threads.is_ok_and(|threads| threads.iter().all(|tid| self.thread_exits(*tid)))
             || !self.alive()
     }
 
@@ -230,7 +231,7 @@ impl Process {
         match errno {
             Errno::SRCH | Errno::NOENT => ProcessError::Gone { pid },
             Errno::MFILE => ProcessError::NoDescriptor { pid, what },
-            _ if self.ends() => ProcessError::Gone { pid },
+            _ if self.exits() => ProcessError::Gone { pid },
             Errno::ACCESS | Errno::PERM => {
                 let comm = procfile::read_text(&format!("/proc/{pid}/comm"), 64);
                 let comm = printable(&comm.unwrap_or_default());
@@ -289,7 +290,7 @@ pub fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
     let mut next: VecDeque<i32> = roots.iter().copied().collect();
     let mut found = Descendants::default();
     // A scan of all processes, made once if the kernel has no `children` files.
-    let mut scanned = None;
+    let mut scan = None;
     while let Some(pid) = next.pop_front() {
         let threads = match procfile::numbers(&format!("/proc/{pid}/task"), MAX_THREADS) {
             Ok(threads) => threads,
@@ -300,13 +301,15 @@ pub fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
                 continue;
             }
         };
-        let children = match (&mut scanned, children_of(pid, &threads)) {
+        let children = match (&mut scan, read_children(pid, &threads)) {
             (None, Ok(children)) => children,
             (_, Err(errno)) if is_shortage(errno) => {
                 found.unseen.push((pid, errno));
                 continue;
             }
-            (scanned, _) => scanned.get_or_insert_with(parents).remove(&pid).unwrap_or_default(),
+            (scan, _) => {
+                scan.get_or_insert_with(children_by_parent).remove(&pid).unwrap_or_default()
+            }
         };
         for child in children {
             if found.pids.len() == limit {
@@ -323,7 +326,7 @@ pub fn descendants_of(roots: &[i32], limit: usize) -> Descendants {
 
 /// Reads the children of all threads of a process from their `children` files. A thread that has ended has none; an
 /// error means that the kernel has no such files.
-fn children_of(pid: i32, threads: &[i32]) -> Result<Vec<i32>, Errno> {
+fn read_children(pid: i32, threads: &[i32]) -> Result<Vec<i32>, Errno> {
     let mut children = Vec::new();
     for (place, tid) in threads.iter().enumerate() {
         match procfile::read_text(&format!("/proc/{pid}/task/{tid}/children"), MAX_CHILDREN) {
@@ -343,7 +346,7 @@ fn exists(pid: i32, tid: i32) -> bool {
 }
 
 /// Lists all processes by their parent.
-fn parents() -> BTreeMap<i32, Vec<i32>> {
+fn children_by_parent() -> BTreeMap<i32, Vec<i32>> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for pid in all() {
         let Ok(text) = procfile::read_text(&format!("/proc/{pid}/stat"), 4_096) else { continue };
@@ -385,12 +388,12 @@ mod tests {
     #[test]
     fn a_thread_s_id_is_told_from_a_process_s() {
         let (send, receive) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tid_sender, tid_receiver) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            tid_sender.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
             let _ = receive.recv();
         });
-        let tid = told.recv().unwrap();
+        let tid = tid_receiver.recv().unwrap();
         let own = i32::try_from(std::process::id()).unwrap();
         let error = Process::open(tid).expect_err("a thread");
         assert!(matches!(error, ProcessError::Thread { pid, .. } if pid == own), "{error}");

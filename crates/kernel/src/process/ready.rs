@@ -24,11 +24,11 @@ const EPOLLET: u32 = 1 << 31;
 
 /// Number of samples of a context, and the gap between them. A program that serves its descriptors has an empty
 /// ready list now and then, at least before a wait that sleeps.
-const LOOKS: u32 = 8;
-const GAP: Duration = Duration::from_millis(2);
+const SAMPLES: u32 = 8;
+const SAMPLE_GAP: Duration = Duration::from_millis(2);
 
 /// Limit of members of one context that are checked.
-const MEMBERS: usize = 4_096;
+const MAX_MEMBERS: usize = 4_096;
 
 /// A member that was ready at every sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -65,12 +65,12 @@ impl Process {
     /// If the process has ended, or is not accessible.
     pub fn always_ready(&self, epoll: &Descriptor) -> Result<Vec<Ready>, ProcessError> {
         let mut always: Option<Vec<Ready>> = None;
-        for look in 0..LOOKS {
-            if look > 0 && self.ends_within(GAP) {
+        for sample in 0..SAMPLES {
+            if sample > 0 && self.ends_within(SAMPLE_GAP) {
                 return Err(ProcessError::Gone { pid: self.pid() });
             }
             let Some(taken) = self.take(epoll)? else { return Ok(Vec::new()) };
-            if now(&taken, PollFlags::IN).is_empty() {
+            if poll_now(&taken, PollFlags::IN).is_empty() {
                 return Ok(Vec::new());
             }
             drop(taken);
@@ -88,15 +88,15 @@ impl Process {
 
     fn ready_members(&self, epoll: &Descriptor) -> Result<Vec<Ready>, ProcessError> {
         let mut ready = Vec::new();
-        for member in self.members(epoll, MEMBERS)?.list {
-            if !stays(member.events) {
+        for member in self.members(epoll, MAX_MEMBERS)?.list {
+            if !is_level_triggered(member.events) {
                 continue;
             }
             let Some(taken) = self.take_fd(epoll.tid, member.fd)? else { continue };
             // The number may have been reused.
             let inode = rustix::fs::fstat(&taken).map(|stat| stat.st_ino);
             if member.inode.is_some() && inode.ok() == member.inode {
-                ready.extend(told(&member, now(&taken, asked(member.events))));
+                ready.extend(reported(&member, poll_now(&taken, requested(member.events))));
             }
         }
         ready.sort_unstable();
@@ -106,12 +106,12 @@ impl Process {
 }
 
 /// Whether a member stays in the ready list while it is ready: it is neither edge-triggered nor one-shot.
-fn stays(events: u32) -> bool {
-    const NONE: u32 = EPOLLET | EPOLLONESHOT;
-    events & NONE == 0
+fn is_level_triggered(events: u32) -> bool {
+    const NOT_LEVEL: u32 = EPOLLET | EPOLLONESHOT;
+    events & NOT_LEVEL == 0
 }
 
-fn asked(events: u32) -> PollFlags {
+fn requested(events: u32) -> PollFlags {
     let mut flags = PollFlags::empty();
     flags.set(PollFlags::IN, events & EPOLLIN != 0);
     flags.set(PollFlags::OUT, events & EPOLLOUT != 0);
@@ -119,8 +119,8 @@ fn asked(events: u32) -> PollFlags {
 }
 
 /// Returns the events of a descriptor that are ready now.
-fn now(descriptor: &OwnedFd, asked: PollFlags) -> PollFlags {
-    let mut polled = [PollFd::from_borrowed_fd(descriptor.as_fd(), asked)];
+fn poll_now(descriptor: &OwnedFd, requested: PollFlags) -> PollFlags {
+    let mut polled = [PollFd::from_borrowed_fd(descriptor.as_fd(), requested)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     match poll(&mut polled, Some(&at_once)) {
         Ok(1..) => polled[0].revents(),
@@ -128,9 +128,9 @@ fn now(descriptor: &OwnedFd, asked: PollFlags) -> PollFlags {
     }
 }
 
-fn told(member: &Member, ready: PollFlags) -> Option<Ready> {
+fn reported(member: &Member, ready: PollFlags) -> Option<Ready> {
     let failed = PollFlags::ERR | PollFlags::HUP;
-    (!ready.is_empty() && ready.intersects(asked(member.events) | failed)).then_some(Ready {
+    (!ready.is_empty() && ready.intersects(requested(member.events) | failed)).then_some(Ready {
         fd: member.fd,
         readable: ready.contains(PollFlags::IN),
         writable: ready.contains(PollFlags::OUT),
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     /// Returns the always-ready members of a new epoll context of this process.
-    fn seen(members: &[(&OwnedFd, EventFlags)]) -> Vec<String> {
+    fn always_ready_members(members: &[(&OwnedFd, EventFlags)]) -> Vec<String> {
         let context = epoll::create(CreateFlags::CLOEXEC).expect("a context");
         for (member, events) in members {
             epoll::add(&context, member, EventData::new_u64(0), *events).expect("added");
@@ -163,12 +163,18 @@ mod tests {
     fn a_pipe_that_can_be_written_to_is_always_ready_unless_edge_triggered() {
         let (end, start) = pipe().expect("a pipe");
         let fd = start.as_raw_fd();
-        assert_eq!(seen(&[(&start, EventFlags::OUT)]), [format!("{fd} (EPOLLOUT)")]);
-        assert_eq!(seen(&[(&start, EventFlags::OUT | EventFlags::ET)]), [""; 0]);
-        assert_eq!(seen(&[(&start, EventFlags::OUT | EventFlags::ONESHOT)]), [""; 0]);
-        assert_eq!(seen(&[(&end, EventFlags::IN)]), [""; 0], "nothing was written");
+        assert_eq!(
+            always_ready_members(&[(&start, EventFlags::OUT)]),
+            [format!("{fd} (EPOLLOUT)")]
+        );
+        assert_eq!(always_ready_members(&[(&start, EventFlags::OUT | EventFlags::ET)]), [""; 0]);
+        assert_eq!(
+            always_ready_members(&[(&start, EventFlags::OUT | EventFlags::ONESHOT)]),
+            [""; 0]
+        );
+        assert_eq!(always_ready_members(&[(&end, EventFlags::IN)]), [""; 0], "nothing was written");
         rustix::io::write(&start, b"x").expect("written");
-        let both = seen(&[(&end, EventFlags::IN), (&start, EventFlags::OUT)]);
+        let both = always_ready_members(&[(&end, EventFlags::IN), (&start, EventFlags::OUT)]);
         assert_eq!(both.len(), 2, "{both:?}");
         assert!(both.contains(&format!("{} (EPOLLIN)", end.as_raw_fd())), "{both:?}");
         drop(end);
@@ -176,12 +182,12 @@ mod tests {
         let mut gone = [PollFd::new(&start, PollFlags::empty())];
         let within = Timespec { tv_sec: 10, tv_nsec: 0 };
         assert_eq!(poll(&mut gone, Some(&within)), Ok(1), "a reader is left");
-        let alone = seen(&[(&start, EventFlags::empty())]);
+        let alone = always_ready_members(&[(&start, EventFlags::empty())]);
         assert_eq!(alone, [format!("{fd} (EPOLLERR or EPOLLHUP)")]);
     }
 
     #[test]
     fn a_context_with_nothing_in_it_has_nothing_ready() {
-        assert_eq!(seen(&[]), [""; 0]);
+        assert_eq!(always_ready_members(&[]), [""; 0]);
     }
 }

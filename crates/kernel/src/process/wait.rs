@@ -112,20 +112,20 @@ impl Process {
                     Err(errno) => return Err(self.refused("to see its system calls", errno)),
                 };
                 let (asleep, waited) = threads.entry(tid).or_default();
-                let doing = parse(&text);
-                *asleep |= doing != Doing::Runs;
-                if let Doing::Waits { epfd, maxevents, timeout } = doing {
+                let activity = parse(&text);
+                *asleep |= activity != Activity::Running;
+                if let Activity::Waiting { epfd, maxevents, timeout } = activity {
                     *waited = true;
                     let timeout = match timeout {
-                        Asked::Known(timeout) => timeout,
-                        Asked::At(address) => self.timespec(address),
+                        RequestedTimeout::Known(timeout) => timeout,
+                        RequestedTimeout::At(address) => self.timespec(address),
                     };
                     let wait = Wait { tid, epfd, maxevents, timeout };
                     if seen.len() < MAX_WAITS || seen.contains_key(&wait) {
                         *seen.entry(wait).or_default() += 1;
                     }
                 }
-                if let Doing::Receives { fd } = doing
+                if let Activity::Receiving { fd } = activity
                     && receives.len() < MAX_WAITS
                 {
                     receives.insert(Receive { tid, fd });
@@ -170,23 +170,23 @@ impl Process {
 
 /// The activity of a thread, from its `syscall` file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum Activity {
     /// It is running or runnable: no system call is shown.
-    Runs,
+    Running,
     /// It sleeps elsewhere.
-    Other,
-    Waits {
+    OtherCall,
+    Waiting {
         epfd: i32,
         maxevents: i32,
-        timeout: Asked,
+        timeout: RequestedTimeout,
     },
-    Receives {
+    Receiving {
         fd: i32,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum RequestedTimeout {
     Known(Timeout),
     /// It is in a `timespec` at this address.
     At(u64),
@@ -194,24 +194,24 @@ enum Asked {
 
 /// Parses `running`; or `NUMBER ARG ARG ARG ARG ARG ARG SP PC`, with a decimal number and the rest hexadecimal; or
 /// `-1 SP PC` outside of system calls.
-fn parse(text: &str) -> Doing {
+fn parse(text: &str) -> Activity {
     let mut words = text.split_ascii_whitespace();
     let first = words.next().unwrap_or("running");
     if first == "running" {
-        return Doing::Runs;
+        return Activity::Running;
     }
-    let Ok(number) = first.parse::<i64>() else { return Doing::Other };
+    let Ok(number) = first.parse::<i64>() else { return Activity::OtherCall };
     let receives = RECEIVES.contains(&number);
     let waits =
         [EPOLL_WAIT, Some(libc::SYS_epoll_pwait), Some(EPOLL_PWAIT2)].contains(&Some(number));
     if !receives && !waits {
-        return Doing::Other;
+        return Activity::OtherCall;
     }
     let mut arguments = [0_u64; 4];
     for argument in &mut arguments {
         let hex = words.next().and_then(|word| word.strip_prefix("0x"));
         let Some(Ok(value)) = hex.map(|hex| u64::from_str_radix(hex, 16)) else {
-            return Doing::Other;
+            return Activity::OtherCall;
         };
         *argument = value;
     }
@@ -219,17 +219,19 @@ fn parse(text: &str) -> Doing {
     // The lower halves of the registers: these arguments are of type int.
     let int = |register: u64| register as u32 as i32;
     if receives {
-        return Doing::Receives { fd: int(epfd) };
+        return Activity::Receiving { fd: int(epfd) };
     }
     let timeout = match (number, timeout) {
-        (EPOLL_PWAIT2, 0) => Asked::Known(Timeout::Infinite),
-        (EPOLL_PWAIT2, address) => Asked::At(address),
+        (EPOLL_PWAIT2, 0) => RequestedTimeout::Known(Timeout::Infinite),
+        (EPOLL_PWAIT2, address) => RequestedTimeout::At(address),
         (_, milliseconds) => match u64::try_from(int(milliseconds)) {
-            Ok(milliseconds) => Asked::Known(Timeout::Nanoseconds(milliseconds * 1_000_000)),
-            Err(_) => Asked::Known(Timeout::Infinite),
+            Ok(milliseconds) => {
+                RequestedTimeout::Known(Timeout::Nanoseconds(milliseconds * 1_000_000))
+            }
+            Err(_) => RequestedTimeout::Known(Timeout::Infinite),
         },
     };
-    Doing::Waits { epfd: int(epfd), maxevents: int(maxevents), timeout }
+    Activity::Waiting { epfd: int(epfd), maxevents: int(maxevents), timeout }
 }
 
 #[cfg(test)]
@@ -242,26 +244,26 @@ mod tests {
         let line = |number: i64, timeout: &str| {
             format!("{number} 0x5 0x7f00 0x400 {timeout} 0x0 0x8 0x7ffe 0x7f01\n")
         };
-        let waits = |timeout| Doing::Waits { epfd: 5, maxevents: 1_024, timeout };
-        let known = |timeout| waits(Asked::Known(timeout));
+        let waits = |timeout| Activity::Waiting { epfd: 5, maxevents: 1_024, timeout };
+        let known = |timeout| waits(RequestedTimeout::Known(timeout));
         assert_eq!(parse(&line(EPOLL_PWAIT, "0xffffffff")), known(Timeout::Infinite));
         assert_eq!(parse(&line(EPOLL_PWAIT, "0xffffffffffffffff")), known(Timeout::Infinite));
         assert_eq!(parse(&line(EPOLL_PWAIT, "0xa")), known(Timeout::Nanoseconds(10_000_000)));
         assert_eq!(parse(&line(EPOLL_PWAIT2, "0x0")), known(Timeout::Infinite));
-        assert_eq!(parse(&line(EPOLL_PWAIT2, "0x7ffe10")), waits(Asked::At(0x7f_fe10)));
+        assert_eq!(parse(&line(EPOLL_PWAIT2, "0x7ffe10")), waits(RequestedTimeout::At(0x7f_fe10)));
         if let Some(number) = EPOLL_WAIT {
             assert_eq!(parse(&line(number, "0x0")), known(Timeout::Nanoseconds(0)));
         }
         for running in ["running\n", ""] {
-            assert_eq!(parse(running), Doing::Runs);
+            assert_eq!(parse(running), Activity::Running);
         }
         for number in RECEIVES {
-            assert_eq!(parse(&line(number, "0x0")), Doing::Receives { fd: 5 });
+            assert_eq!(parse(&line(number, "0x0")), Activity::Receiving { fd: 5 });
         }
         let cut = [EPOLL_PWAIT.to_string(), format!("{EPOLL_PWAIT} 0x5 zz")];
         let futex = line(libc::SYS_futex, "0x0");
         for other in ["-1 0x7ffe 0x7f01", &futex, &cut[0], &cut[1]] {
-            assert_eq!(parse(other), Doing::Other, "{other}");
+            assert_eq!(parse(other), Activity::OtherCall, "{other}");
         }
     }
 }
