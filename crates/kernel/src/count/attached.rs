@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use napkin_bpf::assemble::AssembleError;
 use napkin_bpf::{Hook, Program, Refused, RunStats};
 
-use super::error::{CountError, denied, not_read};
+use super::error::{CountError, denied, read_error};
 
 /// A program and its run statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,27 +32,28 @@ impl Attached {
     pub(super) fn new(
         name: &'static str,
         instructions: Result<Vec<u8>, AssembleError>,
-        to: u32,
+        btf_id: u32,
     ) -> Result<Attached, CountError> {
-        Attached::at(name, instructions, Hook::TracePoint, to)
+        Attached::at(name, instructions, Hook::TracePoint, btf_id)
     }
 
     pub(super) fn at(
         name: &'static str,
         instructions: Result<Vec<u8>, AssembleError>,
         hook: Hook,
-        to: u32,
+        btf_id: u32,
     ) -> Result<Attached, CountError> {
         let instructions =
             instructions.map_err(|error| CountError::Assemble { program: name, error })?;
-        let program =
-            Program::load(name, &instructions, hook, to).map_err(|Refused { error, log }| {
+        let program = Program::load(name, &instructions, hook, btf_id).map_err(
+            |Refused { error, log }| {
                 match denied(&error, "loading a tracing program") {
                     // A verifier log means that the program was refused, not the access.
                     Some(denied) if log.is_empty() => denied,
                     _ => CountError::Refused { program: name, error, log },
                 }
-            })?;
+            },
+        )?;
         let instructions = instructions.len() / 8;
         let mut attached = Attached { name, instructions, link: None, program };
         attached.attach()?;
@@ -80,7 +81,7 @@ impl Attached {
     }
 
     pub(super) fn stats(&self) -> Result<ProgramStats, CountError> {
-        let runs = self.program.stats().map_err(not_read)?;
+        let runs = self.program.stats().map_err(read_error)?;
         Ok(ProgramStats { name: self.name, instructions: self.instructions, runs })
     }
 }

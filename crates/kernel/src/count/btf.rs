@@ -14,14 +14,14 @@ use thiserror::Error;
 pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 /// Limit of the file's size, above any kernel's (usual are 5-10 MiB).
-const LARGEST: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Limit of typedefs and qualifiers that are followed for one type, and of the nesting of anonymous structures.
-const DEEPEST: u32 = 32;
+const MAX_DEPTH: u32 = 32;
 
 /// Limit of members that are searched for one name; the kernel's largest structure has some hundreds. It keeps the
 /// search short even if forged BTF nests deeply.
-const MOST_MEMBERS: u32 = 20_000;
+const MAX_MEMBERS: u32 = 20_000;
 
 /// The reason why BTF cannot be used.
 #[derive(Debug, Error)]
@@ -67,7 +67,7 @@ const UNION: u32 = 5;
 const ENUM: u32 = 6;
 const ENUM64: u32 = 19;
 /// `BTF_KIND_FUNC_PROTO`: a function's parameters and return type.
-const FUNCTION_FORM: u32 = 13;
+const FUNC_PROTO: u32 = 13;
 
 /// The kernel's type information, read from `/sys/kernel/btf`.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Btf {
     pub fn kernel() -> Result<Btf, BtfError> {
         let mut bytes = Vec::new();
         let file = File::open(KERNEL).map_err(BtfError::Read)?;
-        file.take(LARGEST).read_to_end(&mut bytes).map_err(BtfError::Read)?;
+        file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(BtfError::Read)?;
         Btf::new(bytes)
     }
 
@@ -183,8 +183,9 @@ impl Btf {
             if name.is_empty() {
                 return None;
             }
-            let mut left = MOST_MEMBERS;
-            let found = self.member_named(self.plain(here.type_id)?, name, DEEPEST, &mut left)?;
+            let mut members_left = MAX_MEMBERS;
+            let found =
+                self.member_named(self.resolve(here.type_id)?, name, MAX_DEPTH, &mut members_left)?;
             here =
                 Member { offset: here.offset.checked_add(found.offset)?, type_id: found.type_id };
         }
@@ -194,10 +195,10 @@ impl Btf {
     /// Returns the index, from 0, of a function's parameter of that name, and the number of its parameters.
     pub fn parameter(&self, function: u32, name: &str) -> Option<(usize, usize)> {
         let head = self.by_id(function).filter(|head| head.kind == Kind::Func as u32)?;
-        let form = self.by_id(head.size_or_type).filter(|head| head.kind == FUNCTION_FORM)?;
-        let count = index(form.count);
+        let proto = self.by_id(head.size_or_type).filter(|head| head.kind == FUNC_PROTO)?;
+        let count = index(proto.count);
         let named = |which: &usize| {
-            self.word(form.rest + which * 8).is_some_and(|word| self.is_named(word, name))
+            self.word(proto.rest + which * 8).is_some_and(|word| self.is_named(word, name))
         };
         Some(((0..count).find(named)?, count))
     }
@@ -243,9 +244,9 @@ impl Btf {
     }
 
     /// Resolves typedefs and qualifiers to a structure or union.
-    fn plain(&self, id: u32) -> Option<u32> {
+    fn resolve(&self, id: u32) -> Option<u32> {
         let mut id = id;
-        for _ in 0..DEEPEST {
+        for _ in 0..MAX_DEPTH {
             match self.by_id(id)? {
                 head if head.kind == Kind::Struct as u32 || head.kind == UNION => return Some(id),
                 // typedef, volatile, const, restrict, type tag.
@@ -260,15 +261,15 @@ impl Btf {
         &self,
         structure: u32,
         name: &str,
-        deeper: u32,
-        left: &mut u32,
+        depth_left: u32,
+        members_left: &mut u32,
     ) -> Option<Member> {
         let head = self.by_id(structure)?;
         if head.kind != Kind::Struct as u32 && head.kind != UNION {
             return None;
         }
         (0..index(head.count)).find_map(|which| {
-            *left = left.checked_sub(1)?;
+            *members_left = members_left.checked_sub(1)?;
             let at = head.rest + which * 12;
             let (named, type_id, place) = (self.word(at)?, self.word(at + 4)?, self.word(at + 8)?);
             let (bits, place) =
@@ -281,8 +282,12 @@ impl Btf {
             if !whole || !self.is_named(named, "") {
                 return None;
             }
-            let within =
-                self.member_named(self.plain(type_id)?, name, deeper.checked_sub(1)?, left)?;
+            let within = self.member_named(
+                self.resolve(type_id)?,
+                name,
+                depth_left.checked_sub(1)?,
+                members_left,
+            )?;
             Some(Member { offset: (place / 8).checked_add(within.offset)?, ..within })
         })
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::attached::{Attached, ProgramStats};
 use super::btf::Btf;
 use super::counts::{Counts, Key, Lost, Polled};
-use super::error::{CountError, may_count, no_table};
+use super::error::{CountError, may_count, table_error};
 use super::layout::{Absent, Layout, Timer};
 use super::program::{self, Maps};
-use super::table::{Row, Table, half, polled, row, word};
+use super::table::{Row, Table, half_word, polled, row, word};
 use napkin_bpf::{Map, MapKind};
 
 /// Settings of a counter.
@@ -63,7 +63,7 @@ impl Counter {
         may_count()?;
         let layout =
             Layout::read(&Btf::kernel()?).map_err(|Absent(what)| CountError::Absent(what))?;
-        let table = Table::create(options.instances).map_err(no_table)?;
+        let table = Table::create(options.instances).map_err(table_error)?;
         let mut maps =
             Maps { table: table.shape(), in_softirq: None, namespace: options.namespace };
 
@@ -192,7 +192,7 @@ impl Counter {
             expiries: (self.arms && self.fires).then(|| number(row::EXPIRIES)),
             flushes: arms(row::FLUSHES),
             watchdogs: self.fires.then(|| number(row::WATCHDOGS)),
-            cpu: half(of, row::CPU).checked_sub(1),
+            cpu: half_word(of, row::CPU).checked_sub(1),
             keeps_settings: match number(row::KEEPS) {
                 0 => None,
                 keeps => Some(keeps == u64::from(row::KEPT.cast_unsigned())),
@@ -205,7 +205,7 @@ impl Counter {
 fn mark_softirqs(layout: &Layout) -> Result<(Single, [Attached; 2]), CountError> {
     let softirq =
         layout.softirq.as_ref().map_err(|Absent(what)| CountError::Absent(what.clone()))?;
-    let marks = Single::create(MapKind::PercpuArray, 1, "napkin_marks").map_err(no_table)?;
+    let marks = Single::create(MapKind::PercpuArray, 1, "napkin_marks").map_err(table_error)?;
     let mark = |value| program::mark(softirq, marks.descriptor(), value);
     // Attach the one that clears first; otherwise a CPU that is in a softirq now could keep its mark.
     let leave = Attached::new("napkin_leave", mark(false), softirq.exit)?;
@@ -222,7 +222,7 @@ pub mod verifier {
     fn layout_and_table() -> Result<(Layout, Table), CountError> {
         let layout =
             Layout::read(&Btf::kernel()?).map_err(|Absent(what)| CountError::Absent(what))?;
-        Ok((layout, Table::create(16).map_err(no_table)?))
+        Ok((layout, Table::create(16).map_err(table_error)?))
     }
 
     /// Loads the programs without marks, as for a kernel without the softirq trace points, and those for settings

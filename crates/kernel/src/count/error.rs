@@ -34,7 +34,7 @@ pub enum CountError {
     #[error("this kernel has no `{0}`, without which polls cannot be counted")]
     Absent(String),
     /// The kernel's verifier refused a program.
-    #[error("the kernel refused the program `{program}` ({error}){}", said(.log))]
+    #[error("the kernel refused the program `{program}` ({error}){}", with_log(.log))]
     Refused {
         /// The program, by its name here.
         program: &'static str,
@@ -61,7 +61,7 @@ pub enum CountError {
     },
 }
 
-fn said(log: &str) -> String {
+fn with_log(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(": {log}") }
 }
 
@@ -74,12 +74,12 @@ pub(super) fn may_count() -> Result<(), CountError> {
     missing.map_or(Ok(()), |right| Err(CountError::Right { right }))
 }
 
-pub(super) fn no_table(error: io::Error) -> CountError {
+pub(super) fn table_error(error: io::Error) -> CountError {
     denied(&error, "making a table")
         .unwrap_or(CountError::System { what: "make a table in the kernel", error })
 }
 
-pub(super) fn not_read(error: io::Error) -> CountError {
+pub(super) fn read_error(error: io::Error) -> CountError {
     CountError::System { what: "read the counts from the kernel", error }
 }
 
@@ -99,7 +99,7 @@ mod tests {
         let text = CountError::Absent("napi_struct.thread".into()).to_string();
         assert!(text.contains("`napi_struct.thread`"), "{text}");
         let error = io::Error::from_raw_os_error(libc::EPERM);
-        let text = no_table(error).to_string();
+        let text = table_error(error).to_string();
         assert!(text.contains("user namespace"), "{text}");
     }
 }

@@ -252,13 +252,13 @@ fn find_row(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label) {
 /// assigns that name, the namespace in R3 and the device in R4. Then to `found`; without a free row to `end`.
 fn take_row(program: &mut Assembler, layout: &Layout, table: Shape, found: Label, end: Label) {
     let taken = program.label();
-    for _ in 0..table.tries {
+    for _ in 0..table.rows_per_name {
         program.load(Double, R1, R9, row::NAME);
         program.jump_if_registers(R1, When::Equal, R5, found);
         program.add(R9, row::LEN.into());
     }
-    program.add(R9, -i32::from(row::LEN) * table.tries.cast_signed());
-    for _ in 0..table.tries {
+    program.add(R9, -i32::from(row::LEN) * table.rows_per_name.cast_signed());
+    for _ in 0..table.rows_per_name {
         program.set(R0, 0);
         program.atomic_compare_exchange(R9, row::NAME, R5);
         program.jump_if(R0, When::Equal, 0, taken);

@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 
 use super::attached::Attached;
 use super::btf::{Btf, Kind};
-use super::error::{CountError, may_count, no_table, not_read};
+use super::error::{CountError, may_count, read_error, table_error};
 use super::layout::{Absent, Layout};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R6, R7, R8};
 use napkin_bpf::assemble::Width::{Double, Word};
@@ -25,7 +25,7 @@ pub const ROOM: u32 = 1 << ROOM_BITS;
 const ROOM_BITS: i32 = 14;
 
 /// Limit of recorded CPUs; the memory of the table is allocated at once, 256 KiB for each.
-const MOST_CPUS: u32 = 64;
+const MAX_CPUS: u32 = 64;
 
 /// A trace point that can be recorded, and the number that is recorded with the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -138,7 +138,7 @@ impl KernelTypes {
         may_count()?;
         let btf = Btf::kernel()?;
         let layout = Layout::read(&btf).map_err(|Absent(what)| CountError::Absent(what))?;
-        Ok(KernelTypes { btf, layout, cpus: cpus.min(NonZeroU32::new(MOST_CPUS).unwrap_or(cpus)) })
+        Ok(KernelTypes { btf, layout, cpus: cpus.min(NonZeroU32::new(MAX_CPUS).unwrap_or(cpus)) })
     }
 
     /// Records these points from now on. Points that this kernel lacks are in [`Stopwatch::missing`].
@@ -147,9 +147,9 @@ impl KernelTypes {
     /// If the kernel refuses a program or the tables.
     pub fn start(&self, points: &[Point]) -> Result<Stopwatch, CountError> {
         let cpus = self.cpus.get();
-        let used = Map::create(MapKind::Array, cpus, "napkin_used").map_err(no_table)?;
+        let used = Map::create(MapKind::Array, cpus, "napkin_used").map_err(table_error)?;
         let records =
-            Map::create(MapKind::Array, cpus << ROOM_BITS, "napkin_times").map_err(no_table)?;
+            Map::create(MapKind::Array, cpus << ROOM_BITS, "napkin_times").map_err(table_error)?;
         let mut watch =
             Stopwatch { _programs: Vec::new(), missing: Vec::new(), records, used, cpus };
         // Mark the tables as full, so that nothing is recorded before all programs are attached.
@@ -169,7 +169,7 @@ impl KernelTypes {
     }
 
     /// Sets R7 to the point's number.
-    fn number(&self, program: &mut Assembler, point: Point) {
+    fn load_number(&self, program: &mut Assembler, point: Point) {
         match point {
             Point::SoftirqEntry | Point::SoftirqExit | Point::Idle => {
                 program.load(Double, R7, R6, 0);
@@ -186,7 +186,7 @@ impl KernelTypes {
                 program.load(Double, R1, R6, task);
                 program.load(Word, R7, R1, self.layout.pid);
             }
-            Point::TimerExpire | Point::TimerStart => self.whose_timer(program),
+            Point::TimerExpire | Point::TimerStart => self.load_timer_owner(program),
             Point::GroReceive
             | Point::ReceiveSkb
             | Point::TimerInterrupt
@@ -195,7 +195,7 @@ impl KernelTypes {
         program.copy_word(R7, R7);
     }
 
-    fn whose_timer(&self, program: &mut Assembler) {
+    fn load_timer_owner(&self, program: &mut Assembler) {
         program.set(R7, 0);
         let Ok(timer) = &self.layout.timer else { return };
         let end = program.label();
@@ -222,7 +222,7 @@ impl KernelTypes {
         let mut program = Assembler::new();
         let end = program.label();
         program.copy(R6, R1);
-        self.number(&mut program, point);
+        self.load_number(&mut program, point);
         program.call(Helper::GetSmpProcessorId);
         program.store(Word, FP, CPU, R0);
         program.set_map(R1, used);
@@ -263,7 +263,7 @@ impl Stopwatch {
 
     fn fill(&self, used: u64) -> Result<(), CountError> {
         for cpu in 0..self.cpus {
-            self.used.set(&cpu.to_ne_bytes(), &used.to_ne_bytes()).map_err(not_read)?;
+            self.used.set(&cpu.to_ne_bytes(), &used.to_ne_bytes()).map_err(read_error)?;
         }
         Ok(())
     }
@@ -285,22 +285,22 @@ impl Stopwatch {
             return Ok(Vec::new());
         }
         let key = cpu.to_ne_bytes();
-        let used = self.used.get(&key).map_err(not_read)?.map_or(0, u64::from_ne_bytes);
-        self.used.set(&key, &u64::from(ROOM).to_ne_bytes()).map_err(not_read)?;
+        let used = self.used.get(&key).map_err(read_error)?.map_or(0, u64::from_ne_bytes);
+        self.used.set(&key, &u64::from(ROOM).to_ne_bytes()).map_err(read_error)?;
         let used = u32::try_from(used).unwrap_or(ROOM).min(ROOM);
         let first = cpu << ROOM_BITS;
         (first..first + used).filter_map(|place| self.record(place).transpose()).collect()
     }
 
     fn record(&self, place: u32) -> Result<Option<Record>, CountError> {
-        let Some(bytes) = self.records.get(&place.to_ne_bytes()).map_err(not_read)? else {
+        let Some(bytes) = self.records.get(&place.to_ne_bytes()).map_err(read_error)? else {
             return Ok(None);
         };
         let [at @ .., _, _, _, _, _, _, _, _] = bytes;
         let [_, _, _, _, _, _, _, _, p0, p1, p2, p3, v0, v1, v2, v3] = bytes;
         let number = u32::from_ne_bytes([p0, p1, p2, p3]) as usize;
         let point =
-            *Point::ALL.get(number).ok_or_else(|| not_read(io::ErrorKind::InvalidData.into()))?;
+            *Point::ALL.get(number).ok_or_else(|| read_error(io::ErrorKind::InvalidData.into()))?;
         let value = u32::from_ne_bytes([v0, v1, v2, v3]);
         Ok(Some(Record { at: u64::from_ne_bytes(at), point, value }))
     }

@@ -1,7 +1,7 @@
 //! The table of instances, which the programs fill and this process reads as shared memory.
 //!
 //! A row is found by the instance's name ([`name_of`]): its id, which is unique on the machine, or, without an id,
-//! its device. The lower bits of the name give the first row that it may have; it is in one of [`TRIES`] rows from
+//! its device. The lower bits of the name give the first row that it may have; it is in one of [`ROWS_PER_NAME`] rows from
 //! there on. The first program that meets an instance takes a free row for it by one atomic exchange.
 
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub(super) mod polled {
 }
 
 /// The number of rows in which an instance may be.
-pub(super) const TRIES: u32 = 3;
+pub(super) const ROWS_PER_NAME: u32 = 3;
 
 /// The name of the CPUs' backlogs, counted together; instance ids are greater.
 pub(super) const BACKLOGS: u64 = 1;
@@ -67,7 +67,7 @@ pub(super) const NETNS_SHIFT: i32 = 32;
 pub(super) type Row = [u64; ROW];
 const ROW: usize = row::LEN as usize / 8;
 /// A name that no instance has, for a row that is being emptied.
-const NOBODY: u64 = u64::MAX;
+const NAME_WHILE_FREEING: u64 = u64::MAX;
 
 /// The table: rows, and one more word, which counts events that found no room.
 #[derive(Debug)]
@@ -83,13 +83,13 @@ pub(super) struct Shape {
     /// The number of rows over which names are spread: a power of two.
     pub(super) places: u32,
     /// The number of rows that a name may have, from its place on.
-    pub(super) tries: u32,
+    pub(super) rows_per_name: u32,
 }
 
 impl Shape {
     /// The number of rows: the last place has as many rows as any other.
     const fn rows(self) -> u32 {
-        self.places + self.tries - 1
+        self.places + self.rows_per_name - 1
     }
 
     /// The offset of the lost count in bytes.
@@ -102,13 +102,14 @@ impl Table {
     /// Creates a table for so many instances: from 1 to 65536, rounded up to the next power of two.
     pub(super) fn create(instances: u32) -> io::Result<Table> {
         let places = instances.clamp(1, 65_536).next_power_of_two();
-        let rows = Shape { descriptor: -1, places, tries: TRIES.min(places) }.rows() as usize;
+        let rows = Shape { descriptor: -1, places, rows_per_name: ROWS_PER_NAME.min(places) }.rows()
+            as usize;
         Ok(Table { words: SharedWords::create(rows * ROW + 1, "napkin_rows")?, places })
     }
 
     pub(super) fn shape(&self) -> Shape {
         let (descriptor, places) = (self.words.descriptor(), self.places);
-        Shape { descriptor, places, tries: TRIES.min(places) }
+        Shape { descriptor, places, rows_per_name: ROWS_PER_NAME.min(places) }
     }
 
     /// The number of events that found no room.
@@ -119,7 +120,7 @@ impl Table {
     /// Reads all rows that are taken, one after the other while counting continues.
     pub(super) fn read(&self) -> BTreeMap<Key, Row> {
         let rows = self.words.words().chunks_exact(ROW).map(values);
-        let taken = rows.filter(|row| !matches!(row[0], 0 | NOBODY));
+        let taken = rows.filter(|row| !matches!(row[0], 0 | NAME_WHILE_FREEING));
         taken.map(|row| (key_of(&row), row)).collect()
     }
 
@@ -132,7 +133,7 @@ impl Table {
     pub(super) fn free(&self, key: &Key) -> bool {
         let Some([name, rest @ ..]) = self.find(key) else { return false };
         // While the row has this name, no program finds it for another poll.
-        name.store(NOBODY, Ordering::SeqCst);
+        name.store(NAME_WHILE_FREEING, Ordering::SeqCst);
         rest.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         name.store(0, Ordering::SeqCst);
         true
@@ -140,9 +141,9 @@ impl Table {
 
     fn find(&self, key: &Key) -> Option<&[AtomicU64]> {
         let name = name_of(key);
-        let Shape { places, tries, .. } = self.shape();
+        let Shape { places, rows_per_name, .. } = self.shape();
         let place = usize::try_from(name & u64::from(places - 1)).ok()?;
-        let rows = self.words.words().chunks_exact(ROW).skip(place).take(tries as usize);
+        let rows = self.words.words().chunks_exact(ROW).skip(place).take(rows_per_name as usize);
         rows.into_iter()
             .find(|row| row.first().is_some_and(|it| it.load(Ordering::Relaxed) == name))
     }
@@ -162,7 +163,7 @@ pub(super) fn word(row: &Row, place: i16) -> u64 {
 }
 
 /// Returns the 32 bits at an offset of a row, in bytes.
-pub(super) fn half(row: &Row, place: i16) -> u32 {
+pub(super) fn half_word(row: &Row, place: i16) -> u32 {
     let [a, b, c, d, e, f, g, h] = word(row, place).to_ne_bytes();
     u32::from_ne_bytes(if place % 8 == 0 { [a, b, c, d] } else { [e, f, g, h] })
 }
@@ -179,7 +180,7 @@ fn name_of(key: &Key) -> u64 {
 fn key_of(values: &Row) -> Key {
     let id = u32::try_from(word(values, row::NAME)).ok();
     let napi_id = id.filter(|id| u64::from(*id) != BACKLOGS).unwrap_or(0);
-    Key { netns: half(values, row::NETNS), ifindex: half(values, row::IFINDEX), napi_id }
+    Key { netns: half_word(values, row::NETNS), ifindex: half_word(values, row::IFINDEX), napi_id }
 }
 
 #[cfg(test)]
@@ -210,7 +211,8 @@ mod tests {
 
     #[test]
     fn the_room_is_a_power_of_two_and_each_place_has_its_tries() {
-        let shape = |places| Shape { descriptor: -1, places, tries: TRIES.min(places) };
+        let shape =
+            |places| Shape { descriptor: -1, places, rows_per_name: ROWS_PER_NAME.min(places) };
         assert_eq!([1, 2, 4, 4096].map(|it| shape(it).rows()), [1, 3, 6, 4098]);
         assert_eq!(shape(1).lost(), 192);
     }

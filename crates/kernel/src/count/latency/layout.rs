@@ -9,24 +9,24 @@ use napkin_bpf::Hook;
 
 /// A hook to attach to, and the offsets in bytes of its arguments in the program's context.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stand {
+pub(super) struct HookPoint {
     pub(super) hook: Hook,
-    pub(super) to: u32,
+    pub(super) btf_id: u32,
     /// The offset of the result: the number of bytes read or sent, below 1 if none; -1 where it is not used.
-    pub(super) answer: i16,
+    pub(super) result_at: i16,
     /// The offset of the `MSG_*` flags; -1 if there are none.
-    pub(super) flags: i16,
+    pub(super) flags_at: i16,
 }
 
 /// Offsets of members in bytes, and BTF ids of types.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// Hooks where a socket receives data.
-    pub(super) ready: Vec<Stand>,
+    pub(super) ready: Vec<HookPoint>,
     /// Hooks where a socket has been read.
-    pub(super) read: Vec<Stand>,
+    pub(super) read: Vec<HookPoint>,
     /// Hooks where a socket has been written to.
-    pub(super) sent: Vec<Stand>,
+    pub(super) sent: Vec<HookPoint>,
     /// `sock.sk_napi_id`; absent in a kernel without busy polling.
     pub(super) sk_napi_id: Option<i16>,
     /// `sock.__sk_common.skc_num`: the local port.
@@ -68,42 +68,43 @@ pub(super) struct Wake {
 }
 
 impl Layout {
-    /// Reads the layout from BTF. Uses trace points where available if `points` is set, else only functions.
-    pub(super) fn read(btf: &Btf, points: bool) -> Result<Layout, Absent> {
+    /// Reads the layout from BTF. Uses trace points where available if `trace_points` is set, else only functions.
+    pub(super) fn read(btf: &Btf, trace_points: bool) -> Result<Layout, Absent> {
         let kernel = Kernel(btf);
-        let point = |name: &str| {
-            let to = btf.find(Kind::Typedef, &format!("btf_trace_{name}")).filter(|_| points)?;
-            Some(Stand { hook: Hook::TracePoint, to, answer: 8, flags: 16 })
+        let trace_point = |name: &str| {
+            let btf_id =
+                btf.find(Kind::Typedef, &format!("btf_trace_{name}")).filter(|_| trace_points)?;
+            Some(HookPoint { hook: Hook::TracePoint, btf_id, result_at: 8, flags_at: 16 })
         };
-        let exit = |name: &str| {
-            let to = btf.find(Kind::Func, name)?;
-            let place = |which: usize| i16::try_from(which * 8).ok();
+        let at_exit = |name: &str| {
+            let btf_id = btf.find(Kind::Func, name)?;
+            let offset_of = |which: usize| i16::try_from(which * 8).ok();
             // Without a `flags` parameter there are no flags to check.
-            let (flags, count) = match btf.parameter(to, "flags") {
-                Some((flags, count)) => (place(flags)?, count),
-                None => (-1, btf.parameter(to, "sk")?.1),
+            let (flags_at, count) = match btf.parameter(btf_id, "flags") {
+                Some((flags_at, count)) => (offset_of(flags_at)?, count),
+                None => (-1, btf.parameter(btf_id, "sk")?.1),
             };
-            Some(Stand { hook: Hook::Exit, to, answer: place(count)?, flags })
+            Some(HookPoint { hook: Hook::Exit, btf_id, result_at: offset_of(count)?, flags_at })
         };
-        let ready = point("sk_data_ready").or_else(|| {
-            let to = btf.find(Kind::Func, "sock_def_readable")?;
-            Some(Stand { hook: Hook::Entry, to, answer: -1, flags: -1 })
+        let ready = trace_point("sk_data_ready").or_else(|| {
+            let btf_id = btf.find(Kind::Func, "sock_def_readable")?;
+            Some(HookPoint { hook: Hook::Entry, btf_id, result_at: -1, flags_at: -1 })
         });
-        let read = match point("sock_recv_length") {
-            Some(point) => vec![point],
-            None => ["tcp_recvmsg", "udp_recvmsg"].into_iter().filter_map(exit).collect(),
+        let read = match trace_point("sock_recv_length") {
+            Some(trace_point) => vec![trace_point],
+            None => ["tcp_recvmsg", "udp_recvmsg"].into_iter().filter_map(at_exit).collect(),
         };
-        let sent = match point("sock_send_length") {
-            Some(point) => vec![point],
-            None => ["tcp_sendmsg", "udp_sendmsg"].into_iter().filter_map(exit).collect(),
+        let sent = match trace_point("sock_send_length") {
+            Some(trace_point) => vec![trace_point],
+            None => ["tcp_sendmsg", "udp_sendmsg"].into_iter().filter_map(at_exit).collect(),
         };
-        let some = |stands: Vec<Stand>, what: &str| {
-            if stands.is_empty() { Err(Absent(what.into())) } else { Ok(stands) }
+        let at_least_one = |hooks: Vec<HookPoint>, what: &str| {
+            if hooks.is_empty() { Err(Absent(what.into())) } else { Ok(hooks) }
         };
         Ok(Layout {
-            ready: some(ready.into_iter().collect(), "sk_data_ready")?,
-            read: some(read, "sock_recv_length")?,
-            sent: some(sent, "sock_send_length")?,
+            ready: at_least_one(ready.into_iter().collect(), "sk_data_ready")?,
+            read: at_least_one(read, "sock_recv_length")?,
+            sent: at_least_one(sent, "sock_send_length")?,
             sk_napi_id: kernel.offset("sock", "sk_napi_id").ok(),
             port: kernel.offset("sock", "__sk_common.skc_num")?,
             ports: kernel.offset("sock", "__sk_common.skc_portpair")?,

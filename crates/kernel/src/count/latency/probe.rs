@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::super::attached::{Attached, ProgramStats};
 use super::super::btf::Btf;
-use super::super::error::{CountError, may_count, no_table, not_read};
+use super::super::error::{CountError, may_count, read_error, table_error};
 use super::super::layout::Absent;
 use super::Part;
 use super::histogram::{BUCKETS, Histogram, Parts};
-use super::layout::{Layout, Stand};
+use super::layout::{HookPoint, Layout};
 use super::owners::Owners;
-use super::program::{self, Whose};
+use super::program::{self, Selection};
 use super::tables::{CPUS, INSTANCES, Maps, SOCKETS, THREADS, choice, cpu};
 use super::tables::{instance, place_of, socket, thread};
 use napkin_bpf::assemble::AssembleError;
@@ -61,13 +61,13 @@ pub struct Probe {
     instances: Instances,
     owners: Mutex<Owners>,
     /// Whether the instance through which a request came is known.
-    told_apart: bool,
+    instances_known: bool,
     cpus: SharedWords,
     _threads: Threads,
     /// The sampling rate ([`Options::one_in`]) minus 1.
     mask: u64,
     /// The places of the instances whose frames are steered to other CPUs.
-    handed: Vec<usize>,
+    steered: Vec<usize>,
     notes: Vec<String>,
 }
 
@@ -142,18 +142,18 @@ impl Probe {
         Probe::start_at(options, false)
     }
 
-    fn start_at(options: &Options, points: bool) -> Result<Probe, CountError> {
+    fn start_at(options: &Options, trace_points: bool) -> Result<Probe, CountError> {
         may_count()?;
-        let layout = Layout::read(&Btf::kernel()?, points)
+        let layout = Layout::read(&Btf::kernel()?, trace_points)
             .map_err(|Absent(what)| CountError::Absent(what))?;
         let array = MapKind::Array;
-        let choice = Choice::create(array, 1, "napkin_choice").map_err(no_table)?;
-        let sockets = Sockets::create(array, SOCKETS, "napkin_sockets").map_err(no_table)?;
+        let choice = Choice::create(array, 1, "napkin_choice").map_err(table_error)?;
+        let sockets = Sockets::create(array, SOCKETS, "napkin_sockets").map_err(table_error)?;
         let instances =
-            Instances::create(array, INSTANCES + 1, "napkin_napis").map_err(no_table)?;
+            Instances::create(array, INSTANCES + 1, "napkin_napis").map_err(table_error)?;
         let words = CPUS as usize * CPU_WORDS;
-        let cpus = SharedWords::create(words, "napkin_cpus").map_err(no_table)?;
-        let threads = Threads::create(array, THREADS, "napkin_threads").map_err(no_table)?;
+        let cpus = SharedWords::create(words, "napkin_cpus").map_err(table_error)?;
+        let threads = Threads::create(array, THREADS, "napkin_threads").map_err(table_error)?;
         let maps = Maps {
             choice: choice.descriptor(),
             sockets: sockets.descriptor(),
@@ -168,30 +168,30 @@ impl Probe {
             _sockets: sockets,
             instances,
             owners: Mutex::default(),
-            told_apart: false,
+            instances_known: false,
             cpus,
             _threads: threads,
             mask: mask_of(options.one_in),
-            handed: Vec::new(),
+            steered: Vec::new(),
             notes,
         };
-        probe.choose(1, choice::NOTHING)?;
+        probe.choose(1, choice::SAMPLE_NONE)?;
         probe.watch_rings(&layout, maps);
-        let whose = Whose {
+        let selection = Selection {
             processes: limited(&options.processes),
             ports: limited(&options.ports),
             namespace: options.namespace,
         };
-        for stand in &layout.ready {
-            probe.attach("napkin_ready", program::ready(&layout, maps), stand)?;
+        for at in &layout.ready {
+            probe.attach("napkin_ready", program::ready(&layout, maps), at)?;
         }
-        for stand in &layout.sent {
-            probe.attach("napkin_sent", program::sent(&layout, stand, whose, maps), stand)?;
+        for at in &layout.sent {
+            probe.attach("napkin_sent", program::sent(&layout, at, selection, maps), at)?;
         }
-        for stand in &layout.read {
-            probe.attach("napkin_read", program::read(&layout, stand, whose, maps), stand)?;
+        for at in &layout.read {
+            probe.attach("napkin_read", program::read(&layout, at, selection, maps), at)?;
         }
-        probe.begin()?;
+        probe.start_timing()?;
         Ok(probe)
     }
 
@@ -199,9 +199,9 @@ impl Probe {
         &mut self,
         name: &'static str,
         program: Result<Vec<u8>, AssembleError>,
-        stand: &Stand,
+        at: &HookPoint,
     ) -> Result<(), CountError> {
-        self.programs.push(Attached::at(name, program, stand.hook, stand.to)?);
+        self.programs.push(Attached::at(name, program, at.hook, at.btf_id)?);
         Ok(())
     }
 
@@ -222,7 +222,7 @@ impl Probe {
         let why = match watched {
             Ok(programs) if layout.sk_napi_id.is_some() => {
                 self.programs.extend(programs);
-                self.told_apart = true;
+                self.instances_known = true;
                 return;
             }
             Ok(_) => "this kernel was built without busy polling (`sock.sk_napi_id`)".into(),
@@ -259,11 +259,11 @@ impl Probe {
     /// If the kernel's answer is unexpected.
     pub fn handed_over(&mut self, napi_ids: &[u32]) -> Result<(), CountError> {
         let places = napi_ids.iter().filter_map(|id| usize::try_from(place_of(*id)).ok());
-        let handed: Vec<usize> = places.collect();
-        if handed == self.handed {
+        let steered: Vec<usize> = places.collect();
+        if steered == self.steered {
             return Ok(());
         }
-        self.handed = handed;
+        self.steered = steered;
         let value = self.chosen()?;
         self.choose(number(&value, choice::EPOCH), number(&value, choice::MASK))
     }
@@ -273,7 +273,7 @@ impl Probe {
     /// # Errors
     /// If the kernel's answer is unexpected; the programs are detached nevertheless.
     pub fn pause(&mut self) -> Result<(), CountError> {
-        let stopped = self.epoch().and_then(|epoch| self.choose(epoch, choice::NOTHING));
+        let stopped = self.epoch().and_then(|epoch| self.choose(epoch, choice::SAMPLE_NONE));
         // Detach those of sockets first: they read what the ring programs write.
         self.programs.iter_mut().rev().for_each(Attached::detach);
         stopped
@@ -285,19 +285,19 @@ impl Probe {
     /// # Errors
     /// If the kernel refuses.
     pub fn resume(&mut self) -> Result<(), CountError> {
-        self.choose(self.epoch()?, choice::NOTHING)?;
+        self.choose(self.epoch()?, choice::SAMPLE_NONE)?;
         self.programs.iter_mut().try_for_each(Attached::attach)?;
-        self.begin()
+        self.start_timing()
     }
 
     /// Starts timing, once the programs are attached.
-    fn begin(&self) -> Result<(), CountError> {
+    fn start_timing(&self) -> Result<(), CountError> {
         std::thread::sleep(SETTLE);
         self.choose(self.epoch()?.wrapping_add(1), self.mask)
     }
 
     fn chosen(&self) -> Result<[u8; choice::LEN], CountError> {
-        Ok(self.choice.get(&[0; 4]).map_err(not_read)?.unwrap_or([0; choice::LEN]))
+        Ok(self.choice.get(&[0; 4]).map_err(read_error)?.unwrap_or([0; choice::LEN]))
     }
 
     fn epoch(&self) -> Result<u64, CountError> {
@@ -307,18 +307,18 @@ impl Probe {
     fn choose(&self, epoch: u64, mask: u64) -> Result<(), CountError> {
         let mut value = [0; choice::LEN];
         let (first, rest) = value.split_at_mut(8);
-        let (second, handed) = rest.split_at_mut(8);
+        let (second, steered) = rest.split_at_mut(8);
         first.copy_from_slice(&epoch.to_ne_bytes());
         second.copy_from_slice(&mask.to_ne_bytes());
-        for place in &self.handed {
-            handed.get_mut(*place).into_iter().for_each(|it| *it = 1);
+        for place in &self.steered {
+            steered.get_mut(*place).into_iter().for_each(|it| *it = 1);
         }
-        self.choice.set(&[0; 4], &value).map_err(not_read)
+        self.choice.set(&[0; 4], &value).map_err(read_error)
     }
 
     /// Whether the instance through which a request came is known; if not, [`Probe::notes`] says why.
     pub fn tells_apart(&self) -> bool {
-        self.told_apart
+        self.instances_known
     }
 
     /// Reads the durations of requests that came through these instances, and of those that came through none.
@@ -333,10 +333,10 @@ impl Probe {
             reading.sends_seen = reading.sends_seen.wrapping_add(at(cpu::SEEN));
         }
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        let napi_ids = if self.told_apart { napi_ids } else { &[] };
+        let napi_ids = if self.instances_known { napi_ids } else { &[] };
         for id in napi_ids.iter().copied().chain([0]) {
             let place = place_of(id);
-            let row = self.instances.get(&place.to_ne_bytes()).map_err(not_read)?;
+            let row = self.instances.get(&place.to_ne_bytes()).map_err(read_error)?;
             let Some(row) = row else { continue };
             let owner = u32::try_from(number(&row, instance::ID)).unwrap_or(0);
             // Owner 0: place 0, for requests through no instance, or a place without counts yet.

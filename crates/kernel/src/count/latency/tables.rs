@@ -19,12 +19,12 @@ pub(super) mod choice {
     /// The sampling rate, one of so many connections, minus 1: 0, 1, 3, 7 ... 255.
     pub(in super::super) const MASK: i16 = 8;
     /// The mask with which no connection is sampled, and nothing is counted.
-    pub(in super::super) const NOTHING: u64 = u64::MAX;
+    pub(in super::super) const SAMPLE_NONE: u64 = u64::MAX;
     /// A byte for each instance's place: whether its frames are steered to other CPUs (RPS).
-    pub(in super::super) const HANDED: i16 = 16;
+    pub(in super::super) const STEERED: i16 = 16;
     /// The number of these bytes: up to the largest index that the mask in the programs lets pass.
-    pub(in super::super) const HANDED_LEN: usize = 2 * super::INSTANCES as usize;
-    pub(in super::super) const LEN: usize = HANDED as usize + HANDED_LEN;
+    pub(in super::super) const STEERED_LEN: usize = 2 * super::INSTANCES as usize;
+    pub(in super::super) const LEN: usize = STEERED as usize + STEERED_LEN;
 }
 
 /// Offsets in a socket's row, in bytes; fields have 64 bits.
@@ -42,7 +42,7 @@ pub(super) mod socket {
     /// When the request that is being answered was read, or 0.
     pub(in super::super) const READ: i16 = 48;
     /// When that request entered the ring, or 0 if unknown.
-    pub(in super::super) const BEGAN: i16 = 56;
+    pub(in super::super) const ARRIVED: i16 = 56;
     /// The place of its instance in the instance table, or 0.
     pub(in super::super) const INSTANCE: i16 = 64;
     pub(in super::super) const LEN: usize = 72;
@@ -59,7 +59,7 @@ pub(super) mod instance {
     pub(in super::super) const EXPIRES: i16 = 16;
     /// The arrival time in the ring of the frames of the last non-empty poll, if they are delivered after the poll;
     /// otherwise 0.
-    pub(in super::super) const TAKEN: i16 = 24;
+    pub(in super::super) const ARRIVAL: i16 = 24;
     /// The histograms, one for each part.
     pub(in super::super) const HISTOGRAMS: i16 = 32;
     pub(in super::super) const LEN: usize = 32 + 4 * super::HISTOGRAM as usize;

@@ -5,4 +5,4 @@ mod rows;
 mod sockets;
 
 pub(super) use polls::{polled, softirq, waking};
-pub(super) use sockets::{Whose, read, ready, sent};
+pub(super) use sockets::{Selection, read, ready, sent};

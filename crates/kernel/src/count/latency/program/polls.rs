@@ -25,7 +25,7 @@ const STALE_NS: i32 = 1_000_000_000;
 /// budget of 0 does not look into the receive ring.
 pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
-    let (end, own, told) = (program.label(), program.label(), program.label());
+    let (end, own, store_poll) = (program.label(), program.label(), program.label());
     program.load(Double, R6, R1, 0);
     program.load(Double, R2, R1, 16);
     program.copy_word(R2, R2);
@@ -45,8 +45,8 @@ pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, A
     program.subtract(R3, R2);
     program.jump_if(R3, When::LessOrEqual, STALE_NS, end);
     program.store(Double, R9, instance::ID, R7);
-    program.store_constant(Double, R9, instance::TAKEN, 0);
-    program.jump(told);
+    program.store_constant(Double, R9, instance::ARRIVAL, 0);
+    program.jump(store_poll);
     program.place(own);
     program.copy_word(R8, R8);
     let (empty, later, since) = (program.label(), program.label(), program.label());
@@ -54,20 +54,20 @@ pub(in super::super) fn polled(layout: &Layout, maps: Maps) -> Result<Vec<u8>, A
     program.load(Double, R1, R6, layout.state);
     program.jump_if(R1, When::AnyBit, layout.owned, later);
     let delivered = program.label();
-    skip_unless_handed(&mut program, maps, delivered);
+    skip_unless_steered(&mut program, maps, delivered);
     program.place(later);
     program.copy(R0, R9);
-    earliest(&mut program, maps, since);
+    arrival(&mut program, maps, since);
     program.place(since);
-    program.store(Double, R9, instance::TAKEN, R7);
-    program.jump(told);
+    program.store(Double, R9, instance::ARRIVAL, R7);
+    program.jump(store_poll);
     program.place(empty);
     // Frames that were steered to other CPUs may still be under way.
-    skip_unless_handed(&mut program, maps, delivered);
-    program.jump(told);
+    skip_unless_steered(&mut program, maps, delivered);
+    program.jump(store_poll);
     program.place(delivered);
-    program.store_constant(Double, R9, instance::TAKEN, 0);
-    program.place(told);
+    program.store_constant(Double, R9, instance::ARRIVAL, 0);
+    program.place(store_poll);
     program.load(Double, R1, FP, NOW);
     program.store(Double, R9, instance::POLLED, R1);
     let (owned, armed) = (program.label(), program.label());
@@ -129,26 +129,26 @@ pub(in super::super) fn waking(wake: &Wake, maps: Maps) -> Result<Vec<u8>, Assem
 
 /// Jumps to `other` unless the frames of the instance whose place is on the stack are steered to other CPUs.
 /// Preserves R0.
-fn skip_unless_handed(program: &mut Assembler, maps: Maps, other: Label) {
+fn skip_unless_steered(program: &mut Assembler, maps: Maps, other: Label) {
     program.set_map_value(R2, maps.choice);
     program.load(Word, R1, FP, INDEX);
-    program.and(R1, choice::HANDED_LEN as i32 - 1);
+    program.and(R1, choice::STEERED_LEN as i32 - 1);
     program.add_register(R2, R1);
-    program.load(Byte, R1, R2, choice::HANDED);
+    program.load(Byte, R1, R2, choice::STEERED);
     program.jump_if(R1, When::Equal, 0, other);
 }
 
 /// Sets R7 to the time at which a frame entered the ring of the instance in R0, if it is taken at the time on the
 /// stack. Jumps to `end`, or falls through. If the frame caused no wake-up, it arrived at some time since the last
 /// poll: this draws one uniformly. Otherwise it is the earliest possible time.
-pub(super) fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
-    let nobody_woken = program.label();
+pub(super) fn arrival(program: &mut Assembler, maps: Maps, end: Label) {
+    let no_wake_up = program.label();
     program.load(Double, R7, R0, instance::POLLED);
     program.load(Double, R2, R0, instance::EXPIRES);
-    program.jump_if_registers(R2, When::Greater, R7, nobody_woken);
-    later_of_wake(program, maps, end);
+    program.jump_if_registers(R2, When::Greater, R7, no_wake_up);
+    raise_to_wake_up(program, maps, end);
     program.jump(end);
-    program.place(nobody_woken);
+    program.place(no_wake_up);
     program.call(Helper::GetPrandomU32);
     program.copy_word(R0, R0);
     program.load(Double, R1, FP, NOW);
@@ -164,7 +164,7 @@ pub(super) fn earliest(program: &mut Assembler, maps: Maps, end: Label) {
 
 /// Raises R7 to the time at which the current context was woken, if that is later: an instance's thread, or else
 /// the softirq. Jumps to `end` if not, or falls through.
-fn later_of_wake(program: &mut Assembler, maps: Maps, end: Label) {
+fn raise_to_wake_up(program: &mut Assembler, maps: Maps, end: Label) {
     let (no_thread, woken) = (program.label(), program.label());
     program.call(Helper::GetCurrentPidTgid);
     program.copy_word(R0, R0);

@@ -10,9 +10,9 @@
 
 use super::super::Part;
 use super::super::histogram::BUCKETS;
-use super::super::layout::{Layout, Stand};
+use super::super::layout::{HookPoint, Layout};
 use super::super::tables::{HISTOGRAM, Maps, SOCKETS, choice, cpu, instance, socket};
-use super::polls::earliest;
+use super::polls::arrival;
 use super::rows::{INDEX, NOW, find_cpu, find_instance, finish, look_up};
 use napkin_bpf::assemble::Register::{FP, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9};
 use napkin_bpf::assemble::Width::{Double, Half, Word};
@@ -26,7 +26,7 @@ const SPREAD: i32 = 0x61c8_8647;
 
 /// The selection of sockets; an empty list selects all.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Whose<'a> {
+pub(in super::super) struct Selection<'a> {
     /// The ids of processes that read and write.
     pub(in super::super) processes: &'a [i32],
     /// The local ports.
@@ -42,12 +42,12 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
     program.load(Double, R6, R1, 0);
     find_socket(&mut program, layout, maps, end);
     // R7 is the socket's identity, R8 the epoch.
-    skip_unless_same(&mut program, end);
+    skip_unless_own_row(&mut program, end);
     program.call(Helper::KtimeGetNs);
     program.copy(R8, R0);
     program.store(Double, FP, NOW, R0);
 
-    let (unknown, told) = (program.label(), program.label());
+    let (unknown, store_arrival) = (program.label(), program.label());
     program.set(R7, 0);
     if let Some(napi_id) = layout.sk_napi_id {
         program.load(Word, R7, R6, napi_id);
@@ -62,21 +62,21 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
     program.load(Word, R1, FP, INDEX);
     program.store(Double, R9, socket::INSTANCE, R1);
     let since = program.label();
-    program.load(Double, R7, R0, instance::TAKEN);
+    program.load(Double, R7, R0, instance::ARRIVAL);
     program.jump_if(R7, When::NotEqual, 0, since);
-    earliest(&mut program, maps, since);
+    arrival(&mut program, maps, since);
     program.place(since);
     program.copy(R1, R7);
     program.copy(R7, R8);
     program.subtract(R7, R1);
     // The clocks of two CPUs may differ slightly.
-    program.jump_if(R7, When::GreaterOrEqual, 0, told);
+    program.jump_if(R7, When::GreaterOrEqual, 0, store_arrival);
     program.set(R7, 0);
-    program.jump(told);
+    program.jump(store_arrival);
     program.place(unknown);
     program.store_constant(Double, R9, socket::INSTANCE, 0);
     program.set(R7, -1);
-    program.place(told);
+    program.place(store_arrival);
 
     program.store(Double, R9, socket::LAST, R8);
     program.store(Double, R9, socket::LAST_RING, R7);
@@ -90,24 +90,24 @@ pub(in super::super) fn ready(layout: &Layout, maps: Maps) -> Result<Vec<u8>, As
 /// Program where a socket has been read: `(struct sock *sk, ..., int flags, ...)`, and the number of bytes.
 pub(in super::super) fn read(
     layout: &Layout,
-    stand: &Stand,
-    whose: Whose<'_>,
+    at: &HookPoint,
+    selection: Selection<'_>,
     maps: Maps,
 ) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
-    begin(&mut program, layout, stand, whose, end);
+    load_selected_socket(&mut program, layout, at, selection, end);
     find_socket(&mut program, layout, maps, end);
 
-    let (other, same, first, rest) =
+    let (new_row, same, first, rest) =
         (program.label(), program.label(), program.label(), program.label());
     program.load(Double, R1, R9, socket::ID);
-    program.jump_if_registers(R1, When::NotEqual, R7, other);
+    program.jump_if_registers(R1, When::NotEqual, R7, new_row);
     program.load(Double, R1, R9, socket::EPOCH);
     program.jump_if_registers(R1, When::Equal, R8, same);
-    program.place(other);
+    program.place(new_row);
     // Start a new row; the arrival of the data that was read is unknown.
-    for place in [socket::READY, socket::LAST, socket::BEGAN, socket::INSTANCE] {
+    for place in [socket::READY, socket::LAST, socket::ARRIVED, socket::INSTANCE] {
         program.store_constant(Double, R9, place, 0);
     }
     program.call(Helper::KtimeGetNs);
@@ -139,7 +139,7 @@ pub(in super::super) fn read(
     program.jump_if(R2, When::NotEqual, 0, answering);
     program.copy(R2, R5);
     program.subtract(R2, R1);
-    program.store(Double, R9, socket::BEGAN, R2);
+    program.store(Double, R9, socket::ARRIVED, R2);
     program.place(answering);
     program.copy(R1, R8);
     program.subtract(R1, R5);
@@ -175,19 +175,19 @@ pub(in super::super) fn read(
 /// Program where a socket has been written to: `(struct sock *sk, ..., int flags, ...)`, and the number of bytes.
 pub(in super::super) fn sent(
     layout: &Layout,
-    stand: &Stand,
-    whose: Whose<'_>,
+    at: &HookPoint,
+    selection: Selection<'_>,
     maps: Maps,
 ) -> Result<Vec<u8>, AssembleError> {
     let mut program = Assembler::new();
     let end = program.label();
-    begin(&mut program, layout, &Stand { flags: -1, ..*stand }, whose, end);
+    load_selected_socket(&mut program, layout, &HookPoint { flags_at: -1, ..*at }, selection, end);
     program.set_map_value(R2, maps.choice);
     program.load(Double, R2, R2, choice::MASK);
-    program.jump_if(R2, When::Equal, choice::NOTHING.cast_signed() as i32, end);
+    program.jump_if(R2, When::Equal, choice::SAMPLE_NONE.cast_signed() as i32, end);
     count_send(&mut program, maps, cpu::SENDS);
     find_socket(&mut program, layout, maps, end);
-    skip_unless_same(&mut program, end);
+    skip_unless_own_row(&mut program, end);
     count_send(&mut program, maps, cpu::SEEN);
     program.load(Double, R1, R9, socket::READ);
     program.jump_if(R1, When::Equal, 0, end);
@@ -203,9 +203,9 @@ pub(in super::super) fn sent(
     program.copy(R1, R8);
     program.subtract(R1, R2);
     record(&mut program, Part::Service);
-    program.load(Double, R2, R9, socket::BEGAN);
+    program.load(Double, R2, R9, socket::ARRIVED);
     program.jump_if(R2, When::Equal, 0, end);
-    program.store_constant(Double, R9, socket::BEGAN, 0);
+    program.store_constant(Double, R9, socket::ARRIVED, 0);
     program.copy(R1, R8);
     program.subtract(R1, R2);
     record(&mut program, Part::Whole);
@@ -213,21 +213,27 @@ pub(in super::super) fn sent(
 }
 
 /// Sets R6 to the socket. Jumps to `end` unless bytes were read or sent, and the socket is selected.
-fn begin(program: &mut Assembler, layout: &Layout, stand: &Stand, whose: Whose<'_>, end: Label) {
+fn load_selected_socket(
+    program: &mut Assembler,
+    layout: &Layout,
+    at: &HookPoint,
+    selection: Selection<'_>,
+    end: Label,
+) {
     program.load(Double, R6, R1, 0);
-    program.load(Double, R2, R1, stand.answer);
+    program.load(Double, R2, R1, at.result_at);
     // The result is an `int`: move its sign bit to bit 63.
     program.shift_left(R2, 32);
     program.jump_if(R2, When::LessOrEqual, 0, end);
-    if stand.flags >= 0 {
-        program.load(Double, R2, R1, stand.flags);
+    if at.flags_at >= 0 {
+        program.load(Double, R2, R1, at.flags_at);
         program.jump_if(R2, When::AnyBit, PEEK, end);
     }
-    if !whose.ports.is_empty() {
+    if !selection.ports.is_empty() {
         program.load(Half, R1, R6, layout.port);
-        skip_unless_listed(program, whose.ports.iter().map(|port| i32::from(*port)), end);
+        skip_unless_listed(program, selection.ports.iter().map(|port| i32::from(*port)), end);
     }
-    if let Some((namespace, [net, inode])) = whose.namespace.zip(layout.namespace) {
+    if let Some((namespace, [net, inode])) = selection.namespace.zip(layout.namespace) {
         program.load(Double, R1, R6, net);
         // The verifier treats this pointer as possibly null.
         program.jump_if(R1, When::Equal, 0, end);
@@ -236,11 +242,11 @@ fn begin(program: &mut Assembler, layout: &Layout, stand: &Stand, whose: Whose<'
         program.copy_word(R2, R2);
         program.jump_if_registers(R1, When::NotEqual, R2, end);
     }
-    if !whose.processes.is_empty() {
+    if !selection.processes.is_empty() {
         program.call(Helper::GetCurrentPidTgid);
         program.copy(R1, R0);
         program.shift_right(R1, 32);
-        skip_unless_listed(program, whose.processes.iter().copied(), end);
+        skip_unless_listed(program, selection.processes.iter().copied(), end);
     }
 }
 
@@ -284,7 +290,7 @@ fn find_socket(program: &mut Assembler, layout: &Layout, maps: Maps, end: Label)
 }
 
 /// Jumps to `end` unless the row in R9 belongs to the socket in R7 and to the epoch in R8.
-fn skip_unless_same(program: &mut Assembler, end: Label) {
+fn skip_unless_own_row(program: &mut Assembler, end: Label) {
     program.load(Double, R1, R9, socket::ID);
     program.jump_if_registers(R1, When::NotEqual, R7, end);
     program.load(Double, R1, R9, socket::EPOCH);
