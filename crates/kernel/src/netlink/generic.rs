@@ -87,7 +87,13 @@ impl Family {
         mut parse: impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
     ) -> Result<Vec<T>, NetlinkError> {
         let id = self.id;
-        self.connection.ask(what, id, 0, fill(header(operation, 1)), in_family(id, &mut parse))
+        self.connection.ask(
+            what,
+            id,
+            0,
+            fill(header(operation, 1)),
+            family_messages(id, &mut parse),
+        )
     }
 
     /// Dumps the list of an operation.
@@ -99,7 +105,7 @@ impl Family {
         mut parse: impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
     ) -> Result<Vec<T>, NetlinkError> {
         let id = self.id;
-        self.connection.dump(what, id, fill(header(operation, 1)), in_family(id, &mut parse))
+        self.connection.dump(what, id, fill(header(operation, 1)), family_messages(id, &mut parse))
     }
 
     /// Returns the attributes that requests of an operation may have, each with its largest value if the kernel
@@ -137,7 +143,7 @@ fn header(operation: u8, version: u8) -> Body {
 }
 
 /// Skips messages of other families, and strips the generic header of the others.
-fn in_family<T>(
+fn family_messages<T>(
     id: u16,
     parse: &mut impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
 ) -> impl FnMut(u16, &[u8]) -> Result<Option<T>, Malformed> {
@@ -160,7 +166,7 @@ pub(super) fn family(body: &[u8]) -> Result<(u16, Vec<u8>), Malformed> {
             CTRL_ATTR_OPS => {
                 for operation in attribute.nested() {
                     // An operation's number is one byte of the header; this code knows no larger one.
-                    let number = one(&operation?, CTRL_ATTR_OP_ID)?;
+                    let number = nested_number(&operation?, CTRL_ATTR_OP_ID)?;
                     operations.extend(number.and_then(|number| u8::try_from(number).ok()));
                 }
             }
@@ -205,7 +211,7 @@ pub(super) fn policy(body: &[u8]) -> Result<PolicyPart, Malformed> {
             CTRL_ATTR_OP_POLICY => {
                 for operation in attribute.nested() {
                     let operation = operation?;
-                    if let Some(index) = one(&operation, CTRL_ATTR_POLICY_DO)? {
+                    if let Some(index) = nested_number(&operation, CTRL_ATTR_POLICY_DO)? {
                         let index = u32::try_from(index)
                             .map_err(|_| Malformed("a policy's index is too large"))?;
                         part.index.push((operation.kind, index));
@@ -217,7 +223,7 @@ pub(super) fn policy(body: &[u8]) -> Result<PolicyPart, Malformed> {
                     let policy = policy?;
                     for accepted in policy.nested() {
                         let accepted = accepted?;
-                        let largest = one(&accepted, NL_POLICY_TYPE_ATTR_MAX_VALUE_U)?;
+                        let largest = nested_number(&accepted, NL_POLICY_TYPE_ATTR_MAX_VALUE_U)?;
                         part.attributes.push(((policy.kind, accepted.kind), largest));
                     }
                 }
@@ -229,7 +235,7 @@ pub(super) fn policy(body: &[u8]) -> Result<PolicyPart, Malformed> {
 }
 
 /// Returns a number in a nested list by its type.
-fn one(list: &Attribute<'_>, kind: u16) -> Result<Option<u64>, Malformed> {
+fn nested_number(list: &Attribute<'_>, kind: u16) -> Result<Option<u64>, Malformed> {
     for attribute in list.nested() {
         let attribute = attribute?;
         if attribute.kind == kind {

@@ -152,10 +152,10 @@ fn every_reply_cut_at_every_byte_is_an_error_or_shorter() {
 fn no_length_in_a_reply_is_believed() {
     for (_, whole) in CAPTURED {
         for at in (0..whole.len() - 1).step_by(2) {
-            for lie in [0, 1, 3, 4, 5, 8, 0x7fff, 0x8000, 0xfffc, 0xffff_u16] {
-                let mut bent = whole.to_vec();
-                bent[at..at + 2].copy_from_slice(&lie.to_ne_bytes());
-                let _fared = read_all(&bent);
+            for length in [0, 1, 3, 4, 5, 8, 0x7fff, 0x8000, 0xfffc, 0xffff_u16] {
+                let mut corrupted = whole.to_vec();
+                corrupted[at..at + 2].copy_from_slice(&length.to_ne_bytes());
+                let _fared = read_all(&corrupted);
             }
         }
     }
@@ -197,7 +197,7 @@ fn message(list: &[u8]) -> Vec<u8> {
 
 /// A corruption of a reply.
 #[derive(Debug, Clone)]
-enum Bend {
+enum Corruption {
     Set(usize, u8),
     Flip(usize, u8),
     Remove(usize, usize),
@@ -205,35 +205,36 @@ enum Bend {
     Insert(usize, Vec<u8>),
 }
 
-fn bend() -> impl Strategy<Value = Bend> {
+fn corruption() -> impl Strategy<Value = Corruption> {
     let at = 0..5000_usize;
     prop_oneof![
-        (at.clone(), any::<u8>()).prop_map(|(at, byte)| Bend::Set(at, byte)),
-        (at.clone(), 0..8_u8).prop_map(|(at, bit)| Bend::Flip(at, bit)),
-        (at.clone(), 1..64_usize).prop_map(|(at, length)| Bend::Remove(at, length)),
-        (at.clone(), 1..64_usize).prop_map(|(at, length)| Bend::Repeat(at, length)),
-        (at, prop::collection::vec(any::<u8>(), 1..32)).prop_map(|(at, b)| Bend::Insert(at, b)),
+        (at.clone(), any::<u8>()).prop_map(|(at, byte)| Corruption::Set(at, byte)),
+        (at.clone(), 0..8_u8).prop_map(|(at, bit)| Corruption::Flip(at, bit)),
+        (at.clone(), 1..64_usize).prop_map(|(at, length)| Corruption::Remove(at, length)),
+        (at.clone(), 1..64_usize).prop_map(|(at, length)| Corruption::Repeat(at, length)),
+        (at, prop::collection::vec(any::<u8>(), 1..32))
+            .prop_map(|(at, b)| Corruption::Insert(at, b)),
     ]
 }
 
-fn bent(reply: &[u8], bends: &[Bend]) -> Vec<u8> {
+fn corrupted(reply: &[u8], corruptions: &[Corruption]) -> Vec<u8> {
     let mut bytes = reply.to_vec();
-    for bend in bends {
+    for corruption in corruptions {
         let length = bytes.len().max(1);
-        match bend {
+        match corruption {
             _ if bytes.is_empty() => break,
-            Bend::Set(at, byte) => bytes[at % length] = *byte,
-            Bend::Flip(at, bit) => bytes[at % length] ^= 1 << bit,
-            Bend::Remove(at, count) => {
+            Corruption::Set(at, byte) => bytes[at % length] = *byte,
+            Corruption::Flip(at, bit) => bytes[at % length] ^= 1 << bit,
+            Corruption::Remove(at, count) => {
                 let at = at % length;
                 bytes.drain(at..(at + count).min(length));
             }
-            Bend::Repeat(at, count) => {
+            Corruption::Repeat(at, count) => {
                 let at = at % length;
                 let part = bytes[at..(at + count).min(length)].to_vec();
                 bytes.splice(at..at, part);
             }
-            Bend::Insert(at, part) => {
+            Corruption::Insert(at, part) => {
                 let at = at % length;
                 bytes.splice(at..at, part.iter().copied());
             }
@@ -248,18 +249,18 @@ proptest! {
     #[test]
     fn a_bent_reply_never_panics(
         which in 0..CAPTURED.len(),
-        bends in prop::collection::vec(bend(), 1..12),
+        corruptions in prop::collection::vec(corruption(), 1..12),
     ) {
-        let _fared = read_all(&bent(CAPTURED[which].1, &bends));
+        let _fared = read_all(&corrupted(CAPTURED[which].1, &corruptions));
     }
 
     #[test]
     fn a_bent_list_in_a_good_message_never_panics(
         which in 0..CAPTURED.len(),
-        bends in prop::collection::vec(bend(), 1..12),
+        corruptions in prop::collection::vec(corruption(), 1..12),
     ) {
         let list = CAPTURED[which].1.get(20..).unwrap_or_default();
-        let _fared = read_all(&message(&bent(list, &bends)));
+        let _fared = read_all(&message(&corrupted(list, &corruptions)));
     }
 
     #[test]

@@ -199,10 +199,10 @@ impl Netdev {
     /// [`NetlinkError::NoDevice`] if there is no such device.
     pub fn queues(&mut self, ifindex: Option<u32>) -> Result<Vec<QueueRecord>, NetlinkError> {
         let operation = self.need(Operation::QueueGet)?;
-        let fill = |body| of_device(body, NETDEV_A_QUEUE_IFINDEX, ifindex);
+        let fill = |body| filter_by_device(body, NETDEV_A_QUEUE_IFINDEX, ifindex);
         self.family
             .dump(format_args!("queue-get"), operation, fill, queue)
-            .map_err(|error| named(error, ifindex))
+            .map_err(|error| with_ifindex(error, ifindex))
     }
 
     /// Lists the NAPI instances of one device, or of all, by descending id as the kernel does. A device that is
@@ -212,10 +212,10 @@ impl Netdev {
     /// [`NetlinkError::NoDevice`] if there is no such device.
     pub fn napis(&mut self, ifindex: Option<u32>) -> Result<Vec<NapiRecord>, NetlinkError> {
         let operation = self.need(Operation::NapiGet)?;
-        let fill = |body| of_device(body, NETDEV_A_NAPI_IFINDEX, ifindex);
+        let fill = |body| filter_by_device(body, NETDEV_A_NAPI_IFINDEX, ifindex);
         self.family
             .dump(format_args!("napi-get"), operation, fill, napi)
-            .map_err(|error| named(error, ifindex))
+            .map_err(|error| with_ifindex(error, ifindex))
     }
 
     /// Reads one instance.
@@ -227,7 +227,7 @@ impl Netdev {
         let fill = |body: Body| body.u32(NETDEV_A_NAPI_ID, id);
         let what = format_args!("napi-get of {id}");
         let found = self.family.ask(what, operation, fill, napi);
-        let found = found.map_err(|error| of_napi(error, id))?;
+        let found = found.map_err(|error| with_napi_id(error, id))?;
         found.into_iter().next().ok_or_else(|| NetlinkError::Malformed {
             request: what.to_string(),
             what: "an acknowledgement without an instance",
@@ -247,7 +247,7 @@ impl Netdev {
         self.family
             .ask(what, operation, fill, |_| Ok(None::<()>))
             .map(drop)
-            .map_err(|error| of_napi(error, id))
+            .map_err(|error| with_napi_id(error, id))
     }
 
     /// Reads the kernel's capabilities from the family and its policy.
@@ -289,21 +289,21 @@ const fn number(setting: Setting) -> u16 {
     }
 }
 
-fn of_device(body: Body, kind: u16, ifindex: Option<u32>) -> Body {
+fn filter_by_device(body: Body, kind: u16, ifindex: Option<u32>) -> Body {
     match ifindex {
         Some(ifindex) => body.u32(kind, ifindex),
         None => body,
     }
 }
 
-fn named(error: NetlinkError, ifindex: Option<u32>) -> NetlinkError {
+fn with_ifindex(error: NetlinkError, ifindex: Option<u32>) -> NetlinkError {
     match ifindex {
         Some(ifindex) => error.of_device(&format_args!("with ifindex {ifindex}")),
         None => error,
     }
 }
 
-fn of_napi(error: NetlinkError, id: u32) -> NetlinkError {
+fn with_napi_id(error: NetlinkError, id: u32) -> NetlinkError {
     match error {
         NetlinkError::Refused { errno: Errno::NOENT, .. } => NetlinkError::NoNapi { id },
         other => other,

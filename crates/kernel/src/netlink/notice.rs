@@ -29,11 +29,11 @@ const FAMILIES: [(&str, &str, &str); 2] =
     [("ethtool", "monitor", "Linux 5.6"), ("netdev", "mgmt", "Linux 6.3")];
 
 /// Limit of notices that are read at once; the rest stays for the next call.
-const MOST: usize = 4_096;
+const MAX_NOTICES: usize = 4_096;
 
 /// Size of the receive buffer for link notices, in bytes: enough for some hundreds, where the default size holds
 /// dozens.
-const ROOM: usize = 2 << 20;
+const RECEIVE_BUFFER: usize = 2 << 20;
 
 /// The buffer for one notice of a link.
 const DATAGRAM: usize = 64 << 10;
@@ -49,7 +49,7 @@ pub struct Notices {
     missing: Vec<String>,
     buffer: Vec<u8>,
     /// Whether link notices that were queued at the last reading may still be unread.
-    behind: bool,
+    may_have_unread: bool,
 }
 
 /// The notices that [`Notices::take`] has read.
@@ -80,7 +80,7 @@ impl Notices {
     pub fn open() -> Result<Notices, NetlinkError> {
         let links = listen(NETLINK_ROUTE, RTNLGRP_LINK)?;
         // Without CAP_NET_ADMIN the size stays as it is; losses are reported.
-        let _ = set_socket_recv_buffer_size_force(&links, ROOM);
+        let _ = set_socket_recv_buffer_size_force(&links, RECEIVE_BUFFER);
         let (mut others, mut missing) = (Vec::new(), Vec::new());
         for (name, group, since) in FAMILIES {
             let number = Family::open(name, since).ok().and_then(|family| family.group(group));
@@ -91,7 +91,7 @@ impl Notices {
             }
         }
         let buffer = Vec::with_capacity(DATAGRAM);
-        Ok(Notices { links, others, missing, buffer, behind: false })
+        Ok(Notices { links, others, missing, buffer, may_have_unread: false })
     }
 
     /// The groups that are not available, and why.
@@ -108,7 +108,7 @@ impl Notices {
     pub fn take(&mut self) -> Taken {
         let mut taken = self.take_links();
         for socket in &self.others {
-            for _ in 0..MOST {
+            for _ in 0..MAX_NOTICES {
                 // The contents are not needed, only the fact that a notice came: truncate it.
                 let mut byte = [0_u8; 1];
                 match rustix::net::recv(
@@ -130,9 +130,9 @@ impl Notices {
     /// Reads the queued link notices. After a loss, the kernel first returns `ENOBUFS`, then the notices from
     /// before the loss, and queues no others until these have been read.
     fn take_links(&mut self) -> Taken {
-        let mut taken = Taken { lost: self.behind, ..Taken::default() };
-        self.behind = true;
-        for _ in 0..MOST {
+        let mut taken = Taken { lost: self.may_have_unread, ..Taken::default() };
+        self.may_have_unread = true;
+        for _ in 0..MAX_NOTICES {
             self.buffer.clear();
             let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
             match self.links.recv_from(&mut self.buffer, flags) {
@@ -152,13 +152,13 @@ impl Notices {
                         taken.lost = true;
                     }
                     _ => {
-                        self.behind = false;
+                        self.may_have_unread = false;
                         break;
                     }
                 },
             }
         }
-        taken.lost |= self.behind;
+        taken.lost |= self.may_have_unread;
         taken
     }
 }

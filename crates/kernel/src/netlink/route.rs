@@ -42,8 +42,8 @@ pub(super) const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_MULTIPATH: u16 = 9;
 /// The longest destination prefixes of a default route: half of all IPv4 addresses, and all global IPv6 addresses.
-const HALF: u8 = 1;
-const GLOBAL: u8 = 3;
+const MAX_PREFIX_V4: u8 = 1;
+const MAX_PREFIX_V6: u8 = 3;
 /// The type of a route that forwards, as opposed to one that rejects.
 const RTN_UNICAST: u8 = 1;
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
@@ -313,12 +313,12 @@ pub(super) fn default_route(kind: u16, body: &[u8]) -> Result<Option<Vec<u32>>, 
     }
     let (header, list) = split_header(body, RTMSG)?;
     // `struct rtmsg`: family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
-    let most_bits = match i32::from(header[0]) {
-        libc::AF_INET => HALF,
-        libc::AF_INET6 => GLOBAL,
+    let max_prefix = match i32::from(header[0]) {
+        libc::AF_INET => MAX_PREFIX_V4,
+        libc::AF_INET6 => MAX_PREFIX_V6,
         _ => return Ok(None),
     };
-    if header[1] > most_bits || header[7] != RTN_UNICAST {
+    if header[1] > max_prefix || header[7] != RTN_UNICAST {
         return Ok(None);
     }
     let mut links = Vec::new();

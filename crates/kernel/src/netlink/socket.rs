@@ -20,14 +20,14 @@ use super::error::NetlinkError;
 use napkin_os::rights::Right;
 
 /// Limit of the wait for one reply.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the messages of one reply from which records are kept, in total bytes: some ten thousand devices with
 /// all of their attributes.
-const LONGEST_REPLY: usize = 32 << 20;
+const MAX_REPLY: usize = 32 << 20;
 /// The buffer for one datagram. In a dump, the kernel fills up to 32 KiB of it.
 const DATAGRAM: usize = 64 << 10;
 /// Limit of readings of a list that keeps changing.
-const TRIES: u32 = 8;
+const MAX_DUMPS: u32 = 8;
 
 const HEADER: usize = 16;
 const NLMSG_NOOP: u16 = 1;
@@ -75,7 +75,7 @@ impl Connection {
             socket.set_cap_ack(true),
             socket.set_netlink_get_strict_chk(true),
         ] {}
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
+        set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_TIMEOUT))
             .map_err(|errno| NetlinkError::Open { step: "receive timeout", errno })?;
         Ok(Connection { socket, port, sequence: 0, buffer: Vec::with_capacity(DATAGRAM) })
     }
@@ -93,7 +93,7 @@ impl Connection {
         let body = finish(what, body)?;
         self.send(what, message_type, NLM_F_ACK | flags, &body)?;
         let mut reply = Reply::new(self.sequence, self.port, &mut parse);
-        receive(&self.socket, &mut self.buffer, PATIENCE, what, &mut reply)?;
+        receive(&self.socket, &mut self.buffer, REPLY_TIMEOUT, what, &mut reply)?;
         reply.result(what).map(|(records, _)| records)
     }
 
@@ -106,16 +106,16 @@ impl Connection {
         mut parse: impl FnMut(u16, &[u8]) -> Result<Option<T>, Malformed>,
     ) -> Result<Vec<T>, NetlinkError> {
         let body = finish(what, body)?;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_DUMPS {
             self.send(what, message_type, NLM_F_DUMP, &body)?;
             let mut reply = Reply::new(self.sequence, self.port, &mut parse);
-            receive(&self.socket, &mut self.buffer, PATIENCE, what, &mut reply)?;
+            receive(&self.socket, &mut self.buffer, REPLY_TIMEOUT, what, &mut reply)?;
             let (records, changed) = reply.result(what)?;
             if !changed {
                 return Ok(records);
             }
         }
-        Err(NetlinkError::Inconsistent { request: what.to_string(), tries: TRIES })
+        Err(NetlinkError::Inconsistent { request: what.to_string(), tries: MAX_DUMPS })
     }
 
     /// Sends one message. The kernel processes it within this call: a change that has to wait for an instance's
@@ -289,7 +289,7 @@ impl<'a, T> Reply<'a, T> {
     /// Keeps the record of a message of `length` bytes, unless the limit is exceeded.
     fn keep(&mut self, record: T, length: usize) {
         self.kept = self.kept.saturating_add(length);
-        if self.kept > LONGEST_REPLY {
+        if self.kept > MAX_REPLY {
             self.records = Vec::new();
             self.fault(Fault::TooLarge);
         } else {
@@ -308,7 +308,7 @@ impl<'a, T> Reply<'a, T> {
             None => return Ok((self.records, self.changed)),
             Some(Fault::Malformed(what)) => NetlinkError::Malformed { request: request(), what },
             Some(Fault::TooLarge) => {
-                NetlinkError::TooLarge { request: request(), limit: LONGEST_REPLY }
+                NetlinkError::TooLarge { request: request(), limit: MAX_REPLY }
             }
             Some(Fault::Refused { errno: Errno::PERM, .. }) => {
                 NetlinkError::NoRight { request: request(), right: Right::NetAdmin }
@@ -333,12 +333,12 @@ fn outcome(kind: u16, flags: u16, body: &[u8]) -> Result<Option<Fault>, Malforme
     }
     let raw = number.checked_neg().filter(|raw| (1..4096).contains(raw));
     let errno = raw.ok_or(Malformed("an acknowledgement's error number is none"))?;
-    let text = if flags & NLM_F_ACK_TLVS == 0 { None } else { words(kind, flags, rest) };
+    let text = if flags & NLM_F_ACK_TLVS == 0 { None } else { error_text(kind, flags, rest) };
     Ok(Some(Fault::Refused { errno: Errno::from_raw_os_error(errno), text }))
 }
 
 /// Returns the kernel's text with an error. It only adds information, so a malformed one is ignored.
-fn words(kind: u16, flags: u16, rest: &[u8]) -> Option<String> {
+fn error_text(kind: u16, flags: u16, rest: &[u8]) -> Option<String> {
     // An acknowledgement contains the request's header, or the whole request.
     let quoted = match kind {
         NLMSG_DONE => 0,
@@ -457,7 +457,7 @@ mod tests {
         };
         let mut reply = Reply::new(3, 9, &mut parse);
         let message = long();
-        for _ in 0..=LONGEST_REPLY / 60_000 {
+        for _ in 0..=MAX_REPLY / 60_000 {
             reply.datagram(&message);
         }
         reply.datagram(&done(9));
@@ -469,7 +469,7 @@ mod tests {
         let message = long();
         let mut parse = |_: u16, body: &[u8]| Ok(Some(body.len()));
         let mut reply = Reply::new(3, 9, &mut parse);
-        for _ in 0..=LONGEST_REPLY / 60_000 {
+        for _ in 0..=MAX_REPLY / 60_000 {
             reply.datagram(&message);
         }
         assert!(reply.records.is_empty() && !reply.complete);
