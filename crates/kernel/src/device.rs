@@ -234,16 +234,16 @@ fn join(links: Vec<LinkRecord>, napis: &[NapiRecord], queues: &[QueueRecord]) ->
         if let Some(device) = of.get_mut(&record.ifindex) {
             let mut napi = napi(record, &polled);
             if let Ok(sysfs) = &sysfs {
-                fill(&mut napi.settings, sysfs, &device.ifname);
+                fill_from_sysfs(&mut napi.settings, sysfs, &device.ifname);
             }
             device.napis.push(napi);
         }
     }
     for device in &mut devices {
         device.napis.sort_by_key(|napi| napi.id);
-        number_veth(device, queues);
+        assign_veth_queues(device, queues);
         if let Ok(sysfs) = &sysfs {
-            find_irqs(device, sysfs);
+            find_virtio_irqs(device, sysfs);
         }
         for napi in &mut device.napis {
             napi.irq_cpus = napi.irq.and_then(|irq| irq::affinity(irq).ok());
@@ -254,7 +254,7 @@ fn join(links: Vec<LinkRecord>, napis: &[NapiRecord], queues: &[QueueRecord]) ->
 
 /// Assigns queues to a veth's instances. The driver does not report to netlink which instance polls which queue,
 /// but creates one per receive queue, in order, with ascending ids, and none for transmit queues.
-fn number_veth(device: &mut Device, queues: &[QueueRecord]) {
+fn assign_veth_queues(device: &mut Device, queues: &[QueueRecord]) {
     if device.driver.as_deref() != Some("veth") {
         return;
     }
@@ -267,8 +267,8 @@ fn number_veth(device: &mut Device, queues: &[QueueRecord]) {
         .collect();
     rx.sort_unstable();
     // During a change of channels the numbers differ; the next reading assigns the queues.
-    let told = queues.iter().filter(mine).any(|queue| queue.napi_id.is_some());
-    if told || rx.len() != device.napis.len() {
+    let reported = queues.iter().filter(mine).any(|queue| queue.napi_id.is_some());
+    if reported || rx.len() != device.napis.len() {
         return;
     }
     for (napi, queue) in device.napis.iter_mut().zip(rx) {
@@ -278,7 +278,7 @@ fn number_veth(device: &mut Device, queues: &[QueueRecord]) {
 
 /// Finds `virtio_net`'s interrupts by their names, which contain the queues. The driver does not report them to
 /// netlink.
-fn find_irqs(device: &mut Device, sysfs: &Sysfs) {
+fn find_virtio_irqs(device: &mut Device, sysfs: &Sysfs) {
     let unknown = device.napis.iter().any(|napi| napi.irq.is_none());
     if !unknown || device.driver.as_deref() != Some("virtio_net") {
         return;
@@ -300,7 +300,7 @@ fn virtio_irq(interrupts: &Interrupts, hardware: &str, napi: &Napi) -> Option<u3
 
 /// Completes settings from sysfs. Before Linux 6.13 (`threaded`: 6.17) netlink does not report an instance's
 /// settings: they are the device's, and the same for all of its instances.
-fn fill(settings: &mut Settings, sysfs: &Sysfs, ifname: &str) {
+fn fill_from_sysfs(settings: &mut Settings, sysfs: &Sysfs, ifname: &str) {
     for (setting, file) in [
         (Setting::Threaded, DeviceFile::Threaded),
         (Setting::DeferHardIrqs, DeviceFile::DeferHardIrqs),
@@ -480,11 +480,11 @@ mod tests {
             up,
             napis: vec![],
         };
-        let told = |device: Device| device.why_none().expect("it has none").to_string();
-        assert!(told(device("va", Some("veth"), true)).contains("ethtool -K va gro on"));
-        assert!(told(device("va", Some("veth"), false)).contains("ip link set va up"));
-        assert!(told(device("lo", None, true)).contains("loopback"));
-        assert!(told(device("br0", Some("bridge"), true)).contains("below it"));
+        let message = |device: Device| device.why_none().expect("it has none").to_string();
+        assert!(message(device("va", Some("veth"), true)).contains("ethtool -K va gro on"));
+        assert!(message(device("va", Some("veth"), false)).contains("ip link set va up"));
+        assert!(message(device("lo", None, true)).contains("loopback"));
+        assert!(message(device("br0", Some("bridge"), true)).contains("below it"));
     }
 
     #[test]

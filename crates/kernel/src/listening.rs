@@ -15,9 +15,9 @@ const LISTEN: &str = "0A";
 /// `TCP_CLOSE`, the state of a UDP socket without a peer.
 const UNCONNECTED: &str = "07";
 /// Linux's default range, used if the range cannot be read.
-const CLIENTS: RangeInclusive<u16> = 32_768..=60_999;
+const DEFAULT_CLIENT_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 /// Limit of UDP sockets that are read.
-const MOST_DATAGRAM_SOCKETS: usize = 1 << 16;
+const MAX_UDP_SOCKETS: usize = 1 << 16;
 
 /// Returns the ports in ascending order.
 ///
@@ -25,21 +25,21 @@ const MOST_DATAGRAM_SOCKETS: usize = 1 << 16;
 /// If procfs is not mounted. A protocol that this kernel was built without has no ports.
 pub fn ports() -> io::Result<BTreeSet<u16>> {
     let clients = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-    let clients = clients.ok().and_then(|text| range(&text)).unwrap_or(CLIENTS);
+    let clients = clients.ok().and_then(|text| range(&text)).unwrap_or(DEFAULT_CLIENT_PORTS);
     let mut ports = BTreeSet::new();
     for name in ["tcp", "tcp6"] {
-        ports.extend(each(name)?.map_while(|line| of(&line?, LISTEN)));
+        ports.extend(table_lines(name)?.map_while(|line| port_in_state(&line?, LISTEN)));
     }
     for name in ["udp", "udp6"] {
-        let bound = each(name)?.take(MOST_DATAGRAM_SOCKETS);
-        let bound = bound.filter_map(|line| of(&line?, UNCONNECTED));
+        let bound = table_lines(name)?.take(MAX_UDP_SOCKETS);
+        let bound = bound.filter_map(|line| port_in_state(&line?, UNCONNECTED));
         ports.extend(bound.filter(|port| !clients.contains(port)));
     }
     Ok(ports)
 }
 
 /// Returns the lines of a table without its header; `None` where a line cannot be read.
-fn each(name: &str) -> io::Result<impl Iterator<Item = Option<String>>> {
+fn table_lines(name: &str) -> io::Result<impl Iterator<Item = Option<String>>> {
     let file = match File::open(format!("/proc/thread-self/net/{name}")) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -50,11 +50,11 @@ fn each(name: &str) -> io::Result<impl Iterator<Item = Option<String>>> {
 }
 
 /// Returns the local port of a line, if its socket is in that state.
-fn of(line: &str, state: &str) -> Option<u16> {
+fn port_in_state(line: &str, state: &str) -> Option<u16> {
     let mut fields = line.split_ascii_whitespace().skip(1);
-    let (local, is) = (fields.next()?, fields.nth(1)?);
+    let (local, found) = (fields.next()?, fields.nth(1)?);
     let (_, port) = local.rsplit_once(':')?;
-    (is == state).then(|| u16::from_str_radix(port, 16).ok()).flatten().filter(|port| *port != 0)
+    (found == state).then(|| u16::from_str_radix(port, 16).ok()).flatten().filter(|port| *port != 0)
 }
 
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
@@ -69,10 +69,10 @@ mod tests {
     #[test]
     fn a_line_has_its_port_if_its_state_is_the_one() {
         let line = "   0: 0100007F:2BCB 00000000:0000 0A 00000000:00000000 00:00000000 00000000  0";
-        assert_eq!(of(line, LISTEN), Some(11_211));
-        assert_eq!(of(line, UNCONNECTED), None);
+        assert_eq!(port_in_state(line, LISTEN), Some(11_211));
+        assert_eq!(port_in_state(line, UNCONNECTED), None);
         for garbage in ["", "0:", "0: a b 0A", "0: 0:0000 x 0A", "0: 0:FFFFF x 0A"] {
-            assert_eq!(of(garbage, LISTEN), None, "{garbage:?}");
+            assert_eq!(port_in_state(garbage, LISTEN), None, "{garbage:?}");
         }
         assert_eq!(range("32768\t60999\n"), Some(32_768..=60_999));
         assert_eq!(range("many"), None);

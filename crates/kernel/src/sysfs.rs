@@ -22,7 +22,7 @@ use napkin_os::rights::Right;
 pub(crate) const LIMIT: usize = 64 << 10;
 
 /// Limit of queues of a device that are read.
-const MOST: usize = 8_192;
+const MAX_QUEUES: usize = 8_192;
 
 /// A view of `/sys` for one network namespace.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Sysfs {
     /// # Errors
     /// If `/sys` shows another namespace, or nothing, and the capability to mount another sysfs is missing.
     pub fn open(links: &[LinkRecord]) -> Result<Sysfs, SysfsError> {
-        if let Ok(mount) = own_mount() {
+        if let Ok(mount) = private_mount() {
             let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
             if root.join("class/net").is_dir() {
                 return Ok(Sysfs { root, _mount: Some(mount) });
@@ -135,10 +135,10 @@ impl Sysfs {
             links.iter().map(|link| (link.name.clone(), link.ifindex)).collect();
         there.sort();
         here.sort();
-        if same(&there, &here) {
+        if same_namespace(&there, &here) {
             return Ok(sysfs);
         }
-        Err(SysfsError::Elsewhere { there: listed(&there), here: listed(&here) })
+        Err(SysfsError::Elsewhere { there: name_list(&there), here: name_list(&here) })
     }
 
     /// Lists the devices with their ifindexes.
@@ -239,7 +239,7 @@ impl Sysfs {
             return Vec::new();
         };
         let names =
-            entries.take(MOST).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            entries.take(MAX_QUEUES).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let queues = names.filter_map(|name| name.strip_prefix("rx-")?.parse::<u32>().ok());
         let read = |queue: u32| {
             let file = |name: &str| self.text(ifname, &format!("queues/rx-{queue}/{name}"));
@@ -285,7 +285,7 @@ pub fn workqueue_cpumask() -> Option<Vec<usize>> {
 }
 
 /// Creates a detached mount of sysfs, which ends with its descriptor.
-fn own_mount() -> rustix::io::Result<OwnedFd> {
+fn private_mount() -> rustix::io::Result<OwnedFd> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -296,15 +296,15 @@ fn own_mount() -> rustix::io::Result<OwnedFd> {
 
 /// Whether two lists of devices are from the same namespace, although a device may have appeared or left between
 /// them. `lo` is ignored, because every namespace has one.
-fn same(there: &[(String, u32)], here: &[(String, u32)]) -> bool {
+fn same_namespace(there: &[(String, u32)], here: &[(String, u32)]) -> bool {
     let known = |list: &[(String, u32)], device: &(String, u32)| list.contains(device);
-    let telling = |list: &[(String, u32)]| list.iter().filter(|it| it.0 != "lo").count();
+    let count_without_lo = |list: &[(String, u32)]| list.iter().filter(|it| it.0 != "lo").count();
     let common = here.iter().filter(|it| it.0 != "lo" && known(there, it)).count();
-    let odd = telling(there).max(telling(here)) - common;
-    odd == 0 || (odd == 1 && common > 1)
+    let unmatched = count_without_lo(there).max(count_without_lo(here)) - common;
+    unmatched == 0 || (unmatched == 1 && common > 1)
 }
 
-fn listed(devices: &[(String, u32)]) -> String {
+fn name_list(devices: &[(String, u32)]) -> String {
     const SHOWN: usize = 6;
     let mut names: Vec<&str> = devices.iter().take(SHOWN).map(|it| it.0.as_str()).collect();
     if devices.len() > SHOWN {
@@ -324,12 +324,18 @@ mod tests {
     #[test]
     fn another_namespace_s_devices_are_told_from_one_s_own() {
         let host = devices(&[("lo", 1), ("eth0", 2), ("eth1", 3)]);
-        assert!(same(&host, &host));
-        assert!(same(&host, &devices(&[("lo", 1), ("eth0", 2), ("eth1", 3), ("new", 9)])));
-        assert!(!same(&host, &devices(&[("lo", 1)])));
-        assert!(!same(&host, &devices(&[("lo", 1), ("eth0", 7), ("eth1", 8)])), "another eth0");
-        assert!(!same(&host, &devices(&[("lo", 1), ("va", 2), ("vb", 3)])));
-        assert!(!same(&devices(&[("lo", 1)]), &devices(&[("lo", 1), ("va", 2)])));
+        assert!(same_namespace(&host, &host));
+        assert!(same_namespace(
+            &host,
+            &devices(&[("lo", 1), ("eth0", 2), ("eth1", 3), ("new", 9)])
+        ));
+        assert!(!same_namespace(&host, &devices(&[("lo", 1)])));
+        assert!(
+            !same_namespace(&host, &devices(&[("lo", 1), ("eth0", 7), ("eth1", 8)])),
+            "another eth0"
+        );
+        assert!(!same_namespace(&host, &devices(&[("lo", 1), ("va", 2), ("vb", 3)])));
+        assert!(!same_namespace(&devices(&[("lo", 1)]), &devices(&[("lo", 1), ("va", 2)])));
     }
 
     #[test]
