@@ -248,8 +248,8 @@ impl<const K: usize, const V: usize> Map<K, V> {
         };
         // SAFETY: the map was created with keys of K bytes and values of V, and it is not per CPU, so the kernel
         // reads K bytes of `key` and writes V bytes of `value`.
-        found(unsafe { bpf(Command::MapLookupElem, &mut attributes) })
-            .map(|found| found.then_some(value))
+        exists(unsafe { bpf(Command::MapLookupElem, &mut attributes) })
+            .map(|exists| exists.then_some(value))
     }
 
     /// Writes the value at a key.
@@ -318,7 +318,7 @@ impl SocketMap {
 pub struct Link(#[expect(dead_code, reason = "held for as long as it is attached")] OwnedFd);
 
 /// Maps `ENOENT` to `false`: the element does not exist.
-fn found(answer: io::Result<i32>) -> io::Result<bool> {
+fn exists(answer: io::Result<i32>) -> io::Result<bool> {
     match answer {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
@@ -384,7 +384,7 @@ impl Program {
                 let mut log = vec![0; LOG_BYTES];
                 match load(&mut log) {
                     Ok(descriptor) => Ok(Program(descriptor)),
-                    Err(_) => Err(Refused { error, log: end_of(&log) }),
+                    Err(_) => Err(Refused { error, log: log_tail(&log) }),
                 }
             }
         }
@@ -440,7 +440,7 @@ impl Program {
 }
 
 /// Returns the last lines of a verifier's log, without its statistics line.
-fn end_of(log: &[u8]) -> String {
+fn log_tail(log: &[u8]) -> String {
     let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(text);
     let mut last: Vec<&str> =
