@@ -293,7 +293,7 @@ fn parse_only_cpu(text: &[u8]) -> Option<u32> {
     u32::try_from(number(words(&line[KEY.len()..]).next()?)?).ok()
 }
 
-/// Whether the thread runs or wants to: the kernel's state R.
+/// Parses whether the thread is runnable: the kernel's state R.
 fn parse_runnable(text: &[u8]) -> Option<bool> {
     let line = text.split(|&byte| byte == b'\n').find(|line| line.starts_with(b"State:"))?;
     Some(words(&line[b"State:".len()..]).next()? == b"R")

@@ -105,8 +105,7 @@ impl Process {
     /// whether it still refers to the same file: numbers are soon reused.
     ///
     /// # Errors
-    /// If the process has ended or may not be reached, or for a thread's own table on a kernel
-    /// before 6.9.
+    /// If the process has ended or is not accessible, or for a thread's separate table before Linux 6.9.
     pub fn take(&self, descriptor: &Descriptor) -> Result<Option<OwnedFd>, ProcessError> {
         self.take_fd(descriptor.tid, descriptor.fd)
     }
