@@ -240,7 +240,7 @@ struct Sample {
     gap: f64,
     /// Whether a softirq that was raised for another device before this request was sent started only after it: it
     /// may have polled this request.
-    late_softirq: bool,
+    late: bool,
     /// The server's answers to the previous request and to this one.
     answers: [String; 2],
 }
@@ -306,17 +306,10 @@ impl Setup {
             let ring = reading.since(&before).instances[&self.napi_id].of(Part::Ring).clone();
             (before, last) = (reading, Some(sent));
             let seen = softirqs.look();
-            let previous_interrupted =
-                std::mem::replace(&mut interrupted_init, seen.in_first_process);
+            let previous = std::mem::replace(&mut interrupted_init, seen.in_first_process);
             let answers = [std::mem::replace(&mut last_answer, answer.clone()), answer];
-            if !interrupted_init && !previous_interrupted {
-                samples.push(Sample {
-                    ring,
-                    since_sent,
-                    gap,
-                    late_softirq: seen.late_at(at),
-                    answers,
-                });
+            if !interrupted_init && !previous {
+                samples.push(Sample { ring, since_sent, gap, late: seen.late_at(at), answers });
             }
             if samples.len() == ROUNDS {
                 return samples;
@@ -351,7 +344,7 @@ fn assert_drawn_from_all_thirds<'a>(samples: impl Iterator<Item = (&'a Sample, [
     assert!(thirds.iter().all(|it| *it > 0), "of the thirds of their gaps: {thirds:?}");
 }
 
-fn ring_wait_begins_at_wake_up(settings: &[(Setting, u64)], handed_over: bool) {
+fn ring_waits_from_wake_up(settings: &[(Setting, u64)], handed_over: bool) {
     let mut setup = Setup::new();
     let mut client = setup.connect();
     setup.set(settings);
@@ -361,31 +354,31 @@ fn ring_wait_begins_at_wake_up(settings: &[(Setting, u64)], handed_over: bool) {
     }
     let samples = setup.rounds(&mut client, &probe, "pass");
     assert_bounded(&samples);
-    for Sample { ring, since_sent, late_softirq, .. } in &samples {
+    for Sample { ring, since_sent, late, .. } in &samples {
         let longest = ring.quantile(1.0);
         assert!(
-            *late_softirq || ring.above(*since_sent) == 0,
+            *late || ring.above(*since_sent) == 0,
             "{longest:?} of {since_sent}, since it was sent"
         );
     }
-    let late_softirq = samples.iter().filter(|it| it.late_softirq).count();
-    assert!(late_softirq < ROUNDS, "some are taken by the softirq that they asked for");
+    let late = samples.iter().filter(|it| it.late).count();
+    assert!(late < ROUNDS, "some are taken by the softirq that they asked for");
 }
 
 #[test]
 fn where_each_frame_wakes_the_softirq_it_waits_in_the_ring_since_then_and_not_since_the_last_poll()
 {
-    ring_wait_begins_at_wake_up(&[], false);
+    ring_waits_from_wake_up(&[], false);
 }
 
 #[test]
 fn where_each_frame_wakes_the_instance_s_thread_it_waits_in_the_ring_since_then() {
-    ring_wait_begins_at_wake_up(&[(Setting::Threaded, 1)], false);
+    ring_waits_from_wake_up(&[(Setting::Threaded, 1)], false);
 }
 
 #[test]
 fn where_each_frame_wakes_the_softirq_and_another_delivers_it_it_waits_since_the_first_was_woken() {
-    ring_wait_begins_at_wake_up(&[], true);
+    ring_waits_from_wake_up(&[], true);
 }
 
 /// The interval in nanoseconds after which the timer polls the ring.

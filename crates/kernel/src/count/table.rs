@@ -1,8 +1,8 @@
 //! The table of instances, which the programs fill and this process reads as shared memory.
 //!
 //! A row is found by the instance's name ([`name_of`]): its id, which is unique on the machine, or, without an id,
-//! its device. The lower bits of the name give the first row that it may have; it is in one of [`ROWS_PER_NAME`] rows from
-//! there on. The first program that meets an instance takes a free row for it by one atomic exchange.
+//! its device. The lower bits of the name give the first row that it may have; it is in one of [`ROWS_PER_NAME`] rows
+//! from there on. The first program that meets an instance takes a free row for it by one atomic exchange.
 
 use std::collections::BTreeMap;
 use std::io;
