@@ -1,8 +1,8 @@
-//! Servers beside the engine, for comparison: the same service on the operating system's sockets, or a
-//! program, behind a veth, and the same client on its other side.
+//! Servers to compare the engine with: the same service on the operating system's sockets, or a program, behind a
+//! veth, with the same client on its other side.
 //!
-//! Each side's kernel receives on its own CPUs, as behind a card whose interrupts go there; without that, a
-//! veth's receiver runs on the sender's CPU, and the client would pay for the server's stack.
+//! RPS makes each side's kernel receive on that side's CPUs, as a card's interrupt affinity would. Without it, a
+//! veth's receive processing runs on the sender's CPU, and the client would pay for the server's stack.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::live::Trial;
 use crate::options::Options;
 use crate::told::{answered, busy};
 
-/// Connections beside the client's: whoever fills the store, or looks whether there is a server.
+/// Connections besides the client's: to fill the store, or to check that a server is up.
 pub(crate) const OTHERS: usize = 16;
 
-/// Two namespaces and a veth between them; each side receives on its own CPUs.
+/// Creates two namespaces with a veth between them; each side receives on its own CPUs.
 pub(crate) fn pair(options: &Options) -> Result<Pair, BenchError> {
     let (pair, other) = (Pair::new()?, options.placement().other);
     pair.server.run(|| receive_on(DEVICE, &options.serving())).map_err(failed)??;
@@ -38,13 +38,13 @@ pub(crate) fn pair(options: &Options) -> Result<Pair, BenchError> {
     Ok(pair)
 }
 
-/// The client of a server in such a pair.
+/// Returns the configuration of a client whose server is in such a pair.
 pub(crate) fn config(config: &Config) -> Config {
     Config { address: SocketAddr::from((SERVER, PORT)), ..config.clone() }
 }
 
-/// Runs a service on the operating system's sockets and a client, and measures a window. One thread
-/// serves for each of `services`; the kernel spreads the connections over them.
+/// Runs a service on the operating system's sockets and its client, and measures a window. Each of `services` has a
+/// thread of its own; the kernel distributes the connections over them.
 pub(crate) fn run<S>(
     trial: Trial<'_>,
     services: Vec<S>,
@@ -65,8 +65,8 @@ where
     Ok(told)
 }
 
-/// Runs the client against a server that listens, and measures a window of it. Beside this process the
-/// `programs` take part.
+/// Runs the client against a listening server, and measures a window. `programs` are the processes that take part
+/// besides this one.
 pub(crate) fn measure(
     trial: Trial<'_>,
     pair: &Pair,
@@ -99,24 +99,24 @@ pub(crate) fn measure(
     Ok((figures, told))
 }
 
-/// Threads that serve on the operating system's sockets. Dropping them ends them.
+/// Threads that serve on the operating system's sockets. Dropping stops and joins them.
 struct Threads {
     ends: Arc<AtomicBool>,
     threads: Vec<(Waker, JoinHandle<Result<(), BenchError>>)>,
-    /// Thread IDs of those that have begun, as this PID namespace has them.
+    /// The kernel's IDs of the started threads, in this PID namespace.
     ids: Vec<u32>,
 }
 
 impl Threads {
-    /// Starts one for each service, in the calling thread's namespace, on these CPUs in turn; each holds so
-    /// many connections at most.
+    /// Starts a thread for each service, in the calling thread's namespace, on these CPUs in turn. Each accepts at
+    /// most `most` connections.
     fn start<S>(services: Vec<S>, most: usize, cpus: &[usize]) -> Result<Threads, BenchError>
     where
         S: StreamService + Send + 'static,
         S::Connection: Send,
     {
         let mut all = Threads { ends: Arc::default(), threads: Vec::new(), ids: Vec::new() };
-        // All of them listen before the first is asked.
+        // Open all listening sockets before the client connects.
         let listen = |_: &S| OsTcp::listen(SocketAddr::from((SERVER, PORT)), most).map_err(failed);
         let listening = services.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
         for (number, (service, mut tcp)) in services.into_iter().zip(listening).enumerate() {
@@ -125,14 +125,14 @@ impl Threads {
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
             let body = move || {
                 sched::pin(None, cpu.as_slice())?;
-                // Nobody may listen any more, which is no concern of this thread.
+                // The receiver may be gone; this thread does not depend on it.
                 let _ = told.send(rustix::thread::gettid().as_raw_nonzero().get());
                 let goes_on = |_: &OsTcp<_>, _: &Pump<S>| !ends.load(Ordering::Acquire);
                 tcp.serve(&mut Pump::new(service), napkin_engine::now, goes_on).map_err(failed)
             };
             let thread = std::thread::Builder::new().name(format!("app/{number}")).spawn(body);
             all.threads.push((waker, thread.map_err(BenchError::Proc)?));
-            // Without an answer it has ended, and says why.
+            // If nothing arrives, the thread has ended already; joining it yields its error.
             all.ids.extend(id.recv().ok().and_then(|id| u32::try_from(id).ok()));
         }
         Ok(all)
@@ -147,7 +147,7 @@ impl Threads {
         self.threads.iter().for_each(|(waker, _)| waker.wake());
         let join =
             |(_, thread): (_, JoinHandle<_>)| thread.join().unwrap_or(Err(BenchError::Panicked));
-        // All of them, whatever the first says.
+        // Join all threads before returning the first error.
         let ended: Vec<_> = self.threads.drain(..).map(join).collect();
         ended.into_iter().collect()
     }
@@ -155,7 +155,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        // Nobody is left to hear of it.
+        // A destructor cannot report the error.
         let _ = self.stop();
     }
 }

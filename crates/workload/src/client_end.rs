@@ -1,7 +1,7 @@
-//! A client without a stack, at the other end of a wire: a queue that it polls itself, and frames of its own.
+//! A client without a network stack, at the other end of a wire: it polls its own queue and builds its own frames.
 //!
-//! Where it has a CPU of its own it never sleeps, as the document's clients do; elsewhere it would take the time
-//! of whom it measures, and sleeps until something is due, for a short while at most.
+//! On a CPU of its own it never sleeps, like the clients of the 2025 document. On a shared CPU, spinning would take
+//! time from the thread under measurement, so it sleeps until something is due, at most [`NAP`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use napkin_policy::{MICROSECOND, Ns};
 use crate::error::BenchError;
 use crate::options::Placement;
 
-/// Frames that a poll takes.
+/// Frames per poll, at most.
 const BATCH: u16 = 64;
-/// The longest that it sleeps: an answer waits as long.
+/// The longest sleep; an answer may wait this long.
 const NAP: Ns = 20 * MICROSECOND;
 
-/// Where a client's thread runs.
+/// The CPUs of a client's thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClientCpu {
-    /// On a CPU that nobody else has.
+    /// A CPU that no other thread of the run uses.
     Own(usize),
-    /// On CPUs that others have, too; with none of them wherever it is born.
+    /// CPUs shared with other threads; if empty, the CPUs of the parent thread.
     Shared(Vec<usize>),
 }
 
 impl ClientCpu {
-    /// The CPU that is not the queue's, or the queue's own where there is no other.
+    /// Returns the CPU that does not serve the queue, or the queue's CPU, shared, if there is no other.
     pub(crate) fn beside_queue(placement: Placement) -> ClientCpu {
         match placement.shared() {
             true => ClientCpu::Shared(vec![placement.other]),
@@ -36,7 +36,7 @@ impl ClientCpu {
         }
     }
 
-    /// The CPU, if it is nobody else's.
+    /// Returns the CPU, if no other thread of the run uses it.
     pub(crate) fn own(&self) -> Option<usize> {
         match self {
             ClientCpu::Own(cpu) => Some(*cpu),
@@ -52,20 +52,20 @@ impl ClientCpu {
     }
 }
 
-/// The queue, in the hands of the thread that polls it.
+/// The client's queue, owned by the thread that polls it.
 pub(crate) struct ClientEnd {
     queue: Box<dyn PacketQueue>,
     wire: Arc<dyn Transmitter>,
     frames: Vec<Frame>,
-    /// Whether this thread's CPU is nobody else's.
+    /// Whether no other thread of the run uses this thread's CPU.
     alone: bool,
 }
 
 impl ClientEnd {
-    /// Takes the queue for the calling thread, which moves to where it is to run.
+    /// Takes over the queue in the calling thread, and pins the thread to the client's CPUs.
     ///
     /// # Errors
-    /// If it cannot be moved there.
+    /// If the thread cannot be pinned there.
     pub(crate) fn new(
         mut queue: Box<dyn PacketQueue>,
         cpu: &ClientCpu,
@@ -77,10 +77,10 @@ impl ClientEnd {
         Ok(ClientEnd { queue, wire, frames, alone: cpu.own().is_some() })
     }
 
-    /// The frames that have come.
+    /// Returns the frames that have arrived.
     ///
     /// # Errors
-    /// If the device has gone.
+    /// If the device has disappeared.
     pub(crate) fn poll(&mut self, now: Ns) -> Result<std::vec::Drain<'_, Frame>, BenchError> {
         self.queue.poll(BATCH, now, &mut self.frames);
         if self.queue.gone() {
@@ -89,12 +89,12 @@ impl ClientEnd {
         Ok(self.frames.drain(..))
     }
 
-    /// Sends a frame; one that the device has no room for is counted there.
+    /// Sends a frame. If the device has no room, it drops the frame and counts it.
     pub(crate) fn send(&self, frame: &[u8], now: Ns) {
         let _ = self.wire.send(frame, now);
     }
 
-    /// Waits for a moment, until something is due.
+    /// Waits briefly, at most until `due`: spins on a CPU of its own, sleeps on a shared one.
     pub(crate) fn rest(&self, now: Ns, due: Ns) {
         if self.alone {
             std::hint::spin_loop();

@@ -1,8 +1,8 @@
 //! A TCP service on the engine, and its client at the other end of a wire.
 //!
-//! The queues, whoever polls them, and the program's threads share the serving CPUs, of which there is one
-//! unless there are several queues. The client has another CPU, where it polls its end of a cable by
-//! itself, or its sockets behind a TAP device, and is no part of the figures.
+//! The queues, the threads that poll them, and the service's threads share the serving CPUs: one CPU, unless there
+//! are several queues. The client has another CPU, on which it polls its end of a cable, or uses sockets behind a
+//! TAP device; its CPU time is not measured.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -28,23 +28,23 @@ use crate::told::{answered, busy};
 use crate::wire::lay;
 use napkin_measure::report::{Column, Measurement, column};
 
-/// Where the service listens.
+/// The TCP port of the service.
 pub(crate) const PORT: u16 = 11_211;
 
-/// What a run takes beside its warm-up and its window.
+/// Duration of a run besides its warm-up and its window.
 pub(crate) const OVERHEAD: Duration = Duration::from_millis(300);
 
-/// The class of a thread that stands for a device's interrupt: that of the engine's own.
+/// The scheduling class of a thread that stands for a device's interrupt, the same as for the engine's interrupts.
 const INTERRUPT: Class = Class::Fifo(50);
 
 /// The threads of a service.
 pub(crate) struct Threads<S> {
-    /// What each of them serves with. As many as there are queues: each has the connections of its own
-    /// queue. Else they share all connections by their hash.
+    /// The service of each thread. With one per queue, each thread gets the connections of its own queue. Otherwise
+    /// the connections are distributed over the threads by their hash.
     pub services: Vec<S>,
-    /// What a connection may hold.
+    /// The limits of each connection.
     pub limits: TcpLimits,
-    /// A timer descriptor of each, which ends its wait when it expires; or none at all.
+    /// A timer descriptor per thread, whose expiry ends the thread's wait; empty if the service has none.
     pub timers: Vec<Arc<OwnedFd>>,
 }
 
@@ -54,7 +54,7 @@ impl<S> From<Vec<S>> for Threads<S> {
     }
 }
 
-/// A client of such a service, which has a CPU of its own if there are two.
+/// Returns the configuration of a client of such a service. Its CPU is its own if there are two.
 pub(crate) fn client(connections: usize, load: Load, options: &Options, seed: u64) -> Config {
     let Placement { other, .. } = options.placement();
     let wait = if options.placement().shared() { ClientWait::Sleep } else { ClientWait::Spin };
@@ -68,7 +68,7 @@ pub(crate) fn client(connections: usize, load: Load, options: &Options, seed: u6
     }
 }
 
-/// Runs a service under a policy and a client, and measures a window.
+/// Runs a service under a policy, and its client, and measures a window.
 pub(crate) fn run<S>(
     trial: Trial<'_>,
     threads: impl Into<Threads<S>>,
@@ -104,7 +104,8 @@ where
     Ok((figures, told))
 }
 
-/// The columns of such a service's table: its own, those of a client behind a device, and the engine's.
+/// Returns the columns of such a service's table: its own, those that a wire through the kernel adds, and the
+/// engine's.
 pub(crate) fn columns(own: &[&'static Column], wire: &Wire) -> Vec<&'static Column> {
     let of_a_wire: &[&Column] = match wire {
         Wire::Cable | Wire::Vhost => &[],
@@ -132,7 +133,7 @@ pub(crate) fn columns(own: &[&'static Column], wire: &Wire) -> Vec<&'static Colu
     [own, of_a_wire, of_the_engine].concat()
 }
 
-/// What a reader should know about such figures.
+/// Returns remarks on such results, for the report.
 pub(crate) fn notes(options: &Options, servers: &Servers) -> Vec<String> {
     let mut notes = match &servers.wire {
         Wire::Cable => vec![
@@ -190,12 +191,12 @@ pub(crate) fn notes(options: &Options, servers: &Servers) -> Vec<String> {
     notes
 }
 
-/// A service on an engine. Dropping it ends the engine and its threads.
+/// A service on an engine. Dropping stops the engine and joins the threads.
 struct Served {
-    /// `None` once it has ended.
+    /// `None` after the engine was stopped.
     serving: Option<Serving>,
     threads: Vec<JoinHandle<Result<(), BenchError>>>,
-    /// On which all of it runs: the serving CPUs, and that of a thread that polls beside them.
+    /// The CPUs it uses: the serving CPUs, and those of separate polling threads.
     cpus: Vec<usize>,
     /// Each wakes one of the threads, which may have ended.
     relays: Vec<Relay>,
@@ -220,12 +221,12 @@ impl Served {
             let queue = napis.get(number).copied().filter(|_| own);
             serving.stack.open_tcp(queue, limits)
         };
-        // All of them before the first listens.
+        // Open all workers before the first one listens.
         let workers = services.iter().enumerate().map(open);
         let workers: Vec<TcpWorker<_>> = workers.collect::<Result<_, _>>()?;
         let mut waiting = Vec::new();
         for (number, (service, mut worker)) in services.into_iter().zip(workers).enumerate() {
-            // A new worker listens nowhere yet.
+            // A new worker has no listener, so the port is free.
             worker.listen(PORT).map_err(|error| BenchError::Usage(error.to_string()))?;
             let segments = worker.segments();
             let cpu = CpuId((number % cpus.len()) as u16);
@@ -259,7 +260,7 @@ impl Served {
                 })?;
             }
             served.spawn(format!("app/{number}"), here, move || {
-                // The engine's end is its end.
+                // The wait fails when the engine stops, which is how the thread ends.
                 let _ = waits.serve(&mut worker, &mut pump, |_, _| true);
             })?;
         }
@@ -282,33 +283,33 @@ impl Served {
         Ok(())
     }
 
-    /// Stops the engine, joins the threads that waited in it, and says what failed in one.
+    /// Stops the engine, joins its threads, and returns the first error of any.
     fn stop(mut self) -> Result<(), BenchError> {
         self.end()
     }
 
     fn end(&mut self) -> Result<(), BenchError> {
-        // The engine stops, and every wait of its threads' ends.
+        // Stopping the engine ends every wait of the threads.
         self.serving = None;
         self.relays.clear();
         let join = |thread: JoinHandle<_>| thread.join().unwrap_or(Err(BenchError::Panicked));
-        // All of them, whatever the first says.
+        // Join all threads before returning the first error.
         let ended: Vec<_> = self.threads.drain(..).map(join).collect();
         ended.into_iter().collect()
     }
 }
 
-/// Has a timer descriptor expire at once.
+/// Makes a timer descriptor expire at once.
 fn expire(timer: &OwnedFd) {
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let at_once = Itimerspec { it_interval: zero, it_value: Timespec { tv_nsec: 1, ..zero } };
-    // Such a time is never refused.
+    // This value is always valid.
     let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &at_once);
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Nobody is left to hear of it.
+        // A destructor cannot report the error.
         let _ = self.end();
     }
 }

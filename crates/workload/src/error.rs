@@ -1,4 +1,4 @@
-//! What can stop a bench run, or keep one policy out of it.
+//! Errors that stop a bench run, or exclude one policy from it.
 
 use napkin_engine::WaitError;
 use thiserror::Error;
@@ -19,25 +19,25 @@ pub enum BenchError {
     /// The policy's epoll parameters, or its socket options, were refused.
     #[error(transparent)]
     Wait(#[from] WaitError),
-    /// The load makes no sense for the synthetic device.
+    /// The synthetic device refused the load.
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),
-    /// The TAP device could not be had.
+    /// The TAP device could not be opened.
     #[error("{0}; or flood without a TAP device: --wire synthetic")]
     Tap(#[from] napkin_nic::tap::TapError),
-    /// AF_XDP could not be had.
+    /// AF_XDP could not be set up.
     #[error(transparent)]
     Xdp(#[from] napkin_nic::xdp::XdpError),
-    /// Virtio rings could not be had.
+    /// Virtio rings could not be set up.
     #[error(transparent)]
     Vhost(#[from] napkin_nic::vhost::VhostError),
-    /// There is no cable.
+    /// The cable could not be created.
     #[error(transparent)]
     Cable(#[from] napkin_nic::cable::CableError),
-    /// The client could not start, or had to end.
+    /// The client could not start, or had to stop.
     #[error(transparent)]
     Client(#[from] napkin_client::ClientError),
-    /// A placement was refused.
+    /// The scheduler refused a placement on CPUs.
     #[error(transparent)]
     Placement(#[from] napkin_engine::sched::SchedError),
     /// `/proc` could not be read.
@@ -46,13 +46,13 @@ pub enum BenchError {
     /// The real ping is missing, or failed.
     #[error("{0}")]
     Ping(String),
-    /// The kernel's part of a run failed: a namespace, a device, a program.
+    /// The kernel's part of a run failed: a namespace, a device or a program.
     #[error("{0}")]
     Linux(String),
     /// This kernel cannot do what the policy asks for.
     #[error("{0}")]
     Unsupported(String),
-    /// A value that makes no sense.
+    /// An invalid value.
     #[error("{0}")]
     Usage(String),
     /// The run was asked to end.
@@ -64,8 +64,8 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Whether the policy asks for something that this process has no right to: then the policy is
-    /// not measured, and the run goes on.
+    /// Whether the policy asks for something that this process has no privilege for, or that this kernel lacks.
+    /// Then the policy is not measured, and the run continues.
     pub fn is_refusal(&self) -> bool {
         match self {
             BenchError::Unsupported(_) => true,
@@ -75,13 +75,13 @@ impl BenchError {
     }
 }
 
-/// A run that did not come to its end.
+/// A run that ended early.
 #[derive(Debug, Error)]
 #[error("{error}")]
 pub struct Stopped {
     /// What ended the run.
     pub error: BenchError,
-    /// What was measured until then, if anything.
+    /// The measurements up to then, if any.
     pub report: Option<Box<Report>>,
 }
 

@@ -1,13 +1,12 @@
-//! Being asked to end in the middle of a run.
+//! Orderly termination of a run by a signal.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP is only noted: whoever measures waits here and not in a sleep, and
-//! so gives up what is under way and puts everything back. Another that comes a second later, or more, ends
-//! the process at once, and its programs with it; before that it is the same wish twice, as from a terminal
-//! that is closed. A signal that was ignored when the process began (`nohup`, the background of a script)
-//! stays so.
+//! The first SIGINT, SIGTERM or SIGHUP is only recorded. A measurement sleeps on this condition variable, so it
+//! wakes, abandons the current step and restores the system. Another signal a second or more later ends the process
+//! and its children at once. An earlier one counts as the same request: a closing terminal sends several. A signal
+//! that was ignored when the process began (`nohup`, a background job of a script) stays ignored.
 //!
-//! A thread waits for the signals, which all others block: no handler runs, and no thread that is measured
-//! is interrupted.
+//! One thread waits for the signals, which all other threads block. So no signal handler runs, and no measured
+//! thread is interrupted.
 
 use std::io;
 use std::process::Command;
@@ -19,25 +18,25 @@ use napkin_os::{signals::Signals, signals::die_by};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use thiserror::Error;
 
-/// From the first signal to one that is meant to end what hangs.
+/// Time after the first signal from which another signal ends the process at once.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A run was asked to end.
+/// The run was asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("interrupted")]
 pub struct Interrupted {
-    /// The signal that asked.
+    /// The signal that requested it.
     pub signal: i32,
 }
 
 impl Interrupted {
-    /// The exit code of a process that ends for it, as a shell gives it: 130 after Ctrl-C.
+    /// Returns the exit code of a process that this signal ended, in the shell's convention: 130 after Ctrl-C.
     pub fn exit_code(self) -> u8 {
         u8::try_from(self.signal).map_or(1, |signal| signal.saturating_add(128))
     }
 }
 
-/// Whether a run was asked to end. Clones are the same; the default is never asked.
+/// The flag that asks a run to end. Clones share it; a default one is set only by [`Interrupt::note`].
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
     came: Arc<(Mutex<Option<Interrupted>>, Condvar)>,
@@ -45,8 +44,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Has the signals that end a command noted, from now on and until the process ends. They are blocked
-    /// in the calling thread and in those that it makes, so this comes before any other thread.
+    /// Records the signals that end a command, from now until the process ends. They are blocked in the calling
+    /// thread and in the threads it creates, so this must precede the creation of any other thread.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -69,7 +68,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Notes that a signal asked; whether it is the first.
+    /// Records a signal, and returns whether it is the first.
     pub fn note(&self, signal: i32) -> bool {
         let mut came = self.came();
         let first = came.is_none();
@@ -82,7 +81,7 @@ impl Interrupt {
         self.came.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks.
+    /// Checks the flag.
     ///
     /// # Errors
     /// [`Interrupted`] if the run was asked to end.
@@ -90,17 +89,17 @@ impl Interrupt {
         self.came().map_or(Ok(()), Err)
     }
 
-    /// Sleeps for that long.
+    /// Sleeps for that time.
     ///
     /// # Errors
-    /// [`Interrupted`], at once, if the run was or is asked to end.
+    /// [`Interrupted`], without delay, when the run was or is asked to end.
     pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
         let woken = self.came.1.wait_timeout_while(self.came(), time, |came| came.is_none());
         let (came, _) = woken.unwrap_or_else(PoisonError::into_inner);
         came.map_or(Ok(()), Err)
     }
 
-    /// Has a program start with the signals as they were: what is blocked here is not blocked there.
+    /// Makes a program start with the original signal mask instead of the blocked signals of this process.
     pub(crate) fn restore_in(&self, command: &mut Command) {
         if let Some(signals) = &self.signals {
             signals.restore_in(command);
@@ -108,12 +107,12 @@ impl Interrupt {
     }
 }
 
-/// Ends the programs of this process, which would outlive it.
+/// Kills the child processes, which would otherwise outlive this one.
 fn kill_children() {
     let own = Process::open(getpid().as_raw_pid());
     let children = own.and_then(|own| own.children()).unwrap_or_default();
     for child in children.into_iter().filter_map(Pid::from_raw) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = kill_process(child, Signal::KILL);
     }
 }

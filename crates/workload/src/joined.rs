@@ -1,5 +1,5 @@
-//! Several queues of a device as one, for a client that polls one: what it sends goes to the queue of its flow, as a
-//! card spreads what it receives, and what it receives comes from all of them in turn.
+//! Several queues of a device as one, for a client that polls a single queue. It sends each frame to the queue of
+//! its flow, as a card spreads received frames, and receives from all queues in turn.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,21 +11,21 @@ use napkin_nic::{Frame, PacketQueue, QueueCounters, SendError, Toeplitz, Transmi
 use napkin_policy::Ns;
 use rustix::event::epoll;
 
-/// The queues. What they count themselves stays with them.
+/// The queues as one. Each queue also keeps its own counters.
 pub(crate) struct Joined {
     queues: Vec<Box<dyn PacketQueue>>,
-    /// Which of them is polled first.
+    /// Index of the queue that is polled first.
     next: usize,
-    /// Readable while one of theirs is.
+    /// An epoll descriptor that is readable while the interrupt of any queue is.
     interrupt: OwnedFd,
     wire: Arc<Spread>,
 }
 
 impl Joined {
-    /// Of at least one queue.
+    /// Joins at least one queue.
     ///
     /// # Errors
-    /// If the operating system gives no descriptor.
+    /// If the operating system cannot create the epoll descriptor.
     pub(crate) fn new(queues: Vec<Box<dyn PacketQueue>>) -> io::Result<Joined> {
         let interrupt = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (number, queue) in queues.iter().enumerate() {
@@ -46,7 +46,7 @@ impl PacketQueue for Joined {
             let one = self.queues[place % count].poll(budget - work.rx, now, into);
             work = Work { rx: work.rx + one.rx, tx: work.tx.saturating_add(one.tx) };
         }
-        // Each is first in its turn: a queue that is always full has not all of every budget.
+        // Rotate the first queue, so that one that is always full cannot take the whole of every budget.
         self.next = (self.next + 1) % count;
         let frames = &into[before..];
         let counters = &self.wire.counters;
@@ -89,7 +89,7 @@ impl PacketQueue for Joined {
     }
 }
 
-/// The way out: to the queue of a frame's flow.
+/// The transmit side: selects the queue by the hash of a frame's flow.
 struct Spread {
     wires: Vec<Arc<dyn Transmitter>>,
     hash: Toeplitz,
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// A datagram's outline, of a flow of its own for each port.
+    /// The outline of a datagram; each port is a separate flow.
     fn frame(port: u16) -> [u8; 60] {
         let mut frame = [0; 60];
         frame[12..15].copy_from_slice(&[8, 0, 0x45]);

@@ -1,13 +1,14 @@
-//! Workloads, and runs of them under several policies that may be compared.
+//! Workloads, and runs of a workload under several policies whose results can be compared.
 //!
-//! - [`Workload`]: what one is, in the worlds that have it. [`flood_ping`] (2007), [`udp_sink`] (2018),
-//!   [`xsk_rr`] (2025), [`memcached`] (2024), and two of 2020 have a folder each, with a file a world;
-//!   [`WORKLOADS`] lists them. [`oracle`] is what a real kernel's counts are compared with.
-//! - [`live`]: one that is set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`mod@run`]: the
-//!   interleaved run of it; [`short`]: the short round.
-//! - [`machine`]: one on modelled hosts, planned, swarmed, fitted; [`sweep`]: many points of it.
-//! - [`waiting`]: in what an application waits, and what of a policy takes no part there.
-//! - [`interrupt`]: being asked to end; [`partial`]: the file from which a run goes on.
+//! - [`Workload`]: the interface to a workload, in the worlds that have it. [`flood_ping`] (2007), [`udp_sink`]
+//!   (2018), [`tcp_rr`] and [`ssd`] (2020), [`memcached`] (2024) and [`xsk_rr`] (2025) have a folder each, with a
+//!   file per world; [`WORKLOADS`] lists them. [`oracle`] is the scenario for comparing the model with a real
+//!   kernel's counters.
+//! - [`live`]: a workload set up on the engine ([`serving`]) or in the kernel ([`linux`]); [`mod@run`]: its
+//!   interleaved run; [`short`]: the short round.
+//! - [`machine`]: a workload on modelled hosts: plan, swarm, fit; [`sweep`]: many points of it.
+//! - [`waiting`]: the call an application waits in, and the parts of a policy that have no effect there.
+//! - [`interrupt`]: orderly termination by a signal; [`partial`]: the file from which a run resumes.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,4 +1,4 @@
-//! Which workloads there are, and what their profiles state.
+//! The list of workloads, and the schema of what their profiles may state.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use napkin_measure::conclusion::Rule;
 use crate::workload::Workload;
 use crate::world::World;
 
-/// Every workload, in the order of their years.
+/// Every workload, by year.
 pub const WORKLOADS: &[&dyn Workload] = &[
     &crate::flood_ping::FloodPing,
     &crate::udp_sink::UdpSink,
@@ -19,12 +19,12 @@ pub const WORKLOADS: &[&dyn Workload] = &[
     &crate::xsk_rr::XskRr,
 ];
 
-/// The rule of the workload of that name; of any other the default.
+/// Returns the rule of the workload of that name, or the default rule for an unknown name.
 pub(crate) fn rule(name: &str) -> Rule {
     find(name).map_or_else(Rule::default, |it| it.rule())
 }
 
-/// What a profile may state: the host's constants, those of every workload here, and the oracle's.
+/// Returns the schema of profiles: the host's constants, those of every workload, and the oracle's.
 pub fn schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         let scenarios = WORKLOADS.iter().filter_map(|it| it.machine());
@@ -39,7 +39,7 @@ pub fn find(name: &str) -> Option<&'static dyn Workload> {
     WORKLOADS.iter().find(|it| it.name() == name).copied()
 }
 
-/// Words with commas, and `last` before the last of them.
+/// Joins words with commas, and the last two with `last`.
 fn listed(words: &[&str], last: &str) -> String {
     match words {
         [most @ .., one] if !most.is_empty() => format!("{} {last} {one}", most.join(", ")),
@@ -53,7 +53,7 @@ pub fn names() -> String {
     listed(&names, "or")
 }
 
-/// The worlds in which they run if none is named, for a help text.
+/// Returns the default world of each workload, for a help text.
 pub fn default_worlds() -> String {
     let usual = World::Engine;
     let mut text = usual.to_string();
@@ -67,7 +67,7 @@ pub fn default_worlds() -> String {
     text
 }
 
-/// How each one's loads are written, for a help text.
+/// Returns the syntax of each workload's loads, for a help text.
 pub fn load_forms() -> String {
     let form = |it: &&dyn Workload| Some(format!("{}: {}", it.name(), it.machine()?.form()));
     WORKLOADS.iter().filter_map(form).collect::<Vec<_>>().join("; ")

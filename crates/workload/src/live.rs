@@ -1,6 +1,6 @@
-//! A workload that is set up, and can be measured: on the engine, or in the kernel.
+//! A workload that is set up and can be measured, on the engine or in the kernel.
 //!
-//! What runs in virtual time is planned as a whole, and so is no part of this: that is a
+//! A workload in virtual time is planned as a whole, so it has a trait of its own:
 //! [`Scenario`](crate::machine::Scenario).
 
 use std::time::Duration;
@@ -14,26 +14,26 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::options::Options;
 use crate::server::{Server, Subject};
 
-/// One run: a policy under a load, once.
+/// One measurement: a policy under a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial<'a> {
-    /// Who serves, where several are compared.
+    /// The server, if several are compared.
     pub server: Option<Server>,
-    /// What is compared with the other policies.
+    /// The policy under test.
     pub policy: &'a Policy,
-    /// What is common to all runs.
+    /// The options common to all runs.
     pub options: &'a Options,
     /// The run's own seed.
     pub seed: u64,
-    /// Where it sleeps, so that it can be given up.
+    /// Interrupts the sleeps of the run when the process is asked to end.
     pub interrupt: &'a Interrupt,
 }
 
 impl Trial<'_> {
-    /// Sleeps through the warm-up, and a little more.
+    /// Sleeps through the warm-up and `more`.
     ///
     /// # Errors
-    /// If the run is to be given up.
+    /// If the process was asked to end.
     pub fn warm_up(&self, more: Duration) -> Result<(), Interrupted> {
         self.interrupt.sleep(self.options.warm_up + more)
     }
@@ -41,15 +41,15 @@ impl Trial<'_> {
     /// Sleeps through the window.
     ///
     /// # Errors
-    /// If the run is to be given up.
+    /// If the process was asked to end.
     pub fn window(&self) -> Result<(), Interrupted> {
         self.interrupt.sleep(self.options.window)
     }
 }
 
-/// Some loads, and how to run a policy under one of them.
+/// A workload under a list of loads.
 pub trait Live {
-    /// Its name, as on the command line.
+    /// The name on the command line.
     fn name(&self) -> &'static str;
 
     /// The world in which it runs: `engine`, or `linux`.
@@ -57,42 +57,42 @@ pub trait Live {
         "engine"
     }
 
-    /// How many loads it has.
+    /// The number of loads.
     fn loads(&self) -> usize;
 
-    /// A load in the workload's own terms, for the report.
+    /// The parameters of a load, for the report.
     fn load(&self, index: usize) -> Map<String, Value>;
 
-    /// What its figures depend on beside that, for a run that goes on: it must be the same.
+    /// Everything else that its results depend on. A resumed run must have the same.
     fn settings(&self) -> Value {
         Value::Null
     }
 
-    /// What is compared, under each of these policies.
+    /// The subjects to compare under these policies.
     fn subjects(&self, policies: &[NamedPolicy]) -> Vec<Subject> {
         let of = |policy: &NamedPolicy| Subject { server: None, policy: policy.clone() };
         policies.iter().map(of).collect()
     }
 
-    /// Runs a policy under a load.
+    /// Measures a policy under a load.
     ///
     /// # Errors
-    /// Whatever keeps it from running.
+    /// Whatever prevents the measurement.
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError>;
 
     /// The columns of its table.
     fn columns(&self) -> Vec<&'static Column>;
 
-    /// What follows from all rows together.
+    /// Adds the conclusions that need all rows together.
     fn conclude(&self, _report: &mut Report) {}
 
-    /// What a run takes beside its warm-up and its window, for an estimate.
+    /// The duration of a run besides its warm-up and its window, for an estimate.
     fn overhead(&self) -> Duration {
-        // Namespaces, devices and programs are made and removed.
+        // Creating and removing namespaces, devices and programs takes longer.
         Duration::from_millis(if self.world() == "linux" { 300 } else { 50 })
     }
 
-    /// What a reader should know about its figures on this machine.
+    /// Remarks on its results on this machine, for the report.
     fn notes(&self, _options: &Options) -> Vec<String> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What is common to the runs of all workloads, and which CPU does what in them.
+//! Options common to the runs of all workloads, and the assignment of CPUs.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use napkin_policy::{NamedPolicy, Time};
 
 use crate::error::BenchError;
 
-/// The most that each policy runs under each load.
+/// Upper limit of the repetitions of each policy under each load.
 pub const MOST_REPETITIONS: usize = 10_000;
 
-/// How often each policy runs under each load, unless another number is given: the range of six
-/// covers the median with 97 %, that of three with 75 %.
+/// Default number of repetitions of each policy under each load. The range of six covers the median with 97 %, that
+/// of three with 75 %.
 pub const REPETITIONS: usize = 6;
 
-/// The most queues that the device under test has on the engine.
+/// Upper limit of the queues of the device under test on the engine.
 pub const MOST_QUEUES: u16 = 64;
 
-/// The longest measured part of one run.
+/// Upper limit of the window of one run.
 const LONGEST_WINDOW: Duration = Duration::from_secs(3_600);
 
-/// What is common to the runs of all workloads.
+/// Options common to the runs of all workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// The policies to compare.
     pub policies: Vec<NamedPolicy>,
-    /// How often each policy runs under each load.
+    /// Repetitions of each policy under each load.
     pub repetitions: usize,
     /// The measured part of one run.
     pub window: Duration,
-    /// The part before it that is not measured.
+    /// The part before the window that is not measured.
     pub warm_up: Duration,
-    /// Where all randomness comes from.
+    /// The seed of all randomness.
     pub seed: u64,
-    /// The operating system's CPUs to use; the first serves the queue. Empty: all that are usable.
+    /// The operating system's CPUs to use; the first one serves the queue. If empty, all usable CPUs.
     pub cpus: Vec<usize>,
-    /// Queues of the device under test, where a workload can have several; each has a CPU to itself
-    /// while there are any beside the client's.
+    /// Queues of the device under test, for workloads that support several. Each has its own CPU, as long as there
+    /// are CPUs besides the client's.
     pub queues: u16,
     /// Whether to show progress on standard error.
     pub progress: bool,
@@ -58,10 +58,10 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses what makes no sense, before anything runs.
+    /// Refuses invalid options before anything runs.
     ///
     /// # Errors
-    /// [`BenchError::Usage`] with what is wrong first.
+    /// [`BenchError::Usage`] for the first problem.
     pub fn check(&self) -> Result<(), BenchError> {
         if self.policies.is_empty() || self.repetitions == 0 || self.window.is_zero() {
             return Err(BenchError::Usage(
@@ -90,11 +90,12 @@ impl Options {
         Ok(())
     }
 
-    /// The CPUs: of the queue, and of whoever should be elsewhere, if there is such a place.
+    /// Returns the CPU of the queue, and those of the application or client and of its poller, distinct if
+    /// possible.
     pub fn placement(&self) -> Placement {
         let usable = usable_cpus();
         let cpus = if self.cpus.is_empty() { &usable } else { &self.cpus };
-        // The last CPUs are the least likely to take this machine's own interrupts.
+        // The CPUs with the highest numbers are the least likely to take the host's own interrupts.
         let (queue, other, poller) = match (cpus.as_slice(), self.cpus.is_empty()) {
             ([], _) => (0, 0, 0),
             ([one], _) => (*one, *one, *one),
@@ -106,8 +107,8 @@ impl Options {
         Placement { queue, other, poller }
     }
 
-    /// The CPUs that serve the queues: the first queue's, and as many more as there are queues and CPUs
-    /// beside the client's, in the order in which they were given, or from the last one down.
+    /// Returns the CPUs that serve the queues: the first queue's CPU, then one for each further queue while there
+    /// are CPUs besides the client's. They are taken in the given order, or from the highest number down.
     pub fn serving(&self) -> Vec<usize> {
         let Placement { queue, other, .. } = self.placement();
         let given = match self.cpus.is_empty() {
@@ -119,19 +120,19 @@ impl Options {
     }
 }
 
-/// Which CPU does what.
+/// The role of each CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
-    /// Serves the queue: its interrupts, its softirqs, its threads.
+    /// The CPU of the queue: of its interrupts, softirqs and threads.
     pub queue: usize,
-    /// An application, or a client, that has a CPU of its own.
+    /// The CPU of the application or the client.
     pub other: usize,
-    /// A thread of the application that only polls: where there is no third CPU, the queue's.
+    /// The CPU of an application thread that only polls; the queue's CPU if there is no third one.
     pub poller: usize,
 }
 
 impl Placement {
-    /// Whether there is only one CPU for everything.
+    /// Whether the queue and the application share one CPU.
     pub fn shared(self) -> bool {
         self.queue == self.other
     }

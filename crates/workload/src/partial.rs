@@ -1,9 +1,9 @@
-//! The finished measurements of a run, in a file that is there only until all of them are.
+//! The finished measurements of a run, in a file that exists only until the run is complete.
 //!
-//! JSON, a line each. The first line says what the file is of: this program's version, and the plan,
-//! which is all that the figures depend on. Every other line is a measurement, appended as it ends, so
-//! that a process that is killed leaves at most one half line, which is dropped. A file of another plan is
-//! refused, with what differs.
+//! The file has one JSON value per line. The first line identifies the run: this program's version, and the plan,
+//! which is everything that the results depend on. Every other line is a measurement, appended when it ends. A
+//! process that is killed leaves at most one incomplete line, which is dropped on resuming. A file with another
+//! plan is refused, with the first difference.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -17,96 +17,96 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// Why there is nothing to go on with.
+/// Why a run cannot be resumed from a file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PartialError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file to go on with.
+        /// The file.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It is no such file.
+    /// The file has another format.
     #[error("{}:{line}: this is no line of an interrupted run: {why}", path.display())]
     Form {
-        /// The file to go on with.
+        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The parse error.
         why: String,
     },
-    /// It is of another run.
+    /// The file belongs to another run.
     #[error(
         "{} is of another run: {what} is {theirs} there and {ours} now; give the same options, or begin \
          anew without --resume", path.display()
     )]
     Other {
-        /// The file to go on with.
+        /// The file.
         path: PathBuf,
-        /// In what they differ: `host.kernel`.
+        /// The path of the value that differs, such as `host.kernel`.
         what: String,
-        /// What it is in the file.
+        /// The value in the file.
         theirs: String,
-        /// What it is now.
+        /// The value of this run.
         ours: String,
     },
-    /// Another process is at it.
+    /// Another process holds the lock of the file.
     #[error("{} is being written by another run", .0.display())]
     Busy(PathBuf),
 }
 
-/// The first line.
+/// The first line of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Header {
-    /// The version, with the commit where it is known.
+    /// The version, with the commit if it is known.
     napkin: String,
-    /// Which command it was: `bench`, `reproduce`.
+    /// The command: `bench`, `reproduce`.
     command: String,
-    /// All that the figures depend on.
+    /// Everything that the results depend on.
     plan: Value,
 }
 
-/// Every other line.
+/// Every other line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line<F> {
-    /// Which of the run's workloads or experiments.
+    /// The workload or experiment of the run.
     part: String,
-    /// Its step, from 0.
+    /// The step of the run's order, from 0.
     step: u64,
-    /// What was measured.
+    /// The measured values.
     figures: F,
 }
 
-/// The finished measurements of a run. The default keeps nothing.
+/// The finished measurements of a run. The default stores nothing.
 #[derive(Debug, Default)]
 pub struct Partial {
     header: Option<Header>,
-    /// Where a new file is made.
+    /// The folder for a new file.
     folder: PathBuf,
     file: Option<(PathBuf, File)>,
-    /// Those of an earlier run that nobody has asked for yet.
+    /// Measurements of an earlier run that were not requested yet.
     found: BTreeMap<(String, u64), Value>,
     done: u64,
-    /// Why what was measured could not be kept.
+    /// The error that prevented a measurement from being stored.
     lost: Option<String>,
 }
 
 impl Partial {
-    /// Of a new run, kept in a new file of that folder as soon as there is a measurement. `version` is the
-    /// program's, `command` the subcommand.
+    /// Begins a new run, whose file is created in `folder` with the first measurement. `version` is the program's,
+    /// `command` the subcommand.
     pub fn begin(folder: &Path, version: &str, command: &str, plan: Value) -> Partial {
         let header = Header { napkin: version.to_owned(), command: command.to_owned(), plan };
         Partial { header: Some(header), folder: folder.to_owned(), ..Partial::default() }
     }
 
-    /// Goes on with a file, which has to be of the same plan.
+    /// Resumes from a file, which must have the same plan.
     ///
     /// # Errors
-    /// If it cannot be read, is no such file, or is of another run.
+    /// If the file cannot be read, has another format, is locked, or belongs to another run.
     pub fn resume(mut self, path: &Path) -> Result<Partial, PartialError> {
         let io = |source| PartialError::Io { path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).append(true).open(path).map_err(io)?;
@@ -133,7 +133,7 @@ impl Partial {
         if whole == 0 {
             return Err(form(1, "it has no first line".to_owned()));
         }
-        // Only now is it known to be ours to cut.
+        // Truncate only now that the file is known to belong to this run.
         if whole < bytes.len() {
             file.set_len(whole as u64).map_err(io)?;
         }
@@ -141,21 +141,21 @@ impl Partial {
         Ok(self)
     }
 
-    /// Measurements of an earlier run that nobody has asked for yet.
+    /// Returns the number of an earlier run's measurements that were not requested yet.
     pub fn there(&self) -> u64 {
         self.found.len() as u64
     }
 
-    /// The figures of a measurement that an earlier run has finished; asked for once.
+    /// Removes and returns the values of a measurement that an earlier run has finished.
     pub fn found<F: DeserializeOwned>(&mut self, part: &str, step: u64) -> Option<F> {
         let figures = self.found.remove(&(part.to_owned(), step))?;
-        // What has no form in JSON (a figure that is no number) is measured anew.
+        // Values that do not round-trip through JSON, such as NaN, are measured anew.
         let figures = serde_json::from_value(figures).ok()?;
         self.done += 1;
         Some(figures)
     }
 
-    /// Keeps a finished measurement. That it cannot be kept ends no run: [`Partial::kept`] says it.
+    /// Stores a finished measurement. A failure does not end the run; [`Partial::kept`] reports it.
     pub fn keep(&mut self, part: &str, step: u64, figures: &impl Serialize) {
         self.done += 1;
         if self.header.is_some()
@@ -171,12 +171,12 @@ impl Partial {
         self.done += 1;
     }
 
-    /// Steps that are done, by this run and by those before it.
+    /// Returns the number of finished steps, of this run and of those before it.
     pub fn done(&self) -> u64 {
         self.done + self.there()
     }
 
-    /// What was kept last of a part, where each line says all that those before it did.
+    /// Returns the last value stored for a part whose lines are each a full snapshot, and forgets all others.
     pub fn last<F: DeserializeOwned>(&mut self, part: &str) -> Option<F> {
         let (_, last) = self.found.iter().rfind(|((of, _), _)| of == part)?;
         let last = serde_json::from_value(last.clone()).ok();
@@ -195,13 +195,13 @@ impl Partial {
             }
         };
         put(&mut bytes, line);
-        // In one write: a process that is killed leaves whole lines, but for one.
+        // A single write, so that a killed process leaves whole lines except for the last.
         let written = file.write_all(&bytes);
         self.file = Some((path.clone(), file));
         written.map_err(|source| PartialError::Io { path, source })
     }
 
-    /// Makes a file with a name of its own: `napkin-bench-20261122-174512.partial`.
+    /// Creates a file with a unique name: `napkin-bench-20261122-174512.partial`.
     fn make(&self) -> Result<(PathBuf, File), PartialError> {
         let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let now: String = now.chars().filter(char::is_ascii_digit).collect();
@@ -214,7 +214,7 @@ impl Partial {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(PartialError::Io { path, source }),
                 Ok(file) => {
-                    // Nobody else knows of it yet.
+                    // No other process knows this file yet, so the lock is free.
                     let _ = file.try_lock();
                     return Ok((path, file));
                 }
@@ -223,10 +223,10 @@ impl Partial {
         Err(PartialError::Busy(self.folder.clone()))
     }
 
-    /// The file to go on with, if there is one.
+    /// Returns the file to resume from, if there is one.
     ///
     /// # Errors
-    /// Why what was measured could not be kept.
+    /// The reason if a measurement could not be stored.
     pub fn kept(&self) -> Result<Option<&Path>, &str> {
         match &self.lost {
             Some(why) => Err(why),
@@ -234,17 +234,17 @@ impl Partial {
         }
     }
 
-    /// All is measured and shown: the file goes.
+    /// Deletes the file, after everything was measured and printed.
     pub fn end(self) {
         if let Some((path, _)) = self.file {
-            // One that has gone already is as good.
+            // It may have been deleted already.
             let _ = fs::remove_file(path);
         }
     }
 }
 
 impl Header {
-    /// The first thing in which another differs: what, what it is there, and what it is here.
+    /// Returns the first difference from another header: its path, the other value, and this value.
     fn difference(&self, theirs: &Header) -> Option<(String, String, String)> {
         for (what, ours, theirs) in
             [("napkin", &self.napkin, &theirs.napkin), ("command", &self.command, &theirs.command)]
@@ -257,7 +257,7 @@ impl Header {
     }
 }
 
-/// The first place in which two values differ, with both.
+/// Returns the path of the first difference between two values, `theirs`, and `ours`.
 fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<(String, String, String)> {
     let below = |name: &str| match place {
         "" => name.to_owned(),
@@ -290,7 +290,7 @@ fn difference(place: &str, ours: &Value, theirs: &Value) -> Option<(String, Stri
     }
 }
 
-/// Appends a line; what has no JSON form, which would be a bug, is none.
+/// Appends a line. A value that cannot be serialized, which would be a bug, is skipped.
 fn put(bytes: &mut Vec<u8>, line: &impl Serialize) {
     if let Ok(line) = serde_json::to_vec(line) {
         bytes.extend(line);

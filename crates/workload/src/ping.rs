@@ -1,4 +1,4 @@
-//! The operating system's `ping`, as a client that floods.
+//! A client that floods: the operating system's `ping -f`.
 
 use std::net::IpAddr;
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::BenchError;
 use crate::live::Trial;
 
-/// Bytes after the ICMP header: what ping sends.
+/// Bytes after the ICMP header: the default of ping.
 pub(crate) const PAYLOAD: usize = 56;
 
 /// The operating system's ping, flooding.
@@ -15,11 +15,11 @@ pub(crate) const PAYLOAD: usize = 56;
 pub(crate) struct Ping(Option<Child>);
 
 impl Ping {
-    /// Floods an address from a CPU for as long as a run of these options takes, in the calling
-    /// thread's network namespace.
+    /// Floods an address from a CPU for as long as a run with these options takes, in the calling thread's network
+    /// namespace.
     pub(crate) fn start(trial: Trial<'_>, cpu: usize, address: IpAddr) -> Result<Ping, BenchError> {
         let options = trial.options;
-        // It ends by itself, whatever becomes of us.
+        // A deadline of its own ends ping even if this process dies.
         let seconds = (options.warm_up + options.window + Duration::from_secs(2)).as_secs() + 1;
         let mut command = Command::new("ping");
         command
@@ -42,12 +42,12 @@ impl Ping {
         Ok(ping)
     }
 
-    /// Its process id.
+    /// The process id; 0 after it was stopped.
     pub(crate) fn id(&self) -> u32 {
         self.0.as_ref().map_or(0, Child::id)
     }
 
-    /// Ends it; an early end of its own is an error, with its words.
+    /// Stops ping. If ping ended early, this is an error that quotes its standard error.
     pub(crate) fn stop(mut self) -> Result<(), BenchError> {
         let Some(mut child) = self.0.take() else { return Ok(()) };
         let proc = |error: std::io::Error| BenchError::Ping(format!("ping: {error}"));
@@ -65,7 +65,7 @@ impl Ping {
 impl Drop for Ping {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // It may have ended already.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,13 +1,13 @@
 //! Rates on the command line: `200000`, `200k`, `1M`.
 
-/// A whole rate a second, which may be 0; `None` for whatever is none.
+/// Parses a whole rate per second, which may be 0; `None` if the text is not a rate.
 pub fn whole_rate(text: &str) -> Option<u64> {
     let number = text.trim();
     let (digits, scale) = match number.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1_000),
         None => number.strip_suffix('M').map_or((number, 1), |digits| (digits, 1_000_000)),
     };
-    // A plus sign would be read as part of a number.
+    // `parse` would accept a leading plus sign.
     let whole = digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse::<u64>().ok().filter(|_| whole)?.checked_mul(scale)
 }

@@ -15,24 +15,24 @@ use crate::options::{Options, Placement};
 use crate::partial::Partial;
 use crate::server::Subject;
 
-/// How long after a failure it may turn out that the run was interrupted.
+/// A failure that is followed by an interrupt within this time counts as interrupted.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// Runs a workload: every policy under every load, in turn, and that several times. A policy that
-/// asks for what this process has no right to gets rows without figures, with the reason.
+/// Runs a workload: every policy under every load in turn, with repetitions. A policy that needs a missing
+/// privilege gets rows without values, with the reason.
 ///
 /// # Errors
-/// Options that make no sense, before anything runs; or the first run that failed, with what was
-/// measured until then.
+/// Invalid options, before anything runs; otherwise the first measurement that failed, with the measurements up to
+/// then.
 pub fn run(workload: &dyn Live, options: &Options) -> Result<Report, Stopped> {
     resumable(workload, options, &Interrupt::default(), &mut Partial::default())
 }
 
-/// Refuses what makes no sense, before anything runs: options, and two loads that are the same, however they were
-/// written, as their rows could not be told apart.
+/// Refuses an invalid run before anything starts: bad options, and two loads with equal values, however they were
+/// written, because their rows could not be distinguished.
 ///
 /// # Errors
-/// [`BenchError::Usage`] with what is wrong first.
+/// [`BenchError::Usage`] for the first problem.
 pub fn check(workload: &dyn Live, options: &Options) -> Result<(), BenchError> {
     options.check()?;
     let loads: Vec<_> = (0..workload.loads()).map(|it| workload.load(it)).collect();
@@ -44,7 +44,7 @@ pub fn check(workload: &dyn Live, options: &Options) -> Result<(), BenchError> {
     }
 }
 
-/// In which order a run measures.
+/// Returns the order of a run's measurements.
 fn order(workload: &dyn Live, options: &Options) -> Plan {
     Plan {
         subjects: workload.subjects(&options.policies).len(),
@@ -54,14 +54,14 @@ fn order(workload: &dyn Live, options: &Options) -> Plan {
     }
 }
 
-/// How many measurements a run has, and about how long they take.
+/// Returns the number of measurements of a run, and their approximate total time.
 pub fn size(workload: &dyn Live, options: &Options) -> (u64, Duration) {
     let steps = order(workload, options).len() as u64;
     let one = options.warm_up + options.window + workload.overhead();
     (steps, one.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX)))
 }
 
-/// All that a run's figures depend on: a run that goes on must have the same.
+/// Returns everything that the results of a run depend on. A resumed run must have the same plan.
 pub fn plan(workload: &dyn Live, options: &Options) -> Value {
     let Placement { queue, other, poller } = options.placement();
     let subjects = workload.subjects(&options.policies);
@@ -85,9 +85,9 @@ pub fn plan(workload: &dyn Live, options: &Options) -> Value {
     })
 }
 
-/// The same as [`run`], but that measurements which `partial` has are taken from there, all others are
-/// kept there, and it ends when asked to: that is [`BenchError::Interrupted`], and the measurement under
-/// way is given up.
+/// Runs a workload as [`run`] does, but takes the measurements that `partial` already has from there, stores all
+/// others in it, and ends when interrupted. It then abandons the current measurement and returns
+/// [`BenchError::Interrupted`].
 ///
 /// # Errors
 /// Those of [`run`], and the interruption.
@@ -110,11 +110,11 @@ pub fn resumable(
     cpus.extend(options.serving());
     let times = CpuTimes::of(&cpus).map_err(BenchError::Proc)?;
     let mut repetitions: Vec<Vec<Repetition>> = vec![Vec::new(); plan.subjects * plan.groups];
-    // By policy: what it may not do here, it may not do under any load.
+    // By policy: one that is refused here is refused under every load.
     let mut refused: Vec<Option<String>> = vec![None; policies];
     let mut failed = None;
     for (number, step) in plan.steps().enumerate() {
-        // Loads outside, policies inside: those that are compared run next to each other.
+        // Loads in the outer loop, policies in the inner one: policies that are compared run next to each other.
         let (load, place) = (step.subject / policies, step.subject % policies);
         let Subject { server, policy } = &subjects[place];
         let number = number as u64;
@@ -143,7 +143,7 @@ pub fn resumable(
                 partial.pass();
             }
             Err(error) => {
-                // A terminal's Ctrl-C goes to a workload's programs, too: that they end is no failure.
+                // Ctrl-C in a terminal also signals the programs of a workload: their exit is then not a failure.
                 let asked = interrupt.sleep(GRACE);
                 failed = Some(asked.err().map_or(error, BenchError::from));
                 break;
@@ -151,7 +151,7 @@ pub fn resumable(
         }
     }
     drop(progress);
-    // What was measured is not given up for this.
+    // An error here must not discard the measurements.
     if let Ok(now) = CpuTimes::of(&cpus) {
         host.note_steal(now.since(times));
     }
@@ -181,7 +181,7 @@ pub fn resumable(
         let Subject { server, policy } = &subjects[place];
         let mut row = Row::of(policy, workload.load(load), repetitions, why);
         row.server = server.map(|it| it.name().to_owned());
-        // After a failure: what there is.
+        // After a failure, omit the rows without any measurement.
         (!row.repetitions.is_empty() || !row.notes.is_empty()).then_some(row)
     });
     let mut report = Report {
@@ -194,7 +194,7 @@ pub fn resumable(
         extra: Map::from_iter([
             ("seed".to_owned(), Value::from(options.seed)),
             ("window_ns".to_owned(), Value::from(options.window.as_nanos() as u64)),
-            // Each repetition's `step` is its place in it.
+            // Each repetition's `step` is its place in this order.
             ("order".to_owned(), Value::from("shuffled under each load by the seed")),
         ]),
     };
@@ -225,10 +225,10 @@ mod tests {
     use napkin_measure::report::{Column, Measurement, column};
     use napkin_policy::{NamedPolicy, Policy};
 
-    /// What a run under a policy comes to.
+    /// The result of a run under a policy.
     type Outcome = fn(&Policy) -> Result<Measurement, BenchError>;
 
-    /// A workload of one load, whose runs do as they are told in turn.
+    /// A workload with one load, whose runs return the scripted outcomes in turn.
     struct Told {
         outcomes: Vec<Outcome>,
         runs: Cell<usize>,
@@ -267,7 +267,7 @@ mod tests {
         Ok(Measurement { packets: Some(1), ..Measurement::default() })
     }
 
-    /// The order of the policies is the seed's.
+    /// The seed determines the order of the policies, so the outcome depends on the policy.
     fn without_the_right(policy: &Policy) -> Result<Measurement, BenchError> {
         if *policy == Policy::BUSYPOLL { Err(WaitError::SocketPrefer.into()) } else { fine(policy) }
     }
@@ -346,7 +346,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("napkin-resumable-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let options = Options { repetitions: 3, ..two_policies() };
-        // The second is interrupted; a policy that was refused is asked again.
+        // The second measurement of `base` is interrupted; the resumed run tries the refused policy again.
         let told = Told::new(&[without_the_right, without_the_right, interrupted]);
         let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan(&told, &options));
         let mut partial = begin();
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(base.figures.packets, Some(1));
         partial.end();
 
-        // Asked before it began: nothing is run.
+        // An interrupt before the start: nothing runs.
         on.note(15);
         let idle = Told::new(&[]);
         let stopped = resumable(&idle, &options, &on, &mut begin()).expect_err("interrupted");

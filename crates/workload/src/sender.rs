@@ -1,6 +1,6 @@
-//! The other end of a wire: sends a datagram when one is due, whatever comes back, and times the answers.
+//! The remote end of a wire: sends datagrams on a fixed schedule, regardless of the answers, and times the answers.
 //!
-//! What it is late is charged, for each datagram has in it when it was due.
+//! Each datagram carries its due time, so its latency includes any delay of the sender itself.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -15,41 +15,41 @@ use crate::error::BenchError;
 use crate::options::{Options, Placement};
 use crate::serving::{PEER, US};
 
-/// Before the first frame, for whoever answers to be there.
+/// Delay before the first frame, so that the answering side is running by then.
 const BEGINS: Ns = 50 * MILLISECOND;
-/// As late an interruption of this host's may make it; beyond it, it cannot keep up.
+/// How late the scheduler of this host may make a sender. A sender that is later cannot keep up with its schedule.
 const BEHIND: Ns = 10 * MILLISECOND;
-/// Where a datagram's bytes begin: behind Ethernet, IPv4 without options, and UDP.
+/// Offset of the payload: behind Ethernet, IPv4 without options, and UDP.
 const BYTES: usize = 14 + 20 + 8;
-/// Bytes of a datagram at most.
+/// Longest payload, in bytes.
 const LONGEST: usize = 400;
 
-/// The end of the wire that sends: its queue, what it sends and how often, and its CPU.
+/// The sending end of the wire: its queue, its datagrams and their period, and its CPU.
 pub(crate) struct Sender {
     pub(crate) queue: Box<dyn PacketQueue>,
-    /// From one datagram to the next.
+    /// Time from one datagram to the next.
     pub(crate) period: Ns,
     /// The UDP port of both ends.
     pub(crate) port: u16,
-    /// Bytes of a datagram, from 8 for when it was due to [`LONGEST`].
+    /// Payload in bytes: from 8, the size of the due time, to [`LONGEST`].
     pub(crate) payload: usize,
-    /// Where it runs.
+    /// The CPU it runs on.
     pub(crate) cpu: ClientCpu,
 }
 
-/// What the threads of a run tell each other.
+/// State shared by the sender's thread and the thread that measures.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// Whether what comes is measured.
+    /// Whether answers that arrive now are recorded.
     pub(crate) measure: AtomicBool,
-    /// When the sender's first frame was due, and when the first one is that it has not sent; 0 before it begins.
+    /// When the first frame was due, and when the next unsent frame is due; 0 before the sender begins.
     first: AtomicU64,
     next: AtomicU64,
     pub(crate) stop: AtomicBool,
 }
 
 impl Shared {
-    /// Frames, one a period, that were due by a time, whether or not the sender kept up.
+    /// Returns how many frames were due by a time, at one per period, whether or not the sender kept up.
     pub(crate) fn due(&self, period: Ns, now: Ns) -> u64 {
         match self.first.load(Relaxed) {
             0 => 0,
@@ -57,14 +57,14 @@ impl Shared {
         }
     }
 
-    /// Whether at a time the sender is as late as no chance explains.
+    /// Whether the sender is later at this time than scheduling noise explains.
     pub(crate) fn is_behind(&self, now: Ns) -> bool {
         let next = self.next.load(Relaxed);
         next != 0 && now.saturating_sub(next) > BEHIND
     }
 }
 
-/// A CPU beside those of the queue, the application and, where it may have one, its poller.
+/// Returns a CPU besides those of the queue, of the application and, with `has_poller`, of its poller.
 pub(crate) fn own_cpu(options: &Options, has_poller: bool) -> Option<usize> {
     let Placement { queue, other, poller } = options.placement();
     let taken = [Some(queue), Some(other), has_poller.then_some(poller)];
@@ -73,7 +73,7 @@ pub(crate) fn own_cpu(options: &Options, has_poller: bool) -> Option<usize> {
     cpus.iter().copied().find(|cpu| !taken.contains(&Some(*cpu)))
 }
 
-/// Where a sender runs that is to have such a CPU: there, or else on any of those that were given.
+/// Where such a sender runs: on a CPU of its own if there is one, otherwise on any of the given CPUs.
 pub(crate) fn client_cpu(options: &Options, has_poller: bool) -> ClientCpu {
     match own_cpu(options, has_poller) {
         Some(cpu) => ClientCpu::Own(cpu),
@@ -82,10 +82,10 @@ pub(crate) fn client_cpu(options: &Options, has_poller: bool) -> ClientCpu {
 }
 
 impl Sender {
-    /// Sends until it is told to stop: the times of the answers.
+    /// Sends until [`Shared`] says stop, and returns the latencies of the answers.
     ///
     /// # Errors
-    /// If its device goes.
+    /// If its device disappears.
     pub(crate) fn run(self, shared: &Shared) -> Result<(Latency, PublishedEstimator), BenchError> {
         let Sender { queue, period, port, payload, cpu } = self;
         let mut end = ClientEnd::new(queue, &cpu)?;
@@ -119,7 +119,7 @@ impl Sender {
     }
 }
 
-/// When the request was due that this frame is, or answers; `None` if it is neither.
+/// Returns the due time that a request or its answer carries; `None` for any other frame.
 fn answer(frame: &[u8], port: u16) -> Option<Ns> {
     let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 17;
     let ports = frame.get(34..38)?.as_chunks::<2>().0;
@@ -128,8 +128,8 @@ fn answer(frame: &[u8], port: u16) -> Option<Ns> {
     answers.then(|| Ns::from_be_bytes(*stamp))
 }
 
-/// Makes the answer of a request: its addresses change places; the ports are the same, and so no sum changes.
-/// Whether it was a request.
+/// Turns a request into its answer in place, and returns whether it was a request. It swaps the addresses; both
+/// ports are equal, so no checksum changes.
 pub(crate) fn turn(frame: &mut [u8], port: u16) -> bool {
     if answer(frame, port).is_none() {
         return false;

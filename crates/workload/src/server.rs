@@ -1,4 +1,4 @@
-//! Who serves a workload of the engine's, and over which wire it is asked.
+//! Servers of an engine workload, and the wires to its clients.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use napkin_policy::{NamedPolicy, Policy};
 use crate::error::BenchError;
 use crate::setting::{Given, Setting};
 
-/// Whose TCP and threads a service runs on.
+/// The TCP stack and the threads that a service runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Server {
     /// The service on the engine.
@@ -19,16 +19,16 @@ pub enum Server {
     Memcached,
 }
 
-/// One of what is compared: a policy, and who serves.
+/// One row of a comparison: a policy and a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// Who serves; `None` where it is said by the workload.
+    /// The server; `None` if the workload determines it.
     pub server: Option<Server>,
-    /// Under which policy, by the name that its rows have.
+    /// The policy, with the name that its rows have.
     pub policy: NamedPolicy,
 }
 
-/// A queue of an interface of this host.
+/// A receive and transmit queue of an interface of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpPort {
     /// The interface, as `ip link` names it.
@@ -56,10 +56,10 @@ impl FromStr for XdpPort {
     }
 }
 
-/// What is between a client and the engine.
+/// The connection between a client and the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Wire {
-    /// Memory, and a client with a stack of its own.
+    /// A cable in memory, and a client with its own stack.
     #[default]
     Cable,
     /// A TAP device, and a client on the operating system's sockets.
@@ -68,8 +68,8 @@ pub enum Wire {
     Xdp,
     /// Virtio rings over vhost-user: the engine is the backend, and a client with a stack of its own the driver.
     Vhost,
-    /// AF_XDP on two interfaces of this host, at both ends of one cable: the engine's, and that of a client with a
-    /// stack of its own.
+    /// AF_XDP on two interfaces of this host, at both ends of one cable: the engine's, and that of a client with
+    /// its own stack.
     Ports {
         /// Interface and queue of the engine's end.
         here: XdpPort,
@@ -94,18 +94,18 @@ impl fmt::Display for Wire {
     }
 }
 
-/// Every server, with a line of what it is; in the order of its rows.
+/// Every server with its name and description, in the order of the rows.
 const SERVERS: [(Server, (&str, &str)); 3] = [
     (Server::Napkin, ("napkin", "The engine, with a TCP of its own")),
     (Server::Kernel, ("kernel", "The same service on the operating system's sockets")),
     (Server::Memcached, ("memcached", "Debian's memcached, unmodified, with a worker a queue")),
 ];
 
-/// The choices of [`SERVER`]: those of a service that only napkin has, and with memcached's program.
+/// The choices of [`SERVER`]: without and with the memcached program.
 pub(crate) const OURS: &[(&str, &str)] = &[SERVERS[0].1, SERVERS[1].1];
 pub(crate) const ALL: &[(&str, &str)] = &[SERVERS[0].1, SERVERS[1].1, SERVERS[2].1];
 
-/// `--server`.
+/// The setting `--server`.
 pub(crate) const SERVER: Setting = Setting {
     default: Some("napkin"),
     list: true,
@@ -117,7 +117,7 @@ pub(crate) const SERVER: Setting = Setting {
     )
 };
 
-/// How the engine is asked.
+/// The setting `--wire` of a client with a stack.
 pub(crate) const WIRE: Setting = Setting {
     choices: &[
         ("cable", "Memory: the client has a stack of its own, and costs no kernel's"),
@@ -133,7 +133,7 @@ pub(crate) const WIRE: Setting = Setting {
     )
 };
 
-/// What frames come over where the client has no stack, and may be within the queue.
+/// The setting `--wire` of a client without a stack, whose frames may also come from within the queue.
 pub(crate) const FRAMES: Setting = Setting {
     choices: &[
         ("synthetic", "None: the frames come from within the queue"),
@@ -147,7 +147,7 @@ pub(crate) const FRAMES: Setting = Setting {
     )
 };
 
-/// The engine's interface.
+/// The setting for the engine's interface.
 pub(crate) const PORT: Setting = Setting {
     check: |text| text.parse::<XdpPort>().map(drop),
     conflicts: Some("wire"),
@@ -161,7 +161,7 @@ pub(crate) const PORT: Setting = Setting {
     )
 };
 
-/// The client's interface.
+/// The setting for the client's interface.
 pub(crate) const CLIENT_PORT: Setting = Setting {
     check: |text| text.parse::<XdpPort>().map(drop),
     requires: Some("device"),
@@ -173,10 +173,10 @@ pub(crate) const CLIENT_PORT: Setting = Setting {
 };
 
 impl Wire {
-    /// As it was given; `None` if nothing was said.
+    /// Reads the wire from the settings; `None` if none was given.
     ///
     /// # Errors
-    /// One interface at both ends.
+    /// If both ends are the same interface.
     pub(crate) fn read(given: &Given) -> Result<Option<Wire>, BenchError> {
         let named = match given.one("wire") {
             Some("cable") => Some(Wire::Cable),
@@ -205,14 +205,14 @@ impl Wire {
         Ok(Some(Wire::Ports { here, there }))
     }
 
-    /// Whether the client has a stack of its own, and no kernel's.
+    /// Whether the client has its own stack and bypasses the kernel's.
     pub(crate) fn embeds(&self) -> bool {
         matches!(self, Wire::Cable | Wire::Vhost | Wire::Ports { .. })
     }
 }
 
 impl Server {
-    /// As it is named on the command line and in reports.
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         let known = SERVERS.iter().find(|(it, _)| *it == self);
         known.map_or("", |(_, (name, _))| *name)
@@ -222,7 +222,7 @@ impl Server {
 /// The servers of a run, and the wire of the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Servers {
-    /// Each once, in their order.
+    /// The servers, each once, in the order of the rows.
     pub servers: Vec<Server>,
     /// The engine's wire.
     pub wire: Wire,
@@ -235,10 +235,10 @@ impl Default for Servers {
 }
 
 impl Servers {
-    /// As they are given.
+    /// Reads the servers and the wire from the settings.
     ///
     /// # Errors
-    /// A cable, to which only the engine can be connected, beside another server.
+    /// If another server is given together with a wire that only the engine supports.
     pub(crate) fn read(given: &Given) -> Result<Servers, BenchError> {
         let named = |name: &String| SERVERS.iter().find(|it| it.1.0 == name).map(|it| it.0);
         let mut servers: Vec<Server> = given.all("server").iter().filter_map(named).collect();
@@ -264,13 +264,13 @@ impl Servers {
         Ok(Servers { servers, wire })
     }
 
-    /// Whether anybody but the engine serves: then each row says who.
+    /// Whether a server other than the engine takes part; then each row names its server.
     pub fn several(&self) -> bool {
         self.servers != [Server::Napkin]
     }
 
-    /// What is compared under these policies: the engine under each of them, any other server as the
-    /// kernel delivers by itself.
+    /// Returns the subjects to compare under these policies: the engine under each of them, any other server only
+    /// under `base`, the kernel's default.
     pub(crate) fn subjects(&self, policies: &[NamedPolicy]) -> Vec<Subject> {
         let base = [NamedPolicy::from(Policy::BASE)];
         let of = |server: Server| {

@@ -1,4 +1,4 @@
-//! An engine that serves a workload, and the figures of a window of it.
+//! An engine that serves a workload, and the measurement of a window of it.
 
 use std::sync::Arc;
 
@@ -20,24 +20,24 @@ pub const DEVICE: &str = "bench0";
 /// Our address on it.
 pub const US: Address = Address::v4([2, 0, 0, 0, 0x77, 1], [10, 77, 0, 1], 24);
 
-/// The address at the other end of the cable.
+/// The address at the other end of the wire.
 pub const PEER: Address = Address::v4([2, 0, 0, 0, 0x77, 2], [10, 77, 0, 2], 24);
 
-/// An engine with one device, whose first CPU serves all queues and whose second, if there is one,
-/// is the application's.
+/// An engine with one device. Its first CPUs serve the queues; the application has the last CPU, which may be one
+/// of them.
 #[derive(Debug)]
 pub struct Serving {
     /// The running engine; it ends when this is dropped.
     pub engine: Engine,
     /// The stack on its device.
     pub stack: Arc<Stack>,
-    /// The engine's number of the CPU that is not the queue's.
+    /// The engine's number of the application's CPU.
     pub other: napkin_core::CpuId,
 }
 
 impl Serving {
-    /// Starts one. Delivering a frame costs `delivery_cost` nanoseconds on top. Threads that poll
-    /// run on the queue's CPU.
+    /// Starts an engine whose queues are all served by one CPU. Delivering a frame costs `delivery_cost` extra
+    /// nanoseconds. Threads that poll run on the queues' CPU.
     ///
     /// # Errors
     /// If the engine does not start.
@@ -50,8 +50,8 @@ impl Serving {
         Serving::on(policy, &[placement.queue], placement.other, queues, delivery_cost)
     }
 
-    /// Starts one whose queues have the serving CPUs in turn, on which threads that poll run where the
-    /// operating system puts them.
+    /// Starts an engine that assigns its queues to the serving CPUs in turn. Threads that poll may run on any of
+    /// these CPUs.
     ///
     /// # Errors
     /// If the engine does not start.
@@ -102,14 +102,14 @@ pub struct Window<'a> {
     serving: &'a Serving,
     cpus: Vec<usize>,
     threads: EngineWindow,
-    /// `None` where it cannot be watched.
+    /// `None` if interruptions cannot be observed here.
     interruption: Option<Interruption>,
     before: EngineTotals,
 }
 
 impl<'a> Window<'a> {
-    /// Begins one, over every thread that serves traffic and over these CPUs; for interruptions over those
-    /// of the `client` as well, where it is a thread of ours.
+    /// Begins a window over every thread that serves traffic and over these CPUs. Interruptions are also counted on
+    /// the `client` CPUs, if the client is a thread of this process.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -129,8 +129,8 @@ impl<'a> Window<'a> {
         Ok(Window { serving, cpus, threads, interruption, before })
     }
 
-    /// Ends it: everything but what the application itself counts. `looking` is the time that an
-    /// application's own looks at its socket took and found nothing.
+    /// Ends the window and returns everything except the application's own counts. `looking` is the time in
+    /// nanoseconds that the application spent checking its socket without finding anything.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -138,7 +138,7 @@ impl<'a> Window<'a> {
         self.end_with_usage(looking).map(|(figures, _)| figures)
     }
 
-    /// The same, with what the window used.
+    /// Ends the window as [`Window::end`] does, and also returns its CPU usage.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -157,7 +157,7 @@ impl<'a> Window<'a> {
         let figures = Measurement {
             window_ns: Some(usage.wall_ns),
             cpu: usage.split,
-            // The device counts those that were acknowledged: those that won the instance.
+            // The device counts acknowledged interrupts: those that won the instance.
             interrupts: Some(queues.interrupts_rx),
             interrupts_tx: Some(queues.interrupts_tx),
             polls: Some(counts.all_polls()),
@@ -181,7 +181,7 @@ fn extras(counts: &Counts, queues: &QueueCounts, squeezes: u64, holds: bool) -> 
         ("watchdogs", counts.watchdogs()),
         ("parks", counts.parks),
         ("interrupts_missed", counts.interrupts_missed),
-        // Of either kind. The missed found the instance owned, so no idle gap came before them.
+        // Receive and transmit. Missed interrupts found the instance owned, so no idle gap preceded them.
         ("interrupts_won", counts.interrupts.saturating_sub(counts.interrupts_missed)),
         ("tx_packets", queues.tx_packets),
         ("tx_completions", queues.tx_completions),
@@ -205,8 +205,8 @@ fn extras(counts: &Counts, queues: &QueueCounts, squeezes: u64, holds: bool) -> 
     extras
 }
 
-/// Puts a ratio among further figures, to four digits: what counts of this size can say. Of nothing
-/// there is no ratio: then it is taken out.
+/// Inserts a ratio, rounded to four digits, the precision of counts of this size. Removes the entry if the
+/// denominator is 0.
 pub fn set_ratio(extra: &mut Map<String, Value>, name: &str, count: u64, of: u64) {
     if of == 0 {
         extra.remove(name);

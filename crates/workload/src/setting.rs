@@ -1,4 +1,4 @@
-//! What can be set for a single workload, as plain data: a front end makes options of it.
+//! Settings of a single workload as plain data, from which a front end makes command-line options.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use napkin_policy::Time;
 use crate::error::BenchError;
 use crate::world::World;
 
-/// Something that can be set.
+/// One setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// Its name on the command line, without dashes.
     pub name: &'static str,
-    /// What its value is called; `None` for a switch.
+    /// The placeholder of its value in the help; `None` for a switch.
     pub value: Option<&'static str>,
-    /// A sentence or two.
+    /// The help text, one or two sentences.
     pub help: &'static str,
-    /// The value that holds without it.
+    /// The value if it is not given.
     pub default: Option<&'static str>,
-    /// The values that there are, each with what it means; empty if they are not listed.
+    /// The valid values, each with its meaning; empty if any value is possible.
     pub choices: &'static [(&'static str, &'static str)],
-    /// Whether several values may be given, between commas.
+    /// Whether it takes several values, separated by commas.
     pub list: bool,
     /// The worlds that have it.
     pub worlds: &'static [World],
-    /// Another that cannot be given beside it.
+    /// A setting that cannot be given together with this one.
     pub conflicts: Option<&'static str>,
-    /// Another that has to be given with it.
+    /// A setting that has to be given together with this one.
     pub requires: Option<&'static str>,
-    /// What is wrong with a value, if anything.
+    /// Returns an error message for an invalid value.
     pub check: fn(&str) -> Result<(), String>,
 }
 
 impl Setting {
-    /// One of the engine's, with a value that is not listed and nothing else.
+    /// Defines an engine setting with a free value and no other properties.
     pub const fn engine(name: &'static str, value: &'static str, help: &'static str) -> Setting {
         Setting {
             name,
@@ -50,17 +50,17 @@ impl Setting {
     }
 }
 
-/// What was given, by the names of the settings; those with a default are always there.
+/// The given values by setting name; settings with a default are always present.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Given(pub BTreeMap<&'static str, Vec<String>>);
 
 impl Given {
-    /// The value of a setting that takes one.
+    /// Returns the value of a setting that takes one.
     pub fn one(&self, name: &str) -> Option<&str> {
         self.all(name).first().map(String::as_str)
     }
 
-    /// The values of a setting that takes several.
+    /// Returns the values of a setting that takes several.
     pub fn all(&self, name: &str) -> &[String] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
@@ -70,16 +70,16 @@ impl Given {
         self.0.contains_key(name)
     }
 
-    /// A value of another type; `None` if it was not given.
+    /// Parses the value as another type; `None` if it was not given.
     ///
     /// # Errors
-    /// [`BenchError::Usage`] for a value that [`Setting::check`] would have refused.
+    /// [`BenchError::Usage`] for an invalid value, which [`Setting::check`] normally has refused before.
     pub fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, BenchError> {
         let refused = |text| BenchError::Usage(format!("--{name} {text} is no number"));
         self.one(name).map(|text| text.parse().map_err(|_| refused(text))).transpose()
     }
 
-    /// A time in nanoseconds; `None` if it was not given.
+    /// Returns a time in nanoseconds; `None` if it was not given.
     ///
     /// # Errors
     /// As [`Given::number`].
@@ -92,10 +92,10 @@ impl Given {
     }
 }
 
-/// Refuses `--load` where an engine's workload has settings in its place.
+/// Refuses `--load` for an engine workload that has settings instead.
 ///
 /// # Errors
-/// [`BenchError::Usage`] with any load.
+/// [`BenchError::Usage`] for any load.
 pub(crate) fn no_loads(loads: &[String]) -> Result<(), BenchError> {
     match loads {
         [] => Ok(()),
@@ -103,10 +103,10 @@ pub(crate) fn no_loads(loads: &[String]) -> Result<(), BenchError> {
     }
 }
 
-/// A cost for each packet; beyond a second nothing would be measured in any window.
+/// Checks a cost per packet. Above one second, no window would measure anything.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong.
 pub fn cost(text: &str) -> Result<(), String> {
     match text.parse() {
         Ok(Time(..=1_000_000_000)) => Ok(()),
@@ -115,10 +115,10 @@ pub fn cost(text: &str) -> Result<(), String> {
     }
 }
 
-/// A whole number from 1 to a limit.
+/// Checks that a text is a whole number from 1 to `most`.
 ///
 /// # Errors
-/// What it has to be.
+/// A message that names the range.
 pub fn up_to(text: &str, most: u32) -> Result<(), String> {
     match text.parse() {
         Ok(1..) if text.parse().is_ok_and(|it: u32| it <= most) => Ok(()),

@@ -1,5 +1,5 @@
-//! The short round of `napkin bench` alone: all three workloads on embedded devices, each with the
-//! policies that tell its story, in about a minute.
+//! The short round of a plain `napkin bench`: three workloads on embedded devices, each under the policies that
+//! show its effect, in about a minute.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::xsk_rr::engine::XskRr;
 use crate::xsk_rr::pace::PACES;
 use napkin_policy::NamedPolicy;
 
-/// The workloads of the short round, with the policies that each is run under. Without a `window` asked
-/// for, each has a short one of its own; that of the options is not used.
+/// Returns the workloads of the short round, each with its policies. Without `window`, each has a short window of
+/// its own; the window of the options is ignored.
 pub fn round(options: &Options, window: Option<Duration>) -> Vec<(Box<dyn Live>, Options)> {
     let with = |policies: Vec<Policy>, short: u64| Options {
         policies: NamedPolicy::all(policies),

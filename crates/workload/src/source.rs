@@ -1,4 +1,4 @@
-//! Where a workload's frames come from: from within a synthetic queue, or from a sender at the other end of a wire.
+//! Sources of a workload's frames: the generator inside a synthetic queue, or a sender at the other end of a wire.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,18 +12,18 @@ use napkin_policy::Ns;
 use crate::error::BenchError;
 use crate::sender::{Sender, Shared};
 
-/// A source that is ready.
+/// A source that is ready to start.
 pub(crate) enum Source {
-    /// The synthetic queue's own.
+    /// The generator inside the synthetic queue.
     Within(SourceControl),
-    /// A sender at the other end.
+    /// A sender at the other end of the wire.
     AtTheOtherEnd(Sender),
 }
 
-/// A sender's thread: the times of the answers.
+/// A sender's thread, which returns the latencies of the answers.
 type Sending<'s> = ScopedJoinHandle<'s, Result<(Latency, PublishedEstimator), BenchError>>;
 
-/// A source at work.
+/// A running source.
 pub(crate) enum Running<'s> {
     Within(SourceControl),
     AtTheOtherEnd {
@@ -31,24 +31,24 @@ pub(crate) enum Running<'s> {
         shared: &'s Shared,
         period: Ns,
         counters: Arc<QueueCounters>,
-        /// The sender's CPU, if it is nobody else's.
+        /// The sender's CPU, if no other thread of the run uses it.
         cpu: Option<usize>,
     },
 }
 
-/// What a source had done by a time.
+/// The counts of a source at a point in time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Offered {
     /// Frames that were due.
     pub(crate) due: u64,
-    /// Of these, frames that the wire had no room for.
+    /// Due frames that were dropped because the wire was full.
     pub(crate) refused: u64,
-    /// Whether the sender was as late as no chance explains.
+    /// Whether the sender was later than scheduling noise explains.
     pub(crate) behind: bool,
 }
 
 impl Source {
-    /// Starts it; a sender as a thread of this name, until `shared` says stop.
+    /// Starts the source. A sender runs as a thread of this name until `shared` says stop.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -70,7 +70,7 @@ impl Source {
 }
 
 impl Running<'_> {
-    /// The sender's CPU, if it is nobody else's.
+    /// The sender's CPU, if no other thread of the run uses it.
     pub(crate) fn cpu(&self) -> Option<usize> {
         match self {
             Running::Within(_) => None,
@@ -78,7 +78,7 @@ impl Running<'_> {
         }
     }
 
-    /// What it has done by now.
+    /// Returns the counts up to now.
     pub(crate) fn offered(&self) -> Offered {
         match self {
             Running::Within(control) => Offered { due: control.offered(), ..Offered::default() },
@@ -93,10 +93,10 @@ impl Running<'_> {
         }
     }
 
-    /// Ends it: what a sender saw of answers.
+    /// Stops the source, and returns the latencies of the answers if it is a sender.
     ///
     /// # Errors
-    /// Those of the sender.
+    /// Any error of the sender.
     pub(crate) fn end(self) -> Result<Option<(Latency, PublishedEstimator)>, BenchError> {
         match self {
             Running::Within(control) => {

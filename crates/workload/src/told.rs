@@ -1,5 +1,4 @@
-//! What the client and the serving CPUs tell of a service, in figures and in words: the same in every world
-//! that has a real one.
+//! Measured values and notes from the client and the serving CPUs, common to every world with a real service.
 
 use napkin_client::ClientFigures;
 use napkin_measure::report::{Measurement, Repetition, Row};
@@ -9,11 +8,11 @@ use serde_json::{Value, json};
 use crate::options::Placement;
 use crate::serving::set_ratio;
 
-/// A closed loop's note.
+/// The note for a closed loop.
 pub(crate) const CLOSED: &str =
     "max is a closed loop: its percentiles leave out what a held-back request would have waited";
 
-/// What of the client's own trouble makes a row's figures untrue.
+/// Returns notes about problems of the client that distort a row's values.
 pub(crate) fn of_the_client(row: &Row) -> Vec<String> {
     let count = |name: &str| row.figures.extra.get(name).and_then(Value::as_u64).unwrap_or(0);
     let behind =
@@ -37,11 +36,11 @@ pub(crate) fn of_the_client(row: &Row) -> Vec<String> {
     notes
 }
 
-/// Enters what the client saw: rates, latency, and what fell due.
+/// Adds the client's results: rates, latency, and the requests that were due.
 pub(crate) fn answered(figures: &mut Measurement, told: &ClientFigures) {
     if let (Some(asked), Some(offered)) = (told.asked_per_s, told.offered_per_s) {
         figures.set_due(told.due, told.requests);
-        // By each thread's own window.
+        // Each thread reports its rate over its own window.
         figures.offered_per_s = Some(offered);
         figures.extra.insert("asked_per_s".to_owned(), asked.into());
     }
@@ -54,9 +53,9 @@ pub(crate) fn answered(figures: &mut Measurement, told: &ClientFigures) {
     set_ratio(&mut figures.extra, "packets_per_poll", packets, found);
 }
 
-/// Enters what of the serving CPUs' time the traffic took, the kernel's part among it.
+/// Adds the share of the serving CPUs' time that the traffic used, including the kernel's part.
 pub(crate) fn busy(figures: &mut Measurement, usage: &WindowUsage, placement: Placement) {
-    // The client's time is on the same CPU, and in the same sums.
+    // On a shared CPU the client's time is in the same sums.
     if placement.shared() {
         return;
     }
@@ -68,13 +67,13 @@ pub(crate) fn busy(figures: &mut Measurement, usage: &WindowUsage, placement: Pl
     }
 }
 
-/// Enters what the client saw of a store.
+/// Adds the client's counts of a key-value store's operations.
 pub(crate) fn of_a_store(figures: &mut Measurement, served: &ClientFigures) {
     let counts = [("gets", served.gets), ("sets", served.sets), ("misses", served.misses)];
     figures.extra.extend(counts.map(|(name, count)| (name.to_owned(), count.into())));
 }
 
-/// Enters what the client saw.
+/// Adds everything that the client measured.
 pub(crate) fn merge(figures: &mut Measurement, served: &ClientFigures) {
     answered(figures, served);
     let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);

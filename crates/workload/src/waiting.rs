@@ -1,27 +1,27 @@
-//! In what a workload's application waits, and what of a policy takes no part there.
+//! The call in which a workload's application waits, and the parts of a policy that have no effect there.
 //!
-//! The epoll part and the application's part of a policy act where an application waits as they say. A
-//! workload whose application waits otherwise, in whichever world, runs what is left of such a policy, under
-//! the name of the whole: its report says so. It is not refused, since one list of policies goes to several
+//! The epoll part and the application part of a policy take effect only if the application waits as they say. A
+//! workload whose application waits differently runs the rest of such a policy, in any world, under the policy's
+//! full name, and its report says so. The policy is not refused, because one list of policies is used for several
 //! workloads.
 
 use napkin_policy::{ApplicationPolicy, EpollPolicy, NamedPolicy, Policy};
 
-/// In what a workload's application waits, whatever a policy asks for.
+/// The call in which a workload's application waits, whatever a policy asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waiting {
-    /// In nothing: no application takes part.
+    /// No call: no application takes part.
     Nowhere,
-    /// In receive calls, with no epoll and no thread that polls beside it.
+    /// Receive calls, without epoll and without a separate thread that polls.
     Receive,
-    /// In an epoll.
+    /// An epoll wait.
     Epoll,
-    /// In what the policy says ([`Policy::waits_in`]).
+    /// The call that the policy selects ([`Policy::waits_in`]).
     AsAsked,
 }
 
 impl Waiting {
-    /// Whether a part of the policy does not happen here.
+    /// Whether a part of the policy has no effect here.
     fn leaves_out(self, policy: &Policy) -> bool {
         let Policy { epoll, application, .. } = policy;
         let epoll = *epoll != EpollPolicy::default();
@@ -35,8 +35,8 @@ impl Waiting {
         }
     }
 
-    /// A report's note that names those of the policies of which a part does not happen here, and says which
-    /// part; `None` if there are none.
+    /// Returns a report's note that lists the policies with a part that has no effect here, and names the part;
+    /// `None` if there are none.
     pub(crate) fn note<'p>(
         self,
         policies: impl IntoIterator<Item = &'p NamedPolicy>,

@@ -1,6 +1,6 @@
-//! What is between the engine and its client: a cable in memory, virtio rings, two interfaces at the ends of a real
-//! cable; or a TAP device or AF_XDP on a veth, whose other side is in a network namespace of the client's own. The
-//! engine's end has as many queues as are asked for, where that can be.
+//! Wires between the engine and its client: a cable in memory, virtio rings, or two interfaces at the ends of a
+//! real cable; or a TAP device, or AF_XDP on a veth, whose other side is in the client's network namespace. The
+//! engine's end has as many queues as requested, if the wire supports several.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,41 +23,41 @@ use crate::options::Options;
 use crate::server::{Wire, XdpPort};
 use crate::serving::PEER;
 
-/// Frames of each ring: more than a thousand connections have on their way.
+/// Frames per ring: more than a thousand connections have in flight.
 const RING: usize = 4_096;
 
-/// Buffers for each queue of an end: a ring, a receive buffer, and what is in hand.
+/// Buffers per queue of an end: a ring, a receive buffer, and the frames in process.
 const BUFFERS: usize = 3 * RING;
 
 /// The engine's end of a veth.
 const ENGINE: &str = "nk-engine";
 
-/// The feature by which a device fills in checksums.
+/// The ethtool feature for transmit checksum offload.
 const CHECKSUM: &str = "tx-checksum-ip-generic";
 
-/// The operating system's side of the TAP device, or of the veth.
+/// The client's device: the TAP device, or the client's end of the veth.
 const DEVICE: &str = "nk-client";
 
-/// The engine's queue, and the client's.
+/// The engine's queue and the client's.
 type Ends = (Box<dyn PacketQueue>, Box<dyn PacketQueue>);
 
-/// How long the two sides of virtio rings may take to find each other.
+/// Time limit for the connection of the two sides of virtio rings.
 const CONNECTING: Duration = Duration::from_secs(5);
 
-/// The client's end.
+/// The client's end of a wire.
 pub(crate) enum End {
-    /// A queue, until the client has it; and what it counts.
+    /// A queue, until the client takes it, and the queue's counters.
     Queue(Option<Box<dyn PacketQueue>>, Arc<QueueCounters>),
-    /// The namespace, and the device's count of frames that the engine's queue had no room for: open, so
-    /// that it can be read from here.
+    /// The client's namespace, and the open file with the device's `tx_dropped`: frames for which the engine's
+    /// queue had no room. An open file can be read from outside of the namespace.
     Kernel(Namespace, File),
 }
 
-/// Lays a wire: the engine's queues, and the client's end. Behind a TAP device the kernel receives on the
-/// client's CPU.
+/// Sets up a wire, and returns the engine's queues and the client's end. Behind a TAP device or a veth, the kernel
+/// receives on the client's CPU.
 ///
 /// # Errors
-/// Without the rights to a TAP device and a namespace.
+/// In particular, if the privileges for a device or a namespace are missing.
 pub(crate) fn lay(
     wire: &Wire,
     options: &Options,
@@ -104,7 +104,7 @@ pub(crate) fn lay(
             let open = || -> Result<_, BenchError> {
                 let mut route = Route::open().map_err(failed)?;
                 let ifindex = veth(&mut route, options.queues)?;
-                // Nobody behind a veth fills in a checksum that was left to the card.
+                // Disable transmit checksum offload: a veth passes frames on without filling in checksums.
                 let mut ethtool = Ethtool::open().map_err(failed)?;
                 ethtool.set_features(DEVICE, &[(CHECKSUM, false)]).map_err(failed)?;
                 route.set_up(ifindex).map_err(failed)?;
@@ -125,7 +125,7 @@ pub(crate) fn lay(
     }
 }
 
-/// Makes a veth in the namespace of the calling thread: the number of the engine's end.
+/// Creates a veth in the calling thread's namespace, and returns the index of the engine's end.
 fn veth(route: &mut Route, queues: u16) -> Result<u32, BenchError> {
     let veth = VethConfig {
         name: ENGINE,
@@ -137,9 +137,9 @@ fn veth(route: &mut Route, queues: u16) -> Result<u32, BenchError> {
     route.add_veth(&veth).map_err(failed)
 }
 
-/// Both ends of a wire as queues, for who sends and receives frames of its own; and the namespace that goes with
-/// it, if it was made for it. Whatever is no wire of two queues is a veth
-/// with AF_XDP at both ends here.
+/// Returns both ends of a wire as queues, for a client that builds its own frames, and the namespace that was
+/// created for it, if any. Wires other than virtio rings and interfaces are replaced by a veth with AF_XDP at both
+/// ends.
 pub(crate) fn queues(
     wire: &Wire,
     options: &Options,
@@ -171,7 +171,7 @@ pub(crate) fn queues(
     Ok((ends, Some(made)))
 }
 
-/// Refuses several queues where there is one.
+/// Refuses several queues on a wire that has one.
 fn one_queue(options: &Options) -> Result<(), BenchError> {
     match options.queues {
         1 => Ok(()),
@@ -182,9 +182,9 @@ fn one_queue(options: &Options) -> Result<(), BenchError> {
     }
 }
 
-/// All of a queue of an interface.
+/// Opens a queue of an interface, for all that arrives there.
 fn port(port: &XdpPort) -> Result<Box<dyn PacketQueue>, BenchError> {
-    // The addresses of a bench are not the card's own.
+    // A bench uses its own MAC addresses, not the card's.
     let config = XdpConfig {
         queues: vec![port.queue],
         promiscuous: true,
@@ -198,7 +198,7 @@ fn port(port: &XdpPort) -> Result<Box<dyn PacketQueue>, BenchError> {
 /// The queues of a device.
 type Queues = Vec<Box<dyn PacketQueue>>;
 
-/// A backend and its driver, once both have found each other.
+/// Creates a vhost-user backend and its driver, and waits until they are connected.
 fn vhost(queues: u16) -> Result<(Queues, Queues), BenchError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("napkin-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
@@ -224,8 +224,8 @@ fn vhost(queues: u16) -> Result<(Queues, Queues), BenchError> {
     Ok((all(backend), all(frontend)))
 }
 
-/// Sets up the client's device, in its namespace, where it is received on the client's CPU: its count of
-/// frames that were not taken.
+/// Sets up the client's device in the calling thread's namespace, received on the client's CPU, and opens its
+/// counter of dropped frames.
 fn client_end(options: &Options) -> Result<File, BenchError> {
     let mut route = Route::open().map_err(failed)?;
     let ifindex = route.link(DEVICE).map_err(failed)?.ifindex;
@@ -241,10 +241,10 @@ impl End {
         End::Queue(Some(queue), counters)
     }
 
-    /// Starts the client here.
+    /// Starts the client at this end.
     ///
     /// # Errors
-    /// Those of the client.
+    /// Any error of the client.
     pub(crate) fn client(&mut self, config: &Config) -> Result<Client, BenchError> {
         match self {
             End::Queue(queue, _) => {
@@ -260,10 +260,10 @@ impl End {
         }
     }
 
-    /// Does something where the client is.
+    /// Runs a function in the client's namespace, if it has one.
     ///
     /// # Errors
-    /// Its own, and those of entering a namespace.
+    /// Any error of the function, and of entering the namespace.
     pub(crate) fn run<T: Send>(
         &self,
         act: impl FnOnce() -> Result<T, BenchError> + Send,
@@ -274,7 +274,8 @@ impl End {
         }
     }
 
-    /// The client's frames that the wire did not take, for want of room: they are sent again, much later.
+    /// Returns the number of the client's frames that the wire dropped for lack of room. TCP retransmits them,
+    /// after a long timeout.
     pub(crate) fn refused(&self) -> u64 {
         match self {
             End::Queue(_, counters) => counters.read().tx_dropped,

@@ -1,4 +1,4 @@
-//! What a workload is: one folder each, and one line in [`WORKLOADS`](crate::WORKLOADS).
+//! The trait of a workload. Each has its own folder and one line in [`WORKLOADS`](crate::WORKLOADS).
 
 use std::fmt;
 
@@ -13,16 +13,16 @@ use crate::world::World;
 
 /// A workload in all the worlds that have it.
 pub trait Workload: Sync {
-    /// Its name on the command line and in reports.
+    /// The name on the command line and in reports.
     fn name(&self) -> &'static str;
 
-    /// A line of what it is and what it asks, with its year.
+    /// A one-line description of the workload and of the question it answers, with its year.
     fn about(&self) -> &'static str;
 
-    /// What it does, and what its table shows, in two or three sentences: said before it runs and on pages.
+    /// Two or three sentences on what it does and what its table shows, printed before it runs and on pages.
     fn shows(&self) -> &'static str;
 
-    /// By which figures the rows of its table are compared.
+    /// The rule by which the rows of its table are compared.
     fn rule(&self) -> Rule {
         Rule::default()
     }
@@ -30,16 +30,16 @@ pub trait Workload: Sync {
     /// The worlds that have it, the first by default.
     fn worlds(&self) -> &'static [World];
 
-    /// The policies that tell its story in a world that has it; none in one that has not.
+    /// The policies that show its effect in a world; none in a world that does not have it.
     fn policies(&self, world: World) -> Vec<Policy>;
 
-    /// Loads that make sense in all of its worlds: what it runs under in several of them at once, unless
-    /// others are given. Without any, each world has its own.
+    /// Loads that make sense in all of its worlds: the default when it runs in several of them at once. If empty,
+    /// each world has its own default.
     fn shared_loads(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// What can be set beside its loads.
+    /// The settings it has besides its loads.
     fn settings(&self) -> &'static [Setting] {
         &[]
     }
@@ -49,23 +49,23 @@ pub trait Workload: Sync {
         false
     }
 
-    /// Sets it up on the engine, under these loads; without any, under some of its own.
+    /// Sets it up on the engine under these loads; an empty list selects its default loads.
     ///
     /// # Errors
-    /// [`BenchError::Usage`] for values that make no sense, and where the engine does not have it.
+    /// [`BenchError::Usage`] for invalid values, and if the engine does not have this workload.
     fn engine(&self, _loads: &[String], _given: &Given) -> Result<Box<dyn Live>, BenchError> {
         Err(BenchError::Usage(format!("the engine has no {}", self.name())))
     }
 
-    /// What it is in virtual time.
+    /// The model of this workload in virtual time.
     fn machine(&self) -> Option<&'static dyn Scenario> {
         None
     }
 
-    /// Sets it up in the kernel, under these loads; without any, under some of its own.
+    /// Sets it up in the kernel under these loads; an empty list selects its default loads.
     ///
     /// # Errors
-    /// [`BenchError::Usage`] for a load that is none, and where linux does not have it.
+    /// [`BenchError::Usage`] for an invalid load, and if linux does not have this workload.
     fn linux(&self, _loads: &[String], _given: &Given) -> Result<Box<dyn Live>, BenchError> {
         Err(BenchError::Usage(format!("linux has no {}", self.name())))
     }

@@ -1,4 +1,4 @@
-//! Where a workload runs.
+//! The worlds in which a workload can run.
 
 use std::fmt;
 
@@ -14,14 +14,14 @@ pub enum World {
 }
 
 impl World {
-    /// All of them, each with a line of what it is.
+    /// All worlds, each with a one-line description.
     pub const ALL: [(World, &'static str); 3] = [
         (World::Engine, "Real threads and real packets, on this machine"),
         (World::Machine, "A model in virtual time"),
         (World::Linux, "The kernel's own NAPI, under programs of the operating system"),
     ];
 
-    /// As it is named on the command line and in reports.
+    /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             World::Engine => "engine",

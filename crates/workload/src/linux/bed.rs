@@ -1,4 +1,4 @@
-//! A pair of namespaces with a policy in force on the server's device, and counted.
+//! A pair of namespaces with a policy in force on the server's device, and its polls counted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,28 +17,28 @@ use super::pair::{DEVICE, Pair};
 use crate::error::BenchError;
 use crate::options::Placement;
 
-/// A place for one run.
+/// The testbed of one run.
 #[derive(Debug)]
 pub struct Bed {
     /// Server and client, joined by a veth.
     pub pair: Pair,
-    /// Counts polls; from the first on.
+    /// Counts polls, from the first one on.
     pub counter: Counter,
-    /// Under which key it counts the server's device.
+    /// The key of the server's device in the counter.
     pub key: Key,
-    /// The thread of its instance, if the policy gives it one.
+    /// The thread of the instance, if the policy gives it one.
     pub thread: Option<u32>,
-    /// The device's own count of what it received, in sysfs: open, so that it can be read from here.
+    /// The device's `rx_packets` in sysfs. The open file can be read from outside of the namespace.
     received: File,
 }
 
 impl Bed {
-    /// Makes the namespaces and sets the server's device as the policy says. A thread of its
-    /// instance is put on the CPU that serves.
+    /// Creates the namespaces and configures the server's device for the policy. A thread of its instance is pinned
+    /// to the serving CPU.
     ///
     /// # Errors
-    /// [`BenchError::Unsupported`] if this kernel cannot do what the policy says; or whatever keeps
-    /// the namespaces, the settings or the counts from being had.
+    /// [`BenchError::Unsupported`] if this kernel cannot do what the policy asks for; otherwise any error of the
+    /// namespaces, the settings or the counter.
     pub fn new(policy: &Policy, placement: Placement) -> Result<Bed, BenchError> {
         support::check(policy, &Kernel::probe(), Scope::Device)
             .map_err(|refusal| BenchError::Unsupported(refusal.to_string()))?;
@@ -72,7 +72,7 @@ impl Bed {
         Ok(Bed { pair, counter, key, thread, received })
     }
 
-    /// Packets that the device says it received since it was made.
+    /// Returns the packets that the device has received since its creation.
     ///
     /// # Errors
     /// If its file cannot be read.

@@ -1,10 +1,10 @@
-//! Workloads in the kernel's own NAPI: programs of the operating system, over a veth between two
-//! network namespaces that a run makes and that vanish with it.
+//! Workloads on the kernel's own NAPI: programs of the operating system, over a veth between two network namespaces
+//! that a run creates and that vanish with it.
 //!
-//! - [`pair`]: the namespaces and the veth; [`bed`]: with a policy in force, and counted; [`window`]:
-//!   what the kernel did meanwhile.
+//! - [`pair`]: the namespaces and the veth; [`bed`]: a pair with a policy in force and its polls counted;
+//!   [`window`]: the kernel's counts over a window.
 //!
-//! A veth is no network card, and what that changes is said in every report.
+//! A veth is not a network card; every report states the consequences.
 
 pub mod bed;
 pub mod pair;
@@ -18,7 +18,7 @@ use crate::error::BenchError;
 use crate::rate::whole_rate;
 use napkin_measure::report::{Report, Row};
 
-/// What a reader must know about figures over a veth.
+/// What a reader must know about results over a veth.
 const NOTES: [&str; 3] = [
     "a veth has no interrupts, and its softirq runs on the sender's CPU until a timer, a \
      thread or an application has taken the instance over: so base costs the serving CPU less here \
@@ -33,10 +33,10 @@ pub(crate) fn notes() -> Vec<String> {
     NOTES.map(str::to_owned).to_vec()
 }
 
-/// Says in which rows the polls that were counted took fewer packets than the device says it received:
-/// there, polls are missing. (A few are on their way at either end of a window.)
+/// Adds a note about rows whose counted polls took fewer packets than the device received: polls are missing there.
+/// A few packets are in flight at either end of a window.
 pub(crate) fn conclude(report: &mut Report) {
-    /// One in so many may be missing.
+    /// One packet in this many may be missing.
     const SLACK: u64 = 100;
     let missing = |row: &Row| {
         let received = row.figures.extra.get("rx_packets")?.as_u64()?;
@@ -54,14 +54,14 @@ pub(crate) fn conclude(report: &mut Report) {
     }
 }
 
-/// An error of the linux world, as a run tells it.
+/// Converts an error of the linux world for the report of a run.
 pub fn failed(error: impl Display) -> BenchError {
     BenchError::Linux(error.to_string())
 }
 
-/// Rates a second; `None` is as many as can be had.
+/// Parses rates per second; `None` stands for `max`, the highest rate possible.
 pub(crate) fn rates(loads: &[String]) -> Result<Vec<Option<u64>>, BenchError> {
-    /// Beyond this no sender of one thread comes.
+    /// More than a single-threaded sender can send.
     const HIGHEST: u64 = 10_000_000;
     let rate = |text: &String| match (text.as_str(), whole_rate(text)) {
         ("max", _) => Ok(None),

@@ -1,9 +1,8 @@
-//! Two network namespaces and a veth between them: the server's end, and the client's.
+//! Two network namespaces and a veth between them: the server's end and the client's.
 //!
-//! A veth has NAPI instances only with GRO on, and what a sender's end hands over as one large segment
-//! passes them by: so both ends have GRO on and TSO and GSO off. It has no interrupts, and its softirq
-//! runs on the CPU of whoever sends. The namespaces have no names: they vanish with the last thread or
-//! program in them, also after `kill -9`.
+//! A veth uses NAPI only with GRO on, and a large segment from the sender's end bypasses it. So both ends have GRO
+//! on, and TSO and GSO off. A veth has no interrupts; its softirq runs on the sender's CPU. The namespaces have no
+//! names, so they vanish with the last thread or program in them, even after `kill -9`.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -27,23 +26,23 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 /// The client's address.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 
-/// Bits of the network's prefix.
+/// Prefix length of the network.
 const PREFIX: u8 = 24;
 
 /// The two namespaces.
 #[derive(Debug)]
 pub struct Pair {
-    /// Where the server runs, and the policy is set.
+    /// The namespace of the server, in which the policy is set.
     pub server: Namespace,
-    /// Where the load comes from.
+    /// The namespace of the load generator.
     pub client: Namespace,
 }
 
 impl Pair {
-    /// Makes the namespaces and the veth, with one queue, both ends up.
+    /// Creates the namespaces and a veth with one queue, and brings both ends up.
     ///
     /// # Errors
-    /// Without `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, or if the kernel has no veth.
+    /// If `CAP_SYS_ADMIN` or `CAP_NET_ADMIN` is missing, or if the kernel has no veth.
     pub fn new() -> Result<Pair, BenchError> {
         let server = Namespace::new().map_err(failed)?;
         let client = Namespace::new().map_err(failed)?;
@@ -77,11 +76,11 @@ fn set_up(ifname: &str, address: Ipv4Addr) -> Result<(), BenchError> {
     route.set_up(link.ifindex).map_err(failed)
 }
 
-/// Has what a device of the calling thread's namespace receives processed on these CPUs, by its flows (RPS),
-/// whoever's CPU it came from.
+/// Enables RPS: distributes the packets that a device of the calling thread's namespace receives over these CPUs,
+/// by flow, whichever CPU they arrive on.
 ///
 /// # Errors
-/// If the kernel has no RPS (`CONFIG_RPS`), or may not be told.
+/// If the kernel has no RPS (`CONFIG_RPS`), or refuses the mask.
 pub fn receive_on(ifname: &str, cpus: &[usize]) -> Result<(), BenchError> {
     let folder = format!("/sys/class/net/{ifname}/queues");
     let refused = |error| failed(format!("{ifname} cannot receive on a CPU of its own: {error}"));

@@ -1,4 +1,4 @@
-//! What the kernel did in a window: polls by who polled, timers, the serving CPU's time.
+//! The kernel's activity in a window: polls by context, timers, and the serving CPU's time.
 
 use std::time::Instant;
 
@@ -13,12 +13,12 @@ use crate::serving::set_ratio;
 use napkin_measure::Interruption;
 use napkin_measure::report::Measurement;
 
-/// A window that has begun.
+/// A window in progress.
 #[derive(Debug)]
 pub struct Window<'a> {
     bed: &'a Bed,
     cpu: usize,
-    /// `None` where it cannot be watched.
+    /// `None` if interruptions cannot be observed here.
     interruption: Option<Interruption>,
     began: Instant,
     counts: Counts,
@@ -27,7 +27,7 @@ pub struct Window<'a> {
     squeezes: Option<u32>,
 }
 
-/// Everything at one moment; what `/proc` does not say of the CPU is `None`.
+/// All counters at one moment; `None` for what `/proc` does not show of the CPU.
 type Moment = (Counts, Option<CpuTimes>, Option<u32>);
 
 fn read(bed: &Bed, cpu: usize) -> Result<Moment, BenchError> {
@@ -35,13 +35,13 @@ fn read(bed: &Bed, cpu: usize) -> Result<Moment, BenchError> {
     let times = CpuTimes::read().map_err(BenchError::Proc)?.get(&cpu).copied();
     let softnet = Softnet::read().map_err(BenchError::Proc)?;
     let softnet = softnet.iter().find(|it| it.cpu == Some(cpu));
-    // An instance that was never polled has no counts yet: they are 0.
+    // An instance that was never polled has no entry yet: its counts are 0.
     Ok((counts.unwrap_or_else(|| bed.counter.none_yet()), times, softnet.map(|it| it.time_squeeze)))
 }
 
 impl<'a> Window<'a> {
-    /// Begins one over the device's only instance, the CPU that serves, and, for interruptions, the
-    /// client's as well. Beside this process and the instance's thread these `programs` take part.
+    /// Begins a window over the device's only instance and the serving CPU, and, for interruptions, the client's
+    /// CPU as well. `programs` are the processes that take part besides this one and the instance's thread.
     ///
     /// # Errors
     /// If the counts or `/proc` cannot be read.
@@ -59,10 +59,10 @@ impl<'a> Window<'a> {
         Ok(Window { bed, cpu, interruption, began, counts, received, times, squeezes })
     }
 
-    /// Ends it.
+    /// Ends the window.
     ///
     /// # Errors
-    /// As [`Window::begin`].
+    /// Those of [`Window::begin`].
     pub fn end(self) -> Result<Measurement, BenchError> {
         let (counts, times, squeezes) = read(self.bed, self.cpu)?;
         let received = self.bed.received()?.saturating_sub(self.received);
@@ -83,7 +83,7 @@ impl<'a> Window<'a> {
             extra.insert(name.to_owned(), Value::from(count));
         };
         put("rx_packets", received);
-        // By who polled and by what the poll found.
+        // Polls by context and by outcome.
         let contexts = [
             ("softirq", counts.softirq),
             ("thread", counts.thread),
@@ -95,7 +95,7 @@ impl<'a> Window<'a> {
             put(&format!("full_polls_{who}"), polled.full);
             put(&format!("packets_{who}"), polled.packets);
         }
-        // Left out where the kernel's timers could not be watched.
+        // Left out if the kernel's timers could not be traced.
         let timers = [
             ("deferrals", counts.deferrals),
             ("watchdogs", counts.watchdogs),
@@ -112,7 +112,7 @@ impl<'a> Window<'a> {
         }
         if let (Some(now), Some(then)) = (times, self.times) {
             let passed = now.since(then);
-            // All threads of the CPU count here, so that what is not idle is the smaller sum.
+            // Derived from the idle time, which the kernel measures exactly; includes every thread on the CPU.
             set_ratio(extra, "server_busy", passed.busy_ns(window_ns), window_ns);
             let all = passed.total_ns();
             set_ratio(extra, "server_softirq", passed.softirq_ns, all);

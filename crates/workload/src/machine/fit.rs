@@ -1,9 +1,9 @@
-//! Finds the fitted constants of a profile: the point of their ranges with the least error.
+//! Fits the constants of a profile: searches their ranges for the point with the least error.
 //!
-//! A pattern search: in each round every constant is moved up and down by a step, all at once on all
-//! cores; the best move is kept, or the moves that helped together if they are better still; a
-//! round without a gain halves the step. It needs no derivative, uses no random number, and gives
-//! the same on any number of cores. It finds a minimum near where it begins, not the least of all.
+//! This is a pattern search. In each round, every constant is moved up and down by a step, in parallel on all
+//! cores. The search keeps the best move, or the combination of all improving moves if that is better still. A
+//! round without an improvement halves the step. The method needs no derivatives and no random numbers, and its
+//! result does not depend on the number of cores. It finds a local minimum near its start, not the global one.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -14,15 +14,15 @@ use napkin_machine::profile::{Key, Profile, ProfileError, Range};
 use super::pool;
 use crate::interrupt::Interrupt;
 
-/// The error of a profile, over the rows that the fit may know; not below 0.
+/// The error of a profile over the rows that the fit may use; at least 0.
 pub type Objective = dyn Fn(&Profile) -> f64 + Sync;
 
-/// How far to search.
+/// The limits of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Most evaluations of the error.
+    /// Upper limit of the evaluations of the error.
     pub evaluations: usize,
-    /// Evaluations at a time; `None` for as many as there are CPUs.
+    /// Evaluations in parallel; `None` for one per CPU.
     pub jobs: Option<NonZeroUsize>,
 }
 
@@ -32,36 +32,36 @@ impl Default for Options {
     }
 }
 
-/// Where a search is.
+/// The progress of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Round {
     /// Evaluations so far.
     pub evaluations: usize,
     /// The least error so far.
     pub error: f64,
-    /// The step, as a part of each range.
+    /// The step, as a fraction of each range.
     pub step: f64,
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fitted {
     /// The profile with the values found.
     pub profile: Profile,
-    /// The error at the beginning.
+    /// The error at the start.
     pub before: f64,
-    /// The error now.
+    /// The error at the end.
     pub after: f64,
-    /// Evaluations it took.
+    /// Evaluations used.
     pub evaluations: usize,
-    /// The constants: name, value before and now, in the text form of a profile.
+    /// The constants: name, old and new value, in the text form of a profile.
     pub constants: Vec<(String, String, String)>,
 }
 
-/// The first step, as a part of each range.
+/// The first step, as a fraction of each range.
 const FIRST_STEP: f64 = 0.25;
 
-/// The step at which a search ends.
+/// The search ends when the step is smaller than this.
 const LAST_STEP: f64 = 0.004;
 
 struct Search<'a> {
@@ -69,7 +69,7 @@ struct Search<'a> {
     axes: Vec<Range>,
     objective: &'a Objective,
     options: Options,
-    /// Errors of the values that were tried, by their bits.
+    /// Errors of the evaluated points, keyed by the bits of their values.
     known: BTreeMap<Vec<u64>, f64>,
     evaluations: usize,
 }
@@ -87,7 +87,7 @@ impl Search<'_> {
         Ok(profile)
     }
 
-    /// The error of each of these places; values that the profile's rules refuse are no choice.
+    /// Returns the error of each point; infinite for values that the profile's rules refuse.
     fn errors(&mut self, all: &[Vec<f64>]) -> Vec<f64> {
         let bits = |values: Vec<f64>| values.into_iter().map(f64::to_bits).collect::<Vec<_>>();
         let names: Vec<_> = all.iter().map(|places| bits(self.values(places))).collect();
@@ -118,8 +118,8 @@ impl Search<'_> {
     }
 }
 
-/// Searches from the profile's present values. A profile without fitted constants comes back as it
-/// is, with its error.
+/// Searches from the profile's current values. A profile without fitted constants of its own is returned as it is,
+/// with its error.
 pub fn fit(
     profile: &Profile,
     objective: &Objective,
@@ -132,7 +132,7 @@ pub fn fit(
         .collect();
     let mut places: Vec<f64> =
         axes.iter().map(|axis| axis.place(profile.get(&axis.key.path()))).collect();
-    // The present values themselves: places would round them.
+    // Evaluate the current values themselves: their positions on the axes would round them.
     let mut before = f64::INFINITY;
     pool::each(
         NonZeroUsize::MIN,
@@ -195,7 +195,7 @@ pub fn fit(
 mod tests {
     use super::*;
 
-    /// The sample with some constants fitted.
+    /// The stand-in profile with some constants fitted.
     fn profile() -> Profile {
         let text = crate::machine::stand_in::text();
         let mut lines = Vec::new();
@@ -218,7 +218,7 @@ mod tests {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// How far a profile is from the one that is wanted, with a valley that is not along an axis.
+    /// The distance of a profile from the target, with a valley that is not parallel to an axis.
     fn distance(profile: &Profile) -> f64 {
         let ipi = (profile.get("cost.ipi") - 700.0) / 800.0;
         let migrate = (profile.get("cost.migrate") / 2_000.0).ln() / 10.0;

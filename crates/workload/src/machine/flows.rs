@@ -1,11 +1,10 @@
-//! Flows that hash to queues as they happen to, and threads that nobody pins: how the experiments of
-//! 2020 were set up.
+//! Flows that are hashed to random queues, and threads without CPU affinity, as in the experiments of 2020.
 
 use napkin_machine::{Affinity, Class, Machine, Placement, ThreadId};
 use napkin_traffic::Rng;
 
-/// Where queues and threads are in the 2020 experiments: an interrupt a CPU, polling threads anywhere
-/// among `polling`.
+/// The placement of the 2020 experiments: queue N interrupts CPU N; polling threads may run on any CPU of
+/// `polling`.
 pub(crate) fn unpinned(queues: u16, polling: Affinity) -> Placement {
     Placement {
         queue_cpus: (0..queues).collect(),
@@ -15,8 +14,8 @@ pub(crate) fn unpinned(queues: u16, polling: Affinity) -> Placement {
     }
 }
 
-/// Adds flows, on queues as they happen to hash, deals their sockets of so many packets out to the
-/// program's threads, each with an epoll context of its own number, and lets these begin.
+/// Adds flows on random queues, as an RSS hash spreads them. Distributes their sockets, of `packets` packets each,
+/// over the program's threads, each with its own epoll context, and starts the threads.
 pub(crate) fn deal_out(
     machine: &mut Machine<'_>,
     threads: &[ThreadId],

@@ -1,16 +1,16 @@
-//! The smallest frame, and how many of it a link carries.
+//! The smallest frame, and the rate of such frames that a link carries.
 
 use napkin_machine::Config;
 
-/// The length on the wire of the frames that the kernel's generator sends by default, framing
-/// included: 60 bytes, checksum, preamble and gap.
+/// Bytes on the wire of the frames that the kernel's packet generator sends by default: 60 bytes, and framing
+/// (checksum, preamble and gap).
 pub(crate) const FRAME: u32 = 84;
 
-/// Holds a rate of such frames to what a profile's link carries.
+/// Checks that a profile's link carries this many such frames per second.
 ///
 /// # Errors
 ///
-/// Which rates there are, if this is none of them.
+/// A message with the valid range.
 pub(crate) fn check_rate(per_s: f64, config: &Config) -> Result<(), String> {
     let most = config.link.bits_per_ns * 1e9 / (f64::from(FRAME) * 8.0);
     if per_s > 0.0 && per_s <= most {

@@ -1,11 +1,11 @@
-//! What was modelled: the host block of a report from this world.
+//! The modelled host, as the host block of a report from this world.
 
 use napkin_machine::profile::Profile;
 
 use napkin_measure::Host;
 use napkin_measure::host::Testbed;
 
-/// The host block. What only a real host has (kernel, timers, steal) stays `null`.
+/// Returns the host block. Fields that only a real host has (kernel, timers, steal) stay `null`.
 pub fn host(profile: &Profile, source: &str) -> Host {
     let cpus = profile.count("processor.cpus");
     let set = profile.constants().filter(|constant| constant.set);

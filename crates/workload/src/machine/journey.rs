@@ -1,32 +1,32 @@
-//! Requests on their way from the wire to the answer, for a timeline.
+//! The path of each request from the wire to its answer, for a timeline.
 //!
-//! A request is a span of its own, with a span for each stage inside it: `wire` (from when the client
-//! says that it sent it), `ring`, `socket`, `application`. An arrow leads from the context that
-//! delivered it to the thread that read it. A program that does not answer, or answers on another
-//! flow, ends the way by reading. A second request of the same flow and stamp is not followed.
+//! A request is a span with a nested span for each stage: `wire` (from the time at which the client says it sent
+//! the request), `ring`, `socket`, `application`. An arrow leads from the context that delivered it to the thread
+//! that read it. If a program does not answer, or answers on another flow, the path ends with the read. A second
+//! request with the same flow and stamp is not followed.
 
 use std::collections::BTreeMap;
 
 use napkin_machine::{Packet, Station};
 use napkin_policy::Ns;
 
-/// The events that one request may become in the file.
+/// Upper limit of a request's events in the file.
 const EVENTS: usize = 12;
 
-/// Microseconds with the nanoseconds behind the point.
+/// Formats a time as microseconds with three decimals.
 pub(super) fn us(ns: Ns) -> String {
     format!("{}.{:03}", ns / 1_000, ns % 1_000)
 }
 
-/// The steps of one request, from its sending to its answer.
+/// The times of one request, from sending to answer.
 #[derive(Debug, Clone)]
 struct Journey {
     flow: u32,
-    /// When the client says that it was sent.
+    /// When it was sent, according to the client.
     sent: Ns,
     ring: Ns,
     dropped: Option<Ns>,
-    /// Where and when: the CPU.
+    /// The CPU and the time.
     socket: Option<(u16, Ns)>,
     read: Option<(u16, Ns)>,
     answered: Option<Ns>,
@@ -40,12 +40,12 @@ pub(super) struct Journeys {
 }
 
 impl Journeys {
-    /// At most so many events will be written.
+    /// Upper limit of the events that will be written.
     pub(super) fn events(&self) -> usize {
         self.journeys.len() * EVENTS
     }
 
-    /// Whether a frame is the start of a journey that is not known yet.
+    /// Whether a frame starts a journey that is not recorded yet.
     pub(super) fn begins(&self, packet: &Packet, station: Station) -> bool {
         station == Station::Ring && !self.by_frame.contains_key(&(packet.flow, packet.stamp))
     }
@@ -63,7 +63,7 @@ impl Journeys {
         });
     }
 
-    /// A frame has come to a station; of no concern if its journey has not begun here.
+    /// Records that a frame reached a station; ignored if its journey was not recorded from its start.
     pub(super) fn pass(&mut self, packet: &Packet, at: Ns, station: Station) {
         let Some(&place) = self.by_frame.get(&(packet.flow, packet.stamp)) else { return };
         let journey = &mut self.journeys[place];
@@ -72,13 +72,13 @@ impl Journeys {
             Station::Dropped => journey.dropped = journey.dropped.or(Some(at)),
             Station::Socket(cpu) => journey.socket = journey.socket.or(Some((cpu, at))),
             Station::Read(cpu) => journey.read = journey.read.or(Some((cpu, at))),
-            // The last part of an answer ends the way.
+            // The last part of an answer counts.
             Station::Answered if journey.read.is_some() => journey.answered = Some(at),
             Station::Answered => {}
         }
     }
 
-    /// Gives the events of what happened from `from` on; each as a JSON object.
+    /// Writes the events from `from` on, each as a JSON object.
     pub(super) fn write(&self, pid: u32, from: Ns, put: &mut impl FnMut(&str)) {
         for (id, journey) in (1..).zip(&self.journeys) {
             journey.write(pid, id, from, put);
@@ -87,7 +87,7 @@ impl Journeys {
 }
 
 impl Journey {
-    /// The stages that it has behind it: name, beginning, end.
+    /// Returns the completed stages: name, start and end.
     fn stages(&self) -> Vec<(&'static str, Ns, Ns)> {
         let mut stages = vec![("wire", self.sent, self.ring)];
         let mut add = |name, begin: Option<Ns>, end: Option<Ns>| {
@@ -127,7 +127,7 @@ impl Journey {
         let (Some((from_cpu, delivered)), Some((to_cpu, read))) = (self.socket, self.read) else {
             return;
         };
-        // A moment before the end of the slice, so that the arrow is bound to it.
+        // 1 ns before the end of the slice, so that the viewer binds the arrow to it.
         for (phase, cpu, at) in [("s", from_cpu, delivered), ("f\",\"bp\":\"e", to_cpu, read)] {
             let ts = us(at.saturating_sub(1).max(from));
             put(&format!(

@@ -1,16 +1,16 @@
-//! The figures of a run of the machine, in the form of the other worlds' JSON.
+//! The measured values of a machine run, in the JSON form of the other worlds.
 //!
-//! `cpu` divides the time of the serving CPUs as in the other worlds: *work* is what they used less
-//! the polls that found nothing, *poll* those polls, *waiting* the time for which runnable threads
-//! waited for a CPU (at most what was left of it), *asleep* the rest. `interrupts` are those that
-//! won their instance, of either kind: a card that raises one for what was sent has one line for both, and
-//! nothing here tells them apart. `packets` are what the workload counts as served.
+//! `cpu` divides the time of the serving CPUs as in the other worlds: *work* is their used time without empty
+//! polls, *poll* those empty polls, *waiting* the time that runnable threads waited for a CPU (at most the
+//! remaining time), *asleep* the rest. `interrupts` are those that won their instance, receive and transmit
+//! together: a card that interrupts on transmit completion has one line for both, and the model does not separate
+//! them. `packets` are the requests that the workload counts as served.
 //!
-//! Of each queue (`per_queue`): the CPU of its interrupt's softirqs is its own; `interrupts_per_s`
-//! are all that reached it, won or missed; `packets_per_poll` is of polls that found something. Of
-//! each epoll context, which is one worker (`per_worker`): returns with events, and events a return.
-//! `*_us_per_request` is the time of all serving CPUs in that context for each request served. The
-//! same figures stand in the row as means over queues and workers. A quotient of nothing is `null`.
+//! Per queue (`per_queue`): `interrupts_per_s` counts all interrupts that arrived, won or missed;
+//! `packets_per_poll` covers polls that found packets. Per epoll context, that is per worker (`per_worker`):
+//! returns with events, and events per return. `*_us_per_request` is the time of all serving CPUs in that context
+//! per served request. The row itself has the means of these values over queues and workers. A quotient with a
+//! denominator of 0 is `null`.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use napkin_measure::report::Measurement;
 use napkin_measure::{CpuSplit, LatencyNs, Percentiles, SplitInputs};
 
-/// All figures of a run.
+/// Returns all values of a run.
 pub fn measurement(outcome: &Outcome) -> Measurement {
     let counts = &outcome.counts;
     let mut napi = Counts { idle_gap_min: NEVER, ..Counts::default() };
@@ -53,7 +53,7 @@ pub fn measurement(outcome: &Outcome) -> Measurement {
     Measurement { latency_ns: latency(&outcome.latency, unanswered), ..figures }
 }
 
-/// Requests that were served in the window.
+/// Requests served in the window.
 fn served(outcome: &Outcome) -> f64 {
     outcome.achieved_per_s * seconds(outcome)
 }
@@ -66,7 +66,7 @@ fn serving(outcome: &Outcome) -> impl Iterator<Item = &CpuUse> {
     outcome.serving.iter().filter_map(|cpu| outcome.counts.cpus.get(usize::from(*cpu)))
 }
 
-/// The figures of a latency, if so many requests beside these had no answer; `None` without one.
+/// Returns the latency summary, given the number of unanswered requests besides these; `None` without any sample.
 pub fn latency(histogram: &Histogram, unanswered: u64) -> Option<LatencyNs> {
     let count = histogram.count();
     let quantile = |share| Some(histogram.quantile(share));
@@ -79,7 +79,7 @@ pub fn latency(histogram: &Histogram, unanswered: u64) -> Option<LatencyNs> {
     })
 }
 
-/// Where the serving CPUs' time went.
+/// Splits the serving CPUs' time.
 fn split(outcome: &Outcome) -> Option<CpuSplit> {
     let sum = |get: fn(&CpuUse) -> u64| serving(outcome).map(get).sum::<u64>();
     CpuSplit::of(SplitInputs {
@@ -162,7 +162,7 @@ fn extra(outcome: &Outcome, napi: &Counts) -> Map<String, Value> {
     extra
 }
 
-/// What one queue did in a second.
+/// The rates of one queue, per second.
 fn queue_rates(napi: &Counts, delivered: u64, time: f64) -> [(&'static str, Value); 4] {
     let full = napi.all_polls() - napi.all_empty_polls();
     [
@@ -173,7 +173,7 @@ fn queue_rates(napi: &Counts, delivered: u64, time: f64) -> [(&'static str, Valu
     ]
 }
 
-/// What one worker's waits did in a second.
+/// The rates of one worker's waits, per second.
 fn worker_rates(epoll: &EpollUse, time: f64) -> [(&'static str, Value); 2] {
     [
         ("epoll_returns_per_s", quotient(epoll.returns as f64, time)),
@@ -181,7 +181,7 @@ fn worker_rates(epoll: &EpollUse, time: f64) -> [(&'static str, Value); 2] {
     ]
 }
 
-/// `null` where there is nothing to divide by.
+/// Divides; `null` if the denominator is 0.
 fn quotient(of: f64, by: f64) -> Value {
     if by > 0.0 { json!(of / by) } else { Value::Null }
 }
@@ -216,7 +216,7 @@ mod tests {
             let value = &figures.extra[&format!("{name}_us_per_request")];
             assert!(value.as_f64().unwrap() >= 0.0, "{name}");
         }
-        // The means over one queue are that queue's own.
+        // The means over one queue are that queue's own values.
         assert_eq!(figures.extra["polls_per_queue_and_s"], queue["polls_per_s"]);
     }
 
@@ -239,7 +239,7 @@ mod tests {
         let mut histogram = Histogram::default();
         (0..9_500).for_each(|i| histogram.add((1 + i % 1_000) * 1_000));
         let [all, answered] = [500, 0].map(|lost| latency(&histogram, lost).unwrap());
-        // Up to 500 us there are ten samples of each microsecond, beyond it nine.
+        // Up to 500 us there are ten samples per microsecond, above it nine.
         for (got, want) in [(all.at.p50, 500), (all.at.p90, 945), (all.at.p95, 1_000)] {
             let got = got.unwrap();
             assert!(got.abs_diff(want * 1_000) <= 5_000, "{got} for {want} us");

@@ -1,15 +1,15 @@
-//! World 2 for the bench workloads: the machine, run as a table of policies and loads.
+//! The machine world of the bench workloads: models in virtual time, run as a table of policies and loads.
 //!
-//! - [`scenario`]: what a workload is in this world, with its loads and its published testbed; [`run`]: what
-//!   one run of it is given, and what comes of it. Its program, clients and set-up are in its folder; what
-//!   several of them share is in `flows`, `frame`, `requests` and `stream`.
-//! - [`plan`]: a table of runs, checked before anything runs, and spread over all cores ([`pool`]).
-//! - [`measurement`] turns what came of a run into the figures of the other worlds' JSON; [`host`] says
-//!   what was modelled.
-//! - [`perfetto`] draws a run as a timeline; [`swarm`] looks for seeds that break an invariant;
-//!   [`fit`] finds the fitted constants of a profile.
+//! - [`scenario`]: the interface to a workload in this world, with its loads and its published testbed; [`run`]:
+//!   the parameters and the outcome of one run. A workload's program, clients and set-up are in its own folder;
+//!   code that several of them share is in `flows`, `frame`, `requests` and `stream`.
+//! - [`plan`]: a table of runs, checked before anything runs, and distributed over all cores ([`pool`]).
+//! - [`measurement`] converts the outcome of a run into the other worlds' JSON; [`host`] describes the modelled
+//!   host.
+//! - [`perfetto`] draws a run as a timeline; [`swarm`] searches for seeds that break an invariant; [`fit`] fits the
+//!   constants of a profile.
 //!
-//! Costs and decisions are `napkin-machine`'s and `napkin-core`'s.
+//! The costs and decisions themselves are in `napkin-machine` and `napkin-core`.
 
 pub mod fit;
 pub(crate) mod flows;

@@ -1,11 +1,10 @@
 //! Timelines in the Chrome trace format, for <https://ui.perfetto.dev>.
 //!
-//! One process for each run that was recorded. Its threads are the CPUs: a slice is a context (`irq`,
-//! `softirq`, or the thread that ran), its category what the time counted as, with the polls that ended
-//! in it and how many frames each of them took. Counters show each queue's depth, and 1 while its
-//! interrupt is masked; spans show when a queue was suspended or held, and each request's way from the
-//! wire to its answer; instants show interrupts, timers and wake-ups. Times are microseconds of virtual
-//! time.
+//! Each recorded run is a process; its threads are the CPUs. A slice is a context (`irq`, `softirq`, or the running
+//! thread). Its category is what the time is accounted as; its arguments are the polls that ended in it and their
+//! frames. Counters show each queue's depth, and 1 while its interrupt is masked. Spans show when a queue was
+//! suspended or held, and each request's path from the wire to its answer. Instants show interrupts, timers and
+//! wake-ups. Times are microseconds of virtual time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +17,13 @@ use thiserror::Error;
 
 use super::journey::{Journeys, us};
 
-/// The most events that one file may hold, about 100 MB: more than that the viewer cannot open.
+/// Upper limit of the events in one file, about 100 MB: the viewer cannot open larger files.
 pub const MOST_EVENTS: usize = 1_000_000;
 
-/// The window of a timeline unless another is asked for.
+/// The default window of a timeline.
 pub const WINDOW: Ns = 20_000_000;
 
-/// A timeline does not fit.
+/// The timeline exceeds the limit of events.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "a timeline of {window_us} us of {name} has more than its {most} events (a file holds {MOST_EVENTS}); \
@@ -37,7 +36,7 @@ pub struct TraceError {
     fits_us: u64,
 }
 
-/// What a CPU was at.
+/// A period of one CPU in one context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Slice {
     cpu: u16,
@@ -47,14 +46,14 @@ struct Slice {
     to: Ns,
     /// Polls that ended in it.
     polls: u32,
-    /// What those took that took any, the first few.
+    /// The frames that its first non-empty polls took.
     batches: Batches,
 }
 
-/// The frames of the first polls that took any.
+/// The frames of the first non-empty polls; 0 marks a free place.
 type Batches = [u16; 8];
 
-/// What an instant or a counter is of.
+/// The subject of an instant or a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Depth { queue: u16, frames: usize },
@@ -66,7 +65,7 @@ enum What {
     Wake { name: u32 },
 }
 
-/// A time in which a queue was something.
+/// A period during which a queue was in a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
     queue: u16,
@@ -78,7 +77,7 @@ struct Span {
 const SUSPENDED: &str = "suspended";
 const HELD: &str = "held";
 
-/// What was recorded of one run.
+/// The recording of one run.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     name: String,
@@ -88,28 +87,28 @@ pub struct Timeline {
     names: Vec<String>,
     by_name: BTreeMap<String, u32>,
     slices: Vec<Slice>,
-    /// By CPU: its last slice, which may grow.
+    /// By CPU: the index of its last slice, which may still grow.
     last: Vec<Option<usize>>,
     moments: Vec<(u16, Ns, What)>,
     masked: Vec<Option<bool>>,
     spans: Vec<Span>,
-    /// Since when, of those that have not ended.
+    /// Start times of the spans that have not ended.
     open: BTreeMap<(u16, &'static str), Ns>,
     journeys: Journeys,
     full_at: Option<Ns>,
 }
 
-/// Writes a timeline while a machine runs.
+/// Records a timeline while a machine runs.
 #[derive(Debug)]
 pub struct Recorder(Rc<RefCell<Timeline>>);
 
 impl Recorder {
-    /// A recorder of a run's virtual time from `from` to `until`, of at most so many events.
+    /// Returns a recorder of a run's virtual time from `from` to `until`, of at most `most` events.
     pub fn new(name: &str, from: Ns, until: Ns, most: usize) -> Recorder {
         Recorder(Rc::new(RefCell::new(Timeline::new(name, from, until, most))))
     }
 
-    /// What it writes to; complete when the machine is gone.
+    /// Returns the timeline under construction; it is complete when the machine has been dropped.
     pub fn timeline(&self) -> Rc<RefCell<Timeline>> {
         Rc::clone(&self.0)
     }
@@ -175,7 +174,7 @@ impl Trace for Recorder {
 }
 
 impl Timeline {
-    /// An empty one.
+    /// Returns an empty timeline.
     pub fn new(name: &str, from: Ns, until: Ns, most: usize) -> Timeline {
         Timeline { name: name.to_owned(), from, until, most, ..Timeline::default() }
     }
@@ -190,7 +189,7 @@ impl Timeline {
         place
     }
 
-    /// Whether another event fits; notes when it first did not.
+    /// Whether another event fits; records the time of the first one that does not.
     fn fits(&mut self, at: Ns) -> bool {
         if self.slices.len() + self.moments.len() + 2 * self.spans.len() + self.journeys.events()
             < self.most
@@ -224,7 +223,7 @@ impl Timeline {
         }
     }
 
-    /// A poll has ended: it belongs to what its CPU was at until now.
+    /// Adds a poll to the slice of its CPU that ends now.
     fn polled(&mut self, cpu: u16, at: Ns, frames: u16) {
         let last = self.last.get(usize::from(cpu)).copied().flatten();
         let Some(slice) = last.and_then(|last| self.slices.get_mut(last)) else { return };
@@ -239,7 +238,7 @@ impl Timeline {
         }
     }
 
-    /// A queue is something from now on, or is it no more.
+    /// Begins or ends a state of a queue.
     fn span(&mut self, queue: u16, what: &'static str, at: Ns, begins: bool) {
         if begins {
             self.open.entry((queue, what)).or_insert(at);
@@ -257,28 +256,28 @@ impl Timeline {
         }
     }
 
-    /// The nanoseconds that a CPU's slices add up to.
+    /// Returns the sum of a CPU's slices in nanoseconds.
     pub fn busy(&self, cpu: u16) -> Ns {
         self.slices.iter().filter(|it| it.cpu == cpu).map(|it| it.to - it.from).sum()
     }
 
-    /// Whether everything found its place.
+    /// Checks that every event was recorded.
     ///
     /// # Errors
-    /// If not, with the window that would.
+    /// If not, an error with the window that would fit.
     pub fn check(&self) -> Result<(), TraceError> {
         let Some(full) = self.full_at else { return Ok(()) };
         Err(TraceError {
             name: self.name.clone(),
             window_us: (self.until - self.from) / 1_000,
             most: self.most,
-            // A tenth less, since the runs under other policies may have more.
+            // A tenth less, because runs under other policies may have more events.
             fits_us: ((full - self.from) * 9 / 10 / 1_000).max(1),
         })
     }
 }
 
-/// The text of a file with these timelines.
+/// Returns the text of a file with these timelines.
 pub fn json(timelines: &[Timeline]) -> String {
     let mut text = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     let mut first = true;
@@ -294,7 +293,7 @@ pub fn json(timelines: &[Timeline]) -> String {
     text
 }
 
-/// What a slice's time counted as.
+/// The name of what a slice's time is accounted as.
 fn category(class: Use) -> &'static str {
     match class {
         Use::Idle => "idle",
@@ -306,7 +305,7 @@ fn category(class: Use) -> &'static str {
 }
 
 impl Timeline {
-    /// Gives each event as a JSON object.
+    /// Writes each event as a JSON object.
     fn write(&self, pid: u32, put: &mut impl FnMut(&str)) {
         let mut event = String::new();
         let mut say = |arguments: std::fmt::Arguments<'_>| {

@@ -25,10 +25,10 @@ use napkin_measure::report::{
 use napkin_measure::uncertainty::{Drawn, Uncertainty};
 use napkin_policy::NamedPolicy;
 
-/// Longest virtual time of one run, warm-up included: an hour.
+/// Longest virtual time of one run, warm-up included: one hour.
 pub const LONGEST: Ns = 3_600_000 * MILLISECOND;
 
-/// What a reader must know of interrupts where transmissions raise them, too.
+/// What a reader must know about interrupts if transmissions raise them, too.
 const BOTH_KINDS: &str = "irqs/pkt, and interrupts in the JSON, are of both kinds, receive and transmit: this \
                           profile's card raises both on one line (nic.tx-interrupts = on)";
 
@@ -36,50 +36,50 @@ const BOTH_KINDS: &str = "irqs/pkt, and interrupts in the JSON, are of both kind
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The profile is wrong, or not for this workload.
+    /// The profile is invalid, or not for this workload.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A load makes no sense.
+    /// A load is invalid.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A load that stands twice, however it was written: its rows could not be told apart.
+    /// Two loads are equal, however they were written, so their rows could not be distinguished.
     #[error("--load: '{0}' stands twice")]
     LoadTwice(String),
-    /// There is nothing to run.
+    /// One of the lists is empty.
     #[error("nothing to run: give at least one {0}")]
     Nothing(&'static str),
-    /// Rows could not be told apart.
+    /// Two policies could not be distinguished.
     #[error("{0}")]
     Policies(String),
-    /// The window makes no sense.
+    /// The window is empty or too long.
     #[error("a run of {time} of virtual time: give a window above 0 and at most an hour in all", time = Time(*.0))]
     Window(Ns),
-    /// More runs than anybody waits for.
+    /// More repetitions than the limit.
     #[error("{0} repetitions: give at most {MOST_REPETITIONS}")]
     Repetitions(u64),
     /// The timeline would be too large.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// It was asked to end.
+    /// The run was interrupted.
     #[error("{interrupted}")]
     Interrupted {
-        /// The signal, and when it came.
+        /// The signal.
         interrupted: Interrupted,
-        /// What was measured until then, if anything.
+        /// The measurements up to then, if any.
         report: Option<Box<Report>>,
     },
     /// A run failed.
     #[error("{what}: {why}")]
     Run {
-        /// The key or the policy.
+        /// The policy and load, or whatever else failed.
         what: String,
-        /// The reason, in words.
+        /// The reason.
         why: String,
     },
 }
 
 impl PlanError {
-    /// Whether what was asked makes no sense, rather than went wrong.
+    /// Whether the request was invalid, as opposed to a failure of a run.
     pub fn is_usage(&self) -> bool {
         !matches!(self, PlanError::Run { .. } | PlanError::Interrupted { .. })
     }
@@ -88,15 +88,15 @@ impl PlanError {
 /// One run: a workload on a host, under a policy and a load, with a seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Point<'a> {
-    /// What is run.
+    /// The workload.
     pub scenario: &'a dyn Scenario,
-    /// What the host, its card and its link are like.
+    /// The host, its card and its link.
     pub profile: &'a Profile,
     /// How the host delivers packets.
     pub policy: Policy,
-    /// How much is asked of it, in the workload's own form (`200k`).
+    /// The load, in the workload's own form (`200k`).
     pub load: &'a str,
-    /// Where all randomness comes from.
+    /// The seed of all randomness.
     pub seed: u64,
     /// Virtual time before the window.
     pub warm_up: Ns,
@@ -105,26 +105,26 @@ pub struct Point<'a> {
 }
 
 impl Point<'_> {
-    /// Runs it.
+    /// Runs the point.
     ///
     /// # Errors
-    /// Those of [`Scenario::run`].
+    /// Any error of [`Scenario::run`].
     pub fn run(&self, trace: Option<Box<dyn Trace>>) -> Result<Outcome, String> {
         let Point { scenario, profile, policy, load, seed, warm_up, window } = *self;
-        // Who watches wants to see each empty poll; whether they are skipped changes nothing else.
+        // A trace must show each empty poll. Skipping them affects nothing else.
         let skip = trace.is_none();
         scenario.run(load, Run { profile, policy, seed, warm_up, window, skip, trace })
     }
 }
 
-/// A table to be made: policies by loads, some repetitions each.
+/// A table to run: policies by loads, with several repetitions each.
 #[derive(Debug, Clone)]
 pub struct Plan<'a> {
-    /// What is run.
+    /// The workload.
     pub scenario: &'a dyn Scenario,
-    /// What the host, its card and its link are like.
+    /// The host, its card and its link.
     pub profile: Profile,
-    /// Where the profile was read: `built-in`, or a path.
+    /// The origin of the profile: `built-in`, or a path.
     pub source: String,
     /// The policies to compare.
     pub policies: Vec<NamedPolicy>,
@@ -132,7 +132,7 @@ pub struct Plan<'a> {
     pub loads: Vec<String>,
     /// Seeds of each policy under each load.
     pub repetitions: u64,
-    /// Whether each of them draws all that is uncertain in the profile: the same draw for all policies.
+    /// Whether each repetition draws all uncertain constants of the profile; all policies get the same draws.
     pub drawn: bool,
     /// The first seed; the others follow it. All policies have the same ones.
     pub seed: u64,
@@ -140,15 +140,15 @@ pub struct Plan<'a> {
     pub warm_up: Ns,
     /// The measured virtual time.
     pub window: Ns,
-    /// Runs at a time; `None` for as many as there are CPUs.
+    /// Number of threads; `None` for one per CPU.
     pub jobs: Option<NonZeroUsize>,
 }
 
 impl Plan<'_> {
-    /// Refuses what makes no sense, before anything runs.
+    /// Refuses an invalid table before anything runs.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first problem.
     pub fn check(&self) -> Result<(), PlanError> {
         self.scenario.require(&self.profile)?;
         for (none, what) in [
@@ -178,7 +178,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Rows: loads outside, policies inside, as in the other worlds.
+    /// The number of rows: loads in the outer loop, policies in the inner one, as in the other worlds.
     fn rows(&self) -> usize {
         self.loads.len() * self.policies.len()
     }
@@ -204,16 +204,16 @@ impl Plan<'_> {
         format!("{} {} at {load}", self.scenario.name(), self.policy(row))
     }
 
-    /// How many runs it has.
+    /// Returns the number of runs.
     pub fn size(&self) -> u64 {
         (self.rows() as u64).saturating_mul(self.repetitions)
     }
 
-    /// All that its figures depend on: one that goes on must have the same.
+    /// Returns everything that the results depend on. A resumed table must have the same identity.
     pub fn identity(&self) -> Value {
         let constants = self.profile.constants().map(|it| (it.key.path(), Value::from(it.value)));
         let policies = self.policies.iter();
-        // A draw depends on all of them.
+        // A draw depends on the ranges of all of them.
         let ranges = self.profile.uncertain().filter(|_| self.drawn);
         let ranges = ranges.map(|it| (it.key.path(), json!([it.low, it.high])));
         json!({
@@ -234,19 +234,19 @@ impl Plan<'_> {
         })
     }
 
-    /// Runs the table. A run that fails leaves a note in its row, and no figures.
+    /// Runs the table. A run that fails leaves a note in its row instead of values.
     ///
     /// # Errors
-    /// Those of [`Plan::check`], or the first failure if every run failed.
+    /// Any error of [`Plan::check`], or the first failure if every run failed.
     pub fn run(&self, progress: fn(u64) -> Progress) -> Result<Report, PlanError> {
         self.resumable(progress, &Interrupt::default(), &mut Partial::default())
     }
 
-    /// The same, but that runs which `partial` has are taken from there, all others are kept there, and
-    /// it ends when asked to.
+    /// Runs the table as [`Plan::run`] does, but takes the runs that `partial` already has from there, stores all
+    /// others in it, and ends when interrupted.
     ///
     /// # Errors
-    /// Those of [`Plan::run`], and [`PlanError::Interrupted`].
+    /// Any error of [`Plan::run`], and [`PlanError::Interrupted`].
     pub fn resumable(
         &self,
         progress: fn(u64) -> Progress,
@@ -366,8 +366,9 @@ impl Plan<'_> {
         }
     }
 
-    /// Which orders of two policies, by their p99, the draws keep. One that a draw does not tell, as requests
-    /// had no answer, is beyond all that are told; so is a policy's own where that is so in half of them.
+    /// Returns which orders of two policies, by their p99, the draws keep. A p99 that is unknown in a draw, because
+    /// requests were not answered, counts as larger than any known one. So does a policy's own unknown p99, if that
+    /// happens in at least half of its draws.
     fn uncertainty(&self, rows: &[Row]) -> Uncertainty {
         let p99 = |figures: &Measurement| {
             let Some(latency) = &figures.latency_ns else { return Some(f64::INFINITY) };
@@ -400,17 +401,17 @@ impl Plan<'_> {
         Uncertainty::of(&figures, self.repetitions as usize)
     }
 
-    /// Records the first part of the measured window of each row, with its first seed: what
-    /// [`Plan::run`] will run is the same up to there.
+    /// Records the first part of each row's measured window, with its first seed. Up to its end, it is identical to
+    /// what [`Plan::run`] runs.
     ///
     /// # Errors
-    /// Those of [`Plan::check`], a window whose timeline would be too large, the first run that
-    /// failed, or the interruption.
+    /// Any error of [`Plan::check`], a timeline that would be too large, the first run that failed, or the
+    /// interruption.
     pub fn timelines(&self, window: Ns, interrupt: &Interrupt) -> Result<Vec<Timeline>, PlanError> {
         self.recorded(window, MOST_EVENTS, interrupt)
     }
 
-    /// The same in a file of at most so many events.
+    /// Records timelines of at most `most` events together.
     fn recorded(
         &self,
         window: Ns,
@@ -451,7 +452,7 @@ impl Plan<'_> {
         found.into_iter().flatten().collect()
     }
 
-    /// The columns of its table for people.
+    /// Returns the columns of the printed table.
     pub fn columns(&self) -> Vec<&'static Column> {
         let first = self.loads.first().and_then(|it| self.scenario.load(it, &self.profile).ok());
         let load = first.unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Runs that know nothing of each other, on all cores.
+//! A pool of threads for independent runs, on all cores.
 //!
-//! Which thread runs what differs from call to call; results carry their place, so that whoever
-//! collects them can put them into an order that does not.
+//! The assignment of runs to threads differs from call to call. Each result carries its place, so that the caller
+//! can put the results into a fixed order.
 
 use std::num::NonZeroUsize;
 use std::ops::{ControlFlow, Range};
@@ -15,18 +15,18 @@ use napkin_machine::abandon::{Abandoned, give_up_on};
 
 use crate::interrupt::Interrupt;
 
-/// From one look whether it was interrupted to the next.
+/// Interval of the checks for an interrupt.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// As many as there are CPUs, unless a number was asked for.
+/// Returns the number of threads: as requested, or one per CPU.
 pub fn jobs(asked: Option<NonZeroUsize>) -> NonZeroUsize {
     asked.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
 }
 
-/// Runs every place of a range, in its order as far as they begin. `done` gets each result on the
-/// calling thread, in the order in which they end, and may say that it has had enough: runs under
-/// way then end and are given to it still, and no other begins. When it is interrupted, machines
-/// under way are given up, and nobody hears of them. A run that panics leaves its message.
+/// Runs every place of a range, begun in its order. `done` receives each result on the calling thread, in order of
+/// completion. When it returns `Break`, no further run begins; runs in progress finish, and `done` still receives
+/// their results. On an interrupt, machines in progress are abandoned without a result. A run that panics yields
+/// the panic's message as its error.
 pub fn each<R: Send>(
     jobs: NonZeroUsize,
     places: Range<u64>,
@@ -46,7 +46,7 @@ pub fn each<R: Send>(
             if place >= places.end {
                 break;
             }
-            // A panic is a broken invariant of the model: it must not take the other runs along.
+            // A panic is a broken invariant of the model; it must not end the other runs.
             let result = catch_unwind(AssertUnwindSafe(|| run(place)));
             if result.as_ref().is_err_and(|panic| panic.is::<Abandoned>()) {
                 break;
@@ -154,7 +154,7 @@ mod tests {
             if seed == 3 {
                 interrupt.note(2);
             }
-            // After the third, machine after machine: one of them is given up.
+            // From the third place on, machines run endlessly: the interrupt abandons one of them.
             for more in 0..if seed < 3 { 1 } else { u64::MAX } {
                 napkin_machine::swarm::run(more).unwrap();
             }

@@ -1,29 +1,29 @@
-//! How a thread with an epoll of its own comes by its requests: it waits, takes one ready socket after
-//! the other, and reads each until that is empty. What it has read it acknowledges.
+//! The request loop of a thread with its own epoll context: it waits, takes one ready socket after the other, and
+//! reads each until it is empty. It acknowledges what it has read.
 
 use napkin_machine::{Act, Machine, Packet, ThreadId};
 
 use super::stream::{acknowledge, copying};
 
-/// Most events that one wait returns.
+/// Upper limit of the events that one wait returns.
 const MAX_EVENTS: u32 = 64;
 
-/// The last packet of a request, read; or what the thread does before there is one.
+/// The last packet of a request, or the thread's next act if no request is complete yet.
 pub(crate) type Found = Result<Packet, Act>;
 
-/// Where such a thread is in what its last wait found.
+/// The progress of such a thread through the events of its last wait.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     waited: bool,
-    /// The socket that is being read.
+    /// The socket being read.
     socket: u32,
-    /// A packet whose receive call is under way.
+    /// A packet whose receive call is in progress.
     reading: Option<Packet>,
 }
 
 impl Requests {
-    /// Goes on until a whole request is there: `more` says by a packet's tag how many of its request follow.
-    /// What has no bytes is no request's, takes no call, and is there at once.
+    /// Continues until a request is complete. `more` returns how many packets of the request follow one with this
+    /// tag. A packet without payload belongs to no request: it is returned at once, without a receive call.
     pub(crate) fn next(
         &mut self,
         machine: &mut Machine<'_>,
@@ -50,7 +50,7 @@ impl Requests {
         }
     }
 
-    /// Reads on in the same socket.
+    /// Continues reading the same socket.
     pub(crate) fn read(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Found {
         let (packet, extra) = machine.receive(me, self.socket).ok_or(Act::Kernel(0))?;
         if packet.bytes == 0 {

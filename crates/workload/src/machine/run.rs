@@ -1,7 +1,7 @@
-//! One run of an experiment in virtual time: what every scenario is given, and what comes of it.
+//! One run of an experiment in virtual time: its parameters and its outcome.
 //!
-//! A scenario knows how its experiment was set up and how it was measured, and nothing of what was
-//! published: comparing is the reader's.
+//! A scenario knows how its experiment was set up and measured, but not the published results: comparing them is up
+//! to the reader.
 
 use std::collections::BTreeMap;
 
@@ -12,33 +12,33 @@ use napkin_policy::Policy;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Histogram;
 
-/// What every scenario is run with.
+/// The parameters of a run, common to every scenario.
 #[derive(Debug)]
 pub struct Run<'p> {
     /// The host, its NIC, its link and the workload's constants.
     pub profile: &'p Profile,
     /// How the host delivers packets.
     pub policy: Policy,
-    /// Where all randomness comes from.
+    /// The seed of all randomness.
     pub seed: u64,
     /// Virtual time before the window.
     pub warm_up: Ns,
     /// The measured virtual time.
     pub window: Ns,
-    /// Threads that poll in vain are skipped in bulk ([`Machine::set_skip`]).
+    /// Whether fruitless polls of a spinning thread are skipped in bulk ([`Machine::set_skip`]).
     pub skip: bool,
-    /// Who watches, if anybody does: told of the window only.
+    /// The trace, if any; it covers only the window.
     pub trace: Option<Box<dyn Trace>>,
 }
 
 impl<'p> Run<'p> {
-    /// A run of a second after 200 ms of warm-up, with seed 1.
+    /// Returns a run of one second after a warm-up of 200 ms, with seed 1.
     pub fn new(profile: &'p Profile, policy: Policy) -> Self {
         let (warm_up, window) = (200 * MILLISECOND, 1000 * MILLISECOND);
         Run { profile, policy, seed: 1, warm_up, window, skip: true, trace: None }
     }
 
-    /// A run of that seed whose warm-up and window are given in seconds, and cut to nanoseconds.
+    /// Returns a run with that seed, whose warm-up and window are in seconds and truncated to nanoseconds.
     pub fn for_seconds(
         profile: &'p Profile,
         policy: Policy,
@@ -52,35 +52,35 @@ impl<'p> Run<'p> {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
     /// The measured virtual time.
     pub window: Ns,
-    /// What fell due, a second, as counted; `None` in a closed loop.
+    /// The rate of due requests per second, as counted; `None` in a closed loop.
     pub offered_per_s: Option<f64>,
-    /// Requests that fell due in the window; `None` in a closed loop.
+    /// Requests that were due in the window; `None` in a closed loop.
     pub due: Option<u64>,
-    /// How many more fell due in the window than were answered in it.
+    /// How many more were due in the window than were answered in it.
     pub unanswered: Option<u64>,
-    /// What was achieved, a second, as the experiment counts it.
+    /// The achieved rate per second, by the experiment's own count.
     pub achieved_per_s: f64,
-    /// Latencies, from the time when a request was meant to be sent.
+    /// Latencies, from the intended sending time of a request.
     pub latency: Histogram,
-    /// Figures that the publication's own estimator gives where it is not what its name says, and
-    /// whatever else only this scenario has; by name, in the unit that the name ends in.
+    /// Results of the publication's own estimators, where these differ from what their names say, and results that
+    /// only this scenario has; by name, in the unit at the end of the name.
     pub figures: BTreeMap<String, f64>,
-    /// The growth of all counts over the window.
+    /// The growth of all counters over the window.
     pub counts: Snapshot,
-    /// The CPUs that serve the traffic: what a figure of CPU load is of.
+    /// The CPUs that serve the traffic, to which CPU load refers.
     pub serving: Vec<u16>,
-    /// Events and steps of the model, warm-up included.
+    /// Events and steps of the model, including the warm-up.
     pub steps: u64,
 }
 
 impl Outcome {
-    /// What a machine has come to over a window whose counts have grown so, if each latency that it has
-    /// recorded is an answer.
+    /// Returns the outcome of a machine after a window with this growth of the counters, if each recorded latency
+    /// is an answer.
     pub(crate) fn of(machine: &Machine<'_>, counts: Snapshot, serving: Vec<u16>) -> Outcome {
         let latency = machine.latency().clone();
         Outcome {
@@ -94,7 +94,7 @@ impl Outcome {
         }
     }
 
-    /// The same with how many requests fell due in the window, and how many were answered in it.
+    /// Adds the numbers of requests due and answered in the window.
     #[must_use]
     pub fn offered(self, due: u64, answered: u64) -> Outcome {
         let offered_per_s = Some(due as f64 * 1e9 / self.window as f64);
@@ -115,11 +115,11 @@ impl Outcome {
     }
 }
 
-/// Lets a machine run through its warm-up and its window; the growth of all counts over the
-/// window. Latencies recorded during the warm-up are forgotten.
+/// Runs a machine through its warm-up and its window, and returns the growth of all counters over the window.
+/// Latencies recorded during the warm-up are discarded.
 ///
 /// # Errors
-/// The first invariant that did not hold: the figures of such a run would be untrue.
+/// The first invariant that was broken: the results of such a run would be wrong.
 pub fn measure(machine: &mut Machine<'_>, run: &mut Run<'_>) -> Result<Snapshot, String> {
     machine.set_skip(run.skip);
     machine.run(run.warm_up);

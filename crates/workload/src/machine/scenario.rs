@@ -1,7 +1,7 @@
-//! The bench workloads as the machine has them: their loads, policies and published testbeds.
+//! The interface to the bench workloads on the machine: their loads, policies and published testbeds.
 //!
-//! How one is built (host, program, clients) is in the workload's own folder. Here is only what the command
-//! line needs to run any of them: names, defaults, and the form of a load, which is one word.
+//! How a workload is built (host, program, clients) is in its own folder. This trait has only what the command line
+//! needs to run any of them: names, defaults, and the syntax of a load, which is one word.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ use serde_json::{Map, Value};
 use crate::rate::whole_rate;
 use crate::waiting::Waiting;
 
-/// A workload in this world.
+/// A workload in the machine world.
 pub trait Scenario: fmt::Debug + Sync {
-    /// Its name on the command line.
+    /// The name on the command line.
     fn name(&self) -> &'static str;
 
-    /// The profile of the published testbed; of a workload that was not published the one that its section
-    /// is in.
+    /// The profile of the published testbed; for a workload without a publication, the profile that has its
+    /// section.
     fn profile(&self) -> &'static str;
 
-    /// The constants of its own, which a profile needs for it; `None` where the host's are enough.
+    /// The section of constants that it needs in a profile; `None` if the host's constants are enough.
     fn constants(&self) -> Option<Constants> {
         None
     }
 
-    /// Demands its section of a profile.
+    /// Checks that a profile has its section.
     ///
     /// # Errors
     /// [`ProfileError::Invalid`] naming the section if the profile does not have it.
@@ -35,8 +35,8 @@ pub trait Scenario: fmt::Debug + Sync {
         self.constants().map_or(Ok(()), |it| profile.require(it.section))
     }
 
-    /// In what its application waits: where that is not what a policy says, a part of the policy takes no
-    /// part.
+    /// The call in which its application waits. If a policy asks for another one, that part of the policy has no
+    /// effect.
     fn waiting(&self) -> Waiting {
         Waiting::AsAsked
     }
@@ -44,64 +44,64 @@ pub trait Scenario: fmt::Debug + Sync {
     /// The loads of the publication, or some of them.
     fn loads(&self) -> Vec<String>;
 
-    /// How a load is written, as errors and the help say it.
+    /// The syntax of a load, for errors and the help.
     fn form(&self) -> &'static str;
 
-    /// A load in the workload's own terms, for the report.
+    /// Parses a load into the workload's own terms, for the report.
     ///
     /// # Errors
-    /// A load that is none, is zero, or does not fit through the profile's link.
+    /// A load that is invalid, zero, or more than the profile's link carries.
     fn load(&self, text: &str, profile: &Profile) -> Result<Map<String, Value>, LoadError>;
 
-    /// A load as a number along an axis, in the unit of its own; `None` of a word.
+    /// The load as a number along an axis, in its own unit; `None` for a word.
     fn load_number(&self, text: &str) -> Option<f64> {
         whole_rate(text).map(|rate| rate as f64)
     }
 
-    /// Runs it under a load that [`Scenario::load`] has let through.
+    /// Runs the workload under a load that [`Scenario::load`] has accepted.
     ///
     /// # Errors
-    /// Whatever keeps the scenario from being built, or the first invariant that did not hold.
+    /// If the scenario cannot be built, or the first invariant that was broken.
     fn run(&self, load: &str, run: Run<'_>) -> Result<Outcome, String>;
 }
 
-/// What is wrong with a load.
+/// Why a load was refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// Not a load of this workload.
+    /// The text is not a load of this workload.
     #[error("'{given}' is not a load of this workload: give {form}")]
     Form {
-        /// What was given.
+        /// The given text.
         given: String,
-        /// What it may be.
+        /// The expected form.
         form: &'static str,
     },
-    /// Nothing would be sent.
+    /// The load is zero.
     #[error("a load of 0 sends nothing: give {form}")]
     Zero {
-        /// What it may be.
+        /// The expected form.
         form: &'static str,
     },
-    /// More than the link carries.
+    /// The load exceeds the link's rate.
     #[error(
         "a load of {given} is beyond the wire: {frames:.0} frames of at least {bytes} bytes a second \
          need {needed}, and link.rate of '{profile}' is {rate}; give at most {most:.0}"
     )]
     BeyondWire {
-        /// What was given.
+        /// The given text.
         given: String,
-        /// Frames a second that it means.
+        /// The frames per second that it needs.
         frames: f64,
-        /// Bytes of each on the wire.
+        /// The least bytes of each on the wire.
         bytes: u32,
-        /// The rate that it needs.
+        /// The link rate that it needs.
         needed: String,
-        /// The profile whose link it is.
+        /// The profile's name.
         profile: String,
         /// The link's rate.
         rate: String,
-        /// Frames a second that the link carries.
+        /// The frames per second that the link carries.
         most: f64,
     },
 }
@@ -112,13 +112,13 @@ pub(crate) const RATE_FORM: &str = "a whole number a second above 0, as in 20000
 /// The form of a rate that may be unlimited.
 pub(crate) const RATE_OR_MAX: &str = "requests a second above 0, as in 200000, 200k or 1M, or max";
 
-/// Bytes that the smallest Ethernet frame takes on the wire, with preamble and gap.
+/// Bytes of the smallest Ethernet frame on the wire, with preamble and gap.
 pub(crate) const LEAST_FRAME: u32 = 84;
 
-/// Reads a rate and holds it to the link, given the least that one of its frames takes there.
+/// Parses a rate, and checks it against the link. `bytes` is the least size of one of its frames on the wire.
 ///
 /// # Errors
-/// A text that is no rate, a rate of zero, and one beyond `link.rate`.
+/// If the text is not a rate, the rate is zero, or it exceeds `link.rate`.
 pub fn per_second(text: &str, profile: &Profile, bytes: u32) -> Result<f64, LoadError> {
     rate_of(text, profile, bytes, RATE_FORM)
 }
@@ -155,15 +155,15 @@ pub(crate) fn field(name: &str, value: impl Into<Value>) -> Map<String, Value> {
     Map::from_iter([(name.to_owned(), value.into())])
 }
 
-/// Whole rates are shown without a fraction.
+/// Shows a whole rate without a fraction.
 pub(crate) fn whole(rate: f64) -> Value {
     Value::from(rate as u64)
 }
 
-/// The largest request, and the largest operation.
+/// The largest request, and the largest operation, in bytes.
 const LARGEST: u64 = 16 << 20;
 
-/// Reads a size in bytes.
+/// Parses a size in bytes.
 pub(crate) fn size(text: &str, form: &'static str) -> Result<u32, LoadError> {
     let number = text.trim().trim_end_matches(['B', 'b']);
     let (digits, scale) = match number.strip_suffix(['k', 'K']) {

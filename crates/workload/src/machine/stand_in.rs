@@ -1,4 +1,4 @@
-//! A scenario for tests: one sink behind one queue, frames at a fixed rate.
+//! A scenario for tests: one sink behind one queue, frames at an almost fixed rate.
 
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_core::EpollContext;
@@ -12,7 +12,7 @@ use super::scenario::{LoadError, Scenario, per_second};
 /// Bytes of a frame on the wire.
 const BYTES: u32 = 64;
 
-/// A workload for the tests of what is common to all: frames to a sink, about evenly spaced.
+/// A workload for tests of code that all workloads share: frames to a sink, about evenly spaced.
 #[derive(Debug)]
 pub(crate) struct StandIn;
 
@@ -94,8 +94,8 @@ impl Scenario for StandIn {
     }
 }
 
-/// The text of its profile, with every fitted constant made a given one, so that a test may set it
-/// to anything.
+/// Returns the text of its profile, with every fitted constant turned into a given one, so that a test may set it
+/// to any value.
 pub(crate) fn text() -> String {
     let text = Profile::built_in_text(StandIn.profile()).unwrap();
     let mut lines = Vec::new();
@@ -113,7 +113,7 @@ pub(crate) fn profile() -> Profile {
     Profile::parse(crate::schema(), &text(), "stand-in").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A tenth of a virtual second of it.
+/// Runs it for a tenth of a virtual second.
 pub(crate) fn outcome(policy: &str, load: &str) -> Outcome {
     let profile = profile();
     let mut run = Run::new(&profile, policy.parse().unwrap());

@@ -1,12 +1,13 @@
-//! Messages of several packets on a stream: how they are cut, acknowledged and copied.
+//! Messages of several packets on a stream: segmentation, acknowledgement and copying.
 
 use napkin_core::Ns;
 use napkin_machine::{Kind, Machine, PAYLOAD, Packet};
 
-/// Bytes of a stream that the host hands to its card at once (TSO), and the card to the host.
+/// Upper limit of the bytes of a stream in one packet between the host and its card: TSO to the card, and the same
+/// on receive.
 pub(crate) const BURST: u32 = 45 * PAYLOAD;
 
-/// Calls `put` with each packet's bytes of a message, and how many follow it.
+/// Calls `put` for each packet of a message, with its bytes on the wire and the number of packets that follow it.
 pub(crate) fn packets(bytes: u32, mut put: impl FnMut(u32, u64)) {
     let mut left = bytes;
     while left > 0 {
@@ -16,7 +17,7 @@ pub(crate) fn packets(bytes: u32, mut put: impl FnMut(u32, u64)) {
     }
 }
 
-/// Acknowledges what was read, at once if that is more than a segment.
+/// Acknowledges a packet that was read, if it has more than one segment.
 pub(crate) fn acknowledge(machine: &mut Machine<'_>, packet: &Packet) {
     if packet.segments() > 1 {
         let queue = machine.queue_of(packet.flow);
@@ -25,7 +26,7 @@ pub(crate) fn acknowledge(machine: &mut Machine<'_>, packet: &Packet) {
     }
 }
 
-/// What copying so many bytes takes, at a cost a kibibyte.
+/// Returns the time for copying these bytes, at a cost per KiB.
 pub(crate) fn copying(kibibyte: Ns, bytes: u32) -> Ns {
     kibibyte * Ns::from(bytes) / 1024
 }

@@ -1,7 +1,7 @@
-//! A swarm of random machines on all cores, for as long as one likes.
+//! A swarm of random machines on all cores, for any length of time.
 //!
-//! What a seed means, and what is checked, is `napkin-machine`'s. Here seeds are spread over cores,
-//! counted, and a seed that breaks something is run once more, so that it is known to replay.
+//! `napkin-machine` defines what a seed stands for and what is checked. This module distributes seeds over the
+//! cores and counts them. It runs a seed that breaks an invariant once more, to verify that it replays.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,20 +16,20 @@ use thiserror::Error;
 use super::pool;
 use crate::interrupt::Interrupt;
 
-/// What a swarm went through.
+/// The totals of a swarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Summary {
-    /// Seeds that ran.
+    /// Seeds that finished.
     pub seeds: u64,
     /// Virtual time of all seeds together.
     pub virtual_ns: u64,
-    /// Events and steps.
+    /// Events and steps of the model.
     pub steps: u64,
-    /// Frames that were sent in them.
+    /// Frames sent.
     pub frames: u64,
-    /// Faults that fell.
+    /// Faults injected.
     pub faults: u64,
-    /// Time on the wall.
+    /// Real time.
     pub elapsed: Duration,
 }
 
@@ -52,52 +52,52 @@ impl Summary {
         self.virtual_ns as f64 / 3.6e12
     }
 
-    /// Virtual hours that a real minute gets through.
+    /// Virtual hours per real minute.
     pub fn virtual_hours_per_minute(&self) -> f64 {
         self.per_minute(self.virtual_hours())
     }
 
-    /// Events that a real minute gets through.
+    /// Events per real minute.
     pub fn events_per_minute(&self) -> f64 {
         self.per_minute(self.steps as f64)
     }
 }
 
-/// A seed that broke something.
+/// A seed that broke an invariant.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("seed {seed}: {what}{}", if *replays { "" } else { " (and not when run again: the run is not a function of its seed)" })]
 pub struct Failure {
-    /// The least of the seeds that broke before the swarm stopped.
+    /// The lowest of the seeds that failed before the swarm stopped.
     pub seed: u64,
-    /// What it broke.
+    /// The invariant that it broke.
     pub what: String,
-    /// Whether it broke the same when it was run again.
+    /// Whether it failed again when it was run once more.
     pub replays: bool,
 }
 
-/// How far a swarm came: from here it can go on.
+/// The progress of a swarm, from which it can resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
-    /// The first seed that has not run.
+    /// The lowest seed that has not finished.
     pub next: u64,
-    /// What those before it went through.
+    /// The totals of the seeds before it.
     pub summary: Summary,
 }
 
 impl State {
-    /// At the beginning.
+    /// The state before the first seed.
     pub fn new(first: u64) -> State {
         State { next: first, summary: Summary::default() }
     }
 }
 
-/// Runs seeds from `state.next` to `end`, until they are used up, time is up (what the state has used is
-/// part of it), it is interrupted, or one breaks something; every `twice`th is run two times and
-/// compared. `tell` hears of the progress.
+/// Runs seeds from `state.next` to `end`, until none are left, the time limit is reached (it includes the time that
+/// the state has used already), the swarm is interrupted, or a seed fails. Every `twice`th seed is run twice, and
+/// the two transcripts are compared. `tell` receives the progress.
 ///
 /// # Errors
-/// The first seed, in their order, that broke something before the swarm stopped; with what those
-/// before the first that did not end went through.
+/// The lowest seed that failed before the swarm stopped, with the totals of the seeds before the first unfinished
+/// one.
 pub fn run(
     mut state: State,
     end: u64,
@@ -108,7 +108,7 @@ pub fn run(
     mut tell: impl FnMut(&State),
 ) -> Result<State, (Failure, Summary)> {
     let (start, before) = (Instant::now(), state.summary.elapsed);
-    // Seeds that ended before one in front of them did.
+    // Seeds that finished before a lower one did.
     let mut ahead: BTreeMap<u64, Report> = BTreeMap::new();
     let mut failed: Option<(u64, String)> = None;
     let one = |seed: u64| {
@@ -179,7 +179,7 @@ mod tests {
             }
         };
         let first = State::new(10);
-        // One thread: a second could run all of the others before the first is heard.
+        // One thread: a second one could run all the others before the first result arrives.
         let jobs = NonZeroUsize::new(1);
         let some = run(first, 18, None, jobs, 0, &asked, end_after_two).unwrap();
         assert!((12..18).contains(&some.next), "{some:?}");

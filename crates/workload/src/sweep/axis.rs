@@ -1,8 +1,8 @@
-//! One parameter of a sweep and its values.
+//! Parses one parameter of a sweep and its values.
 //!
-//! `policy=base,suspend20` is a list of names; a policy that is spelled out has commas of its own, so
-//! a value with a second `=` is one policy. Any other parameter takes a list; `seed=1..5` is the
-//! five seeds from 1 to 5, and `draw=1..20` are twenty draws of what is uncertain in the profile.
+//! `policy=base,suspend20` is a list of names. A policy with keys of its own contains commas, so a value with a
+//! second `=` is a single policy. Any other parameter takes a list; `seed=1..5` is the five seeds from 1 to 5, and
+//! `draw=1..20` is twenty draws of the uncertain constants of the profile.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use napkin_policy::text::quoted;
 use napkin_policy::{KEYS as POLICY_KEYS, nearest};
 use thiserror::Error;
 
-/// What a parameter changes.
+/// What a parameter varies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parameter {
     /// The policy as a whole.
     Policy,
-    /// One key of the policy, on top of it.
+    /// One key of the policy, which overrides the policy's own value.
     PolicyKey(&'static str),
     /// The load, in the workload's form.
     Load,
@@ -27,7 +27,7 @@ pub enum Parameter {
     Constant(&'static str, &'static str),
 }
 
-/// The names of the parameters that are neither a policy's key nor a profile's.
+/// The names of the parameters other than policy keys and profile constants.
 const NAMES: [(&str, Parameter); 4] = [
     ("policy", Parameter::Policy),
     ("load", Parameter::Load),
@@ -36,10 +36,10 @@ const NAMES: [(&str, Parameter); 4] = [
 ];
 
 impl Parameter {
-    /// The parameter of that name.
+    /// Finds a parameter by its name.
     ///
     /// # Errors
-    /// If there is none.
+    /// [`AxisError::Unknown`], with the nearest known name.
     pub fn find(name: &str) -> Result<Parameter, AxisError> {
         if let Some((_, parameter)) = NAMES.iter().find(|(known, _)| *known == name) {
             return Ok(*parameter);
@@ -72,45 +72,45 @@ impl fmt::Display for Parameter {
     }
 }
 
-/// What is wrong with a `--vary`.
+/// Why a `--vary` was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AxisError {
     /// There is no `=` between name and values.
     #[error("--vary '{0}' has no '=': give NAME=VALUE,VALUE, as in load=200000,400000")]
     NoEquals(String),
-    /// Without a value, or with an empty one.
+    /// A value is missing or empty.
     #[error("--vary {0} has an empty value: give NAME=VALUE,VALUE, as in load=200000,400000")]
     Empty(String),
-    /// The name of no parameter.
+    /// No parameter has this name.
     #[error(
         "--vary {name}: nothing is called so{}; it is policy, load, seed, draw, a key of a policy \
          (napkin policies) or a constant of the profile (napkin profile show)",
         nearest.as_ref().map_or(String::new(), |nearest| format!("; did you mean '{nearest}'?"))
     )]
     Unknown {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// The nearest that exists.
+        /// The nearest known name.
         nearest: Option<String>,
     },
-    /// No seed or draw.
+    /// A seed or a draw is not a number or a range.
     #[error(
         "--vary {0}: '{1}' is not a number or a range: give numbers and ranges, as in 1..5 (both ends \
          included)"
     )]
     Number(Parameter, String),
-    /// A value stands twice.
+    /// A value is given twice.
     #[error("--vary {name}: '{value}' stands twice")]
     Twice {
-        /// The parameter that it is given for.
+        /// The parameter.
         name: String,
-        /// The value that is given again.
+        /// The repeated value.
         value: String,
     },
 }
 
-/// One value, or a range of numbers.
+/// One value, or a range of numbers with both ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Item {
     Text(String),
@@ -135,10 +135,10 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// Reads `NAME=VALUES`.
+    /// Parses `NAME=VALUES`.
     ///
     /// # Errors
-    /// A name that nothing has, or values that are none.
+    /// If no parameter has this name, or a value is invalid.
     pub fn parse(text: &str) -> Result<Axis, AxisError> {
         let Some((name, values)) = text.split_once('=') else {
             return Err(AxisError::NoEquals(quoted(text)));
@@ -162,10 +162,10 @@ impl Axis {
         Ok(Axis { parameter, items })
     }
 
-    /// Reads several; a parameter that stands twice has the values of both.
+    /// Parses several arguments. Several lists of one parameter are joined.
     ///
     /// # Errors
-    /// Those of [`Axis::parse`], and a value that stands twice.
+    /// Any error of [`Axis::parse`], and a value that is given twice.
     pub fn parse_all<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<Axis>, AxisError> {
         let mut axes: Vec<Axis> = Vec::new();
         for text in texts {
@@ -181,7 +181,7 @@ impl Axis {
                 let again = match item {
                     Item::Text(value) => before.contains(item).then(|| value.clone()),
                     Item::Numbers { first, last } => before.iter().find_map(|it| match it {
-                        // Neither ends before the other begins.
+                        // The ranges overlap.
                         Item::Numbers { first: f, last: l } if f <= last && first <= l => {
                             Some(first.max(f).to_string())
                         }
@@ -197,17 +197,17 @@ impl Axis {
         Ok(axes)
     }
 
-    /// How many values it has.
+    /// Returns the number of values.
     pub fn len(&self) -> u128 {
         self.items.iter().map(Item::len).sum()
     }
 
-    /// Whether it has none: never, if it was parsed.
+    /// Whether there are no values; never true after parsing.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The value at a place below [`Axis::len`].
+    /// Returns the value at a place below [`Axis::len`].
     pub fn value(&self, mut place: u128) -> Option<String> {
         for item in &self.items {
             if place < item.len() {
@@ -221,7 +221,7 @@ impl Axis {
         None
     }
 
-    /// Where a value stands, as [`Axis::value`] gives it.
+    /// Returns the place of a value, the inverse of [`Axis::value`].
     pub fn place(&self, value: &str) -> Option<u128> {
         let mut before = 0;
         for item in &self.items {
@@ -240,7 +240,7 @@ impl Axis {
         None
     }
 
-    /// The values that are written out, for a check of each before anything runs.
+    /// Returns the values that are not number ranges, so that each can be checked before anything runs.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.items.iter().filter_map(|item| match item {
             Item::Text(text) => Some(text.as_str()),
@@ -250,7 +250,7 @@ impl Axis {
 }
 
 impl fmt::Display for Axis {
-    /// The form that [`Axis::parse`] reads.
+    /// Writes the form that [`Axis::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}=", self.parameter)?;
         for (place, item) in self.items.iter().enumerate() {
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(axes[1].to_string(), "load=1");
         let twice = Axis::parse_all(["load=1,2", "load=1"]).unwrap_err();
         assert_eq!(twice.to_string(), "--vary load: '1' stands twice");
-        // A number is one of a range as well.
+        // A range includes each of its numbers.
         assert!(Axis::parse_all(["seed=1..5,7", "seed=6,8..9"]).is_ok());
         for (given, says) in [
             ("seed=1..5 seed=3", "--vary seed: '3' stands twice"),

@@ -1,10 +1,10 @@
-//! The columns of a sweep's file that hold figures, and what stands under them.
+//! The columns of a sweep's file with measured values, and their fields.
 
 use napkin_measure::report::Measurement;
 use napkin_measure::report::round::number;
 use serde_json::Value;
 
-/// The figures of a report that a line has, in this order.
+/// The top-level values of a report in a line, in this order.
 const FIGURES: [&str; 11] = [
     "offered_per_s",
     "achieved_per_s",
@@ -25,13 +25,13 @@ const CPU: [&str; 4] = ["work", "poll", "waiting", "asleep"];
 
 const DROPS: [&str; 2] = ["ring_full", "socket_full"];
 
-/// Whether a queue grows, which is why there are no percentiles then, and what follows from the counts.
+/// Whether a queue grows, in which case there are no percentiles; and ratios of the counts.
 const DERIVED: [&str; 3] = ["grows", "interrupts_per_packet", "context_switches_per_packet"];
 
-/// Which further figures of a report are lists, and no columns.
+/// Further values of a report that are lists, which a line cannot hold.
 const LISTS: [&str; 3] = ["per_queue", "per_worker", "serving_cpus"];
 
-/// The columns of a point's figures.
+/// Returns the columns of a point's values.
 pub(super) fn header(figures: &Measurement) -> Vec<String> {
     let of = |prefix: &str, names: &[&str], suffix: &str| {
         names.iter().map(|name| format!("{prefix}{name}{suffix}")).collect::<Vec<_>>()
@@ -49,10 +49,10 @@ pub(super) fn header(figures: &Measurement) -> Vec<String> {
     header
 }
 
-/// The fields under these columns.
+/// Returns the fields of these columns.
 pub(super) fn line(columns: &[String], result: Result<Measurement, String>) -> Vec<String> {
     let (json, error) = match result {
-        // A figure has no form that JSON lacks.
+        // Every measured value has a JSON form, so this does not fail.
         Ok(figures) => (serde_json::to_value(figures).unwrap_or_default(), String::new()),
         Err(why) => (Value::Null, why),
     };
@@ -69,7 +69,7 @@ pub(super) fn line(columns: &[String], result: Result<Measurement, String>) -> V
         match value {
             Value::Number(figure) => number(figure),
             Value::Bool(so) => u8::from(*so).to_string(),
-            // Said only where it is so.
+            // The report has this field only if it is true.
             Value::Null if column == "grows" && json.is_object() => "0".to_owned(),
             _ => String::new(),
         }

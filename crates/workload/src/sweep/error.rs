@@ -1,4 +1,4 @@
-//! Why a sweep did not take place, or stopped.
+//! The errors of a sweep.
 
 use napkin_machine::profile::ProfileError;
 use napkin_policy::PolicyError;
@@ -9,48 +9,48 @@ use crate::interrupt::Interrupted;
 use crate::machine::plan::PlanError;
 use crate::machine::scenario::LoadError;
 
-/// Why a sweep did not take place, or stopped.
+/// Why a sweep did not start, or stopped.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SweepError {
-    /// Nothing is varied.
+    /// No parameter is varied.
     #[error("a sweep of nothing: give at least one --vary NAME=VALUE,VALUE")]
     Nothing,
-    /// More points than allowed.
+    /// The sweep has more points than the limit.
     #[error("{size}: that is more than --limit {limit}; vary less, or raise the limit")]
     TooMany {
-        /// What was asked for, with what it would take.
+        /// Its size and its estimated time.
         size: String,
-        /// What is allowed.
+        /// The limit.
         limit: u64,
     },
-    /// A policy that is none.
+    /// A policy is invalid.
     #[error("--vary policy: {0}")]
     Policy(#[from] PolicyError),
-    /// A load that is none.
+    /// A load is invalid.
     #[error("--vary load: {0}")]
     Load(#[from] LoadError),
-    /// A constant that cannot have that value, or a profile that is not for this workload.
+    /// A constant cannot have this value, or the profile is not for this workload.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A window that makes no sense.
+    /// The window is invalid.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// What is wrong with the sweep's file.
+    /// The sweep's file is invalid.
     #[error(transparent)]
     Sheet(#[from] SheetError),
-    /// It was asked to end before it knew what it would take.
+    /// The sweep was interrupted before its estimate was known.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
 }
 
 impl SweepError {
-    /// Whether what was asked makes no sense, rather than went wrong.
+    /// Whether the request was invalid, as opposed to a failure of the file.
     pub fn is_usage(&self) -> bool {
         !matches!(self, SweepError::Sheet(SheetError::Io { .. } | SheetError::Write(_)))
     }
 
-    /// Whether whoever read standard output has had enough.
+    /// Whether the reader of standard output has closed it.
     pub fn is_closed(&self) -> bool {
         matches!(self, SweepError::Sheet(SheetError::Io { source, .. })
             if source.kind() == std::io::ErrorKind::BrokenPipe)

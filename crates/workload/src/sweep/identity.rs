@@ -1,40 +1,40 @@
-//! What tells a sweep, and each of its points, from others: the columns in front of the figures.
+//! The identity of a sweep and of its points: the columns that precede the measured values.
 
 use super::shard::Shard;
 
-/// The first columns of every sheet. The hashes are of all that a point's figures depend on and that
-/// has no column of its own (`settings`), and of that and all values that are varied (`sweep`).
+/// The first columns of every sheet. `settings` is a hash of everything that a point's values depend on and that
+/// has no column of its own; `sweep` is a hash of that and of all varied values.
 pub(super) const LEADING: [&str; 5] = ["sweep", "point", "points", "settings", "version"];
 
-/// The column that only the sheet of a shard has, behind [`LEADING`].
+/// The additional column in the sheet of a shard, after [`LEADING`].
 pub(super) const SHARD: &str = "shard";
 
-/// A sweep's own.
+/// The identity of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// Sixteen digits that depend on all that the sweep's figures depend on.
+    /// 16 hexadecimal digits: a hash of everything that the sweep's values depend on.
     pub(super) sweep: String,
-    /// Points of the whole product.
+    /// The number of points of the whole cross product.
     pub(super) points: u64,
-    /// Sixteen digits, as `sweep`, without the values of its points.
+    /// 16 hexadecimal digits: the same hash without the values of the points.
     pub(super) settings: String,
-    /// Version of the program that made it.
+    /// The version of the program that runs it.
     pub(super) version: String,
-    /// Which part is run; `None` for all of it.
+    /// The shard that is run; `None` for the whole sweep.
     pub(super) shard: Option<Shard>,
-    /// The columns that name a point's own values: `workload` to the last parameter.
+    /// The columns that identify a point by its parameters: from `workload` to the last parameter.
     pub(super) naming: Vec<String>,
 }
 
 impl Identity {
-    /// The columns in front of the figures.
+    /// Returns the names of the columns that precede the measured values.
     pub(super) fn header(&self) -> Vec<String> {
         let leading = LEADING.iter().map(|it| (*it).to_owned());
         let shard = self.shard.map(|_| SHARD.to_owned());
         leading.chain(shard).chain(self.naming.iter().cloned()).collect()
     }
 
-    /// The fields under them, of a point with these values.
+    /// Returns the fields of these columns, for a point with these parameter values.
     pub(super) fn fields(&self, point: u64, values: &[String]) -> Vec<String> {
         let (point, points) = (point.to_string(), self.points.to_string());
         let (sweep, settings) = (self.sweep.clone(), self.settings.clone());

@@ -1,13 +1,13 @@
 //! `napkin sweep`: the machine at every point of a cross product of parameters.
 //!
-//! - `axis`: what may be varied, and the values of one parameter.
+//! - `axis`: the parameters that can be varied, and the values of one.
 //! - `shard`: the part of the points that one of several processes runs.
-//! - `identity`: the columns that tell sweeps and points apart.
-//! - `sheet`: the CSV file, which grows a line at a time and can be gone on with.
-//! - `table`: such a file, read.
-//! - `run`: size, estimate and the run itself, on all cores.
-//! - `merge`: the file of a whole sweep from those of its shards.
-//! - `plot`: a page of its figures.
+//! - `identity`: the columns that identify a sweep and its points.
+//! - `sheet`: the CSV file, which is written line by line and can be resumed.
+//! - `table`: a CSV file that was read.
+//! - `run`: the size, the estimate and the run itself, on all cores.
+//! - `merge`: joins the files of all shards into that of the whole sweep.
+//! - `plot`: a page of its results.
 
 pub mod axis;
 mod columns;

@@ -1,8 +1,8 @@
-//! A sweep's figures as a page: one quantity over one parameter, a line for each value of another.
+//! A page with a sweep's results: one quantity over one parameter, with a line for each value of another.
 //!
-//! Points that differ in nothing but seed and draw are repetitions: their median is drawn, with the range from
-//! the least to the most. A percentile of a latency that one of them does not tell is not drawn: that one is
-//! mostly the longest. Points that differ in anything else are never put together.
+//! Points that differ only in seed and draw are repetitions: the plot shows their median, and the range from the
+//! least to the greatest. If one repetition lacks a latency percentile, the point is not drawn, because the missing
+//! value would usually be the largest. Points that differ in any other parameter are never combined.
 
 use std::path::{Path, PathBuf};
 
@@ -22,20 +22,20 @@ use napkin_measure::report::page::{self, escape};
 use napkin_measure::report::plot::axis::number;
 use napkin_measure::report::plot::{At, Axis, Figure, Lines, Plot, Point, Series, Source, names};
 
-/// From how many times the least value the most makes an axis logarithmic.
+/// An axis is logarithmic if the largest value is at least this many times the smallest.
 const LOG: f64 = 20.0;
 
-/// Why there is no plot.
+/// Why a plot was refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlotError {
-    /// The file is none of a sweep, or cannot be read.
+    /// The file is not a sweep's, or cannot be read.
     #[error(transparent)]
     Sheet(#[from] SheetError),
-    /// It has a header only.
+    /// The file has a header only.
     #[error("{} has no point", .0.display())]
     Empty(PathBuf),
-    /// There is no such column.
+    /// The file has no such column.
     #[error(
         "{option} {name}: {} has no such column{}; it is one of: {columns}", path.display(),
         nearest.as_ref().map_or(String::new(), |it| format!("; did you mean '{it}'?"))
@@ -43,45 +43,45 @@ pub enum PlotError {
     Column {
         /// `--x`, `--y` or `--by`.
         option: &'static str,
-        /// What was asked for.
+        /// The requested column.
         name: String,
-        /// The sweep's file that has no such column.
+        /// The sweep's file.
         path: PathBuf,
-        /// The nearest that there is.
+        /// The nearest column name.
         nearest: Option<String>,
-        /// All that there are.
+        /// All columns.
         columns: String,
     },
-    /// Something else is varied.
+    /// Another parameter differs as well.
     #[error(
         "the points differ in {differ}, too, and would be thrown together: add it to --by, as in \
          --by {by}, or sweep it alone"
     )]
     Differ {
-        /// The columns that are neither on the axis nor a line of their own.
+        /// The columns that differ and are neither `--x` nor in `--by`.
         differ: String,
-        /// `--by` with them.
+        /// The `--by` option that includes them.
         by: String,
     },
 }
 
-/// What is drawn.
+/// The axes of the plots.
 #[derive(Debug, Clone)]
 pub struct SweepPlot {
     /// The parameter along the axis: `load`.
     pub x: String,
-    /// The quantities, a plot each: `latency_p99_ns`, or in short `p99`.
+    /// The quantities, with a plot each: `latency_p99_ns`, or `p99` for short.
     pub y: Vec<String>,
-    /// The parameters that have a line for each of their values.
+    /// The parameters whose combinations of values have a line each.
     pub by: Vec<String>,
 }
 
 impl SweepPlot {
-    /// The page of a file.
+    /// Returns the page for a file.
     ///
     /// # Errors
-    /// If the file cannot be read or is none of a sweep, if it lacks a column, or if its points differ in
-    /// more than the plot has room for.
+    /// If the file cannot be read or is not a sweep's, if it lacks a column, or if its points differ in further
+    /// parameters.
     pub fn page(&self, path: &Path, provenance: &Provenance) -> Result<String, PlotError> {
         let sheet = Columns::of(Table::read(path)?)?;
         let x = sheet.parameter("--x", &self.x)?;
@@ -108,15 +108,15 @@ struct Line {
     spots: Vec<Spot>,
 }
 
-/// A place on a line.
+/// A point of a line.
 #[derive(Default)]
 struct Spot {
-    /// As the file has it.
+    /// The text in the file.
     x: String,
-    /// Of each repetition that has one; none where all must have one.
+    /// The values of the repetitions that have one; empty if a percentile is missing in any.
     values: Vec<f64>,
     repetitions: usize,
-    /// Those that ran, and do not tell the figure.
+    /// The repetitions that ran but have no value.
     untold: usize,
 }
 
@@ -132,15 +132,15 @@ impl Spot {
     }
 }
 
-/// A sheet, by its columns.
+/// The rows of a file, and the roles of its columns.
 struct Columns {
     path: PathBuf,
     header: Vec<String>,
-    /// In the points' order.
+    /// By place of the point.
     rows: Vec<StringRecord>,
-    /// Columns that name a point's own values.
+    /// The columns that identify a point by its parameters.
     naming: std::ops::Range<usize>,
-    /// What was run, which alone knows how its loads are numbers.
+    /// The workload, which converts its loads into numbers.
     scenario: Option<&'static dyn Scenario>,
 }
 
@@ -158,7 +158,7 @@ impl Columns {
         order.sort_by_key(|row| points[*row]);
         rows = order.into_iter().map(|row| rows[row].clone()).collect();
         let begin = LEADING.len() + usize::from(header.iter().any(|name| name == SHARD));
-        // The figures begin with what was offered.
+        // The measured values begin with the offered rate.
         let end = header.iter().position(|name| name == "offered_per_s").unwrap_or(header.len());
         let workload = header.iter().position(|name| name == "workload");
         let workload = workload.and_then(|at| crate::find(&rows[0][at]));
@@ -189,7 +189,7 @@ impl Columns {
     }
 
     fn figure(&self, name: &str) -> Result<usize, PlotError> {
-        // As reports say it: p99.9.
+        // Reports write `p99.9`, columns `p999`.
         let plain = name.replace('.', "");
         let short = [
             name.to_owned(),
@@ -202,7 +202,7 @@ impl Columns {
         self.column("--y", name, &short, self.naming.end..error)
     }
 
-    /// Refuses to throw together what differs.
+    /// Refuses to combine points that differ in further parameters.
     fn check(&self, x: usize, by: &[usize]) -> Result<(), PlotError> {
         let more = |column: &usize| {
             let other = *column != x
@@ -224,7 +224,7 @@ impl Columns {
         })
     }
 
-    /// What a column says on all lines; empty where they differ.
+    /// Returns the value of a column if it is the same in all rows, otherwise an empty text.
     fn only(&self, name: &str) -> String {
         let Some(column) = self.header.iter().position(|it| it == name) else {
             return String::new();
@@ -291,18 +291,18 @@ impl Columns {
         }
         let key = |spot: &Spot| self.quantity(x, spot).map_or(f64::INFINITY, |it| it.0);
         for line in &mut lines {
-            // What is no number stays behind the numbers, in its order.
+            // Words come after the numbers, in the order of the file.
             line.spots.sort_by(|one, other| key(one).total_cmp(&key(other)));
         }
         lines
     }
 
-    /// Whether a repetition that lacks it would mostly have the longest.
+    /// Whether this is a latency percentile, of which a missing value would usually be the largest.
     fn is_percentile(&self, y: usize) -> bool {
         self.header[y].starts_with("latency_p")
     }
 
-    /// A figure's name, and what its values are divided by.
+    /// Returns the title of a quantity, and the divisor of its values.
     fn unit(&self, y: usize) -> (String, f64) {
         let name = &self.header[y];
         match name.strip_suffix("_ns") {
@@ -311,7 +311,7 @@ impl Columns {
         }
     }
 
-    /// A spot's place along the axis, as a number with its unit; `None` for a word.
+    /// Returns a spot's position along the axis as a number with its unit; `None` for a word.
     fn quantity(&self, x: usize, spot: &Spot) -> Option<(f64, &'static str)> {
         let parameter = &self.header[x];
         let load = self.scenario.filter(|_| parameter == "load");
@@ -329,7 +329,7 @@ impl Columns {
         let named = spots().filter(|spot| self.quantity(x, spot).is_none());
         let named: Vec<String> =
             names(named.map(|spot| spot.x.as_str())).into_iter().map(str::to_owned).collect();
-        // A time of 0 has none.
+        // A time of 0 has no unit.
         let mut units = spots().filter_map(|spot| Some(self.quantity(x, spot)?.1));
         let unit = units.find(|unit| !unit.is_empty()).unwrap_or("");
         let comma = if unit.is_empty() { "" } else { ", " };
@@ -365,7 +365,7 @@ impl Columns {
         Figure { title: format!("{title}, over {parameter}"), caption, plot, gaps }
     }
 
-    /// What tells the points of one spot apart.
+    /// Returns the name of what distinguishes the repetitions of one spot.
     fn repetitions(&self) -> &'static str {
         let differs = |name: &str| {
             let column = self.header.iter().position(|it| it == name);
@@ -378,13 +378,13 @@ impl Columns {
         }
     }
 
-    /// Why a point has no figures at all, if it failed.
+    /// Returns the error of a point that failed.
     fn failed<'a>(&self, row: &'a StringRecord) -> Option<&'a str> {
         let error = self.header.iter().position(|name| name == "error")?;
         Some(&row[error]).filter(|why| !why.is_empty())
     }
 
-    /// The points without this figure, and why.
+    /// Lists the points without this quantity, with the reasons.
     fn gaps(&self, x: usize, y: usize, lines: &[Line]) -> Vec<String> {
         let whole = self.is_percentile(y);
         let without = self.rows.iter().filter(|row| row[y].parse::<f64>().is_err());
@@ -393,7 +393,7 @@ impl Columns {
             let point = point.collect::<Vec<_>>().join(", ");
             match self.failed(row) {
                 Some(why) => Some(format!("{point}: {why}")),
-                // With the others of its spot.
+                // Listed below, together with the others of its spot.
                 None if whole => None,
                 None if row[y].is_empty() => Some(point),
                 None => Some(format!("{point}: {}", &row[y])),
@@ -413,7 +413,7 @@ impl Columns {
         gaps
     }
 
-    /// The same figures in words.
+    /// Returns the same values as a table.
     fn table(&self, x: usize, y: usize, lines: &[Line]) -> String {
         let columns = names(lines.iter().flat_map(|line| &line.spots).map(|spot| spot.x.as_str()));
         let heads: String =
@@ -446,17 +446,17 @@ impl Columns {
     }
 }
 
-/// Whether values reach so far apart that only a logarithmic axis shows the small ones.
+/// Whether the values span so wide a range that only a logarithmic axis shows the small ones.
 fn wide(values: &[f64]) -> bool {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(0.0, f64::max);
     values.len() > 1 && least > 0.0 && most >= LOG * least
 }
 
-/// A value of a parameter as a number with its unit (times in us); `None` for a word.
+/// Parses a parameter's value as a number with its unit (times in us); `None` for a word.
 fn quantity(parameter: &str, text: &str) -> Option<(f64, &'static str)> {
     let key = crate::schema().key(parameter);
-    // Of what is no constant, only times have a unit.
+    // Other than constants, only times have a unit.
     let units = key.map_or(Takes::Time { min: 0.0 }, |key| key.takes).units();
     let text = text.trim();
     let digits = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());

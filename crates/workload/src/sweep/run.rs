@@ -1,4 +1,4 @@
-//! A sweep: its size, what it will take, and the run of it.
+//! A sweep: its size, its estimated time, and its run.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -24,85 +24,85 @@ use napkin_measure::report::{Measurement, length};
 /// A sweep of one workload.
 #[derive(Debug, Clone)]
 pub struct Sweep<'a> {
-    /// What is run at every point.
+    /// The workload of every point.
     pub scenario: &'a dyn Scenario,
-    /// The host, before a point changes it.
+    /// The host, before a point's own constants.
     pub profile: Profile,
-    /// The policy of a point that names none.
+    /// The policy of the points if it is not varied.
     pub policy: String,
-    /// The load of a point that names none.
+    /// The load of the points if it is not varied.
     pub load: String,
-    /// The seed of a point that names none.
+    /// The seed of the points if it is not varied.
     pub seed: u64,
     /// Virtual time before the window.
     pub warm_up: Ns,
     /// The measured virtual time.
     pub window: Ns,
-    /// What is varied; the last one changes fastest.
+    /// The varied parameters; the last one changes fastest.
     pub axes: Vec<Axis>,
-    /// The part of the points that is run; `None` for all.
+    /// The shard to run; `None` for all points.
     pub shard: Option<Shard>,
-    /// The program's version, with the commit where it is known: figures of two are not mixed.
+    /// The program's version, with the commit if it is known. Results of two versions are not mixed.
     pub version: String,
-    /// Most points that are run without asking for more; of a shard, on average.
+    /// Upper limit of the points; for a shard, of the average shard.
     pub limit: u64,
-    /// Runs at a time; `None` for as many as there are CPUs.
+    /// Number of threads; `None` for one per CPU.
     pub jobs: Option<NonZeroUsize>,
 }
 
-/// What is told while a sweep runs.
+/// Progress of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// How large it is, and what it will take; before anything but its first point is run.
+    /// The size and the estimated time, sent when only the first point has run.
     Size {
-        /// For a person.
+        /// A sentence for the user.
         text: String,
-        /// Points that are still to be run.
+        /// The points still to be run.
         left: u64,
     },
-    /// A point has ended; what it was.
+    /// A point has finished; its parameters.
     Point(String),
 }
 
-/// What a sweep came to.
+/// The counts of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// All points, or those of the shard.
     pub points: u64,
-    /// Those that were there already.
+    /// The points that the file had already.
     pub resumed: u64,
-    /// Those that have no figures, also of those that were there; their line says why.
+    /// All points in the file that have an error instead of values.
     pub failed: u64,
-    /// Those that are not there, because the sweep was interrupted.
+    /// The points that are missing because the sweep was interrupted.
     pub left: u64,
 }
 
-/// The draw that is none: the profile as it is.
+/// The draw number that stands for the profile without a draw.
 const NOT_DRAWN: &str = "0";
 
-/// All that is a point's own.
+/// The parameters of a point.
 struct Settings {
-    /// With the keys that are varied.
+    /// Including the varied keys.
     policy: String,
     load: String,
     seed: String,
-    /// 0 for the profile as it is.
+    /// 0 for the profile without a draw.
     draw: String,
     /// `SECTION.NAME=VALUE`, as written.
     constants: Vec<String>,
 }
 
 impl Sweep<'_> {
-    /// Points in all.
+    /// The number of points of the whole cross product.
     pub fn points(&self) -> u128 {
         self.axes.iter().map(Axis::len).fold(1, u128::saturating_mul)
     }
 
-    /// Refuses what makes no sense, before anything runs. Values of different parameters that do
-    /// not fit each other (queues beyond CPUs) are their points' own failure.
+    /// Refuses an invalid sweep before anything runs. Values of different parameters that conflict (more queues
+    /// than CPUs) are failures of their points.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first problem.
     pub fn check(&self) -> Result<(), SweepError> {
         self.scenario.require(&self.profile)?;
         if self.axes.is_empty() || self.axes.iter().any(Axis::is_empty) {
@@ -124,7 +124,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// What cannot be meant, whatever the other values of a point are.
+    /// Returns warnings that apply whatever the other values of a point are.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut policies = vec![self.policy.clone()];
         for axis in &self.axes {
@@ -154,7 +154,7 @@ impl Sweep<'_> {
                 format!("base,{key}={text}").parse::<Policy>()?;
             }
             Parameter::Load => {
-                // A link that is varied may carry more than this one.
+                // If the link's rate is varied, it may carry more than this profile's.
                 if !self.varies(Parameter::Constant("link", "rate")) {
                     self.scenario.load(text, &self.profile)?;
                 }
@@ -190,7 +190,7 @@ impl Sweep<'_> {
         values
     }
 
-    /// What tells this sweep from any other.
+    /// Returns the identity of this sweep.
     fn identity(&self, points: u64) -> Identity {
         let mut hash = Fnv::default();
         hash.add(&self.version);
@@ -200,7 +200,7 @@ impl Sweep<'_> {
             hash.add(&constant.key.path());
             hash.add(&format!("{:?}", constant.value));
         }
-        // A draw depends on all ranges.
+        // A draw depends on the ranges of all constants.
         let drawn = self.axes.iter().any(|axis| axis.to_string().starts_with("draw="));
         for range in self.profile.uncertain().filter(|_| drawn) {
             hash.add(&range.key.path());
@@ -226,7 +226,7 @@ impl Sweep<'_> {
         }
     }
 
-    /// The settings of a point.
+    /// Returns the parameters of a point.
     fn settings(&self, point: u64) -> Settings {
         let mut settings = Settings {
             policy: self.policy.clone(),
@@ -252,7 +252,7 @@ impl Sweep<'_> {
         settings
     }
 
-    /// The points that are run: all, or those of the shard.
+    /// Returns the points to run: all, or those of the shard.
     fn mine(&self, points: u64, interrupt: &Interrupt) -> Result<Vec<u64>, Interrupted> {
         let Some(shard) = self.shard else { return Ok((0..points).collect()) };
         let mut policies = BTreeMap::new();
@@ -264,7 +264,7 @@ impl Sweep<'_> {
             }
             let Settings { policy, load, seed, draw, constants: set } = self.settings(point);
             let policy = &*policies.entry(policy).or_insert_with_key(|policy| {
-                // What is no policy has no figures, and belongs somewhere all the same.
+                // An invalid policy yields no values, but its points still need a shard.
                 policy.parse().map_or_else(|_| policy.clone(), |policy: Policy| policy.to_string())
             });
             let mut changed = Vec::new();
@@ -285,7 +285,7 @@ impl Sweep<'_> {
         Ok(mine)
     }
 
-    /// A constant that is varied, with its value in base units; `None` where the profile has that value.
+    /// Returns a varied constant with its value in base units; `None` if the profile has the same value.
     fn changed(&self, setting: &str) -> Option<String> {
         let path = setting.split_once('=').map_or(setting, |(path, _)| path);
         let mut profile = self.profile.clone();
@@ -296,7 +296,7 @@ impl Sweep<'_> {
         (before != now).then(|| format!("{path}={now}"))
     }
 
-    /// Where the point stands that these columns name ([`Sweep::naming`]), if it is one of this sweep.
+    /// Returns the place of the point with these identifying columns ([`Sweep::naming`]), if it is in this sweep.
     fn place(&self, values: &[String]) -> Option<u64> {
         let naming = self.naming();
         let mut point = 0_u128;
@@ -318,7 +318,7 @@ impl Sweep<'_> {
             let draw = draw.parse().map_err(|_| "no draw".to_owned())?;
             profile = profile.drawn(draw).map_err(|error| error.to_string())?;
         }
-        // What is varied has the value that was asked for, drawn or not.
+        // A varied constant has the requested value, even in a draw.
         profile
             .set_texts(constants.iter().map(String::as_str))
             .map_err(|error| error.to_string())?;
@@ -332,7 +332,7 @@ impl Sweep<'_> {
         Ok(figures)
     }
 
-    /// The names of the columns that say which point a line is.
+    /// Returns the names of the columns that identify a point.
     fn naming(&self) -> Vec<String> {
         let fixed = ["workload", "profile", "policy", "load", "seed"].map(str::to_owned);
         let axes = self.axes.iter().map(|axis| axis.parameter.to_string());
@@ -360,11 +360,11 @@ impl Sweep<'_> {
         fields
     }
 
-    /// Runs all points that the file does not have yet, or until it is interrupted: then the points under
-    /// way are given up. `tell` hears of the size first.
+    /// Runs all points that the file does not have yet. On an interrupt, the points in progress are abandoned.
+    /// `tell` receives the size first.
     ///
     /// # Errors
-    /// Those of [`Sweep::check`], too many points, and what is wrong with the file.
+    /// Any error of [`Sweep::check`] and of the file, and too many points.
     pub fn run(
         &self,
         path: &Path,
@@ -376,7 +376,7 @@ impl Sweep<'_> {
         let points = self.points();
         let shards = self.shard.map_or(1, Shard::count);
         if points > u128::from(self.limit) * u128::from(shards) {
-            // What it would take is worth knowing before one asks for more.
+            // Run one point, so that the error message has an estimate.
             let start = Instant::now();
             let _ = self.alone(0, interrupt);
             interrupt.check()?;
@@ -394,7 +394,7 @@ impl Sweep<'_> {
         let (points, left) = (mine.len() as u64, missing.len() as u64);
         let mut totals = Totals { points, resumed: points - left, failed: sheet.failed, left };
         let naming = identity.header();
-        // A point with figures says which columns there are.
+        // The columns are known from the first point that yields values.
         let first_columns = |mut points: &mut dyn Iterator<Item = u64>| {
             let with_figures = |point| self.alone(point, interrupt)?.ok();
             let mut found = Iterator::find_map(&mut points, with_figures);
@@ -406,7 +406,7 @@ impl Sweep<'_> {
         };
         let Some((first, rest)) = missing.split_first() else {
             if sheet.header.is_empty() {
-                // A shard without a point.
+                // The shard has no points.
                 sheet.head(header(first_columns(&mut (0..all))), &identity)?;
             }
             let shard = self.shard.map(|it| format!(" of shard {it}")).unwrap_or_default();
@@ -424,7 +424,7 @@ impl Sweep<'_> {
             Err(_) => first_columns(&mut rest.iter().copied().chain(0..all)),
         };
         if interrupt.check().is_err() {
-            // Which columns there are may not be known yet.
+            // The columns may still be unknown.
             return Ok(totals);
         }
         if sheet.header.is_empty() || !figures.is_empty() {
@@ -467,7 +467,7 @@ impl Sweep<'_> {
         Ok(totals)
     }
 
-    /// Runs a point by itself; `None` if it was given up.
+    /// Runs a single point; `None` if it was abandoned.
     fn alone(&self, point: u64, interrupt: &Interrupt) -> Option<Result<Measurement, String>> {
         let mut found = None;
         let one = |_| self.measurement(point);
@@ -478,7 +478,7 @@ impl Sweep<'_> {
         found
     }
 
-    /// `6 points (2 policy x 3 load), shard 1/2; 4 are left; one takes 20 ms, so about 80 ms on 1 CPU`.
+    /// Formats `6 points (2 policy x 3 load), shard 1/2; 4 are left; one takes 20 ms, so about 80 ms on 1 CPU`.
     fn size(&self, points: u128, left: u128, one: Duration) -> String {
         let axes: Vec<String> =
             self.axes.iter().map(|axis| format!("{} {}", axis.len(), axis.parameter)).collect();

@@ -1,7 +1,7 @@
 //! A part of a sweep that one of several processes runs.
 //!
-//! A point belongs to the shard that a hash of its own settings names, not its place: a value or a
-//! parameter more moves no point that has been run. What is hashed is said at [`Shard::holds`].
+//! A hash of a point's own settings, not its place, selects its shard. So adding a value or a parameter does not
+//! move points that have already been run. [`Shard::holds`] defines the hashed texts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,37 +9,36 @@ use std::str::FromStr;
 use napkin_policy::text::quoted;
 use thiserror::Error;
 
-/// One of so many parts, counted from 1: `3/64`.
+/// A shard's number, counted from 1, and the number of shards: `3/64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     number: u64,
     count: u64,
 }
 
-/// A text that is no shard.
+/// The text is not a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("'{0}' is no shard: give K/N with K from 1 to N, as in 3/64")]
 pub struct ShardError(String);
 
 impl Shard {
-    /// How many shards there are.
+    /// The number of shards.
     pub fn count(self) -> u64 {
         self.count
     }
 
-    /// Which of them it is, from 1.
+    /// The number of this shard, from 1.
     pub fn number(self) -> u64 {
         self.number
     }
 
-    /// Whether a point is in it: its hash, modulo the number of shards, is the shard's number less one.
+    /// Whether a point is in this shard: its hash modulo the number of shards is the shard's number minus one.
     ///
-    /// The hash is that of `hash` in this file, of these texts, in this order: the workload's name; the
-    /// policy, with the keys that are varied, as `napkin policies` names it; the load as it was written;
-    /// the seed; and of each constant of the profile that is varied and has another value than the profile
-    /// gives it, and of the draw if it is not 0, sorted by name, `NAME=VALUE` with the value in base units
-    /// (ns, Hz, bit/s, bytes). Neither the other values of a parameter, nor the order of parameters, the
-    /// window, the profile or the version count.
+    /// The hash is the result of `hash` in this file over the following texts, in this order: the workload's name;
+    /// the policy with the varied keys, as `napkin policies` names it; the load as written; the seed; then, sorted
+    /// by name, `NAME=VALUE` for each varied constant whose value differs from the profile's, with the value in
+    /// base units (ns, Hz, bit/s, bytes), and for the draw if it is not 0. The other values of a parameter, the
+    /// order of the parameters, the window, the profile and the version have no influence.
     pub fn holds(self, hash: u64) -> bool {
         hash % self.count == self.number - 1
     }
@@ -64,9 +63,9 @@ impl fmt::Display for Shard {
     }
 }
 
-/// The 64-bit FNV-1a hash of some texts, each followed by a zero byte, then the finalizer of
-/// MurmurHash3: without it the last bits, which name the shard, would depend on the last bits of the
-/// letters alone.
+/// Returns the 64-bit FNV-1a hash of some texts, each followed by a zero byte, with the finalizer of MurmurHash3.
+/// Without the finalizer, the low bits, which select the shard, would depend only on the low bits of the
+/// characters.
 pub(super) fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
     let mut fnv = Fnv::default();
     texts.into_iter().for_each(|text| fnv.add(text));
@@ -77,7 +76,7 @@ pub(super) fn hash<'a>(texts: impl IntoIterator<Item = &'a str>) -> u64 {
     hash ^ (hash >> 33)
 }
 
-/// Fowler, Noll and Vo's hash (FNV-1a), which every program can compute.
+/// The Fowler-Noll-Vo hash (FNV-1a), which is easy to compute in any language.
 pub(super) struct Fnv(pub(super) u64);
 
 impl Default for Fnv {
@@ -88,7 +87,7 @@ impl Default for Fnv {
 
 impl Fnv {
     pub(super) fn add(&mut self, text: &str) {
-        // The 0 keeps two texts apart.
+        // The 0 separates the texts.
         for byte in text.bytes().chain([0]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_same_in_every_build() {
-        // Computed apart from this program (docs/sweeps.md has the lines of Python).
+        // Computed independently of this program (docs/sweeps.md has the lines of Python).
         assert_eq!(hash(["memcached", "suspend20", "200k", "1"]), 0xc743_76f0_cbbd_f693);
     }
 
@@ -125,7 +124,7 @@ mod tests {
                 }
             }
         }
-        // 100 each on average; ten is one standard deviation.
+        // 100 each on average, with a standard deviation of ten.
         assert!(sizes.iter().all(|size| (60..=140).contains(size)), "{sizes:?}");
     }
 }

@@ -1,10 +1,10 @@
 //! The CSV file of a sweep.
 //!
-//! A header and a line for each point, each of which begins with the sweep's identity and the
-//! point's place. The points of a sweep that had fewer values are taken over. Lines are appended as points finish, each in one write, so that a process that is
-//! killed leaves at most one half line, which is dropped when the sweep goes on. When all points are
-//! there the file is sorted by place: its bytes then do not depend on the order in which they
-//! finished. On standard output (`-`) a line waits for those before it.
+//! The file has a header and a line for each point. Each line begins with the sweep's identity and the point's
+//! place. On resuming, the points of a sweep with fewer values are kept. Lines are appended as points finish, each
+//! in one write. A process that is killed thus leaves at most one incomplete line, which is dropped on resuming.
+//! The complete file is sorted by place, so that its bytes do not depend on the order in which the points finished.
+//! On standard output (`-`), a line waits for those before it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -17,24 +17,24 @@ use thiserror::Error;
 use super::identity::{Identity, LEADING};
 use napkin_measure::report::file;
 
-/// What is wrong with a sweep's file.
+/// Why a sweep's file was refused.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SheetError {
-    /// It is there already.
+    /// The file exists already.
     #[error("{} is there already: go on with it with --resume, or name another file", .0.display())]
     Exists(PathBuf),
-    /// It is no sheet of this program.
+    /// The file has another format.
     #[error("{}:{line}: this is no line of a sweep: {why}; name another file", path.display())]
     Form {
         /// The sweep's file, by the name that was given.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The parse error.
         why: String,
     },
-    /// It is another sweep's.
+    /// The file belongs to another sweep.
     #[error(
         "{} holds another sweep: {theirs}; this one is {ours}. Its parameters, its profile or the \
          program have changed: name another file", path.display()
@@ -42,29 +42,29 @@ pub enum SheetError {
     Other {
         /// The sweep's file, by the name that was given.
         path: PathBuf,
-        /// What it holds.
+        /// The identity in the file.
         theirs: String,
-        /// What it should hold.
+        /// The identity of this sweep.
         ours: String,
     },
-    /// Standard output has nothing to go on with.
+    /// Standard output cannot be resumed.
     #[error("--resume continues a file: standard output has none; name one with --out FILE")]
     Stdout,
-    /// Another process is at it.
+    /// Another process holds the lock of the file.
     #[error("{} is being written by another sweep", .0.display())]
     Busy(PathBuf),
-    /// Its last line is half a line.
+    /// The last line is incomplete.
     #[error("{} was not finished: it ends in the middle of a line; go on with it with --resume", .0.display())]
     Unfinished(PathBuf),
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
         /// The sweep's file, by the name that was given.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// It cannot be replaced by the sorted one.
+    /// The file cannot be replaced by the sorted one.
     #[error(transparent)]
     Write(#[from] file::WriteError),
 }
@@ -74,37 +74,37 @@ pub enum SheetError {
 pub(super) struct Sheet {
     path: PathBuf,
     out: Out,
-    /// The columns; empty until the first point says them.
+    /// The columns; empty until the first point determines them.
     pub(super) header: Vec<String>,
-    /// The points that are there.
+    /// The points in the file.
     pub(super) done: BTreeSet<u64>,
-    /// How many of these have an error in the place of figures.
+    /// The number of these points that have an error instead of values.
     pub(super) failed: u64,
 }
 
-/// Where the lines go.
+/// The destination of the lines.
 #[derive(Debug)]
 enum Out {
     File(File),
-    /// The places that are due, and the lines of those behind the first of them.
+    /// The places still to be written, in order, and the lines of places behind the first of them.
     Stdout(VecDeque<u64>, BTreeMap<u64, Vec<u8>>),
 }
 
-/// One line of CSV, with its newline.
+/// Formats one line of CSV, with its newline.
 pub(super) fn line(fields: &[String]) -> io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(fields.iter().map(|field| field.replace(['\n', '\r'], " ")))?;
     writer.into_inner().map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// What a file says that is no sheet.
+/// The error for a file of another format.
 const NO_HEADER: &str = "it does not begin with the header of a sweep";
 
 pub(super) fn form(path: &Path, line: usize, why: String) -> SheetError {
     SheetError::Form { path: path.to_owned(), line, why }
 }
 
-/// Refuses a file that is no sheet.
+/// Refuses a file that does not begin with a sweep's header.
 pub(super) fn check_header(path: &Path, header: &[String]) -> Result<(), SheetError> {
     if header.iter().take(LEADING.len()).ne(LEADING.iter()) {
         return Err(form(path, 1, NO_HEADER.into()));
@@ -112,13 +112,13 @@ pub(super) fn check_header(path: &Path, header: &[String]) -> Result<(), SheetEr
     Ok(())
 }
 
-/// The place of a line's point.
+/// Parses the place of a line's point.
 pub(super) fn point(path: &Path, line: usize, record: &StringRecord) -> Result<u64, SheetError> {
     let text = &record[1];
     text.parse().map_err(|_| form(path, line, format!("point '{text}'")))
 }
 
-/// Keeps every other process out, until the file is closed; where the file system has no locks it goes without.
+/// Locks the file against other processes until it is closed. On a file system without locks, it stays unlocked.
 fn lock(path: &Path, file: &File) -> Result<(), SheetError> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(SheetError::Busy(path.to_owned())),
@@ -127,9 +127,8 @@ fn lock(path: &Path, file: &File) -> Result<(), SheetError> {
 }
 
 impl Sheet {
-    /// Opens a new file, or, to go on, one of the same sweep, or of one with fewer values: `place` says
-    /// where the point with these values stands now, if it does. Where to go on there is no file, a new
-    /// one is begun.
+    /// Opens a new file. With `resume`, opens a file of the same sweep or of one with fewer values, or a new one if
+    /// there is none. `place` returns the place of the point with these values in this sweep, if it has one.
     pub(super) fn open(
         path: &Path,
         identity: &Identity,
@@ -162,7 +161,7 @@ impl Sheet {
         Sheet { path: path.to_owned(), out, header: Vec::new(), done: BTreeSet::new(), failed: 0 }
     }
 
-    /// Takes over what is there, and cuts off a line that was not finished.
+    /// Reads the points of an existing file, and cuts off an incomplete last line.
     fn read(
         &mut self,
         identity: &Identity,
@@ -173,7 +172,7 @@ impl Sheet {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let ours = identity.header();
         if whole < bytes.len() {
-            // A file without a single line could be anything.
+            // A file without a complete line is only accepted if it could be the start of our header.
             let ours = ours.join(",");
             if whole == 0 && !ours.as_bytes().starts_with(&bytes[..bytes.len().min(ours.len())]) {
                 return Err(form(&self.path, 1, NO_HEADER.into()));
@@ -196,7 +195,7 @@ impl Sheet {
                 let was = point(&self.path, number, &record)?;
                 let values = fields[ours.len() - identity.naming.len()..ours.len()].to_vec();
                 let same = identity.fields(was, &values)[..] == fields[..ours.len()];
-                // A point of the same settings that has moved, because there are more values.
+                // A point of the same settings has another place now, because the sweep has more values.
                 let now = if same { Some(was) } else { place(&values) };
                 let now = now.filter(|now| {
                     let mut as_ours = identity.fields(*now, &values);
@@ -218,7 +217,8 @@ impl Sheet {
             text.extend(line(&fields).map_err(io)?);
         }
         if moved {
-            // All of it or nothing; the lock is of the file that is gone then.
+            // Replace the file atomically. The new file needs a lock of its own: the old lock belongs to the
+            // replaced one.
             file::write(&self.path, &String::from_utf8_lossy(&text))?;
             let file = OpenOptions::new().read(true).append(true).open(&self.path).map_err(io)?;
             lock(&self.path, &file)?;
@@ -226,7 +226,7 @@ impl Sheet {
         } else if whole < bytes.len()
             && let Out::File(file) = &self.out
         {
-            // Only now: every line before it is ours.
+            // Only now are all lines before it known to belong to this sweep.
             file.set_len(whole as u64).map_err(io)?;
         }
         Ok(())
@@ -239,14 +239,14 @@ impl Sheet {
         SheetError::Other { path: self.path.clone(), theirs, ours }
     }
 
-    /// Says which points are going to come, in their order.
+    /// Sets the points that will be written, in order.
     pub(super) fn expect(&mut self, points: &[u64]) {
         if let Out::Stdout(due, _) = &mut self.out {
             due.extend(points);
         }
     }
 
-    /// Writes the header of a new file; holds it against that of an old one.
+    /// Writes the header of a new file, or compares it with that of a resumed one.
     pub(super) fn head(
         &mut self,
         header: Vec<String>,
@@ -269,7 +269,7 @@ impl Sheet {
         Ok(())
     }
 
-    /// Writes the line of a point, or of the header.
+    /// Writes the line of a point, or of the header if `place` is `None`.
     fn put(&mut self, place: Option<u64>, fields: &[String]) -> Result<(), SheetError> {
         let path = self.path.clone();
         let io = |source| SheetError::Io { path, source };
@@ -288,12 +288,12 @@ impl Sheet {
         written.map_err(io)
     }
 
-    /// Puts the points into their order.
+    /// Sorts the file by place.
     pub(super) fn sort(&mut self) -> Result<(), SheetError> {
         let path = self.path.clone();
         let io = |source| SheetError::Io { path: path.clone(), source };
         if let Out::Stdout(_, held) = &mut self.out {
-            // Those behind a place that never came.
+            // The lines behind a place that was never written.
             return std::mem::take(held)
                 .into_values()
                 .try_for_each(|bytes| io::stdout().write_all(&bytes))
@@ -304,7 +304,7 @@ impl Sheet {
         if lines.is_empty() {
             return Ok(());
         }
-        // No field in front of the place has a comma.
+        // No field in front of the place contains a comma.
         let place = |line: &str| line.split(',').nth(1).and_then(|it| it.parse::<u64>().ok());
         lines[1..].sort_by_key(|line| place(line));
         lines.dedup();
@@ -371,11 +371,11 @@ mod tests {
             assert_eq!(sheet.done, BTreeSet::from([2]), "cut {cut}");
             assert_eq!(sheet.header, header());
         }
-        // Killed in the middle of the header.
+        // The process was killed while it wrote the header.
         fs::write(&path, "swe").unwrap();
         assert!(open(&path, "id", true).unwrap().header.is_empty());
         assert_eq!(fs::read(&path).unwrap(), b"");
-        // Somebody's notes, which end without a newline.
+        // An unrelated file, without a newline at its end.
         fs::write(&path, "first\nlast words").unwrap();
         assert!(open(&path, "id", true).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"first\nlast words");
@@ -441,7 +441,7 @@ mod tests {
             .collect();
         assert_eq!(rows, [["grown", "4", "6"], ["grown", "0", "6"]]);
         let before = fs::read(&path).unwrap();
-        // Other settings are never taken over, and nothing is where a value is gone.
+        // A file with other settings is never kept, nor one with a value that the new sweep lacks.
         let other = Identity { settings: "others".to_owned(), ..id("grown") };
         assert!(Sheet::open(&path, &other, true, place).is_err());
         let gone = |values: &[String]| place(values).filter(|it| *it == 0);

@@ -1,4 +1,4 @@
-//! A sheet that is read, not written.
+//! Reads a sweep's CSV file.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use csv::StringRecord;
 
 use super::sheet::{self, SheetError};
 
-/// A sheet's lines.
+/// The header and the lines of a file.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) path: PathBuf,
@@ -35,7 +35,7 @@ impl Table {
             None => Vec::new(),
         };
         sheet::check_header(path, &header)?;
-        // Only now is it known to be one that can be gone on with.
+        // The header is right, so `--resume` can complete it.
         if bytes.last() != Some(&b'\n') {
             return Err(SheetError::Unfinished(path.to_owned()));
         }
@@ -46,7 +46,7 @@ impl Table {
         Ok(Table { path: path.to_owned(), header, rows })
     }
 
-    /// Where a column is.
+    /// Returns the index of a column.
     pub(super) fn column(&self, name: &str) -> Option<usize> {
         self.header.iter().position(|it| it == name)
     }

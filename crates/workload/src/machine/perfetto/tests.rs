@@ -7,7 +7,7 @@ use super::*;
 use crate::machine::plan::Point;
 use crate::machine::stand_in::{self, StandIn};
 
-/// A recorded run, and the time by CPU that the machine itself counted.
+/// Records a run, and returns the time per CPU that the machine itself counted.
 fn recorded(policy: &str, most: usize) -> (Timeline, Vec<Ns>) {
     let profile = stand_in::profile();
     let (warm_up, window) = (5_000_000, 20_000_000);
@@ -34,7 +34,7 @@ fn events(timeline: &Timeline) -> Vec<Value> {
     parsed["traceEvents"].as_array().expect("events").clone()
 }
 
-/// Nanoseconds of a field in microseconds.
+/// A field in microseconds, converted to nanoseconds.
 fn ns(event: &Value, field: &str) -> u64 {
     (event[field].as_f64().unwrap() * 1e3).round() as u64
 }

@@ -1,4 +1,4 @@
-//! Tables of an invented workload.
+//! Tables of the stand-in workload.
 
 use super::*;
 use crate::machine::stand_in::{self, StandIn};
@@ -54,7 +54,7 @@ fn notes(workload: &str, load: &str, policies: &str) -> Vec<String> {
 
 #[test]
 fn what_of_a_policy_takes_no_part_is_told_of_those_that_ran() {
-    // The last one is refused, and its row says why.
+    // The last policy is refused, so the note leaves it out; its row says why.
     let sink = notes("udp-sink", "5000", "base,busypoll,suspend20,busypoll-separate");
     let [note] = &sink[..] else { panic!("{sink:?}") };
     assert!(note.starts_with("the application waits in receive calls"), "{note}");
@@ -89,7 +89,7 @@ fn a_run_that_was_interrupted_goes_on_to_the_same_bytes() {
     let plan = Plan { jobs: NonZeroUsize::new(1), ..plan() };
     let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan.identity());
     let whole = json(&plan).to_string();
-    // All of it is kept; then what a run that was interrupted after some would have left.
+    // Keep a whole run, then cut its file to what an interrupted run would have left.
     let mut partial = begin();
     plan.resumable(Progress::hidden, &Interrupt::default(), &mut partial).unwrap();
     let path = partial.kept().unwrap().unwrap().to_owned();
@@ -159,7 +159,7 @@ fn a_timeline_that_would_be_too_large_is_refused_with_the_window_that_fits() {
 #[test]
 fn a_p99_that_a_draw_does_not_tell_is_the_larger_and_two_of_them_keep_no_order() {
     let plan = Plan { drawn: true, repetitions: 6, loads: vec!["5000".into()], ..plan() };
-    // Of 1000 requests after so many microseconds, or after which 2 % had no answer.
+    // A run of 1000 requests with this latency, or in which 2 % were not answered.
     let run = |step: u64, us: Option<u64>| {
         let mut latency = napkin_measure::Latency::new();
         (0..1_000).for_each(|_| latency.record(1_000 * us.unwrap_or(10)));
@@ -172,12 +172,12 @@ fn a_p99_that_a_draw_does_not_tell_is_the_larger_and_two_of_them_keep_no_order()
         Row::of(&plan.policies[place as usize], Map::new(), runs.collect(), Vec::new())
     };
     let base = row(0, &[Some(10), Some(10), Some(10), None, None, Some(10)]);
-    // The last of the draws failed.
+    // The last draw failed.
     let threaded = row(1, &[Some(20), Some(20), None, Some(20), None]);
     let told = plan.uncertainty(&[base, threaded]);
     let [orders] = &told.orders[..] else { panic!("{told:?}") };
     assert_eq!((told.draws, orders.pairs, orders.kept), (6, 1, 3.0 / 5.0));
-    // The surest of all: one is beyond what can be told in most of them.
+    // The clearest case: in most draws, the p99 of one policy is unknown.
     let base = row(0, &[Some(10), Some(10), Some(10), Some(10), Some(10), Some(10)]);
     let lost = row(1, &[None, None, None, Some(20), None, None]);
     let told = plan.uncertainty(&[base, lost.clone()]);

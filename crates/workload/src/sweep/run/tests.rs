@@ -62,7 +62,7 @@ fn every_point_of_the_product_is_a_line_in_its_order() {
     assert_eq!((of(1, "cost.poll"), of(2, "cost.poll")), ("400ns".into(), "2us".into()));
     for row in 0..32 {
         assert_eq!(of(row, "point"), row.to_string());
-        // Fifty answers and more tell a median, and no p99.
+        // Fifty answers or more determine a median, but not a p99.
         assert_eq!(of(row, "latency_p99_ns"), "");
         let interrupts = "interrupts_per_packet";
         for name in [
@@ -78,7 +78,7 @@ fn every_point_of_the_product_is_a_line_in_its_order() {
         assert_eq!(of(row, "error"), "");
         assert_eq!(of(row, "grows"), "0");
     }
-    // Dearer polls cost more: the constant reaches the machine.
+    // More expensive polls use more CPU time: the constant reaches the machine.
     let cpu = |row| of(row, "cpu_work").parse::<f64>().unwrap();
     assert!(cpu(2) > cpu(0));
 }
@@ -160,7 +160,7 @@ fn a_point_that_cannot_be_is_a_line_that_says_why() {
 
 #[test]
 fn each_point_is_in_one_shard_and_more_values_or_parameters_move_none() {
-    // What tells a point in both, and its shard: by a run of each of four.
+    // The identifying values of each point, and its shard, from a run of each of four shards.
     let of = |vary: &[&str], names: &[&str]| -> BTreeMap<Vec<String>, u64> {
         let whole = sweep(vary);
         let naming = whole.naming();
@@ -193,7 +193,7 @@ fn each_point_is_in_one_shard_and_more_values_or_parameters_move_none() {
     ];
     let grown = of(&values, &names);
     assert_eq!(grown.len(), 9 * 81);
-    // A constant, with the value that the profile has: those points are the old ones.
+    // A constant set to the profile's own value yields the old points.
     let profile = stand_in::profile();
     let ring = format!("nic.ring={}", profile.count("nic.ring"));
     let more = of(&[VARY, &[ring.as_str()]].concat(), &names);
@@ -225,7 +225,7 @@ fn a_shard_is_gone_on_with_and_its_points_alone_are_run() {
         let error = run(&Sweep { shard, ..part.clone() }, &folder.file(), true).unwrap_err();
         assert!(error.to_string().contains("holds another sweep"), "{error}");
     }
-    // A limit is for what this process runs.
+    // The limit applies to the points that this process runs.
     let few = Sweep { limit: 11, ..part.clone() };
     assert_eq!(run(&few, &folder.file(), true).unwrap().left, 0);
     let fewer = Sweep { limit: 10, ..part };
@@ -246,7 +246,7 @@ fn a_sweep_with_more_values_goes_on_with_the_points_that_are_there() {
         let totals = run(&more, &folder.file(), true).unwrap();
         assert!(there > 0 && totals.resumed == there && totals.points > there, "{totals:?}");
         assert_eq!(fs::read(folder.file()).unwrap(), whole);
-        // Not the other way: those points would be lost.
+        // Not in the other direction: points would be lost.
         assert!(run(&less, &folder.file(), true).is_err());
         assert_eq!(fs::read(folder.file()).unwrap(), whole);
     }
