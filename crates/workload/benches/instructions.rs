@@ -1,13 +1,13 @@
-//! How many instructions a simulated packet and a step take, counted by callgrind in the experiment
-//! of 2024: the same number on every run and under any load, so that a change of a few is seen.
+//! Instructions per simulated packet and per step, counted by callgrind in the 2024 experiment. The count is the
+//! same on every run and under any load, so a change of a few instructions is visible.
 //!
-//! `cargo bench -p napkin-workload --bench instructions` runs itself under valgrind, each policy with
-//! a short and a long window, and prints the difference a packet; so what happens once (the
-//! set-up of 4480 connections) is not counted. Packets are those that the host receives and sends.
+//! `cargo bench -p napkin-workload --bench instructions` runs itself under valgrind, each policy with a short and a
+//! long window, and prints the difference per packet. So what happens once (the setup of 4480 connections) is not
+//! counted. Packets are those that the host receives and sends.
 //!
-//! Two times of a run are counted: its beginning, from 5 to 15 ms, in which the card's moderation of
-//! interrupts still adapts (older figures are of it), and a later one, from 40 to 80 ms, which is what most
-//! of an experiment's seconds are like.
+//! Two periods of a run are counted: the beginning, from 5 to 15 ms, in which the card's interrupt moderation still
+//! adapts (older results cover this one), and a later period, from 40 to 80 ms, which represents most of an
+//! experiment.
 
 use std::process::ExitCode;
 use std::thread::ScopedJoinHandle;
@@ -21,10 +21,10 @@ use napkin_workload::memcached::machine::{Rate, Setup, run as run_memcached};
 const CHILD: &str = "--counted";
 const POLICIES: [&str; 3] = ["base", "fullbusy", "suspend20"];
 const LOADS: [f64; 2] = [200_000.0, 1_000_000.0];
-/// From when to when, in virtual milliseconds, and what that time is called.
+/// The start and the end of a period in virtual milliseconds, and its name.
 const TIMES: [(u64, u64, &str); 2] = [(5, 15, "beginning"), (40, 80, "steady")];
 
-/// Runs one cell for so many virtual milliseconds: packets and steps.
+/// Runs one cell for so many virtual milliseconds, and returns packets and steps.
 fn run(policy: &str, load: f64, window: u64) -> Result<(u64, u64), String> {
     let profile = Profile::named(napkin_workload::schema(), "epyc-7662")
         .map_err(|error| error.to_string())?;
@@ -35,7 +35,7 @@ fn run(policy: &str, load: f64, window: u64) -> Result<(u64, u64), String> {
     Ok((packets, outcome.steps))
 }
 
-/// Instructions, packets and steps of a process that runs a cell.
+/// Returns the instructions, packets and steps of a process that runs a cell.
 fn collected(policy: &str, load: f64, window: u64) -> Result<[f64; 3], String> {
     let arguments = [CHILD.into(), policy.into(), load.to_string(), window.to_string()];
     let (instructions, counted) = callgrind(&[], &arguments)?;
@@ -46,8 +46,8 @@ fn collected(policy: &str, load: f64, window: u64) -> Result<[f64; 3], String> {
     }
 }
 
-/// What each of a cell's times took. Its four runs go on at once: their counts are the same, however
-/// many CPUs there are.
+/// Returns the counts of each period of a cell. Its four runs are parallel, because their counts do not depend on
+/// the number of CPUs.
 fn differences(policy: &str, load: f64) -> Vec<Result<[f64; 3], String>> {
     std::thread::scope(|scope| {
         let run = |window| scope.spawn(move || collected(policy, load, window));

@@ -36,7 +36,7 @@ pub enum PartialError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The parse error.
+        /// What is wrong with the line.
         why: String,
     },
     /// The file belongs to another run.

@@ -1,5 +1,4 @@
-//! The workloads in the kernel's own NAPI: who polls, by policy. Ignored without the rights that
-//! root has.
+//! The workloads on the kernel's own NAPI: which context polls, by policy. Ignored without root's capabilities.
 
 use std::time::Duration;
 
@@ -9,14 +8,14 @@ use napkin_policy::NamedPolicy;
 use napkin_testing::{needs, needs_program, test};
 use napkin_workload::{Given, Options, find, run};
 
-/// Ignores the test unless this process may make namespaces and count in them.
+/// Ignores the test unless this process may create namespaces and count polls in them.
 fn needs_rights() {
     for right in [Right::SysAdmin, Right::NetAdmin, Right::Bpf, Right::Perfmon] {
         needs(right.held(), right);
     }
 }
 
-/// And has the program.
+/// Also ignores the test unless the program is installed.
 fn needs_rights_and(program: &str) {
     needs_rights();
     needs_program(program);
@@ -34,12 +33,12 @@ fn report(name: &str, load: &str, policies: &[&str]) -> Report {
         ..Options::default()
     };
     let report = run(&*workload, &options).unwrap_or_else(|stopped| panic!("{name}: {stopped}"));
-    // Where the kernel's timers cannot be watched these three are left out.
+    // These three are left out if the kernel's timers cannot be traced.
     let timers = ["defer", "wdog", "suspend"];
-    // Nothing is offered, and nothing falls due, where each request waits for the last one's answer.
+    // In a closed loop, nothing is offered at a rate, and no request is due at a given time.
     let open = ["offered", "unanswered"];
     let closed = |column: &&Column| load == "max" && open.contains(&column.name);
-    // A p99.9 takes 10 000 answers, which a slow host does not give in such a window.
+    // A p99.9 needs 10 000 answers, which a slow host does not reach in such a window.
     let answers = |row: &Row| row.figures.latency_ns.as_ref().map_or(0, |it| it.count);
     let few = report.rows.iter().all(|row| answers(row) < 10_000);
     let columns = workload.columns().into_iter().filter(|it| !timers.contains(&it.name));
@@ -92,7 +91,7 @@ fn pings_are_answered_and_a_sink_receives_what_was_sent() {
     needs_rights_and("ping");
     let again = || report("flood-ping", "flood", &["base", "threaded"]);
     let mut flood = again();
-    // A host with other work may give a window's ping, or the thread that polls for it, no CPU.
+    // A busy host may give no CPU time to a window's ping, or to the thread that polls for it.
     for _ in 0..10 {
         if flood.rows.iter().all(|row| row.figures.packets > Some(0)) {
             break;

@@ -1,4 +1,4 @@
-//! What of a spinner's CPU is work and what is poll.
+//! The division of a spinning program's CPU time into work and poll.
 
 use napkin_core::MILLISECOND;
 
@@ -6,7 +6,7 @@ use napkin_machine::profile::Profile;
 use napkin_workload::machine::run::Run;
 use napkin_workload::memcached::machine::{self as memcached, Rate};
 
-/// Shares of the serving CPUs' time: busy, and of it in rounds that found nothing.
+/// Returns shares of the serving CPUs' time: the busy time, and the time of rounds that found nothing.
 fn shares(policy: &str, per_s: f64) -> (f64, f64) {
     let profile = Profile::named(napkin_workload::schema(), "epyc-7662")
         .unwrap_or_else(|error| panic!("{error}"));

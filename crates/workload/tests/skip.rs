@@ -1,5 +1,5 @@
-//! Skipping what a spinning thread repeats equals stepping it, under memcached and a block service too
-//! (`machine/tests/skip.rs` has the sink).
+//! Skipping the fruitless polls of a spinning thread yields the same results as stepping them, also under memcached
+//! and a block service (`machine/tests/skip.rs` has the sink).
 
 use napkin_core::MILLISECOND;
 use napkin_machine::profile::Profile;
@@ -7,7 +7,7 @@ use napkin_workload::machine::run::{Outcome, Run};
 use napkin_workload::memcached::machine::{self as memcached, Rate};
 use napkin_workload::ssd::machine as ssd;
 
-/// A workload's short run on a host, but for its steps.
+/// A workload's short run on a host, without its number of steps.
 fn ran(
     profile: &str,
     policy: &str,
@@ -35,7 +35,7 @@ fn memcached_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
     }
 }
 
-/// A disk finishes while a thread polls its queue in vain: no frame says so.
+/// A disk finishes while a thread polls its empty queue: no frame announces that.
 #[test]
 fn a_block_service_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
     for policy in ["fullbusy", "napibusy"] {

@@ -1,7 +1,7 @@
-//! An application whose epoll context always has something ready: `docs/suspension-starves.md`.
+//! An application whose epoll context always has a ready descriptor: `docs/suspension-starves.md`.
 //!
-//! 200 datagrams a second come for half a second to a sink that waits in epoll, and perhaps an always writable
-//! pipe is in the same context, as in that page's program.
+//! For half a second, 200 datagrams per second are sent to a sink that waits in epoll. Optionally its context also
+//! has an always writable pipe, as in that page's program.
 
 use napkin_core::{EpollContext, MILLISECOND, NEVER, Ns};
 use napkin_machine::profile::Profile;
@@ -12,11 +12,11 @@ use napkin_workload::machine::run::Run;
 use napkin_workload::memcached::machine::{self as memcached, Rate};
 use napkin_workload::udp_sink::machine::Pktgen;
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 struct Served {
     received: u64,
-    /// The longest way from the sender to the application.
+    /// The longest time from the sender to the application.
     longest: Ns,
     queue: QueueUse,
 }
@@ -64,7 +64,7 @@ fn under_linuxs_rule_a_pipe_in_the_context_starves_the_queue() {
     let served = serve("suspend20", LINUX, true);
     assert_eq!(served.received, 1, "the one whose softirq told the context whom to follow");
     assert_eq!((served.queue.nic.arrived, served.queue.nic.interrupts), (100, 1));
-    // Each wait starts the timer, which therefore never fires.
+    // Each wait starts the timer anew, so it never fires.
     assert_eq!(served.queue.nic.timer_expiries, 0);
     assert!(served.queue.nic.timer_starts > 10_000, "{served:?}");
 }
@@ -72,7 +72,7 @@ fn under_linuxs_rule_a_pipe_in_the_context_starves_the_queue() {
 #[test]
 fn the_mended_rule_keeps_a_datagram_for_the_timeout_at_the_most() {
     let served = serve("suspend20", FIXED, true);
-    // What came in the last 20 ms may still be in the ring.
+    // The packets of the last 20 ms may still be in the ring.
     assert!((96..=100).contains(&served.received), "{served:?}");
     assert!((10 * MILLISECOND..21 * MILLISECOND).contains(&served.longest), "{served:?}");
     assert_eq!(served.queue.nic.interrupts, 1, "interrupts stay suspended all the same");

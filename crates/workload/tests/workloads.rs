@@ -1,4 +1,4 @@
-//! Each workload, briefly: counts that must hold whatever the machine does.
+//! Short runs of each workload: counts that must hold under any load of the host.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use napkin_workload::xsk_rr::engine::XskRr;
 use napkin_workload::xsk_rr::pace::{PACES, Pace};
 use napkin_workload::{Live, Options, Server, Wire, run};
 
-/// All of them use the same CPUs.
+/// Serialises the tests, because all of them use the same CPUs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn briefly(workload: &dyn Live, policies: &[&str]) -> Report {
@@ -42,13 +42,13 @@ fn on_queues(queues: u16, workload: &dyn Live, policies: &[&str]) -> Report {
     run(workload, &options).expect("the run takes place")
 }
 
-/// The same until each row has packets: a host with other work may give a run no CPU at all.
+/// The same, repeated until each row has packets: a busy host may give a run no CPU time at all.
 fn answered(queues: u16, workload: &dyn Live, policies: &[&str]) -> Report {
     let any = |row: &Row| row.figures.packets > Some(0);
     repeated(queues, workload, policies, |report| report.rows.iter().all(any))
 }
 
-/// The same until something holds, some times at most.
+/// The same, repeated a few times until a condition holds.
 fn repeated(
     queues: u16,
     workload: &dyn Live,
@@ -65,13 +65,13 @@ fn repeated(
     report
 }
 
-/// Frames that each queue has received.
+/// Frames received per queue.
 fn by_queue(row: &Row) -> Vec<u64> {
     let counts = row.figures.extra["packets_by_queue"].as_array().expect("a list");
     counts.iter().map(|count| count.as_u64().expect("a count")).collect()
 }
 
-/// The columns that are empty in all rows: their fields are not in the report, or not measured.
+/// The columns that are empty in all rows, because their fields are missing in the report or were not measured.
 fn empty_columns(workload: &dyn Live, report: &Report) -> Vec<&'static str> {
     let rows: Vec<_> = report.rows.iter().map(|row| serde_json::to_value(row).unwrap()).collect();
     let empty = |column: &&&Column| rows.iter().all(|row| column.value(row).is_none());
@@ -88,27 +88,27 @@ fn a_flood_is_answered_and_hold_needs_no_interrupts_for_it() {
     let flood = FloodPing { clients: vec![flood] };
     let again = || briefly(&flood, &["base", "hold100000", "workqueue"]);
     let mut report = again();
-    // A host with other work may give a window no CPU, and so no interrupt.
+    // A busy host may give a window no CPU time, and so no interrupt.
     for _ in 0..10 {
         if report.rows[0].figures.extra.contains_key("idle_gap_min_ns") {
             break;
         }
         report = again();
     }
-    // In a closed loop nothing falls due.
+    // In a closed loop, no request is due at a given time.
     assert_eq!(empty_columns(&flood, &report), ["unanswered"]);
     let [base, hold, workqueue] = &report.rows[..] else { panic!("three rows") };
     for row in [base, hold, workqueue] {
         assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
-        // Missed interrupts are not among them.
+        // Missed interrupts are not counted as won.
         let won = row.figures.interrupts.unwrap_or(0) + row.figures.interrupts_tx.unwrap_or(0);
         assert!(won.abs_diff(extra(row, "interrupts_won")) <= 2, "{row:?}");
     }
     assert!(
         base.figures.interrupts.expect("counted") + base.figures.interrupts_tx.unwrap_or(0) > 0
     );
-    // A gap of 100 ms did not occur, or if it did, each interrupt is preceded by one.
-    // The two counts of an interrupt are not read at the same moment: one may be under way.
+    // A gap of 100 ms did not occur, or if it did, it preceded each interrupt. The two counters are not read at the
+    // same moment, so they may differ by one interrupt.
     assert!(extra(hold, "interrupts_after_hold") + 1 >= extra(hold, "interrupts_won"), "{hold:?}");
     for row in [base, workqueue] {
         assert!(!row.figures.extra.contains_key("interrupts_after_hold"), "no hold: {row:?}");
@@ -122,7 +122,7 @@ fn a_flood_beyond_the_capacity_says_what_was_due_and_not_answered() {
     let figures = &report.rows[0].figures;
     let (due, answered) = (figures.due.expect("open loop"), figures.packets.expect("counted"));
     assert_eq!(figures.unanswered, Some(due.saturating_sub(answered)), "{figures:?}");
-    // 400 000 a second are offered, each of which takes 5 us and more: half cannot be answered.
+    // 400 000 requests per second are offered, each of which takes at least 5 us: half cannot be answered.
     assert!(figures.unanswered > Some(due / 3), "{figures:?}");
     let closed = FloodPing { clients: vec![Client::Synthetic { turnaround: 20_000 }] };
     let figures = &briefly(&closed, &["base"]).rows[0].figures;
@@ -134,7 +134,7 @@ fn a_sink_accounts_for_what_it_was_offered() {
     for waits in [Waits::Blocking, Waits::Epoll] {
         let sink = UdpSink { offered: vec![Offered::TimesPeak(3.0)], waits, ..UdpSink::default() };
         let policies = ["ksoftirqd", "feedback", "suspend20"];
-        // Where the host takes the CPUs for a while, no socket fills, so that nothing parks.
+        // If the host takes the CPUs away for a while, no socket fills, and nothing parks.
         let parked = |report: &Report| extra(&report.rows[1], "parks") > 0;
         let mut report = briefly(&sink, &policies);
         for _ in 0..10 {
@@ -152,7 +152,7 @@ fn a_sink_accounts_for_what_it_was_offered() {
         }
         let feedback = &report.rows[1];
         assert!(extra(feedback, "parks") > 0, "{feedback:?}");
-        // Only a park that timed out, because the application got no CPU, drops at the socket.
+        // Only a park that timed out, because the application got no CPU time, drops at the socket.
         let at_socket = feedback.figures.drops.get("socket_full").copied().unwrap_or(0);
         assert!(at_socket * 20 <= feedback.figures.dropped(), "{feedback:?}");
     }
@@ -167,7 +167,7 @@ fn the_corner_interrupts_after_each_softirq() {
     let packets = figures.polled_packets.expect("counted");
     let [won, missed] = ["interrupts_won", "interrupts_missed"].map(|it| extra(row, it));
     assert!(packets > 0 && (won + missed) * 10 >= packets * 9, "{figures:?}");
-    // Where other programs take the CPU from the softirq, ksoftirqd goes on, and each interrupt finds it at work.
+    // If other programs take the CPU from the softirq, ksoftirqd continues, and each interrupt finds it at work.
     if extra(row, "polls_ksoftirqd") == 0 {
         let irqs = figures.interrupts.expect("counted");
         assert!(irqs * 10 >= packets * 9, "{figures:?}");
@@ -182,7 +182,7 @@ fn packets_are_answered_in_all_four_configurations() {
         &xsk_rr,
         &["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll", "suspend20"],
     );
-    // 5000 answers are too few for one in a thousand.
+    // 5000 answers are too few for a p99.9.
     assert_eq!(empty_columns(&xsk_rr, &report), ["p99.9"]);
     for row in &report.rows {
         let latency = row.figures.latency_ns.expect("packets were answered");
@@ -193,7 +193,7 @@ fn packets_are_answered_in_all_four_configurations() {
     }
     for row in &report.rows {
         let calls = row.figures.receive_time_histogram.as_ref().map_or(0, Pow2::count);
-        // Whoever is polled for by a thread that never stops makes none, as the document's `-n`.
+        // An application whose queue a thread polls without end makes no calls, like the document's `-n`.
         assert_eq!(calls > 0, row.policy != "threaded-busy-poll", "{row:?}");
     }
     let busy = &report.rows[3];
@@ -218,7 +218,7 @@ fn the_real_ping_is_answered_over_a_tap_device() {
 
 #[test]
 fn the_figures_are_of_the_poller_s_cpu_too_where_there_is_a_thread_that_polls() {
-    // With fewer it is the queue's.
+    // With fewer CPUs, the poller shares the queue's CPU.
     needs_cpus(3);
     let workload = TcpRr { flows: 4, threads: Some(2), ..TcpRr::default() };
     let placement = Options::default().placement();
@@ -243,7 +243,7 @@ fn a_thousand_connections_are_answered_under_every_owner_of_a_poll() {
         assert!(row.figures.packets.expect("counted") > 0, "{row:?}");
         assert_eq!(row.figures.due, None, "a closed loop");
         assert_eq!(row.figures.dropped(), 0, "nothing is lost on a cable: {row:?}");
-        // Of each connection one may have been polled before the window, and taken within it.
+        // Per connection, one packet may have been polled before the window and read within it.
         let polled = row.figures.polled_packets.expect("counted") + 1_000;
         assert!(polled >= row.figures.packets.expect("counted"), "{row:?}");
     }
@@ -269,7 +269,7 @@ fn a_memcached_finds_every_record_and_answers_what_is_due() {
     for row in &report.rows {
         match row.name.as_str() {
             "base" => assert_eq!(extra(row, "polls_application"), 0, "{row:?}"),
-            // Where the host gives it no CPU, others may have found all that there was.
+            // If the host gives the application no CPU time, other contexts may have polled all packets.
             _ => assert!(
                 extra(row, "polls_application") + extra(row, "empty_polls_application") > 0,
                 "{row:?}"
@@ -281,8 +281,8 @@ fn a_memcached_finds_every_record_and_answers_what_is_due() {
 #[test]
 fn with_several_queues_each_has_its_connections_and_a_thread_for_them() {
     let policies = ["base", "threaded", "suspend20"];
-    // A thread that was given a segment of another's connection would answer with a reset, which ends the
-    // client: with one a queue, and with others that share all queues' connections.
+    // A thread that received a segment of another thread's connection would answer with a reset, which ends the
+    // client. Tested with one thread per queue, and with threads that share the connections of all queues.
     for threads in [Some(3), None] {
         let workload = TcpRr { bytes: vec![1], flows: 1_000, threads, ..TcpRr::default() };
         for row in answered(3, &workload, &policies[..2]).rows {
@@ -296,7 +296,7 @@ fn with_several_queues_each_has_its_connections_and_a_thread_for_them() {
         let memcached = Memcached { loads: vec![Load::Closed], connections: 100, servers };
         for row in answered(2, &memcached, &policies).rows {
             assert!(extra(&row, "gets") > 0 && extra(&row, "misses") == 0, "one store: {row:?}");
-            // Where the host gave it some time: of a hundred connections no queue has none.
+            // If the host gave the run enough CPU time, each queue has some of a hundred connections.
             let packets = by_queue(&row);
             let enough = packets.iter().sum::<u64>() > 1_000;
             assert!(packets.len() == 2 && (!enough || !packets.contains(&0)), "{row:?}");
@@ -319,7 +319,7 @@ fn a_remote_disk_reads_and_writes_what_is_due_in_any_size() {
             assert_eq!(extra(row, "reads") + extra(row, "writes"), answered, "{row:?}");
             assert_eq!(row.figures.extra["client_errors"], serde_json::json!({}), "{row:?}");
             assert!(row.figures.due.is_some_and(|due| due > 0), "an open loop: {row:?}");
-            // No device of such a time has answered sooner, whatever the host does.
+            // No modelled device answers sooner, whatever the host does.
             let least = row.figures.latency_ns.expect("some were answered").at.p50;
             assert!(least.is_none_or(|least| least > 100_000), "{row:?}");
         }
@@ -331,7 +331,7 @@ fn a_remote_disk_reads_and_writes_what_is_due_in_any_size() {
     }
 }
 
-/// Ignores the test unless this process may make namespaces and TAP devices.
+/// Ignores the test unless this process may create namespaces and TAP devices.
 fn needs_a_wire() {
     for right in [Right::SysAdmin, Right::NetAdmin] {
         needs(right.held(), right);
@@ -357,7 +357,7 @@ fn napkin_the_kernel_and_memcached_are_asked_by_the_same_client_in_one_run() {
         assert_eq!((row.server.as_deref(), row.policy.as_str()), (Some(server), policy));
         assert!(extra(row, "gets") > 0 && extra(row, "misses") == 0, "{row:?}");
         assert_eq!(row.figures.extra["client_errors"], serde_json::json!({}), "{row:?}");
-        // Only the engine knows what it ran for.
+        // Only the engine knows what its CPU time was spent on.
         assert_eq!(row.figures.cpu.is_some(), server == "napkin", "{row:?}");
         let own_cpu = !Options::default().placement().shared();
         assert_eq!(extra(row, "cpu_ns_per_request") > 0, own_cpu, "{row:?}");
@@ -380,7 +380,7 @@ fn a_thousand_connections_are_answered_over_tap_and_by_threads_that_share_a_port
 /// The four configurations of the 2025 document.
 const PUBLISHED: [&str; 4] = ["interrupts", "busypoll", "busypoll-separate", "threaded-busy-poll"];
 
-/// A slow pace, which any host keeps.
+/// A slow pace, which any host can keep.
 fn over(wire: Wire) -> XskRr {
     let pace = Pace { name: 1_000, period: 1_000_000, delay: 0 };
     XskRr { paces: vec![pace], wire: Some(wire) }
@@ -388,7 +388,7 @@ fn over(wire: Wire) -> XskRr {
 
 #[test]
 fn the_document_s_configurations_answer_over_virtio_rings_and_the_client_times_them() {
-    // For the preference of busy polling.
+    // `SO_PREFER_BUSY_POLL` needs it.
     needs(Right::NetAdmin.held(), Right::NetAdmin);
     let workload = over(Wire::Vhost);
     let report = answered(1, &workload, &PUBLISHED);
@@ -400,7 +400,7 @@ fn the_document_s_configurations_answer_over_virtio_rings_and_the_client_times_t
     }
 }
 
-/// A sink that is offered little, and much more than it can take, of which some is dropped.
+/// Runs a sink that is offered little, and then much more than it can receive, of which some is dropped.
 fn sinks(wire: &Wire) {
     let offered = [0.04, 3.0].map(Offered::TimesPeak).to_vec();
     let sink = UdpSink { offered, wire: Some(wire.clone()), ..UdpSink::default() };
@@ -417,7 +417,7 @@ fn sinks(wire: &Wire) {
     assert!(much.figures.dropped() > 0, "three times the peak is too much: {much:?}");
 }
 
-/// The same, and a flood of our own.
+/// The same, and a flood of napkin's own ping.
 fn sinks_and_floods(wire: &Wire) {
     sinks(wire);
     let goes_round = |row: &Row| row.figures.packets > Some(10);
@@ -450,7 +450,7 @@ fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
     for right in [Right::SysAdmin, Right::NetAdmin, Right::NetRaw, Right::Bpf] {
         needs(right.held(), right);
     }
-    // What is made here is gone with its namespace, and the runs' threads are this one's children.
+    // The devices vanish with this namespace, and the threads of the runs inherit it.
     let here = Namespace::new().expect("a namespace");
     here.enter_thread().expect("it is entered");
     let mut route = Route::open().expect("netlink");
@@ -474,7 +474,7 @@ fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
     let report = answered(1, &over(wire.clone()), &PUBLISHED[..1]);
     assert!(report.rows[0].figures.packets > Some(0), "{:?}", report.rows);
     sinks_and_floods(&wire);
-    // And a veth of its own.
+    // And a veth that the workload creates itself.
     sinks(&Wire::Xdp);
     let report = answered(1, &over(Wire::Xdp), &PUBLISHED);
     assert!(report.rows.iter().all(|row| row.figures.packets > Some(0)), "{:?}", report.rows);
@@ -488,7 +488,7 @@ fn interfaces_at_the_ends_of_a_cable_are_served_and_asked_over_af_xdp() {
     assert!(told.expect_err("refused").to_string().contains("leave --queues out"));
 }
 
-/// Whether the operating system's ping is there.
+/// Whether the operating system's ping is installed.
 fn needs_ping() -> bool {
     std::process::Command::new("ping").arg("-V").output().is_ok()
 }

@@ -1,9 +1,9 @@
 //! `flood-ping` (2007): echo requests as fast as replies come, answered by the stack itself.
 //!
-//! With a TAP device or a veth the client is the operating system's own `ping -f`; over virtio rings, or two
-//! interfaces at the ends of a cable, it is one of our own, and otherwise the flood is the synthetic queue's. No application takes part, so what is measured is delivery alone. The control
-//! is an open-loop flood beyond the capacity, under which `hold` and `base` are equal: when there is
-//! always work there is nothing to hold.
+//! Over a TAP device or a veth, the client is the operating system's `ping -f`. Over virtio rings, or two
+//! interfaces at the ends of a cable, it is napkin's own; otherwise the synthetic queue generates the flood. No
+//! application takes part, so only delivery is measured. The control is an open-loop flood beyond the capacity,
+//! under which `hold` and `base` perform alike: if there is always work, there is nothing to hold.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,30 +29,30 @@ use crate::wire::{lay, queues};
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::report::{Column, Measurement, column};
 
-/// Who sends the requests.
+/// The sender of the requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Client {
-    /// The synthetic queue, `turnaround` after each reply.
+    /// The synthetic queue, which sends a request `turnaround` after each reply.
     Synthetic {
-        /// Nanoseconds from a reply to the next request.
+        /// Time from a reply to the next request, in nanoseconds.
         turnaround: u64,
     },
     /// `ping -f` through a TAP device.
     Ping,
     /// `ping -f` on the other end of a veth, over AF_XDP.
     PingOverXdp,
-    /// A `ping -f` of our own, at the other end of a wire of two queues.
+    /// napkin's own `ping -f`, at the other end of a wire with two queues.
     Pinger(Wire),
-    /// The control: a synthetic open-loop flood at this rate, beyond what can be answered.
+    /// The control: a synthetic open-loop flood beyond the capacity.
     Extreme {
-        /// Requests a second.
+        /// Requests per second.
         per_second: u32,
-        /// What delivering a request costs on top, in nanoseconds, so that the ring never drains.
+        /// Extra cost of delivering a request, in nanoseconds, so that the ring never drains.
         cost: u64,
     },
 }
 
-/// One `ping -f` after the other: a closed loop of one request.
+/// Round trips of `ping -f`: a closed loop with one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FloodPing {
     /// The clients, each a load.
@@ -60,28 +60,28 @@ pub struct FloodPing {
 }
 
 impl FloodPing {
-    /// On embedded devices: the closed loop, and the control.
+    /// Returns the loads on embedded devices: the closed loop, and the control.
     pub fn synthetic() -> FloodPing {
         let loop_ = Client::Synthetic { turnaround: 100 * MICROSECOND };
         FloodPing { clients: vec![loop_, FloodPing::extreme()] }
     }
 
-    /// With the operating system's ping.
+    /// Returns the load of the operating system's ping on a TAP device.
     pub fn tap() -> FloodPing {
         FloodPing { clients: vec![Client::Ping] }
     }
 
-    /// With the operating system's ping, over AF_XDP.
+    /// Returns the load of the operating system's ping, over AF_XDP.
     pub fn xdp() -> FloodPing {
         FloodPing { clients: vec![Client::PingOverXdp] }
     }
 
-    /// With a ping of our own, at the other end of virtio rings or of a cable.
+    /// Returns the load of napkin's own ping, at the other end of virtio rings or of a cable.
     pub fn over(wire: Wire) -> FloodPing {
         FloodPing { clients: vec![Client::Pinger(wire)] }
     }
 
-    /// The control: an open loop faster than the ring can be drained.
+    /// Returns the control: an open loop that is faster than the ring can be drained.
     pub fn extreme() -> Client {
         Client::Extreme { per_second: 400_000, cost: 5 * MICROSECOND }
     }
@@ -101,7 +101,7 @@ impl Template for Requests {
     fn fill(&mut self, _: u32, seq: u64, buffer: &mut [u8]) -> usize {
         let request =
             FrameBuilder::new(PEER, US).echo_request(buffer, IDENT, seq as u16, &[0x5a; PAYLOAD]);
-        // The buffer is large enough; a frame of no bytes would be counted as truncated.
+        // The buffer is large enough; an empty frame would be counted as truncated.
         request.unwrap_or(0)
     }
 }
@@ -180,7 +180,7 @@ impl Live for FloodPing {
             _ => None,
         };
         let offered = || offers.as_ref().map(|queue| queue.offered());
-        // A namespace that was made for the wire is there for as long as its ends.
+        // The namespace of a wire must live as long as its ends.
         let (pinger, _namespace) = pinger.unzip();
         let client = pinger.as_ref().and_then(|pinger| pinger.cpu.own());
         let measure = || -> Result<_, BenchError> {
@@ -210,7 +210,7 @@ impl Live for FloodPing {
         let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
         figures.packets = Some(answered);
         figures.achieved_per_s = Some(answered as f64 / seconds);
-        // In a closed loop nothing falls due.
+        // In a closed loop, no request is due at a given time.
         if let Some(due) = due {
             figures.set_due(due, answered);
         }

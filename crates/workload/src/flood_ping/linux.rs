@@ -1,4 +1,4 @@
-//! `flood-ping` (2007) in this world: the real `ping -f`, answered by the kernel.
+//! `flood-ping` (2007) in the linux world: the operating system's `ping -f`, answered by the kernel.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::waiting::Waiting;
 use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Measurement, Report, column};
 
-/// The workload; it has one load, a closed loop.
+/// The workload, which has a single load: a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FloodPing;
 
@@ -46,7 +46,7 @@ impl Live for FloodPing {
         trial.window()?;
         let mut figures = window.end()?;
         ping.stop()?;
-        // Every packet that reaches the server's device is a request, and is answered.
+        // Every packet that reaches the server's device is an echo request, and the kernel answers it.
         figures.packets = figures.polled_packets;
         let seconds = figures.window_ns.unwrap_or(1) as f64 / 1e9;
         figures.achieved_per_s = figures.packets.map(|packets| packets as f64 / seconds);

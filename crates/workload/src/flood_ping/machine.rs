@@ -1,4 +1,4 @@
-//! The flood ping of 2007, modelled: the loads that it takes, and the published host's profile.
+//! The model of the 2007 flood ping: its loads, and the profile of the published host.
 
 mod constants;
 mod load;
@@ -18,7 +18,7 @@ pub use scenario::run;
 #[derive(Debug)]
 pub(crate) struct FloodPing;
 
-/// The form of a pace of pings.
+/// The form of a rate of pings.
 const PINGS: &str = "flood, or echo requests a second above 0, as in 100 or 10k";
 
 impl FloodPing {

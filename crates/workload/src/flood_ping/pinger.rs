@@ -1,6 +1,6 @@
-//! `ping -f` without an operating system: at the other end of a wire whose client is a queue.
+//! `ping -f` without an operating system, at the other end of a wire: it polls its queue itself.
 //!
-//! As the real one it sends the next echo request when it has the reply, and without one after 10 ms.
+//! Like the real ping, it sends the next echo request when it has received the reply, or after 10 ms.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -13,25 +13,25 @@ use crate::error::BenchError;
 use crate::ping::PAYLOAD;
 use crate::serving::{PEER, US};
 
-/// How long a reply is waited for.
+/// Time after which a reply counts as lost.
 const LOST: Ns = 10 * MILLISECOND;
 /// The identifier of all requests.
 pub(super) const IDENT: u16 = 7;
-/// Bytes of a frame: Ethernet, IPv4 without options, ICMP, and what ping sends.
+/// Bytes of a frame: Ethernet, IPv4 without options, ICMP, and ping's payload.
 const FRAME: usize = 14 + 20 + 8 + PAYLOAD;
 
-/// The end of the wire that floods: its queue and its CPU.
+/// The flooding end of the wire: its queue and its CPU.
 pub(super) struct Pinger {
     pub(super) queue: Box<dyn PacketQueue>,
-    /// Where it runs.
+    /// The CPU it runs on.
     pub(super) cpu: ClientCpu,
 }
 
 impl Pinger {
-    /// Floods until it is told to stop.
+    /// Floods until `stop` is set.
     ///
     /// # Errors
-    /// If its device goes.
+    /// If its device disappears.
     pub(super) fn run(self, stop: &AtomicBool) -> Result<(), BenchError> {
         let mut end = ClientEnd::new(self.queue, &self.cpu)?;
         let (builder, mut frame) = (FrameBuilder::new(PEER, US), [0; FRAME]);
@@ -51,7 +51,7 @@ impl Pinger {
     }
 }
 
-/// The request that waits for its reply, and when the next is due.
+/// The outstanding request, and when the next one is due.
 #[derive(Debug, Default)]
 struct Round {
     sequence: u16,
@@ -59,14 +59,14 @@ struct Round {
 }
 
 impl Round {
-    /// A reply has come.
+    /// Handles a reply.
     fn heard(&mut self, sequence: u16, now: Ns) {
         if sequence == self.sequence {
             self.due = now;
         }
     }
 
-    /// The next request, if one is due.
+    /// Returns the sequence number of the next request, if one is due.
     fn next(&mut self, now: Ns) -> Option<u16> {
         if now < self.due {
             return None;
@@ -76,7 +76,7 @@ impl Round {
     }
 }
 
-/// The number of the request that this frame answers; `None` if it answers none of ours.
+/// Returns the sequence number of the request that a frame answers; `None` if it is no reply to this client.
 fn reply(frame: &[u8]) -> Option<u16> {
     let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 1;
     let [kind, _, _, _, ident @ .., high, low] = frame.get(34..42)? else { return None };

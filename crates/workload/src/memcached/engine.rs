@@ -1,8 +1,8 @@
-//! `memcached` (2024) on the engine: napkin's own memcached, and a client that asks as mutilate does.
-//! Beside it the same on the operating system's sockets, and Debian's memcached there.
+//! `memcached` (2024) on the engine: napkin's own memcached, and a client with mutilate's requests. For comparison,
+//! the same service on the operating system's sockets, and Debian's memcached.
 //!
-//! One worker on the CPU of its queue, as each has in the document. The store is filled before the first
-//! connection of the client's is made.
+//! One worker per queue, on the queue's CPU, as in the document. The store is filled before the client's first
+//! connection.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -27,17 +27,17 @@ use crate::server::{Server, Servers};
 use crate::told;
 use napkin_measure::report::{Column, Measurement, Report, column};
 
-/// Either end of what stores before there are connections.
+/// Both addresses of the pseudo-connection that fills the store.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
 
-/// memcached on the engine, or beside it.
+/// memcached on the engine, or on a server beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Memcached {
-    /// What is asked of it, each a load.
+    /// The loads.
     pub loads: Vec<Load>,
-    /// The client's connections.
+    /// The number of the client's connections.
     pub connections: usize,
-    /// Who serves, and the engine's wire.
+    /// The servers, and the engine's wire.
     pub servers: Servers,
 }
 
@@ -49,16 +49,16 @@ impl Default for Memcached {
     }
 }
 
-/// A service with all records in its store.
+/// Returns a service with all records in its store.
 ///
 /// # Errors
-/// If it does not take one.
+/// If the store refuses a record.
 fn filled(config: &Config) -> Result<Service, BenchError> {
-    // Nothing expires.
+    // At time 0: no record expires.
     let mut service =
         Service::new(Limits::default(), 0).map_err(|error| BenchError::Usage(error.to_string()))?;
     let records = Records::new(config.records, config.seed);
-    // Of no connection that there is.
+    // This is not a connection of any client.
     let mut connection = service.open(Flow::new(NOBODY, NOBODY));
     let (mut set, mut said) = (Vec::new(), Vec::new());
     for record in 0..records.len() {
@@ -73,7 +73,7 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
     Ok(service)
 }
 
-/// Runs Debian's memcached and the client, and measures a window.
+/// Runs Debian's memcached and its client, and measures a window.
 fn program(trial: Trial<'_>, config: &Config) -> Result<(Measurement, ClientFigures), BenchError> {
     let Trial { interrupt, options, .. } = trial;
     let (pair, config) = (beside::pair(options)?, beside::config(config));
@@ -119,7 +119,7 @@ impl Live for Memcached {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let load = self.loads[index];
         let config = embedded::client(self.connections, load, trial.options, trial.seed);
-        // One worker a queue, on one store.
+        // One worker per queue, all of them on one store.
         let services = || Ok::<_, BenchError>(vec![filled(&config)?; trial.options.queues.into()]);
         let (mut figures, told) = match trial.server.unwrap_or(Server::Napkin) {
             Server::Napkin => embedded::run(trial, services()?, &config, &self.servers.wire)?,
@@ -144,7 +144,7 @@ impl Live for Memcached {
             Server::Memcached => OVERHEAD + Duration::from_secs(1),
             _ => OVERHEAD,
         };
-        // The longest, since all of them run equally often but for napkin's policies.
+        // The longest, because all servers run equally often, except for napkin's additional policies.
         self.servers.servers.iter().copied().map(filled).max().unwrap_or(OVERHEAD)
     }
 

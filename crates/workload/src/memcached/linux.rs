@@ -1,8 +1,8 @@
-//! `memcached` (2024) in this world: Debian's memcached, unpatched, under a policy of the kernel's.
+//! `memcached` (2024) in the linux world: Debian's unpatched memcached, under a policy of the kernel.
 //!
-//! One worker thread on the CPU that serves; the client has a CPU of its own. The device is set
-//! as the policy says, memcached's epoll descriptors from outside, and a client of ours loads it over
-//! the veth: open loop with latency from the intended time, or closed loop for the most it answers.
+//! memcached has one worker thread on the serving CPU; the client has its own CPU. The device and, from outside,
+//! memcached's epoll descriptors are configured for the policy. napkin's client loads it over the veth: in an open
+//! loop with latency from the intended time, or in a closed loop for the maximum rate.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,9 +26,9 @@ use napkin_measure::report::{Column, Measurement, Report, column};
 /// A real memcached in one namespace, and the load generator in another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Memcached {
-    /// What is asked of it, each a load.
+    /// The loads.
     pub loads: Vec<Load>,
-    /// The client's connections.
+    /// The number of the client's connections.
     pub connections: usize,
 }
 
@@ -105,7 +105,7 @@ impl Live for Memcached {
             figures.extra.insert("program_user_ns".to_owned(), user.into());
         }
         client.stop().map_err(failed)?;
-        // With memcached goes whatever was set in it.
+        // The settings inside memcached end with its process, so they need not be restored.
         attachment.leave();
         server.still_there()?;
         told::of_a_store(&mut figures, &served);

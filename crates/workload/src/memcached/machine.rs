@@ -1,4 +1,4 @@
-//! memcached under mutilate (2024), modelled.
+//! The model of memcached under mutilate (2024).
 
 mod constants;
 mod load;

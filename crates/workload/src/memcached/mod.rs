@@ -107,7 +107,7 @@ impl Workload for Memcached {
     }
 }
 
-/// Loads as they are given; `None` without any.
+/// Parses loads; `None` for an empty list.
 fn read(loads: &[String]) -> Result<Option<Vec<Load>>, BenchError> {
     let open = |rate: u64| Load::Open { per_second: rate as f64 };
     let load = |rate: Option<u64>| rate.map_or(Load::Closed, open);

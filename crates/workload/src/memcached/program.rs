@@ -1,5 +1,5 @@
-//! Debian's memcached, unpatched, as a server to be measured: started, asked whether it listens, put
-//! under a policy from outside.
+//! Debian's unpatched memcached as a server under test: starting it, waiting until it listens, and applying a
+//! policy from outside.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -19,10 +19,10 @@ use crate::interrupt::Interrupt;
 use crate::linux::failed;
 use crate::linux::pair::SERVER;
 
-/// Longest that memcached may take to listen.
+/// The longest time that memcached may take to listen.
 const START: Duration = Duration::from_secs(5);
 
-/// Nothing is written down: what is changed is in a program of this run, and ends with it.
+/// A recorder that records nothing: the changes are inside a program of this run, and end with it.
 #[derive(Debug)]
 pub(super) struct Ours;
 
@@ -36,23 +36,24 @@ impl Recorder for Ours {
     }
 }
 
-/// A memcached of this run.
+/// The memcached process of a run.
 #[derive(Debug)]
 pub(super) struct Program(Child);
 
 impl Program {
-    /// Starts it in the calling thread's network namespace on some CPUs, with so many workers.
+    /// Starts memcached in the calling thread's network namespace, on these CPUs, with so many workers.
     pub(super) fn start(
         cpus: &[usize],
         workers: u16,
         connections: usize,
         interrupt: &Interrupt,
     ) -> Result<Program, BenchError> {
-        // A child runs where its parent did; this thread ends here.
+        // A child inherits its parent's affinity. This thread ends after the start, so its own affinity does not
+        // matter.
         sched::pin(None, cpus)?;
         let mut command = Command::new("memcached");
         command.args(["-l", &SERVER.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
-        // The client's, with room for its filling of the store and its look whether we listen.
+        // The client's connections, and some for filling the store and for the check whether memcached listens.
         let most = (connections + OTHERS).to_string();
         command.args(["-t", &workers.to_string(), "-m", "256", "-c", &most]);
         if rustix::process::geteuid().is_root() {
@@ -69,7 +70,7 @@ impl Program {
         Ok(Program(child))
     }
 
-    /// Waits until it listens; from the client's namespace.
+    /// Waits until memcached listens. Must run in the client's namespace.
     pub(super) fn listening(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
         let began = Instant::now();
         loop {
@@ -87,13 +88,13 @@ impl Program {
         }
     }
 
-    /// Its process.
+    /// Its process ID.
     pub(super) fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// Puts it under the policy's epoll and socket part, as `napkin run` does. Its epoll descriptors
-    /// are there before it listens.
+    /// Applies the policy's epoll and socket parts from outside, as `napkin run` does. memcached creates its epoll
+    /// descriptors before it listens.
     pub(super) fn attach(&self, policy: &Policy) -> Result<Attachment<Ours>, BenchError> {
         let plan = Plan::of(policy).map_err(|error| BenchError::Unsupported(error.to_string()))?;
         let mut attachment = Attachment::new(plan, Ours);
@@ -107,20 +108,20 @@ impl Program {
         }
     }
 
-    /// Its user time by now, in ticks of 10 ms.
+    /// Returns its user time so far, which the kernel counts in ticks of 10 ms.
     pub(super) fn user_ns(&self) -> Option<u64> {
         let pid = i32::try_from(self.id()).ok()?;
         ThreadStat::of_process(pid).map(|it| it.user_ns)
     }
 
-    /// An early end of its own is an error, with its words.
+    /// Returns an error with memcached's messages if it has exited.
     pub(super) fn still_there(&mut self) -> Result<(), BenchError> {
         match self.0.try_wait().map_err(failed)? {
             None => Ok(()),
             Some(status) => {
                 let mut words = String::new();
                 if let Some(pipe) = self.0.stderr.take() {
-                    // Whatever it said; if nothing can be read, nothing is quoted.
+                    // If its messages cannot be read, nothing is quoted.
                     let _ = pipe.take(1_000).read_to_string(&mut words);
                 }
                 Err(BenchError::Linux(format!("memcached ended ({status}): {}", words.trim())))
@@ -131,7 +132,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,10 +1,9 @@
-//! A sender of datagrams on a CPU of the modelled machine: it sleeps to absolute times and sends
-//! bursts.
+//! A datagram sender on a CPU of the modelled machine: it sleeps until absolute times and sends bursts.
 //!
-//! On an emulator whose CPUs share one clock the generator's own work slows the receiver down, so it
-//! is a thread like any other and not a client outside of time. What it sends reaches the receiving
-//! queue directly: the other side of its own card is not modelled. The card takes a moment more than the
-//! call that sends: within a burst the next frame's stamp lies before this one's arrival.
+//! On an emulator whose CPUs share one clock, the generator's own work slows the receiver down. So it is a thread
+//! of the machine, not a client outside of its time. Its frames reach the receiving queue directly: the other side
+//! of its card is not modelled. The card takes a little longer than the send call: within a burst, the next frame's
+//! stamp precedes the arrival of the one before.
 
 use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
@@ -14,21 +13,21 @@ use napkin_traffic::Rng;
 /// Bytes of a frame on the wire: 60 and its checksum.
 const FRAME: u32 = 64;
 
-/// When frames are sent: bursts at equal distances, perhaps in trains with silence in between.
+/// The schedule of the frames: bursts at equal intervals, optionally in trains with silence in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrivals {
     /// Frames back to back; at least 1.
     pub burst: u64,
-    /// From the begin of a burst to that of the next.
+    /// Time from the start of a burst to the start of the next.
     pub gap: Ns,
-    /// Bursts in a train; 0: the train does not end.
+    /// Bursts in a train; 0 for a train without an end.
     pub train_bursts: u64,
-    /// What a train is followed by, on top of the last gap.
+    /// Silence after a train, in addition to the last gap.
     pub off: Ns,
 }
 
 impl Arrivals {
-    /// When a frame is due, counted from the first one.
+    /// Returns when a frame is due, relative to the first one.
     pub fn due(&self, frame: u64) -> Ns {
         let burst = frame / self.burst.max(1);
         let trains = burst.checked_div(self.train_bursts).unwrap_or(0);
@@ -44,29 +43,28 @@ enum At {
     Sending { stamp: Ns },
 }
 
-/// The program. It sends a few frames ahead (the receiver's warm-up), then what was asked for.
+/// The sender's program. It sends the warm-up frames first, then those of the scenario.
 #[derive(Debug)]
 pub(super) struct Generator {
     flow: u32,
-    /// Another flow, which has the last of the frames that go ahead and every so many-th of the others;
-    /// 0: none of these.
+    /// Another flow, which gets the last warm-up frame and every n-th of the other frames; with 0, none of these.
     pub second: Option<(u32, u64)>,
-    /// From a frame's stamp to its arrival.
+    /// Time from a frame's stamp to its arrival.
     send: Ns,
-    /// From there to the arrival of the next frame of a burst; at most `send`.
+    /// Time from there to the arrival of the next frame of a burst; at most `send`.
     next: Ns,
-    /// Going to sleep.
+    /// Time to go to sleep.
     sleep: Ns,
-    /// From its waking to its first stamp.
+    /// Time from waking up to the first stamp.
     wake: Ns,
-    /// When the frames that go ahead are sent.
+    /// When the warm-up frames are sent.
     ahead: Vec<Ns>,
-    /// When the first of the others is.
+    /// When the first of the other frames is sent.
     start: Ns,
     arrivals: Arrivals,
-    /// Each burst is due later by a time drawn up to this, and the seed of the draws.
+    /// Upper limit of each burst's random delay, and the seed of the draws.
     pub late: (Ns, u64),
-    /// Each send takes longer by a time drawn up to this, and where the draws come from.
+    /// Upper limit of each send's random extra time, and the source of the draws.
     pub slower: (Ns, Rng),
     total: u64,
     sent: u64,
@@ -74,7 +72,8 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    /// Sends to a flow: a frame at each of the times in `ahead`, and `total` frames from `start` on.
+    /// Returns a generator that sends a frame to `flow` at each time in `ahead`, and `total` frames from `start`
+    /// on.
     pub(super) fn new(
         flow: u32,
         [send, next, sleep, wake]: [Ns; 4],
@@ -102,7 +101,7 @@ impl Generator {
         }
     }
 
-    /// Where the next frame goes.
+    /// Returns the flow of the next frame.
     fn flow(&self) -> u32 {
         let Some((second, every)) = self.second else { return self.flow };
         let ahead = self.ahead.len() as u64;
@@ -113,7 +112,7 @@ impl Generator {
         if its { second } else { self.flow }
     }
 
-    /// When the next frame is due.
+    /// Returns when the next frame is due.
     fn due(&self) -> Ns {
         match self.ahead.get(self.sent as usize) {
             Some(time) => *time,
@@ -126,7 +125,7 @@ impl Generator {
 }
 
 impl Generator {
-    /// How much later than it should a frame is due: as the rest of its burst.
+    /// Returns the random delay of a frame, which is the same for its whole burst.
     fn late(&self, frame: u64) -> Ns {
         let (most, seed) = self.late;
         if most == 0 {
@@ -135,7 +134,7 @@ impl Generator {
         Rng::new(seed.wrapping_add(frame / self.arrivals.burst.max(1))).below(most + 1)
     }
 
-    /// How much longer than it should the next send takes.
+    /// Returns the random extra time of the next send.
     fn slower(&mut self) -> Ns {
         let (most, rng) = &mut self.slower;
         if *most == 0 { 0 } else { rng.below(*most + 1) }
@@ -151,7 +150,7 @@ impl Program for Generator {
                 self.at = At::Bed;
                 Act::Kernel(self.sleep)
             }
-            // Whoever waits may be woken early.
+            // A sleeping thread may be woken early.
             At::Bed | At::Slept if now < self.due() => {
                 self.at = At::Slept;
                 Act::Sleep(self.due())

@@ -1,7 +1,7 @@
-//! The scenarios that a real kernel ran on an emulated machine, with all counts that its tracer took.
+//! The scenarios that a real kernel ran on an emulated machine, with every count that its tracer took.
 //!
-//! No workload that anybody can ask for by name: only the kernel's own counts are compared with it, and
-//! they are the reader's.
+//! They are not a workload that can be selected by name: they only serve to compare the model with the kernel's
+//! recorded counts, and the caller makes that comparison.
 
 mod constants;
 mod generator;

@@ -1,11 +1,10 @@
-//! The scenarios that the real kernel ran on an emulated machine: one queue, one sink and one
-//! generator, with all counts that the kernel's tracer took.
+//! One scenario of the emulated machine: one queue, one sink and one generator, with every count that the kernel's
+//! tracer took.
 //!
-//! CPU 0 has the queue's interrupt, its softirqs, its thread, ksoftirqd and the application; CPU 1 the
-//! generator. A second instance stands for the transmit side, which has an interrupt and softirqs of
-//! its own and none of the settings; a third one for the generator's card, which an echo interrupts.
-//! What the emulated machine does now and then by itself (pauses of some 0.4 ms, other tasks) is not
-//! modelled.
+//! CPU 0 has the queue's interrupt, its softirqs, its thread, ksoftirqd and the application; CPU 1 has the
+//! generator. A second instance stands for the transmit side, which has its own interrupt and softirqs and default
+//! settings; a third one for the generator's card, which an echo interrupts. Occasional events of the emulated
+//! machine itself (pauses of some 0.4 ms, other tasks) are not modelled.
 
 use std::collections::BTreeMap;
 
@@ -19,92 +18,92 @@ use napkin_machine::UdpSink;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
 
-/// Frames that teach the epoll context its instance, before the window.
+/// Frames before the window, from which the epoll context learns its instance.
 const AHEAD: u64 = 3;
 
-/// From the last of them to the first frame of the window.
+/// Time from the last of these frames to the first frame of the window.
 const SILENCE: Ns = 30 * MILLISECOND;
 
-/// How long before its first frame the window begins.
+/// Time from the start of the window to its first frame.
 const BEFORE: Ns = 5 * MILLISECOND;
 
-/// How long it goes on after the last frame.
+/// Time from the last frame to the end of the window.
 const AFTER: Ns = 37 * MILLISECOND;
 
-/// Receive buffer of the sink's socket where the scenario names none.
+/// The sink's receive buffer in bytes if the scenario does not set it.
 const BUFFER: u64 = 8 << 20;
 
-/// The longest virtual time that sending may take in place of what was asked for.
+/// Limit of the virtual time by which sending may be late.
 const LATE: Ns = 2_000 * MILLISECOND;
 
-/// What happens to the sink meanwhile.
+/// What happens to the sink during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Event {
-    /// It only receives.
+    /// Nothing: the sink only receives.
     #[default]
     None,
-    /// It computes for 50 ms after its 150th datagram.
+    /// The sink computes for 50 ms after its 150th datagram.
     Stall,
-    /// It exits at its 200th datagram.
+    /// The sink exits at its 200th datagram.
     Exit,
-    /// A second process has taught its own epoll context the same instance, and waits for ever.
+    /// A second process whose epoll context has learnt the same instance waits for ever.
     TwoIdle,
-    /// A second process with its own epoll context is sent every 50th datagram.
+    /// A second process with its own epoll context receives every 50th datagram.
     Second,
-    /// While frames come the instance's `threaded` changes every 50 ms: 0, 1, 2 and again.
+    /// During the frames, the instance's `threaded` changes every 50 ms, in the cycle 0, 1, 2.
     ThreadedCycle,
 }
 
-/// Every so many-th datagram is the second process's, under [`Event::Second`].
+/// Under [`Event::Second`], the second process receives one datagram in this many.
 const SECOND: u64 = 50;
 
-/// From one change of `threaded` to the next, under [`Event::ThreadedCycle`].
+/// Under [`Event::ThreadedCycle`], time between two changes of `threaded`.
 const CYCLE: Ns = 50 * MILLISECOND;
 
-/// How the sink waits.
+/// The call in which the sink waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wait {
-    /// In `epoll_wait`, under its context's parameters.
+    /// `epoll_wait`, under the parameters of its context.
     #[default]
     Epoll,
-    /// In a blocking receive call.
+    /// A blocking receive call.
     Receive,
 }
 
-/// What of a row of the table is set before it runs.
+/// The parameters of a row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scenario {
     /// The receiving instance's settings.
     pub instance: InstancePolicy,
     /// The parameters of the sink's epoll context.
     pub epoll: EpollPolicy,
-    /// How it waits; those parameters are nobody's if it is not in epoll.
+    /// How it waits; without epoll, the parameters above are unused.
     pub wait: Wait,
-    /// The sink's work on a datagram.
+    /// The sink's work per datagram.
     pub spin: Ns,
     /// Whether it sends each datagram back.
     pub echo: bool,
-    /// Its socket's receive buffer in bytes; 0: 8 MiB.
+    /// The socket's receive buffer in bytes; 0 for 8 MiB.
     pub buffer: u64,
-    /// When frames are due.
+    /// The schedule of the frames.
     pub arrivals: Arrivals,
-    /// Frames in all; the warm-up's come on top.
+    /// The number of frames, without those before the window.
     pub frames: u64,
     /// What happens to the sink.
     pub event: Event,
 }
 
-/// What the kernel's tracer would have counted in the window.
+/// What the kernel's tracer would count in the window.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Observed {
-    /// Latencies from stamp to receive call, the counts of queues and CPUs, and the window. What a second
-    /// process does is in the counts of polls and interrupts only.
+    /// Latencies from stamp to receive call, the counts of queues and CPUs, and the window. A second process
+    /// contributes to the counts of polls and interrupts only.
     pub outcome: Outcome,
-    /// Polls of the receiving instance by who was current, budget and work.
+    /// Polls of the receiving instance, by current task, budget and work.
     pub polls: BTreeMap<(Who, u16, u16), u64>,
     /// Returns of `epoll_wait`.
     pub wait_returns: u64,
-    /// Returns by the number of events.
+    /// Returns of `epoll_wait` by the number of events.
     pub events: BTreeMap<u32, u64>,
     /// Interrupts of the receive queue.
     pub rx_interrupts: u64,
@@ -112,17 +111,17 @@ pub struct Observed {
     pub tx_interrupts: u64,
     /// Runs of the network receive softirq.
     pub net_rx: u64,
-    /// Softirqs cut short.
+    /// Softirqs that ran out of time or budget.
     pub time_squeeze: u64,
-    /// The receiving instance's timer, expired.
+    /// Expiries of the receiving instance's timer.
     pub timer_expiries: u64,
-    /// Its timer, started.
+    /// Starts of that timer.
     pub timer_starts: u64,
     /// Frames that reached the queue.
     pub nic_rx: u64,
-    /// Datagrams that the sink received.
+    /// Datagrams that the sink read.
     pub received: u64,
-    /// Datagrams that its socket had no room for.
+    /// Datagrams that were dropped because its socket was full.
     pub dropped: u64,
     /// The sink's voluntary and involuntary switches, and its CPU time in ns.
     pub app: (u64, u64, Ns),
@@ -133,7 +132,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Polls by somebody: all, and those that found nothing.
+    /// Returns all polls and the empty polls by a kind of task.
     pub fn polls_by(&self, who: Who) -> (u64, u64) {
         let of = |empty: bool| -> u64 {
             let kind = |(it, _, work): &(Who, u16, u16)| *it == who && (!empty || *work == 0);
@@ -142,35 +141,34 @@ impl Observed {
         (of(false), of(true))
     }
 
-    /// All polls, and those that found nothing.
+    /// Returns all polls and the empty polls.
     pub fn all_polls(&self) -> (u64, u64) {
         let empty = self.polls.iter().filter(|((.., work), _)| *work == 0).map(|(_, n)| n).sum();
         (self.polls.values().sum(), empty)
     }
 }
 
-/// What is drawn in a run, beyond what the scenario says: how an experiment asks whether a count depends
-/// on it. The default draws nothing.
+/// Random variations of a run, to test whether a count depends on them. The default varies nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Disturbance {
-    /// All frames of the window come later, by one time of up to this.
+    /// Upper limit of a single delay of all frames of the window.
     pub phase: Ns,
-    /// Each burst comes later by a time of its own, of up to this.
+    /// Upper limit of each burst's own delay.
     pub jitter: Ns,
-    /// Each send takes the generator longer, by up to this.
+    /// Upper limit of the extra time of each send.
     pub sends: Ns,
-    /// Each poll costs less, by one time of up to this, and nothing at least.
+    /// Upper limit of a single reduction of the cost of every poll, which stays at least 1 ns.
     pub polls: Ns,
-    /// Each slice of a shared clock is shorter or longer by up to this.
+    /// Upper limit of the variation of each slice of a shared clock, in either direction.
     pub slices: Ns,
-    /// Of a thousand frames, those whose sender keeps the shared clock where it would give it away.
+    /// Of a thousand device accesses, those at which the CPU keeps the shared clock instead of giving it away.
     pub keeps: u16,
-    /// Once, at a moment between the first frame and the last, the receiving CPU is kept for this time with
-    /// its interrupts off.
+    /// How long the receiving CPU is held once with interrupts off, at a random moment between the first frame and
+    /// the last.
     pub hold: Ns,
 }
 
-/// Runs a scenario. Nothing in it is drawn at random.
+/// Runs a scenario without random variations.
 ///
 /// # Errors
 ///
@@ -180,11 +178,11 @@ pub fn run(profile: &Profile, scenario: &Scenario, seed: u64) -> Result<Observed
     run_disturbed(profile, scenario, &Disturbance::default(), seed)
 }
 
-/// The same, disturbed; the seed decides what is drawn.
+/// Runs a scenario with random variations drawn from the seed.
 ///
 /// # Errors
 ///
-/// Those of [`run`].
+/// Any error of [`run`].
 pub fn run_disturbed(
     profile: &Profile,
     scenario: &Scenario,
@@ -202,7 +200,7 @@ pub fn run_disturbed(
     }
     let less = rng.below(disturbance.polls + 1);
     config.cost.poll = config.cost.poll.saturating_sub(less).max(1);
-    // The transmit side's interrupts; the receiving queue never transmits.
+    // For the transmit side's interrupts; the receiving queue never transmits.
     config.nic.tx_interrupts = true;
     let policy = Policy { instance: scenario.instance, epoll: scenario.epoll, ..Policy::default() };
     let placement = Placement { queue_cpus: vec![0, 0, 1], ..Placement::aligned(3, 1) };
@@ -215,7 +213,7 @@ pub fn run_disturbed(
     }
 
     let buffer = if scenario.buffer == 0 { BUFFER } else { scenario.buffer };
-    // The kernel takes a frame while those before it are within the limit: one more fits.
+    // The kernel accepts a frame as long as those before it are within the limit, so one more fits.
     let capacity = buffer / profile.count("oracle.truesize").max(1) + 1;
     let socket = machine.add_socket(capacity.min(u64::from(u32::MAX)) as u32);
     let flow = machine.add_flow(0, Some(socket));
@@ -345,7 +343,7 @@ pub fn run_disturbed(
 mod tests {
     use super::*;
 
-    /// 400 frames, one every millisecond.
+    /// Runs 400 frames, one every millisecond.
     fn observed(event: Event, wait: Wait, policy: &str) -> Observed {
         let profile = Profile::named(crate::schema(), "emulator-7.2").expect("built in");
         let policy: Policy = policy.parse().expect(policy);
@@ -379,7 +377,7 @@ mod tests {
         let second = observed(Event::Second, Wait::Epoll, "base");
         assert_eq!((second.received, second.nic_rx), (392, 400));
         assert_eq!(second.wait_returns, 392);
-        // A context that suspends follows the same instance as one that sleeps: nothing is lost.
+        // One context suspends and another sleeps on the same instance: nothing is lost.
         let suspended = observed(Event::Second, Wait::Epoll, "suspend20");
         assert_eq!((suspended.received, suspended.nic_rx), (392, 400));
     }
@@ -442,7 +440,7 @@ mod tests {
             seen.polls.keys().map(|(.., work)| *work).max()
         };
         assert_eq!(most(&Disturbance::default()), Some(1));
-        // Six packets of its own time, 50 us apart, and more while the generator has the clock.
+        // Six packets of the held time, 50 us apart, and more while the generator has the clock.
         let held = most(&Disturbance { hold: 300 * MICROSECOND, ..Disturbance::default() });
         assert!((Some(6)..=Some(10)).contains(&held), "{held:?}");
     }

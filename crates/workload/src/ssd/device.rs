@@ -1,14 +1,14 @@
-//! How long a flash device takes: the same in all worlds, from the constants of the profile that the
-//! document's hosts have.
+//! The service time of a flash device, common to all worlds, from the constants of the profile of the document's
+//! hosts.
 
 use napkin_machine::profile::Profile;
 use napkin_policy::Ns;
 use napkin_traffic::Rng;
 
-/// A flash device behind a queue that is never full: how long it takes for a request.
+/// A flash device whose queue is never full, as the distribution of its service times.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Device {
-    /// Median time for a request of the experiment's size.
+    /// Median time for a request of the experiment's size, in nanoseconds.
     median: f64,
     spread: f64,
     slow_share: f64,
@@ -16,7 +16,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// A profile's, for requests of so many bytes.
+    /// Returns a profile's device for requests of so many bytes.
     pub(super) fn new(profile: &Profile, bytes: u32) -> Self {
         let root = libm::sqrt(f64::from(bytes) / 1024.0);
         Device {
@@ -27,7 +27,7 @@ impl Device {
         }
     }
 
-    /// One request's time.
+    /// Draws the time of one request.
     pub(super) fn time(&self, rng: &mut Rng) -> Ns {
         let body = self.median * libm::exp(self.spread * rng.normal());
         let slow = rng.unit() < self.slow_share;

@@ -1,9 +1,9 @@
 //! `ssd` (2020) on the engine: napkin's NBD server, and a client that reads and writes at a fixed rate.
 //!
-//! The disk is memory, filled beforehand, and each request takes a flash device's time, drawn
-//! as the machine draws it. Requests fall due at random (Poisson), half of them reads, each on a
-//! connection drawn at random; one whose connection still waits for an answer waits there, and is charged
-//! for it, where the machine's client sends it at once.
+//! The disk is memory, filled beforehand. Each request takes a flash device's time, drawn as in the machine.
+//! Requests are due at random times (Poisson), half of them reads, each on a random connection. If the connection
+//! still waits for an answer, the request waits, and its latency includes that wait; the machine's client sends it
+//! at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,23 +28,23 @@ use crate::server::{Servers, Wire};
 use crate::told;
 use napkin_measure::report::{Column, Measurement, Report, column};
 
-/// Bytes of the disk.
+/// Size of the disk in bytes.
 const EXPORT: u64 = 64 << 20;
 
 /// Operations of one size, at a rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Bytes that one reads or writes.
+    /// Bytes per operation.
     pub bytes: u32,
-    /// How many a second.
+    /// Operations per second.
     pub per_second: f64,
 }
 
 impl Load {
-    /// One as the machine reads it: `4K:10000`.
+    /// Parses a load in the machine world's syntax: `4K:10000`.
     ///
     /// # Errors
-    /// [`BenchError::Usage`] with what it has to be.
+    /// [`BenchError::Usage`] with the expected form.
     pub fn read(text: &str) -> Result<Load, BenchError> {
         let refused =
             || BenchError::Usage(format!("'{text}' is no load of ssd: give {OPERATIONS}"));
@@ -59,22 +59,22 @@ impl Load {
 /// ssd on the engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ssd {
-    /// What is asked of it.
+    /// The loads.
     pub loads: Vec<Load>,
-    /// The client's connections.
+    /// The number of the client's connections.
     pub connections: usize,
-    /// What they go over.
+    /// The wire between client and engine.
     pub wire: Wire,
 }
 
-/// A disk all of whose bytes were written.
+/// Returns a disk of which every byte was written.
 fn filled() -> Result<MemoryStore, BenchError> {
     let mut memory =
         MemoryStore::new(EXPORT).map_err(|error| BenchError::Usage(error.to_string()))?;
     let piece = 1u64 << 20;
     for offset in (0..EXPORT).step_by(piece as usize) {
         let action = Action::Write(vec![b'.'; piece as usize]);
-        // Memory ends at once, and well.
+        // An operation in memory finishes at once and cannot fail.
         memory.begin(Operation { tag: 0, offset, action });
     }
     Ok(memory)

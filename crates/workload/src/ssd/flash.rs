@@ -1,7 +1,7 @@
-//! A store in memory that answers when a flash device would have.
+//! A store in memory that answers with the delay of a flash device.
 //!
-//! A request of many bytes comes in pieces. Its device's time is drawn once: with the first piece of a
-//! read, and with the last of a write, when all of it has come; the others take none.
+//! A large request arrives in pieces. The device's time is drawn once per request: with the first piece of a read,
+//! and with the last piece of a write, when all its data has arrived. The other pieces are served at once.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,28 +19,28 @@ use rustix::time::{
 
 use super::device::Device;
 
-/// One thread's handle of the store. Its timer expires when an operation has ended.
+/// One thread's handle of the store. Its timer expires when an operation finishes.
 #[derive(Debug)]
 pub(super) struct Flash {
     memory: MemoryStore,
     device: Device,
-    /// Bytes of a request, which is at a multiple of as many.
+    /// Size of a request in bytes; requests are aligned to it.
     bytes: u64,
     rng: Rng,
-    /// When each operation under way ends, and its number in `operations`.
+    /// When each operation in progress finishes, and its index in `operations`.
     ends: BinaryHeap<Reverse<(Ns, usize)>>,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     timer: Arc<OwnedFd>,
-    /// For when the timer was set last.
+    /// The expiry time that the timer was last set to.
     armed: Ns,
 }
 
 impl Flash {
-    /// A handle for requests of so many bytes.
+    /// Returns a handle for requests of so many bytes.
     ///
     /// # Errors
-    /// If the operating system gives no timer.
+    /// If the operating system cannot create a timer.
     pub(super) fn new(
         memory: MemoryStore,
         device: Device,
@@ -61,12 +61,12 @@ impl Flash {
         })
     }
 
-    /// Expires when an operation has ended that [`ended`](BlockStore::ended) will tell of.
+    /// Returns the timer, which expires when an operation finishes that [`ended`](BlockStore::ended) will return.
     pub(super) fn timer(&self) -> &Arc<OwnedFd> {
         &self.timer
     }
 
-    /// Whether an operation is the piece of its request with which the device's time is drawn.
+    /// Whether an operation is the piece of its request for which the device's time is drawn.
     fn counts(&self, operation: &Operation) -> bool {
         match &operation.action {
             Action::Read(_) => operation.offset.is_multiple_of(self.bytes),
@@ -103,7 +103,8 @@ impl BlockStore for Flash {
             return None;
         }
         self.ends.pop();
-        // Another may end at just that time, for which the timer has expired and will not again.
+        // Another operation may finish at the same time, for which the timer has expired already: it must be set
+        // again.
         self.armed = NEVER;
         self.free.push(number);
         let operation = self.operations.get_mut(number)?.take()?;
@@ -118,7 +119,7 @@ impl BlockStore for Flash {
         self.armed = *next;
         let zero = clock::timespec(0);
         let at = Itimerspec { it_interval: zero, it_value: clock::timespec(*next) };
-        // A time after the clock's beginning is never refused; one that is past expires at once.
+        // A valid monotonic time is never refused, and a past one expires at once.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &at);
     }
 }
@@ -138,7 +139,7 @@ mod tests {
         Operation { tag, offset, action }
     }
 
-    /// What ends, once the timer has expired.
+    /// Waits for the timer, and returns the operation that finished.
     fn wait(flash: &mut Flash) -> Ended {
         loop {
             flash.submit();

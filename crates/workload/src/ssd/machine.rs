@@ -1,4 +1,4 @@
-//! Remote disk operations at a fixed rate (2020), modelled.
+//! The model of remote disk operations at a fixed rate (2020).
 
 mod constants;
 mod load;

@@ -22,12 +22,12 @@ pub(crate) struct Ssd;
 /// The form of a load of operations.
 const OPERATIONS: &str = "bytes of an operation, a colon and operations a second, as in 4K:50000";
 
-/// What each of the document's 56 CPUs had.
+/// The document's loads, divided by its 56 CPUs.
 const LOADS: &[&str] = &["4K:10200", "64K:2800", "1M:196"];
 
 const CONNECTIONS: Setting = Setting {
     default: Some("64"),
-    // Each holds up to a megabyte on either side.
+    // Each connection may hold up to a megabyte on either side.
     check: |text| up_to(text, 256),
     ..Setting::engine("connections", "N", "Connections of the client, on the engine.")
 };
@@ -51,7 +51,7 @@ impl Workload for Ssd {
     }
 
     fn policies(&self, world: World) -> Vec<Policy> {
-        // The other experiment of the same proposal.
+        // This is the other experiment of the same proposal.
         TcpRr.policies(world)
     }
 

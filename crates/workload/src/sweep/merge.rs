@@ -1,8 +1,8 @@
-//! The file of a whole sweep, from those of its shards.
+//! Merges the files of a sweep's shards into the file of the whole sweep.
 //!
-//! A sheet says of each line which sweep it is of and how many points that has. So nothing but the files
-//! is needed to tell whether they fit together, and whether anything is missing; then the lines, in
-//! their order and without the column `shard`, are the bytes that one process would have written.
+//! Each line of a sheet names its sweep and the sweep's number of points. So the files alone show whether they fit
+//! together and whether a point is missing. The merged lines, sorted and without the column `shard`, are byte for
+//! byte what a single process would have written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,64 +16,64 @@ use super::sheet::{self, SheetError};
 use super::table::Table;
 use napkin_measure::report::file;
 
-/// Why files do not make a sweep.
+/// Why files could not be merged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MergeError {
-    /// A file is none of a sweep, or cannot be read.
+    /// A file is not a sweep's, or cannot be read.
     #[error(transparent)]
     Sheet(#[from] SheetError),
-    /// The whole cannot be written.
+    /// The merged file cannot be written.
     #[error(transparent)]
     Write(#[from] file::WriteError),
-    /// There is something already where the whole should go.
+    /// The merged file exists already.
     #[error("{} is there already: name another file, or remove it", .0.display())]
     Exists(PathBuf),
-    /// No file has a line.
+    /// No file has a point.
     #[error("nothing to merge: no file has a point")]
     Nothing,
-    /// Two files are of different sweeps, or one of them was changed.
+    /// Two files are from different sweeps, or one of them was modified.
     #[error("{} and {} do not fit together: {why}", one.display(), other.display())]
     Unfit {
-        /// The first of the files that were given.
+        /// The first of the given files.
         one: PathBuf,
-        /// The one that differs.
+        /// The file that differs from it.
         other: PathBuf,
-        /// In what, and what to do.
+        /// The difference, and what to do about it.
         why: String,
     },
     /// Points are missing.
     #[error("{missing} of {points} points are missing ({which}): {why}")]
     Missing {
-        /// Points that stand in no file.
+        /// The number of points that are in no file.
         missing: u64,
-        /// Of how many.
+        /// The number of points of the sweep.
         points: u64,
-        /// The first of them.
+        /// The first missing points.
         which: String,
-        /// What to do.
+        /// What to do about it.
         why: String,
     },
 }
 
 impl MergeError {
-    /// Whether the files are wrong, rather than the reading or writing of them.
+    /// Whether the files are wrong, as opposed to a failure to read or write them.
     pub fn is_usage(&self) -> bool {
         !matches!(self, MergeError::Sheet(SheetError::Io { .. }) | MergeError::Write(_))
     }
 }
 
-/// What was merged.
+/// The counts of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Merged {
     /// Points of the sweep.
     pub points: u64,
-    /// Those of them that have no figures; their line says why.
+    /// The points that have an error instead of values.
     pub failed: u64,
 }
 
-/// The columns that all lines of a sweep share, the plainest first, with what to make of it if they do
-/// not.
+/// The columns that must be equal in all lines of a sweep, the most obvious first, with a hint for the case that
+/// they differ.
 const SHARED: [(&str, &str); 6] = [
     ("version", ": run all shards with the same program"),
     ("workload", ""),
@@ -89,12 +89,12 @@ const SHARED: [(&str, &str); 6] = [
     ("points", ""),
 ];
 
-/// Makes the file of a whole sweep of the files of its shards, in any order. A point may be in several
-/// files if it has the same figures in all.
+/// Merges the files of a sweep's shards, in any order. A point may be in several files if it has the same values in
+/// all of them.
 ///
 /// # Errors
-/// If a file is none of a sweep or is being written, if they are not of the same sweep, if points are
-/// missing, or if the whole cannot be written, or is there already.
+/// If a file is not a sweep's or is being written, if the files are from different sweeps, if points are missing,
+/// or if the merged file exists already or cannot be written.
 pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, MergeError> {
     if !file::is_stream(out) && out.exists() {
         return Err(MergeError::Exists(out.to_owned()));
@@ -109,17 +109,17 @@ pub fn merge(files: &[PathBuf], out: &Path) -> Result<Merged, MergeError> {
     Ok(merged)
 }
 
-/// What is there so far.
+/// The lines merged so far.
 #[derive(Debug, Default)]
 struct Whole {
     files: Vec<PathBuf>,
-    /// Without the shard.
+    /// Without the column `shard`.
     header: Vec<String>,
-    /// The first line, and its file.
+    /// The first line, and the index of its file.
     first: Option<(usize, StringRecord)>,
-    /// Each point, and the file that it is from.
+    /// Each point, with the index of its file.
     points: BTreeMap<u64, (usize, StringRecord)>,
-    /// The shards of which there is a point, by their count.
+    /// The numbers of the shards that have a point, by the number of shards.
     shards: BTreeMap<u64, BTreeSet<u64>>,
 }
 
@@ -157,7 +157,7 @@ impl Whole {
         Ok(())
     }
 
-    /// Points of the sweep, by one of its lines.
+    /// The number of points of the sweep, according to one of its lines.
     fn all(&self, record: &StringRecord) -> u64 {
         record[2].parse().unwrap_or(0)
     }
@@ -200,7 +200,7 @@ impl Whole {
         Ok(())
     }
 
-    /// The bytes of the whole, if it is whole.
+    /// Returns the merged text, if no point is missing.
     fn text(self) -> Result<(String, Merged), MergeError> {
         let Some((_, first)) = &self.first else { return Err(MergeError::Nothing) };
         let points = self.all(first);
@@ -228,11 +228,11 @@ impl Whole {
         Ok((String::from_utf8_lossy(&bytes).into_owned(), Merged { points, failed }))
     }
 
-    /// Where the missing points may be.
+    /// Returns a hint about where the missing points may be.
     fn why(&self) -> String {
         let mut without = Vec::new();
         for (count, there) in &self.shards {
-            // There may be more shards than memory has room for.
+            // The iterator is lazy: a count from a file may be too large to collect.
             let mut missing = (1..=*count).filter(|it| !there.contains(it));
             let some: Vec<String> =
                 missing.by_ref().take(8).map(|it| format!("{it}/{count}")).collect();
@@ -251,7 +251,7 @@ impl Whole {
     }
 }
 
-/// The columns that only one of two headers has.
+/// Describes the columns that only one of two headers has.
 fn differ(one: &[String], other: &[String]) -> String {
     let without = |a: &[String], b: &[String]| {
         let names: Vec<&str> =

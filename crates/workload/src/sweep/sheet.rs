@@ -31,7 +31,7 @@ pub enum SheetError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The parse error.
+        /// What is wrong with the line.
         why: String,
     },
     /// The file belongs to another sweep.

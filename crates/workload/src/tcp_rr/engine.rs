@@ -1,9 +1,8 @@
-//! `tcp-rr` (2020) on the engine: an echo service over a thousand connections, each with one request
-//! outstanding.
+//! `tcp-rr` (2020) on the engine: an echo service over a thousand connections, each with one outstanding request.
 //!
-//! The document's hosts have seven CPUs a queue, as many threads of the program, and nothing is pinned. Here
-//! a queue, whoever polls it and seven of the program's threads share one CPU, so that all of them compete
-//! as they do there; where a thread would have found another CPU, it waits.
+//! The document's hosts have seven CPUs per queue and one thread of the program per CPU, and nothing is pinned.
+//! Here a queue, the thread that polls it and seven of the program's threads share one CPU, so that they compete as
+//! they do there. Where a thread would have migrated to another CPU, it waits here.
 
 use std::time::Duration;
 
@@ -22,20 +21,20 @@ use crate::server::Subject;
 use crate::server::{Server, Servers};
 use napkin_measure::report::{Column, Measurement, column};
 
-/// Threads of the program to each queue: the document's host has 56 CPUs, and so as many threads, and 8
-/// queues. With one thread there is nobody among whom a scheduler could choose.
+/// Threads of the program per queue: the document's host has 56 CPUs, hence 56 threads, and 8 queues. A single
+/// thread would leave the scheduler no choice.
 pub const A_QUEUE: usize = 7;
 
-/// tcp-rr on the engine, or beside it.
+/// tcp-rr on the engine, or on a server beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpRr {
     /// Bytes of a request and of its response, each a load.
     pub bytes: Vec<u32>,
     /// Connections, each with one request at a time.
     pub flows: usize,
-    /// Threads of the program; `None` for [`A_QUEUE`] a queue.
+    /// Threads of the program; `None` for [`A_QUEUE`] per queue.
     pub threads: Option<usize>,
-    /// Who serves, and the engine's wire.
+    /// The servers, and the engine's wire.
     pub servers: Servers,
 }
 
@@ -46,10 +45,10 @@ impl Default for TcpRr {
 }
 
 impl TcpRr {
-    /// Loads as the machine reads them.
+    /// Parses loads in the machine world's syntax.
     ///
     /// # Errors
-    /// One that is no size.
+    /// A load that is not a size.
     pub(super) fn read(loads: &[String]) -> Result<Vec<u32>, BenchError> {
         let read = |text: &String| size(text, super::SIZE);
         let bytes: Result<_, _> = loads.iter().map(read).collect();

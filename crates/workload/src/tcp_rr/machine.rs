@@ -1,4 +1,4 @@
-//! Request and response over a thousand connections (2020), modelled.
+//! The model of request and response over a thousand connections (2020).
 
 mod constants;
 mod load;

@@ -13,7 +13,7 @@ use crate::setting::{Given, Setting, up_to};
 use crate::workload::Workload;
 use crate::world::World;
 
-/// Request and response over TCP, one outstanding on each flow.
+/// Request and response over TCP, with one outstanding request per flow.
 pub(crate) struct TcpRr;
 
 /// The form of a load.

@@ -1,12 +1,12 @@
 //! `udp-sink` (2018): a UDP receiver on the CPU of its queue, offered more than it can take.
 //!
-//! Delivering a packet and consuming it cost a stated time each, spun. Their sum gives the peak: the
-//! rate at which the CPU has nothing left. Beyond it the policy decides whether the application
-//! still gets anything: delivery that preempts it (`base`) starves it, delivery in a fair thread
-//! (`ksoftirqd`) shares with it, and *feedback* takes from the ring only what it will consume.
+//! Delivering a packet and consuming it each spin for a stated time. Their sum determines the peak: the rate at
+//! which the CPU is saturated. Above the peak, the policy decides whether the application still gets CPU time.
+//! Delivery that preempts the application (`base`) starves it; delivery in a fair thread (`ksoftirqd`) shares the
+//! CPU with it; *feedback* takes from the ring only what the application will consume.
 //!
-//! The source is inside the queue, or, over a wire ([`UdpSink::wire`]), a sender at its other end, on the other
-//! CPU where there is one.
+//! The source is inside the queue or, over a wire ([`UdpSink::wire`]), a sender at its other end, on the other CPU
+//! if there is one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,52 +39,51 @@ use napkin_measure::engine::RING_DROPS;
 use napkin_measure::report::{Column, Measurement, Report, column};
 
 const PORT: u16 = 9;
-/// Bytes of a datagram over a wire: when it was due.
+/// Bytes of a datagram over a wire: its due time.
 const PAYLOAD: usize = 8;
-/// Frames the synthetic queue's ring, and a socket, hold.
+/// Capacity in frames of the synthetic queue's ring, and in datagrams of a socket.
 const RING: u32 = 512;
 const SOCKET: usize = 256;
 
-/// Why a corner is refused over a wire.
+/// Why the corner case is refused over a wire.
 pub(super) const CORNER_HAS_NO_WIRE: &str = "the corner is of a source that sees when a softirq ends, as only the one within the queue does: leave out \
      --corner, or --wire";
 
-/// The engine's queue, what sends to it, and the namespace that was made for both.
+/// The engine's queue, its source, and the namespace that was created for both.
 type Ends = (Box<dyn PacketQueue>, Source, Option<Namespace>);
 
-/// How the application waits.
+/// The call in which the application waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Waits {
-    /// In a blocking receive call, as the document's sink did.
+    /// A blocking receive call, as in the document's sink.
     #[default]
     Blocking,
-    /// In an epoll wait.
+    /// An epoll wait.
     Epoll,
 }
 
-/// When packets come.
+/// The schedule of the packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Offered {
-    /// Evenly, so many times the peak.
+    /// Evenly spaced, at this multiple of the peak.
     TimesPeak(f64),
-    /// The document's corner (II): each falls just after a softirq has ended.
+    /// The document's corner (II): each packet arrives just after a softirq has ended.
     AfterSoftirq,
 }
 
 /// A receiver on the engine, and a source that does not wait for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UdpSink {
-    /// What it is offered, each a load.
+    /// The offered rates, each a load.
     pub offered: Vec<Offered>,
-    /// How the application waits.
+    /// The call in which the application waits.
     pub waits: Waits,
-    /// Nanoseconds to deliver a packet.
+    /// Time to deliver a packet, in nanoseconds.
     pub delivery: u64,
-    /// Nanoseconds to consume one.
+    /// Time to consume a packet, in nanoseconds.
     pub consume: u64,
-    /// What the datagrams come over; `None` for a synthetic queue, in which their source is. Of a veth both ends
-    /// are AF_XDP's here.
+    /// The wire; `None` for a synthetic queue with its source inside. A veth has AF_XDP at both ends here.
     pub wire: Option<Wire>,
 }
 
@@ -102,12 +101,12 @@ impl Default for UdpSink {
 }
 
 impl UdpSink {
-    /// Packets a second at which a CPU that does nothing else is full.
+    /// Returns the packets per second that saturate a CPU without other work.
     pub fn peak(&self) -> f64 {
         1e9 / self.delivery.saturating_add(self.consume).max(1) as f64
     }
 
-    /// The engine's queue, what sends to it, and the namespace that was made for both.
+    /// Returns the engine's queue, its source, and the namespace that was created for both.
     fn source(&self, index: usize, trial: Trial<'_>) -> Result<Ends, BenchError> {
         let arrivals = match self.offered[index] {
             Offered::TimesPeak(times) => Arrivals::Fixed { per_second: self.peak() * times },
@@ -129,23 +128,23 @@ impl UdpSink {
     }
 }
 
-/// A queue in which datagrams arrive by themselves.
+/// Creates a queue that generates datagrams itself.
 fn synthetic(arrivals: Arrivals, seed: u64) -> Result<SyntheticQueue, BenchError> {
     let start = napkin_engine::now() + 20_000_000;
     let config =
         SyntheticConfig { seed, arrivals, start, rx_ring: RING, ..SyntheticConfig::default() };
-    // Enough for the ring, a poll and the socket, with room to spare.
+    // Enough for the ring, a poll and the socket, with a reserve.
     let pool = Pool::new(4 * (RING as usize + SOCKET));
     Ok(SyntheticQueue::new(&config, Box::new(Datagrams), pool, None)?)
 }
 
-/// Writes datagrams to the sink.
+/// Writes datagrams for the sink.
 struct Datagrams;
 
 impl Template for Datagrams {
     fn fill(&mut self, flow: u32, seq: u64, buffer: &mut [u8]) -> usize {
         let from = 1_024 + (flow % 60_000) as u16;
-        // The buffer is large enough; a frame of no bytes would be counted as truncated.
+        // The buffer is large enough; an empty frame would be counted as truncated.
         FrameBuilder::new(PEER, US).udp(buffer, from, PORT, &seq.to_be_bytes()).unwrap_or(0)
     }
 }
@@ -175,10 +174,10 @@ impl Live for UdpSink {
     }
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
-        // Everything on one CPU: that is the experiment.
+        // The experiment has everything on one CPU.
         let cpu = trial.options.placement().queue;
         let placement = Placement { queue: cpu, other: cpu, poller: cpu };
-        // A namespace that was made for the wire is there for as long as its ends.
+        // The namespace of a wire must live as long as its ends.
         let (queue, source, _namespace) = self.source(index, trial)?;
         let serving = Serving::start(trial.policy, placement, vec![queue], self.delivery)?;
         let received = Arc::new(AtomicU64::new(0));
@@ -201,7 +200,7 @@ impl Live for UdpSink {
                     application.run(engine, socket)
                 })
                 .map_err(BenchError::Proc)?;
-            // The scope waits for the sink, also where there is no client.
+            // On an error, stop the sink, because the scope waits for it.
             let source = source
                 .start(scope, "udp-sink-client", &shared)
                 .inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
@@ -221,7 +220,7 @@ impl Live for UdpSink {
             figures.set_due(end.due - before.due, last - first);
             figures.packets = Some(last - first);
             if self.wire.is_some() {
-                // A ring without room refuses a frame at its sender.
+                // A full ring drops a frame at its sender.
                 let refused = end.refused - before.refused;
                 *figures.drops.entry(RING_DROPS.to_owned()).or_default() += refused;
                 figures.extra.insert("client_behind".into(), json!(end.behind));
@@ -258,7 +257,7 @@ impl Live for UdpSink {
 
     fn conclude(&self, report: &mut Report) {
         report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
-        // Of the row's own counts: the median of ratios would leave out where there is none.
+        // From the row's own counts: a median of ratios would omit repetitions that have none.
         report.rows.iter_mut().for_each(|row| set_ratios(&mut row.figures));
         let beyond = Saturation::all(&report.rows);
         report.notes.extend(beyond.iter().map(Saturation::to_string));
@@ -301,8 +300,7 @@ impl Live for UdpSink {
     }
 }
 
-/// What was polled for each datagram that the application received, and the part of the drops that
-/// cost nothing.
+/// Sets the polled packets per datagram received, and the share of the drops that happened in the ring, at no cost.
 fn set_ratios(figures: &mut Measurement) {
     let received = figures.packets.unwrap_or(0);
     let polled = figures.polled_packets.unwrap_or(0);
@@ -322,9 +320,9 @@ struct Application {
 }
 
 impl Application {
-    /// How long a wait lasts at most, so that the end of the run is noticed.
+    /// The longest wait, so that the application notices the end of the run.
     const TICK: Duration = Duration::from_millis(50);
-    /// Messages taken before the application waits in its epoll anew; a receive call takes one.
+    /// Datagrams taken between two epoll waits; after a receive call, only one is taken.
     const BATCH: usize = 64;
 
     fn run(self, engine: &napkin_engine::Engine, socket: UdpSocket) -> Result<(), BenchError> {
@@ -343,7 +341,7 @@ impl Application {
         let stopped = || stop.load(Ordering::Relaxed);
         std::thread::scope(|scope| {
             if let Some(poller) = waits.poller(CpuId(0)) {
-                // On the same CPU, as all of the experiment: it inherits where this thread runs.
+                // On the same CPU, like everything here: it inherits this thread's affinity.
                 let polls = move || {
                     while !stopped() && poller.poll().is_ok() {
                         std::hint::spin_loop();
@@ -385,7 +383,7 @@ mod tests {
         assert!(!starved.extra.contains_key("polled_ratio"), "of nothing, no ratio");
         assert!(!starved.extra.contains_key("ring_share"));
         assert_eq!(figures(5, 3, 1).extra["ring_share"], 0.75);
-        // Two repetitions dropped nothing, so the row dropped nothing, wherever the third did.
+        // Two of three repetitions dropped nothing, so the row's median is 0, whatever the third dropped.
         let repetitions = [figures(5, 0, 0), figures(5, 0, 2), figures(5, 0, 0)]
             .map(|figures| Repetition { step: 0, figures });
         let mut row = Row::from_repetitions("base", Map::new(), repetitions.to_vec(), Vec::new());

@@ -1,8 +1,8 @@
-//! `udp-sink` (2018) in this world: a blocking sink on one of the operating system's sockets, and a
-//! sender that offers it datagrams at a rate.
+//! `udp-sink` (2018) in the linux world: a blocking sink on a socket of the operating system, and a sender with a
+//! given rate.
 //!
-//! Behind a network card the softirq of `base` preempts the sink on its CPU and starves it. Over a
-//! veth it runs on the sender's CPU and slows the sender down instead: livelock cannot be seen here.
+//! Behind a network card, the softirq of `base` preempts the sink on its CPU and starves it. Over a veth, the
+//! softirq runs on the sender's CPU and slows the sender down instead, so livelock cannot be observed here.
 //!
 //! The sink has no epoll descriptor, so policies that poll in an epoll wait are refused.
 
@@ -27,13 +27,13 @@ use napkin_measure::report::{Column, Measurement, Report, column};
 const PORT: u16 = 9;
 /// Bytes of a datagram.
 const DATAGRAM: usize = 64;
-/// How long the sink waits before it looks whether it is over.
+/// The sink's receive timeout, after which it checks for the end of the run.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// A receiver in one namespace, and a sender in another that does not wait for it.
+/// A receiver in one namespace, and in another one a sender that does not wait for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UdpSink {
-    /// Datagrams a second, each a load; `None` for as many as the sender can send.
+    /// Datagrams per second, each a load; `None` for as many as the sender can send.
     pub offered: Vec<Option<u64>>,
 }
 
@@ -43,7 +43,7 @@ impl Default for UdpSink {
     }
 }
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
@@ -72,7 +72,7 @@ impl Live for UdpSink {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let placement = trial.options.placement();
         let bed = Bed::new(trial.policy, placement)?;
-        // Behind what this kernel cannot do at all, which is told with what comes nearest.
+        // After `Bed::new`, which refuses what this kernel lacks and names the nearest alternative.
         if trial.policy.epoll.enabled() {
             return Err(BenchError::Unsupported(
                 "the sink waits in a blocking receive call, and this policy polls or suspends in an \
@@ -98,7 +98,7 @@ impl Live for UdpSink {
             }
             let mut figures = measured?;
             if let Some(rate) = self.offered[index] {
-                // Its schedule goes on whether it can be kept or not.
+                // The schedule continues whether or not the sender keeps up.
                 let seconds = figures.window_ns.unwrap_or(0) as f64 / 1e9;
                 figures.set_due((rate as f64 * seconds) as u64, figures.packets.unwrap_or(0));
             }
@@ -143,7 +143,7 @@ impl Live for UdpSink {
     }
 }
 
-/// The sink's socket, with the options that the policy asks for.
+/// Opens the sink's socket, with the policy's socket options.
 fn bind(address: SocketAddr, policy: &Policy) -> Result<UdpSocket, BenchError> {
     let socket = UdpSocket::bind(address).map_err(failed)?;
     socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -154,12 +154,12 @@ fn bind(address: SocketAddr, policy: &Policy) -> Result<UdpSocket, BenchError> {
     Ok(socket)
 }
 
-/// Takes whatever comes until it is over.
+/// Receives datagrams until the run ends.
 fn sink(socket: &UdpSocket, cpu: usize, shared: &Shared) -> Result<(), BenchError> {
     sched::pin(None, &[cpu])?;
     let mut buffer = [0; DATAGRAM];
     while !shared.stop.load(Ordering::Relaxed) {
-        // An error is the end of the wait.
+        // An error is the receive timeout.
         if socket.recv(&mut buffer).is_ok() {
             shared.received.fetch_add(1, Ordering::Relaxed);
         }
@@ -167,7 +167,7 @@ fn sink(socket: &UdpSocket, cpu: usize, shared: &Shared) -> Result<(), BenchErro
     Ok(())
 }
 
-/// Sends on a schedule, and what it could not send in time at once afterwards.
+/// Sends on a schedule, and catches up without a pause if it is late.
 fn send(
     socket: &UdpSocket,
     cpu: usize,
@@ -181,11 +181,11 @@ fn send(
         let due =
             rate.map_or(u64::MAX, |rate| (began.elapsed().as_secs_f64() * rate as f64) as u64);
         if sent >= due {
-            // It has a CPU of its own, and no timer is as fine as this.
+            // It has a CPU of its own, and timers are too coarse.
             std::hint::spin_loop();
             continue;
         }
-        // The first may be refused while the sink is not there yet.
+        // The first send may be refused while the sink is not bound yet.
         if socket.send(&[0x5a; DATAGRAM]).is_ok() {
             shared.sent.fetch_add(1, Ordering::Relaxed);
         }
@@ -212,7 +212,7 @@ fn measure(
     figures.packets = Some(received);
     figures.achieved_per_s = Some(received as f64 / seconds);
     figures.extra.insert("sent".into(), sent.into());
-    // What was in flight at either end of the window makes a difference of a few.
+    // Packets in flight at either end of the window cause a difference of a few.
     figures.drops.insert("not_received".into(), sent.saturating_sub(received));
     Ok(figures)
 }

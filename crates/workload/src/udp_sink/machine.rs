@@ -1,4 +1,4 @@
-//! The datagram sink of 2018, modelled.
+//! The model of the 2018 datagram sink.
 
 mod constants;
 mod load;
@@ -16,7 +16,7 @@ use crate::waiting::Waiting;
 pub use load::Pktgen;
 pub use scenario::run;
 
-/// 2018: a datagram sink under a generator that does not care.
+/// 2018: a datagram sink under a generator that ignores losses.
 #[derive(Debug)]
 pub(crate) struct UdpSink;
 

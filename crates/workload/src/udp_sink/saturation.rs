@@ -1,34 +1,34 @@
-//! What a policy receives up to saturation, and whether it falls beyond it.
+//! The rate that a policy receives up to saturation, and whether it falls beyond it.
 
 use napkin_measure::report::Row;
 use serde::Serialize;
 
-/// What a policy received up to saturation, and beyond it.
+/// The received rates of a policy up to saturation, and beyond it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Saturation {
-    /// What its rows are called.
+    /// The name of its rows.
     pub policy: String,
-    /// The most it received a second up to saturation: under any load up to and including the first
-    /// that it could not keep up with (received less than 98 % of).
+    /// The highest received rate per second up to saturation: under any load up to and including the first one of
+    /// which less than 98 % was received.
     pub peak_per_s: f64,
-    /// The load, in times the peak, at which it received that.
+    /// The load at that rate, as a multiple of the CPU's capacity.
     pub peak_at: f64,
-    /// The most it received a second under any load at all.
+    /// The highest received rate per second under any load.
     pub maximum_per_s: f64,
-    /// The load at which it received that.
+    /// The load at that rate.
     pub maximum_at: f64,
-    /// The least it received under any load higher than `peak_at`; `None` if there was none.
+    /// The lowest received rate under any load above `peak_at`; `None` if there was none.
     pub least_per_s: Option<f64>,
-    /// The load at which it received that.
+    /// The load at that rate.
     pub least_at: Option<f64>,
-    /// The least as a ratio to `peak_per_s`: 1 or more if it never fell below.
+    /// `least_per_s` divided by `peak_per_s`: at least 1 if it never fell below.
     pub of_peak: Option<f64>,
-    /// The least as a ratio to `maximum_per_s`.
+    /// `least_per_s` divided by `maximum_per_s`.
     pub of_maximum: Option<f64>,
 }
 
 impl Saturation {
-    /// One for each policy that was offered more than it could take.
+    /// Returns the saturation of each policy that was offered more than it could receive.
     pub fn all(rows: &[Row]) -> Vec<Saturation> {
         let mut policies: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         policies.sort_unstable();
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_stays_where_it_is_does_not_read_like_a_collapse() {
-        // The most up to saturation is what it got of the first load that was too much.
+        // The rate at saturation is what it received of the first load that was too much.
         let rows = [
             row("feedback", 0.8, 20_000.0),
             row("feedback", 1.0, 24_000.0),

@@ -1,14 +1,15 @@
-//! `xsk-rr` (2025): packets at a fixed rate over a raw socket, answered inline, by an application
-//! that then is busy for a while.
+//! `xsk-rr` (2025): packets at a fixed rate over a raw socket, answered inline by an application that is then busy
+//! for a while.
 //!
-//! The packets' sender is the synthetic queue, and then there is one host and one wire less than in the
-//! document; or, over a wire ([`XskRr::wire`]), a sender at its other end. The queue and whoever polls it have one CPU, the application has another, and it spins on its
-//! socket as the document's tool does: with a receive call whenever there is nothing, unless a thread
-//! that never stops polling makes such calls pointless (the tool's `-n`) or another thread makes them
-//! (`-t`). The histogram of the time in receive calls is of these calls, of that thread's, or of the
-//! epoll waits of a policy that busy polls there. Latency runs from the moment a packet was meant to arrive to
-//! the moment its reply is handed to the device, over a wire until the sender has it back, so a late reply is charged in full. Beside the true
-//! percentiles stands the document's own estimator, which is none.
+//! The sender is inside the synthetic queue, which leaves out one host and one wire of the document's setup; or,
+//! over a wire ([`XskRr::wire`]), at its other end. The queue and the thread that polls it have one CPU, the
+//! application has another. The application spins on its socket like the document's tool: with a receive call
+//! whenever there is nothing, unless a thread that never stops polling makes such calls pointless (the tool's
+//! `-n`), or another thread makes them (`-t`). The histogram of receive times covers these calls, or those of the
+//! other thread, or the epoll waits of a policy that busy polls there. Latency runs from the intended arrival of a
+//! packet until its reply is handed to the device, or over a wire until the sender has received it, so a late reply
+//! is charged in full. The document's own estimator, which is not a percentile, is reported next to the true
+//! percentiles.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,8 +41,7 @@ use napkin_measure::{Latency, Pow2, PublishedEstimator};
 pub struct XskRr {
     /// The paces, each a load.
     pub paces: Vec<Pace>,
-    /// What is between them; `None` for a synthetic queue, whose other end is in it. Of a veth both ends are
-    /// AF_XDP's here.
+    /// The wire; `None` for a synthetic queue with the sender inside. A veth has AF_XDP at both ends here.
     pub wire: Option<Wire>,
 }
 
@@ -51,28 +51,28 @@ impl Default for XskRr {
     }
 }
 
-/// Writes the client's packets.
+/// Writes the sender's packets.
 struct Packets;
 
 impl Template for Packets {
     fn fill(&mut self, _: u32, seq: u64, buffer: &mut [u8]) -> usize {
         let mut payload = [0; PAYLOAD];
         payload[..8].copy_from_slice(&seq.to_be_bytes());
-        // The buffer is large enough; a frame of no bytes would be counted as truncated.
+        // The buffer is large enough; an empty frame would be counted as truncated.
         FrameBuilder::new(PEER, US).udp(buffer, UDP_PORT, UDP_PORT, &payload).unwrap_or(0)
     }
 }
 
-/// A queue in which packets arrive at a pace.
+/// Creates a queue that generates packets at a pace.
 fn synthetic(pace: Pace, seed: u64) -> Result<SyntheticQueue, BenchError> {
     let config = SyntheticConfig {
         seed,
         arrivals: Arrivals::Fixed { per_second: 1e9 / pace.period as f64 },
         start: napkin_engine::now() + 50_000_000,
         rx_ring: 1_024,
-        // As AF_XDP's, sent frames are reaped by whoever polls anyway. With interrupts of their
-        // own, twice as many would be due as this machine's timers can deliver at this rate, and
-        // the interrupts row would show that in place of the policy. The notes say so.
+        // As with AF_XDP, every poll reaps sent frames. With transmit interrupts, twice as many interrupts would be
+        // due as this machine's timers can deliver at this rate, and the interrupts row would show that instead of
+        // the policy. The notes mention it.
         tx_interrupts: false,
         tx_ring: 1_024,
         ..SyntheticConfig::default()
@@ -80,11 +80,11 @@ fn synthetic(pace: Pace, seed: u64) -> Result<SyntheticQueue, BenchError> {
     Ok(SyntheticQueue::new(&config, Box::new(Packets), Pool::new(8_192), None)?)
 }
 
-/// What the application has seen.
+/// The application's measurements.
 struct Seen {
     latency: Latency,
     published: PublishedEstimator,
-    /// Nanoseconds in each receive call.
+    /// Time of each receive call, in nanoseconds.
     calls: Pow2,
 }
 
@@ -108,7 +108,7 @@ impl Live for XskRr {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let (options, pace) = (trial.options, self.paces[index]);
         let placement = options.placement();
-        // A namespace that was made for the wire is there for as long as its ends.
+        // The namespace of a wire must live as long as its ends.
         let (queue, source, _namespace) = match &self.wire {
             None => {
                 let queue = synthetic(pace, trial.seed)?;
@@ -139,7 +139,7 @@ impl Live for XskRr {
                 .name("xsk-rr".into())
                 .spawn_scoped(scope, || application.run(scope, &socket))
                 .map_err(BenchError::Proc)?;
-            // The scope waits for the receiver, also where there is no client.
+            // On an error, stop the receiver, because the scope waits for it.
             let source = source
                 .start(scope, "xsk-rr-client", &shared)
                 .inspect_err(|_| shared.stop.store(true, Ordering::Relaxed))?;
@@ -149,7 +149,7 @@ impl Live for XskRr {
             shared.measure.store(true, Ordering::Relaxed);
             let before = source.offered();
             let measured = warm.and_then(|()| trial.window());
-            // While it still measures: what falls due after that is nobody's.
+            // Before measuring stops: requests that are due later do not count.
             let end = source.offered();
             shared.measure.store(false, Ordering::Relaxed);
             let looking = looking.load(Ordering::Relaxed);
@@ -246,7 +246,7 @@ impl XskRr {
     }
 }
 
-/// The CPUs that serve: the poller's counts where there is one.
+/// Returns the serving CPUs, including the poller's if there is one.
 fn serving_cpus(policy: &Policy, placement: crate::options::Placement) -> Vec<usize> {
     let mut cpus = vec![placement.queue, placement.other];
     if policy.application.has_poller() {
@@ -255,7 +255,7 @@ fn serving_cpus(policy: &Policy, placement: crate::options::Placement) -> Vec<us
     cpus
 }
 
-/// The application, and, if the policy asks for one, its polling thread.
+/// The application and, if the policy asks for one, its polling thread.
 #[derive(Clone, Copy)]
 struct Application<'a> {
     serving: &'a Serving,
@@ -263,7 +263,7 @@ struct Application<'a> {
     delay: Ns,
     placement: crate::options::Placement,
     shared: &'a Shared,
-    /// Nanoseconds of looks at the socket that found nothing, while measured.
+    /// Nanoseconds in the window that the application spent checking the socket without finding anything.
     looking: &'a AtomicU64,
 }
 
@@ -285,7 +285,8 @@ impl<'a> Application<'a> {
         let poller = waits.poller(CpuId(0));
         let others_poll = poller.is_some() || self.policy.instance.threaded == Threaded::BusyPoll;
         let waits_itself = epoll || !others_poll;
-        // The time of calls that poll is counted by the engine; all other looks are the application's.
+        // The engine counts the time of calls that poll; all other checks of the socket are the application's own
+        // polling.
         let spins = !epoll && (others_poll || !self.policy.application.socket_busy_polls());
         let poller = poller.map(|poller| {
             let (stop, cpu) = (&self.shared.stop, self.placement.poller);
@@ -299,7 +300,7 @@ impl<'a> Application<'a> {
             })
         });
         if !epoll {
-            // A first call, so that the engine counts this thread whether or not it calls again.
+            // A first call registers this thread with the engine, even if it never calls again.
             waits.wait(Some(tick))?;
         }
         let (mut seen, mut calls) = (Seen::new(), Pow2::default());
@@ -319,7 +320,7 @@ impl<'a> Application<'a> {
         result.map(|()| seen)
     }
 
-    /// Makes a call and, while it is measured, notes how long it took.
+    /// Makes a call and, during the window, records its duration.
     fn timed<T>(self, calls: &mut Pow2, call: impl FnOnce() -> T) -> T {
         let called = napkin_engine::now();
         let result = call();
@@ -329,8 +330,8 @@ impl<'a> Application<'a> {
         result
     }
 
-    /// Receives, replies, is busy; until told to stop. With `spins`, looks that find nothing are the
-    /// application's own polling.
+    /// Receives, replies and is busy, until the run stops. With `spins`, checks of the socket that find nothing are
+    /// the application's own polling.
     fn receive(
         self,
         socket: &RawSocket,
@@ -355,7 +356,7 @@ impl<'a> Application<'a> {
             };
             let arrived = frame.arrived();
             let now = napkin_engine::now();
-            // A reply that the ring does not take is counted there, and missing here.
+            // The ring counts a reply that it has no room for; no latency is recorded.
             if socket.reply_in_place(frame, now).is_ok()
                 && self.shared.measure.load(Ordering::Relaxed)
             {

@@ -1,10 +1,10 @@
-//! `xsk-rr` (2025) in this world: the same application, on AF_XDP rings over the kernel's own NAPI.
+//! `xsk-rr` (2025) in the linux world: the same application on AF_XDP rings over the kernel's own NAPI.
 //!
-//! Server and client have an AF_XDP queue each, at the two ends of a veth; no engine is between. The server's device
-//! is set as the policy says. The application looks at its ring without end and answers inline, as the
-//! document's tool does with `-n`, for nothing that it could call would poll: in copy mode, which is all that a veth
-//! has, a socket has no NAPI id from Linux 6.13 on, and settings of a single NAPI instance exist from 6.13 on. So
-//! policies whose application polls (`SO_BUSY_POLL`, epoll) are refused here.
+//! Server and client have an AF_XDP queue each, at the two ends of a veth, without an engine in between. The
+//! server's device is configured for the policy. The application checks its ring without pause and answers inline,
+//! like the document's tool with `-n`, because no call could poll the queue: a veth only supports copy mode, in
+//! which a socket has no NAPI id from Linux 6.13 on, and per-NAPI settings exist only from 6.13 on. So policies
+//! whose application polls (`SO_BUSY_POLL`, epoll) are refused here.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct XskRr {
     pub paces: Vec<Pace>,
 }
 
-/// The whole of a device, as a program that drives one queue by itself opens it.
+/// Opens the only queue of a device.
 fn open(interface: &str) -> Result<Box<dyn PacketQueue>, BenchError> {
     let config = XdpConfig { queues: vec![0], ..XdpConfig::new(interface) };
     let xdp = Xdp::open(&config, &Pool::new(2 * config.buffers_of_a_queue()))?;
@@ -43,7 +43,7 @@ fn open(interface: &str) -> Result<Box<dyn PacketQueue>, BenchError> {
     Ok(Box::new(queue))
 }
 
-/// The server: answers until it is told to stop, and then looks away for `delay` each time.
+/// The server: answers until it is stopped, and stays busy for `delay` after each answer.
 fn serve(mut queue: Box<dyn PacketQueue>, delay: Ns, shared: &Shared) -> Result<(), BenchError> {
     queue.mask();
     let wire = queue.transmitter();
@@ -57,7 +57,7 @@ fn serve(mut queue: Box<dyn PacketQueue>, delay: Ns, shared: &Shared) -> Result<
             std::hint::spin_loop();
             continue;
         };
-        // One that the ring does not take is counted there, and unanswered.
+        // The ring counts an answer that it has no room for; that request remains unanswered.
         if turn(&mut frame, UDP_PORT) {
             let _ = wire.send(&frame, 0);
         }
@@ -118,7 +118,7 @@ impl Live for XskRr {
                 let before = shared.due(pace.period, napkin_engine::now());
                 shared.measure.store(true, Relaxed);
                 trial.window()?;
-                // While it still measures: what falls due after that is nobody's.
+                // Before measuring stops: requests that are due later do not count.
                 let now = napkin_engine::now();
                 let offered = shared.due(pace.period, now) - before;
                 shared.measure.store(false, Relaxed);

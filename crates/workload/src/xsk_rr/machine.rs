@@ -1,4 +1,4 @@
-//! xsk_rr over AF_XDP (2025), modelled.
+//! The model of xsk_rr over AF_XDP (2025).
 
 mod constants;
 mod load;

@@ -17,12 +17,12 @@ use crate::workload::Workload;
 use crate::world::World;
 use pace::{PACES, Pace};
 
-/// Requests and answers on AF_XDP rings, at a fixed pace.
+/// Requests and answers at a fixed pace, in the machine and in linux on AF_XDP rings.
 pub(crate) struct XskRr;
 
 /// The UDP port of both ends.
 const UDP_PORT: u16 = 54_321;
-/// Bytes of a datagram, both ways.
+/// Bytes of a datagram, in both directions.
 const PAYLOAD: usize = 400;
 
 const SETTINGS: [Setting; 5] = [
@@ -70,7 +70,7 @@ impl Workload for XskRr {
     }
 
     fn policies(&self, _: World) -> Vec<Policy> {
-        // In the kernel over a veth the two in the middle are refused, and the report says why.
+        // In the linux world, over a veth, the two in the middle are refused, and the report gives the reason.
         vec![
             Policy::INTERRUPTS,
             Policy::BUSYPOLL,
@@ -98,7 +98,7 @@ impl Workload for XskRr {
     }
 }
 
-/// The pace that was asked for, or the document's.
+/// Returns the requested pace, or all of the document's.
 fn paces(given: &Given) -> Result<Vec<Pace>, BenchError> {
     let Some(name) = given.number("rate")? else { return Ok(PACES.to_vec()) };
     Ok(vec![Pace::of(name, given.time("delay")?.unwrap_or(0))])

@@ -1,12 +1,12 @@
-//! How often a packet comes and for how long the application then looks away: the workload's loads.
+//! The workload's loads: the rate of the packets, and for how long the application is busy after each reply.
 
 use napkin_policy::{MICROSECOND, Ns};
 use serde_json::{Map, Value, json};
 
-/// A rate, by its period as the tool takes it, and the application's delay after a reply.
+/// A rate, given as a period like the tool's option, and the application's delay after a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// What the document calls it, packets a second.
+    /// The document's name for the rate, in packets per second.
     pub name: u32,
     /// Nanoseconds between packets.
     pub period: Ns,
@@ -14,8 +14,8 @@ pub struct Pace {
     pub delay: Ns,
 }
 
-/// The document's five workloads. "12K" is a period of 80 us, so every one with a delay leaves about
-/// 2 us of slack.
+/// The document's five workloads. "12K" is a period of 80 us, so each workload with a delay leaves about 2 us of
+/// slack, or 1 us at a period of 31 us.
 pub const PACES: [Pace; 5] = [
     Pace { name: 12_000, period: 80 * MICROSECOND, delay: 0 },
     Pace { name: 32_000, period: 31 * MICROSECOND, delay: 30 * MICROSECOND },
@@ -25,14 +25,14 @@ pub const PACES: [Pace; 5] = [
 ];
 
 impl Pace {
-    /// So many packets a second: the document's pace of that name and delay, if it has one.
+    /// Returns the document's pace of that name and delay, if there is one; otherwise one with exactly this rate.
     pub(super) fn of(name: u32, delay: Ns) -> Pace {
         let published = PACES.iter().find(|pace| pace.name == name && pace.delay == delay);
         let exactly = Pace { name, period: 1_000_000_000 / u64::from(name).max(1), delay };
         published.copied().unwrap_or(exactly)
     }
 
-    /// In the report's terms.
+    /// Returns the parameters for the report.
     pub(super) fn load(self) -> Map<String, Value> {
         let Pace { name, period, delay } = self;
         Map::from_iter([
@@ -43,7 +43,7 @@ impl Pace {
     }
 }
 
-/// What the two kinds of percentiles in a report are of.
+/// Explains the two kinds of percentiles in a report.
 pub(super) fn of_percentiles(span: &str) -> String {
     format!(
         "p5..p99.9 are percentiles of the time from {span}; \"p5\"..\"p99\" are the 2025 document's \
@@ -51,12 +51,12 @@ pub(super) fn of_percentiles(span: &str) -> String {
     )
 }
 
-/// What a reader should know about these paces.
+/// Returns remarks on these paces, for the report.
 pub(super) fn notes(paces: &[Pace]) -> Vec<String> {
     let published = || paces.iter().filter(|pace| PACES.contains(pace));
     let mut notes: Vec<String> = Vec::new();
     for pace in published() {
-        // Its period is not what its name says.
+        // The actual rate differs from the name.
         let actual = (1e9 / pace.period as f64).round();
         let note = format!(
             "{}/s is the document's name for a period of {} us ({actual}/s)",

@@ -1,4 +1,4 @@
-//! Profiles on top of another, and profiles that are written.
+//! Profiles that are based on another one, and writing of profiles.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn a_profile_that_is_based_on_another_states_only_what_differs() {
     assert!(mine.has("memcached") && mine.fitted().count() > 0, "its workloads and ranges, too");
     assert_eq!(mine.fitted_here().count(), 0);
     assert_eq!(base.fitted_here().count(), base.fitted().count());
-    // Nothing that it has fitted itself: its text is as it was.
+    // It has fitted no constants itself, so its text does not change.
     assert_eq!(mine.write_fitted(BASED).as_deref(), Ok(BASED));
 }
 
@@ -47,7 +47,7 @@ fn what_is_wrong_with_a_base_or_beside_it_is_said_with_its_line() {
     assert!(says("\"epyc-7662\"", "7").contains("based-on"));
     assert!(says("about", "abut").contains("about"));
     assert!(says("ring = ", "rin = ").contains("nic.rin"));
-    // What the base says must fit as well, at the line that names it.
+    // The base's values must also be consistent; an error is reported at the line that names the base.
     let queues = says("frequency = { value = \"1 GHz\"", "cpus = { value = 1");
     assert!(queues.contains("mine.toml:4: nic.queues"), "{queues}");
 }

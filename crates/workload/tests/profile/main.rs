@@ -1,4 +1,4 @@
-//! Host profiles as their authors meet them: what is read, and what every mistake gets to hear.
+//! Host profiles as their authors meet them: what is read, and the message for every mistake.
 
 mod based_on;
 mod files;
@@ -39,7 +39,7 @@ fn sample() -> String {
     text
 }
 
-/// The sample with one key's line replaced; `constant` is what stands after the `=`.
+/// The sample with one key's line replaced by `constant`, and the number of that line.
 fn with(path: &str, constant: &str) -> (String, usize) {
     let (section, name) = path.split_once('.').expect("a full name");
     let mut lines: Vec<String> = sample().lines().map(str::to_string).collect();
@@ -55,12 +55,12 @@ fn read(text: &str) -> Profile {
     Profile::parse(schema(), text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a text gets to hear.
+/// The error message for a text.
 fn says(text: &str) -> String {
     Profile::parse(schema(), text, "test.toml").expect_err("a mistake").to_string()
 }
 
-/// What one constant of the sample gets to hear; its line is checked, and left out.
+/// The error message for one constant of the sample, without its position, which is checked here.
 fn about(path: &str, constant: &str) -> String {
     let (text, line) = with(path, constant);
     let error = says(&text);
@@ -102,7 +102,7 @@ fn a_constant_may_be_a_table_of_its_own_and_carry_a_note() {
         (found.value, found.note.map(str::to_string))
     };
     assert_eq!(stated("oracle.send"), (5_000.0, Some("includes the copy".to_string())));
-    // A table of its own ends its section, so it stands at the text's end.
+    // A table of its own ends its section, so it is placed at the end of the text.
     let (text, _) = with("oracle.send", "{}");
     let apart = text.replace("send = {}\n", "");
     let apart = format!("{apart}[oracle.send]\nvalue = \"5us\"\nsource = \"x\"\n");

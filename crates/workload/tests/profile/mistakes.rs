@@ -1,4 +1,4 @@
-//! What each mistake in a profile gets to hear.
+//! The message for each mistake in a profile.
 
 use super::*;
 
@@ -160,7 +160,7 @@ fn all_mistakes_are_said_in_the_order_of_their_lines() {
     let keys: Vec<&str> = error.faults().iter().map(|fault| fault.key.as_str()).collect();
     assert_eq!(keys, ["kernel.hz", "cost.poll-frame", "nic.colour"]);
     assert_eq!(error.to_string().lines().count(), 3, "{error}");
-    // A wrong frequency is one mistake, not one for each constant in cycles.
+    // A wrong frequency is one mistake, not one per constant in cycles.
     let (text, _) = with("cost.poll", "{ value = \"9 cycles\", source = \"x\" }");
     let error = says(&text.replace("\"2 GHz\"", "\"0 GHz\""));
     assert_eq!(error.lines().count(), 1, "{error}");

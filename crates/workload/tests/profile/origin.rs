@@ -1,4 +1,4 @@
-//! Where a constant is from: measured, fitted or assumed; how it is drawn, swept and written back.
+//! The origin of a constant: measured, fitted or assumed; and how it is drawn, swept and written back.
 
 use super::*;
 
@@ -165,7 +165,7 @@ fn a_fit_is_written_back_into_the_text_and_touches_nothing_else() {
     let expected =
         text.replace("\"0.35 us\"", "\"0.4 us\"").replace("'100 cycles'", "\"200 cycles\"");
     assert_eq!(profile.write_fitted(&text).as_ref(), Ok(&expected));
-    // Other line ends and a byte order mark move the places, not the result.
+    // Other line endings and a byte order mark change positions, but not the result.
     let foreign = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
     let mut profile = read(&foreign(&text));
     profile.set("cost.poll", 400.0).expect("in range");

@@ -1,8 +1,8 @@
-//! Any text, value and setting.
+//! Random texts, values and settings.
 
 use super::*;
 
-/// Whatever the text was: errors say something and point into it, and what was read can be used.
+/// For any text: an error has a message and points into the text, and a parsed profile can be used.
 fn holds(text: &str) -> Result<(), TestCaseError> {
     match Profile::parse(schema(), text, "x") {
         Err(error) => {

@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Keys that carry a preset's name, and why they may: each word was the kernel's before it was a
-/// policy's.
+/// Keys that contain a preset's name, with the reason: each word was the kernel's before it was a policy's.
 const SHARED_WORDS: [(&str, &str); 3] = [
     ("kernel.inline-while-ksoftirqd", "a rule of the kernel's version; the thread exists in all"),
     ("cost.ksoftirqd-loop", "the thread runs under every policy"),

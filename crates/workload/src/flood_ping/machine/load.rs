@@ -6,7 +6,7 @@ use napkin_machine::{Client, Kind, Machine, Packet};
 /// The answering host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
-    /// From a request's last bit to its answer's first.
+    /// Time from a request's last bit to its answer's first bit.
     pub delay: Ns,
 }
 

@@ -1,55 +1,55 @@
-//! ping: sends an echo request, waits for its answer, and begins again.
+//! ping: sends an echo request, waits for its answer, and repeats.
 //!
-//! Flooding, it sends the next request as soon as the answer is there, or a hundredth of a second
-//! after the last one (`ping -f`). Paced, it sends on a schedule and receives in between.
+//! When flooding, it sends the next request as soon as the answer has arrived, or 10 ms after the last request
+//! (`ping -f`). With a rate, it sends on a schedule and receives in between.
 
 use napkin_core::{MILLISECOND, Ns};
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
 
 use crate::machine::frame::FRAME;
 
-/// How long a flood waits for an answer before it sends the next request all the same.
+/// Time after which a flood sends the next request even without an answer.
 const FLOOD_INTERVAL: Ns = 10 * MILLISECOND;
 
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// Has been woken or started, and looks at the clock.
+    /// Woken or started; about to check the clock.
     Awake,
-    /// The send call is over: the frame is with the driver.
+    /// The send call has returned: the driver has the frame.
     Sent,
-    /// The wait has ended, with an answer or without.
+    /// The wait has ended, with or without an answer.
     Waited,
-    /// An answer was read.
+    /// An answer has been read.
     Received,
 }
 
-/// `ping`, flooding or paced: sends a request, waits for the answer, and sends the next.
+/// `ping`, flooding or at a rate: sends a request, waits for the answer, and sends the next one.
 #[derive(Debug)]
 pub(super) struct Ping {
-    /// The flow on which it sends and is answered.
+    /// The flow of requests and answers.
     pub flow: u32,
-    /// Where the answers are delivered.
+    /// The socket that receives the answers.
     pub socket: u32,
-    /// Its own work on a request and its answer.
+    /// The program's own work on a request and its answer.
     pub work: Ns,
     /// Time from one request to the next; `None` floods.
     pub pace: Option<Ns>,
-    /// When the next request is due at the latest.
+    /// The latest time of the next request.
     due: Ns,
-    /// When the last one was meant to be sent.
+    /// The intended sending time of the last request.
     meant: Ns,
     at: At,
 }
 
 impl Ping {
-    /// A program that has sent nothing yet.
+    /// Returns a program that has sent nothing yet.
     pub(super) fn new(flow: u32, socket: u32, work: Ns, pace: Option<Ns>) -> Self {
         Ping { flow, socket, work, pace, due: 0, meant: 0, at: At::Awake }
     }
 
     fn send(&mut self, machine: &Machine<'_>) -> Act {
         let interval = self.pace.unwrap_or(FLOOD_INTERVAL);
-        // A paced sender keeps its schedule, but does not make up for what it has missed.
+        // A paced sender keeps its schedule, but does not catch up on missed requests.
         self.meant = if self.pace.is_some() { self.due } else { machine.now() };
         self.due = (self.meant + interval).max(machine.now());
         self.at = At::Sent;

@@ -1,8 +1,8 @@
-//! A flood ping from the host to one that answers at once: the 2007 experiment.
+//! The 2007 experiment: a flood ping from the host to a peer that answers after a fixed time.
 //!
-//! The program pings from CPU 0 through the first queue. Its requests' transmit completions and the
-//! answers are what interrupts. Achieved are the answers a second, as ping counts them. Paced, the
-//! same program shows what a hold does between packets that are further apart.
+//! The program pings from CPU 0 through the first queue. Interrupts come from the transmit completions of its
+//! requests, and from the answers. The achieved rate is that of the answers, as ping counts them. With a rate, the
+//! same program shows the effect of a hold between packets that are further apart.
 
 use napkin_core::{EpollContext, Ns};
 use napkin_machine::{Affinity, Class, Config, Machine, Placement};
@@ -13,14 +13,14 @@ use crate::machine::frame::check_rate;
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_traffic::Rng;
 
-/// Datagrams that the program's socket holds; it has one under way at a time.
+/// Capacity of the program's socket in datagrams; one is in flight at a time.
 const BUFFER: u32 = 128;
 
-/// Runs it: flooding, or with so many requests a second.
+/// Runs the scenario: flooding, or with a rate in requests per second.
 ///
 /// # Errors
 ///
-/// If the profile has no `[flood-ping]`, or the rate is not one.
+/// If the profile has no `[flood-ping]`, or the rate is invalid.
 pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String> {
     let profile = run.profile;
     profile.require("flood-ping").map_err(|error| error.to_string())?;
@@ -45,7 +45,7 @@ pub fn run(mut run: Run<'_>, paced_per_s: Option<f64>) -> Result<Outcome, String
     let (warm_up, counts) = (run.warm_up, measure(&mut machine, &mut run)?);
     let mut outcome = Outcome::of(&machine, counts, vec![0]);
     if let Some(pace) = pace {
-        // By its schedule, whether or not it came to sending them.
+        // By the schedule, whether or not the program got to send them.
         let until = |end: Ns| end.div_ceil(pace);
         let due = until(warm_up + outcome.window) - until(warm_up);
         let answered = outcome.latency.count();
@@ -92,7 +92,7 @@ mod tests {
         let profile = Profile::named(crate::schema(), "desktop-2007").expect("built in");
         let flood = run_with(Policy::BASE, None);
         let between = 1e9 / flood.achieved_per_s - flood.latency.mean();
-        // From an answer to the next request there is no sending.
+        // The time from an answer to the next request includes no send call.
         let own = ["cost.recv", "flood-ping.work"].map(|path| profile.get(path));
         let most = own.iter().sum::<f64>() + profile.get("cost.send");
         assert!(between < most, "{between} ns of {most}");

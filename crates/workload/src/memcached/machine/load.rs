@@ -1,14 +1,14 @@
 //! mutilate: several client machines that load a memcached server, one of which measures.
 //!
-//! Each connection has one request outstanding at most. It draws the times of its requests from a
-//! generalised Pareto distribution whatever the server does, but sends one that is due only when the
-//! answer to the last has been read, and stamps it then: what a late request has waited is not
-//! charged (coordinated omission). The true figure, from the time that was drawn, is kept beside it.
-//! Without a rate a connection sends its next request as soon as it has read an answer.
+//! Each connection has at most one outstanding request. It draws the times of its requests from a generalised
+//! Pareto distribution, independently of the server. But it sends a due request only when the answer to the
+//! previous one has been read, and stamps it then, so the wait of a late request is not counted (coordinated
+//! omission). The true latency, from the drawn time, is recorded as well. Without a rate, a connection sends its
+//! next request as soon as it has read an answer.
 //!
-//! A client's own network card interrupts at most once in a while, and for some of its queues at that
-//! period only, so that answers wait on the client, too. Its threads spin, and its network stack
-//! acknowledges every answer at once, unless the profile says otherwise.
+//! A client's network card moderates its interrupts, and some of its queues interrupt at fixed periods only, so
+//! answers also wait on the client. Its threads spin, and its network stack acknowledges every answer at once,
+//! unless the profile says otherwise.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,43 +20,44 @@ use napkin_machine::profile::Profile;
 use napkin_traffic::sizes::{key_size, value_size};
 use napkin_traffic::{Histogram, LogBins, Rng, Schedule};
 
-/// Largest value that is drawn: what an answer of one frame holds. A larger one would be several.
+/// The largest value: its answer still fits into one frame.
 const LARGEST_VALUE: u32 = 1_400;
-/// Share of requests that write.
+/// Share of requests that are sets.
 const SETS: f64 = 0.03;
-/// Records of the store.
+/// The number of records in the store.
 const RECORDS: usize = 10_000;
-/// Bytes of a frame that are no payload: preamble, headers with time stamps, gap.
+/// Bytes of a frame besides the payload: preamble, headers with timestamps, gap.
 const FRAME: u32 = 90;
-/// Bytes of a request and of an answer beside the key and the value.
+/// Bytes of a request and of an answer besides the key and the value.
 const REQUEST: u32 = 6;
 const STORED: u32 = 38;
 const ANSWER: u32 = 28;
 
-/// How much is asked of the server.
+/// The rate of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// So many requests a second, of all connections together.
+    /// Requests per second of all connections together.
     PerS(f64),
-    /// As many as it answers.
+    /// As many as the server answers.
     Max,
 }
 
-/// Where the connections are.
+/// The distribution of the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Clients {
-    /// Connections, dealt out to the machines in turn.
+    /// The number of connections, assigned to the machines in turn.
     pub connections: u32,
-    /// The server's queues.
+    /// The number of the server's queues.
     pub queues: u16,
-    /// Client machines; the first measures.
+    /// Client machines; the first one measures.
     pub machines: u32,
 }
 
 impl Clients {
-    /// The server's queue of each connection. The first queue has `hottest` more of them than the
-    /// mean, the last as much less, those between them evenly spaced shares: how a card's hash spreads
-    /// the addresses and ports of a few clients is a property of the testbed, not of a run.
+    /// Returns the server's queue of each connection. The first queue has the mean share plus `hottest`, the last
+    /// one the mean minus as much, and those between them have evenly spaced shares. The skew is fixed, because it
+    /// depends on how a card's hash spreads the addresses and ports of a few clients: a property of the testbed,
+    /// not of a run.
     pub(super) fn spread(&self, hottest: f64) -> Vec<u16> {
         let last = f64::from(self.queues.saturating_sub(1).max(1));
         let share = |queue: u16| {
@@ -64,13 +65,13 @@ impl Clients {
                 if self.queues > 1 { hottest * (1.0 - 2.0 * f64::from(queue) / last) } else { 0.0 };
             (1.0 + skew) / f64::from(self.queues)
         };
-        // Each client machine's connections are dealt alike: the one that measures is no exception.
+        // Every client machine has the same distribution, including the one that measures.
         let machines = self.machines.max(1);
         let mut dealt = vec![0u32; usize::from(self.queues) * machines as usize];
         (0..self.connections)
             .map(|i| {
                 let dealt = &mut dealt[(i % machines) as usize * usize::from(self.queues)..];
-                // The one that is furthest behind its share.
+                // The queue with the largest deficit from its share.
                 let behind = |queue: &u16| {
                     share(*queue) * f64::from(i / machines + 1)
                         - f64::from(dealt[usize::from(*queue)])
@@ -85,46 +86,45 @@ impl Clients {
     }
 }
 
-/// What the clients have measured.
+/// The results of the clients, from the answers that were read in the window.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Measured {
     /// Answers that were read, on all machines.
     pub answers: u64,
-    /// Requests that were meant to be sent in the window, on all machines, sent or not; 0 without a
-    /// rate.
+    /// Requests whose intended time was in the window, on all machines, sent or not; 0 without a rate.
     pub due: u64,
-    /// The first machine's latencies as it stamps them.
+    /// The first machine's latencies from the stamps of the tool.
     pub stamped: Histogram,
-    /// The same in its own bins.
+    /// The same latencies in the tool's own bins.
     pub bins: LogBins,
-    /// The first machine's latencies from the time when a request was meant to be sent.
+    /// The first machine's latencies from the intended sending times.
     pub intended: Histogram,
 }
 
-/// The percentiles of a window are those of the samples whose answers were read in it.
+/// A connection of a client machine.
 #[derive(Debug, Clone)]
 struct Connection {
     flow: u32,
-    /// Its queue on its client machine.
+    /// Its receive queue, counted over all client machines.
     rx: u32,
     measures: bool,
-    /// When the request outstanding was meant to be sent.
+    /// The intended sending time of the outstanding request.
     meant: Ns,
-    /// When the next ones are; none without a rate.
+    /// The schedule of the next requests; `None` without a rate.
     schedule: Option<Schedule>,
 }
 
-/// A receive queue of a client.
+/// A receive queue of a client machine.
 #[derive(Debug, Clone, Copy)]
 struct Receive {
-    /// When it interrupts next, or last did.
+    /// When it interrupts next, or did so last.
     interrupt: Ns,
-    /// Where in the period it interrupts, if it does so at that period only.
+    /// The phase of its interrupts if it interrupts at fixed periods only.
     phase: Option<Ns>,
 }
 
 impl Receive {
-    /// When a frame that has come now is handed up.
+    /// Returns when a frame that arrives now is passed to the stack.
     fn handed_up(&mut self, now: Ns, moderation: Ns) -> Ns {
         if let Some(phase) = self.phase {
             return now + moderation - (now + phase) % moderation;
@@ -143,19 +143,19 @@ pub(super) struct Mutilate {
     /// The receive queues of all machines.
     interrupts: Vec<Receive>,
     moderation: Ns,
-    /// One way through a client, without waiting.
+    /// Time of one way through a client, without waiting.
     delay: Ns,
-    /// Whether it acknowledges each answer by a frame of its own.
+    /// Whether each answer is acknowledged with a separate frame.
     acks: bool,
     records: Vec<(u32, u32)>,
     rng: Rng,
-    /// From when on it counts.
+    /// The start of the window.
     from: Ns,
     measured: Rc<RefCell<Measured>>,
 }
 
 impl Mutilate {
-    /// Clients whose connection `i` is flow `i` of the machine. Answers read before `from` are not
+    /// Returns clients whose connection `i` is flow `i` of the machine. Answers that are read before `from` are not
     /// counted.
     pub(super) fn new(
         profile: &Profile,
@@ -210,7 +210,7 @@ impl Mutilate {
         (client, measured)
     }
 
-    /// Sends a connection's next request when it is due, but not before `free`.
+    /// Sends a connection's next request at its due time, but not before `free`.
     fn issue(&mut self, machine: &mut Machine<'_>, index: usize, free: Ns) {
         let sets = self.rng.unit() < SETS;
         let (key, value) = self.records[self.rng.below(RECORDS as u64) as usize];
@@ -233,7 +233,7 @@ impl Mutilate {
     }
 }
 
-/// How many bytes the answer to a request has.
+/// Returns the size of a request's answer in bytes, from its tag.
 pub(super) fn answer_bytes(tag: u64) -> u32 {
     (tag >> 32) as u32
 }
@@ -241,7 +241,7 @@ pub(super) fn answer_bytes(tag: u64) -> u32 {
 impl Client for Mutilate {
     fn start(&mut self, machine: &mut Machine<'_>) {
         for index in 0..self.connections.len() {
-            // Without a rate they do not all begin at once.
+            // Without a rate, the connections start at random times.
             let free = match self.connections[index].schedule {
                 Some(_) => 0,
                 None => self.rng.below(MILLISECOND),
@@ -278,7 +278,8 @@ impl Client for Mutilate {
         self.issue(machine, index, read);
     }
 
-    /// Counts the requests that each connection owes: the one outstanding, and those behind it.
+    /// Counts the requests of each connection that are due and unanswered: the outstanding one, and those behind
+    /// it.
     fn end(&mut self, end: Ns) {
         let mut measured = self.measured.borrow_mut();
         for connection in &mut self.connections {

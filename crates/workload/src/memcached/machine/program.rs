@@ -1,19 +1,19 @@
-//! A worker of memcached, on libevent: waits for events, then serves each connection that is ready.
+//! A worker of memcached on libevent: it waits for events, then serves each ready connection.
 //!
-//! Per event it reads the request, works on it, sends the answer, and reads once more to learn that
-//! nothing is left. libevent asks for 32 events at first and for twice as many each time that a wait
-//! has filled its list, up to 4096.
+//! Per event it reads the request, works on it, sends the answer, and reads again to find that nothing is left.
+//! libevent asks for 32 events at first, and for twice as many after each wait that has filled its list, up to
+//! 4096.
 
 use napkin_core::{MILLISECOND, Ns};
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
 
 use super::load::answer_bytes;
 
-/// libevent's list of events, at first and at most.
+/// Initial and maximum size of libevent's list of events.
 const LIST_MIN: u32 = 32;
 const LIST_MAX: u32 = 4096;
 
-/// The wait of a program that never sleeps: what the published experiment's patch asks for.
+/// The epoll timeout of a program that never sleeps, as in the patch of the published experiment.
 const SPIN_WAIT: Ns = MILLISECOND;
 
 #[derive(Debug, Clone, Copy)]
@@ -25,20 +25,20 @@ enum At {
     Worked(Packet),
 }
 
-/// A worker thread of memcached: waits, reads a request, works, answers.
+/// A worker thread of memcached: waits, reads a request, works on it, answers.
 #[derive(Debug)]
 pub(super) struct Memcached {
     work: Ns,
     list: u32,
     /// Events of the last wait that are still to be served.
     left: u32,
-    /// Time of a call that is over, charged with the next one.
+    /// The time of a finished call, which is charged with the next one.
     owed: Ns,
     at: At,
 }
 
 impl Memcached {
-    /// A worker whose own work on a request takes so long.
+    /// Returns a worker with this work per request.
     pub(super) fn new(work: Ns) -> Self {
         Memcached { work, list: LIST_MIN, left: 0, owed: 0, at: At::Wait }
     }

@@ -1,11 +1,9 @@
 //! memcached under mutilate, as in the IRQ suspension experiment of 2024.
 //!
-//! A worker of memcached for each receive queue, and queue `i`, its interrupt and worker `i` on CPU
-//! `i`. Connections are dealt out to the queues, as unevenly as the profile says, and a worker serves
-//! those of its queue. Client
-//! machines load the server. Latencies are the first one's, from the time when a request was meant to
-//! be sent; what the tool itself would print, from the time when it was sent and in the bins of its
-//! histogram, is `published_*`.
+//! memcached has a worker per receive queue. Queue `i`, its interrupt and worker `i` are on CPU `i`. Connections
+//! are distributed over the queues with the profile's skew, and a worker serves those of its queue. Client machines
+//! load the server. Latencies are those of the first client machine, from the intended sending time. `published_*`
+//! is what the tool itself would print: from the actual sending time, in the bins of its histogram.
 
 use napkin_core::{EpollContext, MILLISECOND, NEVER};
 use napkin_machine::{Act, Affinity, Class, Config, Machine, Placement, Program, ThreadId};
@@ -15,30 +13,30 @@ use super::program::Memcached;
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_machine::profile::Profile;
 
-/// Frames that a connection's receive buffer holds: far more than one with a single request
-/// outstanding ever gets.
+/// Capacity of a connection's receive buffer in frames: far more than a connection with one outstanding request
+/// needs.
 const SOCKET: u32 = 16;
 
-/// How many queues, clients and connections there are, and how much they ask.
+/// The numbers of queues, clients and connections, and the rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setup {
     /// Receive queues, and workers.
     pub queues: u16,
-    /// Connections of all clients.
+    /// Connections of all client machines.
     pub connections: u32,
-    /// Client machines; the first one measures.
+    /// Client machines; the latencies are those of the first one.
     pub machines: u32,
-    /// Requests of all clients together.
+    /// The rate of all client machines together.
     pub rate: Rate,
 }
 
 impl Setup {
-    /// The published one: 8 queues, 7 machines of 32 threads with 20 connections each.
+    /// Returns the published setup: 8 queues, and 7 machines with 32 threads of 20 connections each.
     pub fn published(rate: Rate) -> Self {
         Setup { queues: 8, connections: 4480, machines: 7, rate }
     }
 
-    /// What the profile says, which for the published testbed's is the same.
+    /// Returns the profile's setup, which is the published one for the profile of the published testbed.
     pub fn of(profile: &Profile, rate: Rate) -> Self {
         Setup {
             queues: profile.count("nic.queues") as u16,
@@ -49,8 +47,7 @@ impl Setup {
     }
 }
 
-/// The client's thread where it shares the host: it never sleeps. What it costs a request is
-/// `memcached.client-delay`.
+/// The client's thread if it shares the host: it never sleeps. Its cost per request is `memcached.client-delay`.
 #[derive(Debug)]
 struct Sender;
 
@@ -60,10 +57,10 @@ impl Program for Sender {
     }
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Errors
-/// If the profile has no `memcached` section, or fewer CPUs than there are queues.
+/// If the profile has no `memcached` section, or fewer CPUs than the queues need.
 pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     run.profile.require("memcached").map_err(|error| error.to_string())?;
     let config = Config::of(run.profile);
@@ -155,7 +152,7 @@ mod tests {
         super::run(run, setup).expect("runs")
     }
 
-    /// p99 from the intended time, and as the tool prints it.
+    /// Returns p99 from the intended time, and as the tool prints it.
     fn p99(per_s: f64) -> (f64, f64) {
         let outcome = at(per_s);
         (outcome.latency.quantile(0.99) as f64, outcome.figures["published_p99_ns"])
@@ -183,7 +180,7 @@ mod tests {
     fn latency_is_from_the_intended_time_and_what_the_tool_prints_stands_beside_it() {
         let (intended, published) = p99(20_000.0);
         assert!(intended < 1.5 * published, "{intended} {published}");
-        // A worker cannot answer so many: the tool holds its requests back and does not charge them.
+        // One worker cannot answer this rate: the tool delays its requests without counting the delay.
         let (intended, published) = p99(400_000.0);
         assert!(intended > 10.0 * published, "{intended} {published}");
     }

@@ -1,8 +1,8 @@
-//! The constants of a profile that are ssd's own.
+//! The constants in ssd's section of a profile.
 
 use napkin_machine::profile::{Constants, Key, Takes};
 
-/// Its section of a profile: each key's name, limits and meaning.
+/// The section, and each key's name, limits and meaning.
 #[rustfmt::skip] // One key, one line.
 pub(crate) const CONSTANTS: Constants = Constants {
     section: "ssd",

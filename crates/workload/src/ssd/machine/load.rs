@@ -1,8 +1,8 @@
-//! Clients of a block service: operations at a fixed rate, half of them reads and half writes, on
-//! connections drawn at random; and the clock of the storage devices.
+//! Clients of a block service, and the timers of its storage devices. Operations come at a fixed rate on random
+//! connections, half of them reads and half writes.
 //!
-//! An operation's latency counts from the time when it was meant to be sent, until the last packet of
-//! its answer has been read.
+//! An operation's latency is measured from its intended sending time until the last packet of its answer has been
+//! read.
 
 use napkin_core::Ns;
 use napkin_machine::{Client, Kind, Machine, Packet};
@@ -12,7 +12,7 @@ use crate::machine::stream::packets;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
 
-/// The timer of the next operation; the others are the devices'.
+/// The timer of the next operation; all other timers belong to devices.
 const NEXT: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -22,14 +22,14 @@ struct Operation {
     meant: Ns,
 }
 
-/// The hosts that read and write the disks, at a fixed rate.
+/// The client hosts, which read and write the disks at a fixed rate.
 #[derive(Debug)]
 pub(super) struct Ssd {
     connections: u32,
-    /// For each connection the socket in which its thread finds what the devices finish.
+    /// By connection: the socket through which its thread learns of completed device operations.
     completions: Vec<u32>,
     bytes: u32,
-    /// Mean time between two operations.
+    /// Mean time between two operations, in nanoseconds.
     gap: f64,
     next: f64,
     delay: Ns,
@@ -39,7 +39,7 @@ pub(super) struct Ssd {
 }
 
 impl Ssd {
-    /// So many operations of so many bytes a second.
+    /// Returns clients with `per_second` operations of `bytes` bytes.
     pub(super) fn new(
         profile: &Profile,
         completions: Vec<u32>,

@@ -1,5 +1,5 @@
-//! A block service: threads that wait in an epoll of their own each, read requests, hand them to a
-//! storage device and answer when the device has finished.
+//! A block service: threads with an epoll context each, which read requests, pass them to a storage device, and
+//! answer when the device has finished.
 
 use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
@@ -10,16 +10,16 @@ use crate::ssd::device::Device;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
 
-/// Bytes of a request or an answer that carries no data.
+/// Bytes of a request or an answer without data.
 pub(super) const HEADER: u32 = 64;
 
-/// A tag's bit that says: this request writes, its data come along.
+/// The tag's bit for a write request, which carries its data.
 pub(super) const WRITES: u64 = 1 << 63;
 
-/// Where a tag counts the packets of a message that are still to come.
+/// The shift of the tag's field with the number of packets of the message that follow.
 pub(super) const MORE: u32 = 40;
 
-/// Packets still to come, by a packet's tag.
+/// Returns the number of packets that follow, from a packet's tag.
 pub(super) fn more(tag: u64) -> u64 {
     (tag & !WRITES) >> MORE
 }
@@ -31,7 +31,7 @@ enum At {
     Submitted {
         packet: Packet,
     },
-    /// The device has finished.
+    /// The device has finished the request.
     Finished {
         packet: Packet,
     },
@@ -43,7 +43,7 @@ enum At {
 /// One thread of the service.
 #[derive(Debug)]
 pub(super) struct Ssd {
-    /// Half of the work on a request: before the device and after it.
+    /// Half of the work on a request: one half before the device's time, one after it.
     half: Ns,
     /// Bytes of an operation's data.
     bytes: u32,
@@ -54,7 +54,7 @@ pub(super) struct Ssd {
 }
 
 impl Ssd {
-    /// A thread that serves operations of so many bytes.
+    /// Returns a thread that serves operations of so many bytes.
     pub(super) fn new(profile: &Profile, bytes: u32, rng: Rng) -> Self {
         let work = profile.time("ssd.work") + copying(profile.time("ssd.work-kib"), bytes);
         let device = Device::new(profile, bytes);
@@ -77,7 +77,7 @@ impl Ssd {
         self.begin(found)
     }
 
-    /// Bytes of the answer to a request.
+    /// Returns the size of a request's answer in bytes.
     fn answer(&self, packet: &Packet) -> u32 {
         if packet.tag & WRITES == 0 { self.bytes } else { HEADER }
     }
@@ -100,7 +100,7 @@ impl Program for Ssd {
                 self.at = At::Answered { packet };
                 let bytes = self.answer(&packet);
                 let frames = Ns::from(bytes.div_ceil(BURST));
-                // The device's pages go out as they are: nothing is copied.
+                // The device's pages are sent without copying.
                 Act::Kernel(cost.send + frames * cost.send_frame)
             }
             At::Answered { packet } => {

@@ -1,8 +1,8 @@
 //! A remote SSD at a fixed rate, as in the kthread polling experiment of 2020.
 //!
-//! A block service whose threads are much busier than those of `tcp_rr`, and which run wherever the
-//! scheduler puts them. Threads that poll, instances' own or the pool's, are pinned to a few CPUs;
-//! interrupts have a CPU each. Latency is that of the device above all, and it is the profile's.
+//! A block service whose threads are much busier than those of `tcp_rr`, and run on any CPU. Polling threads, the
+//! instances' own or the pool's, are pinned to a few CPUs; each interrupt has its own CPU. The latency is mainly
+//! the device's time, as the profile states it.
 
 use napkin_core::EpollContext;
 use napkin_machine::{Affinity, Class, Config, Machine};
@@ -13,31 +13,31 @@ use crate::machine::flows::{deal_out, unpinned};
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_traffic::Rng;
 
-/// Packets that a receive buffer holds.
+/// Capacity of a receive buffer in packets.
 const SOCKET: u32 = 65_536;
 
-/// How many connections there are, and what an operation is.
+/// The number of connections, and the size and rate of operations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setup {
-    /// Connections; the document does not say how many there were.
+    /// Connections; the document does not state their number.
     pub connections: u32,
     /// Bytes of an operation's data.
     pub bytes: u32,
-    /// Operations a second.
+    /// Operations per second.
     pub per_second: f64,
 }
 
 impl Setup {
-    /// A published one, with as many connections as `tcp_rr` has flows.
+    /// Returns a published setup, with as many connections as `tcp_rr` has flows.
     pub fn published(bytes: u32, per_second: f64) -> Self {
         Setup { connections: 1000, bytes, per_second }
     }
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Errors
-/// If the profile has no `ssd` section, or the set-up has no connection, no data or no load.
+/// If the profile has no `ssd` section, or the setup has no connections, no data or no load.
 pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     run.profile.require("ssd").map_err(|error| error.to_string())?;
     let loaded = setup.per_second.is_finite() && setup.per_second > 0.0;
@@ -55,7 +55,8 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     let threads = (run.profile.count("ssd.threads") as u32).min(setup.connections);
     let contexts: Vec<_> = (0..threads).map(|_| EpollContext::new(run.policy.epoll, 0)).collect();
     let mut rng = Rng::new(run.seed);
-    // Sockets are numbered as they are added: one for each thread's completions, then the flows'.
+    // Sockets are numbered in the order of their creation: one per thread for its completions, then those of the
+    // flows.
     let completions = (0..setup.connections).map(|flow| flow % threads).collect();
     let load = Load::new(run.profile, completions, setup.bytes, setup.per_second, rng.bits());
     let seed = rng.bits();

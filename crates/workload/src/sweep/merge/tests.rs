@@ -5,7 +5,7 @@ use crate::interrupt::Interrupt;
 use crate::sweep::Sweep;
 use crate::sweep::run::tests::{Folder, VARY, sweep};
 
-/// Runs the shards of a sweep into files of their own.
+/// Runs each shard of a sweep into its own file.
 fn shards(folder: &Folder, sweep: &Sweep<'_>, count: u64) -> Vec<PathBuf> {
     let shard = |number: u64| {
         let path = folder.0.join(format!("{number}.csv"));
@@ -29,7 +29,7 @@ fn the_shards_of_a_sweep_make_the_bytes_of_one_run() {
     let folder = Folder::new("merge");
     let sweep = sweep(VARY);
     sweep.run(&folder.file(), false, &Interrupt::default(), |_| ()).unwrap();
-    // With more shards than points, so that some are empty.
+    // Including more shards than points, so that some are empty.
     for count in [1, 4, 40] {
         let mut files = shards(&folder, &sweep, count);
         files.reverse();
@@ -39,7 +39,7 @@ fn the_shards_of_a_sweep_make_the_bytes_of_one_run() {
         assert_eq!(fs::read(&out).unwrap(), fs::read(folder.file()).unwrap(), "{count} shards");
         let again = merge(&files, &out).unwrap_err().to_string();
         assert!(again.contains("is there already"), "{again}");
-        // A whole file and a shard of it agree.
+        // The file of the whole sweep and that of a shard agree.
         fs::remove_file(&out).unwrap();
         merge(&[folder.file(), files[0].clone()], &out).unwrap();
         fs::remove_file(&out).unwrap();
@@ -65,7 +65,7 @@ fn what_is_missing_is_named_with_its_shard() {
     let text = refused(&files[..3], &folder);
     assert!(text.contains(" of 32 points are missing ("), "{text}");
     assert!(text.contains("no file has a point of shard 4/4;"), "{text}");
-    // One that was killed: between two lines, and in the middle of one.
+    // A run that was killed: between two lines, and in the middle of one.
     let whole = fs::read_to_string(&files[1]).unwrap();
     let last = whole.trim_end().rfind('\n').unwrap() + 1;
     fs::write(&files[1], &whole[..last]).unwrap();

@@ -95,7 +95,7 @@ fn a_point_without_a_figure_is_a_gap_that_says_why() {
     let page = plot(&folder, "nic.queues", "p50", &["processor.cpus"]).unwrap();
     check(&page);
     assert!(page.contains("No figure:<ul><li>base, 5000, 1, 4, 2: "), "{page}");
-    // A sheet that is still growing.
+    // A sheet of an unfinished sweep.
     let text = fs::read_to_string(folder.file()).unwrap();
     let lines: Vec<&str> = text.lines().take(3).collect();
     fs::write(folder.file(), lines.join("\n") + "\n").unwrap();
@@ -130,7 +130,7 @@ fn a_percentile_that_one_repetition_does_not_tell_is_a_gap_that_says_how_many_do
     let figure = columns.draw(load, mean, &columns.lines(load, mean, &[]));
     assert_eq!(figure.gaps, ["base, 20000, 2"]);
 
-    // One that has failed says nothing of the others.
+    // A failed point does not affect the others.
     let mut table = Table::read(&folder.file()).unwrap();
     let error = column(&table, "error");
     for row in table.rows.iter_mut().filter(|row| &row[load] == "20000" && &row[seed] == "2") {

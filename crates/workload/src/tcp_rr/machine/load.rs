@@ -1,9 +1,9 @@
-//! neper's `tcp_rr` on the asking side: flows in a closed loop, each with one request outstanding.
+//! The client side of neper's `tcp_rr`: flows in a closed loop, each with one outstanding request.
 //!
-//! The asking host is like the answering one, and its receive queues are queues: an answer waits for
-//! the CPU of its queue, first come first served. A request of many packets shares the wire with
-//! those of other flows as their congestion windows have it, which differ from one transfer to the
-//! next; one that fits into a packet goes at once.
+//! The client host is like the server, and its receive queues are modelled: an answer waits for the CPU of its
+//! queue, in order of arrival. A request of many packets shares the wire with those of other flows as their
+//! congestion windows allow, which differ from one transfer to the next. A request that fits into one packet is
+//! sent at once.
 
 use napkin_core::Ns;
 use napkin_machine::{Client, Kind, Machine, Packet};
@@ -12,13 +12,13 @@ use crate::machine::stream::BURST;
 use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
 
-/// The timer of the wire; the others are flows'.
+/// The timer of the wire; all other timers belong to flows.
 const WIRE: u64 = u64::MAX;
 
-/// Flows start within this time.
+/// Flows start within this time, in nanoseconds.
 const START: f64 = 300_000.0;
 
-/// A transfer of more than one packet under way.
+/// A transfer of several packets in progress.
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
     flow: u32,
@@ -28,19 +28,20 @@ struct Transfer {
     stamp: Ns,
 }
 
-/// The asking host.
+/// The client host.
 #[derive(Debug)]
 pub(super) struct TcpRr {
-    /// By flow: when its request was sent.
+    /// By flow: the sending time of its request.
     stamps: Vec<Ns>,
     /// By flow: its queue on this host.
     queue: Vec<u16>,
-    /// By queue: when its CPU has nothing left to do.
+    /// By queue: when its CPU becomes idle.
     free: Vec<Ns>,
     request: u32,
-    /// A request's time on this host beside its queue's.
+    /// A request's time on this host, without its queue's.
     delay: Ns,
-    /// The queue's time for an answer, for each further segment of it, and for an acknowledgement.
+    /// The queue's time for an answer, for each further segment of it, for an acknowledgement, and for a transmit
+    /// completion.
     frame: Ns,
     segment: Ns,
     ack: Ns,
@@ -52,7 +53,7 @@ pub(super) struct TcpRr {
 }
 
 impl TcpRr {
-    /// So many flows, each with requests of so many bytes.
+    /// Returns a client with so many flows, each with requests of so many bytes.
     pub(super) fn new(profile: &Profile, flows: u32, request: u32, seed: u64) -> Self {
         let queues = profile.count("nic.queues");
         let mut rng = Rng::new(seed);
@@ -89,7 +90,7 @@ impl TcpRr {
         }
     }
 
-    /// The wire is free for the next packet of a transfer.
+    /// Sends the next packet of a transfer, when the wire is free.
     fn send_next(&mut self, machine: &mut Machine<'_>) {
         let all: f64 = self.transfers.iter().map(|it| it.share).sum();
         let mut ticket = self.rng.unit() * all;
@@ -118,7 +119,7 @@ impl TcpRr {
     }
 }
 
-/// What steps cost together on a CPU whose sibling is busy, as on the host.
+/// The sum of these costs on a CPU whose SMT sibling is busy, as on the server.
 fn busy(profile: &Profile, costs: &[&str]) -> Ns {
     let all: f64 = costs.iter().map(|path| profile.get(path)).sum();
     (all / profile.ratio("processor.smt-speed")) as Ns
@@ -155,7 +156,7 @@ impl Client for TcpRr {
         }
         *free = now.max(*free) + self.frame + Ns::from(segments - 1) * self.segment;
         if segments > 1 {
-            // An answer of more than a segment is acknowledged when it is read.
+            // An answer of more than one segment is acknowledged when it is read.
             *free += self.completion;
             machine.send_to_host(Packet::new(flow, Kind::Ack, Packet::wire_bytes(0), 0, now));
         }

@@ -1,5 +1,5 @@
-//! The answering side of neper's `tcp_rr`: threads that wait in an epoll of their own each, read
-//! requests and answer each one that is complete.
+//! The server side of neper's `tcp_rr`: threads with an epoll context each, which read requests and answer each
+//! complete one.
 
 use napkin_core::Ns;
 use napkin_machine::{Act, Kind, Machine, Packet, Program, ThreadId};
@@ -14,8 +14,8 @@ enum At {
     Sent { packet: Packet },
 }
 
-/// One thread of the program. A request may arrive in several packets: the tag counts those that
-/// are still to come after one.
+/// One thread of the program. A request may arrive in several packets: a packet's tag is the number of packets that
+/// follow it.
 #[derive(Debug)]
 pub(super) struct TcpRr {
     /// The program's own work on a request.
@@ -27,7 +27,7 @@ pub(super) struct TcpRr {
 }
 
 impl TcpRr {
-    /// A thread that answers each request with so many bytes.
+    /// Returns a thread that answers each request with so many bytes.
     pub(super) fn new(work: Ns, answer: u32) -> Self {
         TcpRr { work, answer, requests: Requests::default(), at: At::Reading }
     }

@@ -1,9 +1,8 @@
 //! `tcp_rr`, as in the kthread polling experiment of 2020.
 //!
-//! Flows of requests and responses between two like hosts. Nothing is pinned but the interrupts, each
-//! queue's to a CPU of its own; flows hash to queues as they happen to, and are dealt out to the
-//! program's threads. The asking side stamps a request when it sends it, and the published
-//! percentiles are those of all of its flows.
+//! Flows of requests and responses between two similar hosts. Only the interrupts are pinned, each queue's to its
+//! own CPU. Flows hash to random queues, and are distributed over the program's threads. The client stamps a
+//! request when it sends it, and the published percentiles are those of all flows.
 
 use napkin_core::EpollContext;
 use napkin_machine::{Affinity, Class, Config, Machine};
@@ -14,10 +13,10 @@ use crate::machine::flows::{deal_out, unpinned};
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_traffic::Rng;
 
-/// Packets that a receive buffer holds: a request's.
+/// Capacity of a receive buffer in packets: enough for a request.
 const SOCKET: u32 = 4096;
 
-/// How many flows there are, and what a request is.
+/// The number of flows, and the sizes of their messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setup {
     /// Flows, each with one request outstanding.
@@ -29,16 +28,16 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// A published one: 1000 flows, requests and responses of the same size.
+    /// Returns a published setup: 1000 flows, with requests and responses of the same size.
     pub fn published(bytes: u32) -> Self {
         Setup { flows: 1000, request: bytes, response: bytes }
     }
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Errors
-/// If the profile has no `tcp-rr` section, or the set-up has no flow or empty messages.
+/// If the profile has no `tcp-rr` section, or the setup has no flows or empty messages.
 pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
     run.profile.require("tcp-rr").map_err(|error| error.to_string())?;
     if setup.flows == 0 || setup.request == 0 || setup.response == 0 {

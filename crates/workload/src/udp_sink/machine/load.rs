@@ -1,9 +1,8 @@
-//! pktgen: frames of one flow at a fixed rate, whatever becomes of them.
+//! pktgen: frames of one flow at a fixed rate, regardless of losses.
 //!
-//! The kernel's generator keeps a schedule: the next frame is due one period after the last one was
-//! due, so a delay does not lower the rate. Between its schedule and the host's ring lies whatever
-//! the profile says of the sender's side: a random delay of each frame. Frames do not overtake, so a
-//! late one holds up those behind it.
+//! The kernel's generator keeps a schedule: the next frame is due one period after the last one was due, so a delay
+//! does not lower the rate. The profile adds a random delay to each frame between its due time and the host's ring.
+//! Frames do not overtake each other, so a late one delays those behind it.
 
 use napkin_core::Ns;
 use napkin_machine::{Client, Kind, Machine, Packet};
@@ -11,11 +10,11 @@ use napkin_machine::{Client, Kind, Machine, Packet};
 use crate::machine::frame::FRAME;
 use napkin_traffic::Rng;
 
-/// A packet generator that sends at its rate, whatever becomes of the frames.
+/// A packet generator with a fixed rate, regardless of losses.
 #[derive(Debug)]
 pub struct Pktgen {
     flow: u32,
-    /// Nanoseconds from one frame to the next.
+    /// Time from one frame to the next, in nanoseconds.
     period: f64,
     /// Mean of the random delay of a frame, in nanoseconds.
     jitter: f64,
@@ -25,8 +24,8 @@ pub struct Pktgen {
 }
 
 impl Pktgen {
-    /// A generator of so many frames a second, which must be more than 0. `jitter` is the mean of
-    /// each frame's delay, exponentially distributed; 0 for none.
+    /// Returns a generator of `per_s` frames per second, which must be above 0. `jitter` is the mean of each
+    /// frame's exponentially distributed delay; 0 for none.
     pub fn new(flow: u32, per_s: f64, jitter: Ns, rng: Rng) -> Self {
         Pktgen { flow, period: 1e9 / per_s, jitter: jitter as f64, due: 0.0, rng }
     }
@@ -34,7 +33,7 @@ impl Pktgen {
 
 impl Client for Pktgen {
     fn start(&mut self, machine: &mut Machine<'_>) {
-        // The phase against the host's ticks is nobody's choice.
+        // The phase relative to the host's ticks is random.
         self.due = self.period * self.rng.unit();
         machine.client_timer(self.due as Ns, 0);
     }

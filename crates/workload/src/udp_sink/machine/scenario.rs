@@ -1,8 +1,8 @@
-//! A blocking sink of datagrams under a generator that does not care: the 2018 experiment.
+//! The 2018 experiment: a blocking datagram sink under a generator that ignores losses.
 //!
-//! pktgen sends to one socket through the first queue; the program receives one datagram a call, on
-//! the CPU of that queue, and sleeps when there is none. What counts is what the program receives a
-//! second. The publication's sink prints that rate itself, so its figure is what its name says.
+//! pktgen sends to one socket through the first queue. The program receives one datagram per call, on the CPU of
+//! that queue, and sleeps when there is none. The result is the program's receive rate per second. The
+//! publication's sink prints that rate itself, so the published value is what its name says.
 
 use napkin_core::EpollContext;
 use napkin_machine::{Affinity, Class, Config, Machine, Placement};
@@ -13,11 +13,11 @@ use crate::machine::run::{Outcome, Run, measure};
 use napkin_machine::UdpSink;
 use napkin_traffic::Rng;
 
-/// Runs it with so many datagrams a second offered.
+/// Runs the sink under an offered rate in datagrams per second.
 ///
 /// # Errors
 ///
-/// If the profile has no `[udp-sink]`, or the rate is not one.
+/// If the profile has no `[udp-sink]`, or the rate is invalid.
 pub fn run(mut run: Run<'_>, offered_per_s: f64) -> Result<Outcome, String> {
     let profile = run.profile;
     if run.policy.application.has_poller() {
@@ -77,7 +77,7 @@ mod tests {
         let nic = outcome.counts.queues[0].nic;
         let received = outcome.latency.count();
         let gone = received + nic.ring_drops + nic.socket_drops;
-        // What the ring and the buffer held when the window began and when it ended may differ.
+        // The fill of the ring and of the buffer may differ between the start and the end of the window.
         assert!(nic.arrived.abs_diff(gone) <= 256 + 277, "{nic:?}, received {received}");
         assert!(nic.ring_drops > 0 && nic.socket_drops > 0, "{nic:?}");
     }

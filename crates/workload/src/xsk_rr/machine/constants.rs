@@ -1,11 +1,11 @@
-//! The constants of a profile that are xsk-rr's own.
+//! The constants in xsk-rr's section of a profile.
 
 use napkin_machine::profile::{Constants, Key, Takes};
 
-/// A time that cannot be 0: whoever looks in vain would do so for ever at one moment.
+/// A time that must not be 0: otherwise a thread could repeat an empty look for ever without time passing.
 const REPEATED: Takes = Takes::Time { min: 1.0 };
 
-/// Its section of a profile: each key's name, limits and meaning.
+/// The section, and each key's name, limits and meaning.
 #[rustfmt::skip] // One key, one line.
 pub(crate) const CONSTANTS: Constants = Constants {
     section: "xsk-rr",

@@ -1,12 +1,12 @@
-//! The wire between the two hosts of `xsk_rr`, which are both of the one machine.
+//! The wire between the two hosts of `xsk_rr`, both of which are part of the one machine.
 //!
-//! The document ran the same program in the same configuration at both ends, so the other end is no
-//! client that knows how long an answer takes, but a host of its own. What leaves one of them arrives
-//! at the other, after the link.
+//! The document ran the same program in the same configuration at both ends. So the other end is not a client with
+//! a known answering time, but a full host. A frame that leaves one host arrives at the other after the link's
+//! delay.
 
 use napkin_machine::{Client, Machine, Packet};
 
-/// The wire: a frame's flow says where it arrives.
+/// The wire; a frame's flow determines its destination.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct XskPeer;
 

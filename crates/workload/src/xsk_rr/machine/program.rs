@@ -1,9 +1,8 @@
 //! The four threads of `xsk_rr`, a round-trip tool over AF_XDP sockets.
 //!
-//! Frames go into and come out of rings in memory. What makes somebody poll the queue behind them is
-//! a call ([`Kick`]), or nobody need be made to. A thread that finds its ring empty spins: it makes the
-//! call again, or looks again. What is not modelled: the fill and completion rings, which never run dry
-//! at these rates.
+//! Frames pass through rings in memory. A call ([`Kick`]) makes the kernel poll the queue behind a ring, unless the
+//! policy makes such calls unnecessary. A thread with an empty ring spins: it repeats the call, or checks the ring
+//! again. The fill and completion rings, which never run dry at these rates, are not modelled.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,34 +13,34 @@ use napkin_policy::{Policy, Threaded, WaitsIn};
 
 use napkin_machine::profile::Profile;
 
-/// Bytes of a frame on the wire, preamble, check sum and gap included; the document names no size.
+/// Bytes of a frame on the wire, including preamble, checksum and gap; the document does not state a size.
 pub(super) const BYTES: u32 = 128;
 
 /// Width of a bucket of round-trip times in nanoseconds, as the tool counts them.
 pub(super) const BUCKET_NS: u64 = 100;
 
-/// Number of these buckets; the last one takes all that is longer.
+/// Number of these buckets; the last one takes everything longer.
 pub(super) const BUCKETS: usize = 20_000;
 
 /// Number of buckets of receive calls: the last begins at 2^31 ns.
 pub(super) const CALL_BUCKETS: usize = 32;
 
-/// What a thread does so that its queue is polled.
+/// How a thread gets its queue polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kick {
-    /// Nothing (the tool's `-n`): somebody polls anyway.
+    /// Nothing (the tool's `-n`): another context polls anyway.
     Never,
-    /// A non-blocking call that busy polls (`SO_BUSY_POLL`): one pass, in the caller's own thread.
+    /// A non-blocking call that busy polls (`SO_BUSY_POLL`): one pass, in the calling thread.
     Poll,
-    /// A call that wakes the driver: it schedules the queue's instance.
+    /// A call that wakes the driver, which schedules the queue's instance.
     Wake,
     /// A wait in epoll, for policies that busy poll there.
     Epoll,
 }
 
 impl Kick {
-    /// What the thread that sends does under a policy. A thread that polls apart sends, too: with it,
-    /// as under a queue's own spinning thread, no call is needed.
+    /// Returns the sending thread's kick under a policy. A separate polling thread also sends; with it, as with a
+    /// queue's own thread that polls without end, no call is needed.
     pub(super) fn sending(policy: &Policy) -> Kick {
         match (policy.instance.threaded, policy.waits_in()) {
             (Threaded::BusyPoll, _) => Kick::Never,
@@ -51,7 +50,7 @@ impl Kick {
         }
     }
 
-    /// What the thread that receives does when its ring is empty.
+    /// Returns the receiving thread's kick when its ring is empty.
     pub(super) fn receiving(policy: &Policy) -> Kick {
         match Kick::sending(policy) {
             Kick::Wake if policy.waits_in() == Some(WaitsIn::Epoll) => Kick::Epoll,
@@ -60,24 +59,24 @@ impl Kick {
     }
 }
 
-/// What each of the tool's steps costs, in nanoseconds.
+/// The cost of each of the tool's steps, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Steps {
     /// Reading one descriptor and its frame.
     pub work: Ns,
-    /// One call that makes the queue be polled, without the poll.
+    /// One call that gets the queue polled, without the poll itself.
     pub kick: Ns,
     /// One look at an empty ring and at the clock.
     pub look: Ns,
     /// From a frame's stamp to its descriptor in the ring.
     pub send: Ns,
-    /// How much each of them varies either way, in thousandths: loops of fixed lengths would run in
-    /// step with each other, which no two CPUs do.
+    /// Variation of each step in either direction, in thousandths. Loops of fixed length would run in lockstep,
+    /// which two real CPUs never do.
     pub jitter: u64,
 }
 
 impl Steps {
-    /// Those of a profile, which must have the section `xsk-rr`.
+    /// Reads the steps of a profile, which must have the section `xsk-rr`.
     pub(super) fn of(profile: &Profile) -> Steps {
         Steps {
             work: profile.time("xsk-rr.work"),
@@ -88,30 +87,30 @@ impl Steps {
         }
     }
 
-    /// A step's time, this time.
+    /// Returns a step's time with its random variation.
     fn vary(&self, machine: &mut Machine<'_>, time: Ns) -> Ns {
         let most = time * self.jitter / 1000;
         if most == 0 { time } else { time - most + machine.rng().below(2 * most + 1) }
     }
 }
 
-/// What the tool, and a tracer of its receive calls, count from a moment on.
+/// The counts of the tool, and of a tracer of its receive calls, over a window.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// Nothing before it counts.
+    /// The start of the window: earlier events do not count.
     pub from: Ns,
-    /// Nothing falls due from here on.
+    /// The end of the window: frames that are due later do not count.
     pub until: Ns,
     /// Round trips by [`BUCKET_NS`].
     pub round_trips: Vec<u64>,
-    /// Receive calls by powers of two of their nanoseconds, the entry into the kernel not included.
+    /// Receive calls by powers of two of their duration in nanoseconds, without the entry into the kernel.
     pub calls: [u64; CALL_BUCKETS],
-    /// Frames that fell due by the sender's clock, sent or not.
+    /// Frames that were due by the sender's clock, sent or not.
     pub due: u64,
 }
 
 impl Tally {
-    /// Nothing counted yet; shared by the programs that count.
+    /// Returns an empty tally, shared by the programs that count.
     pub(super) fn new(from: Ns, until: Ns) -> Rc<RefCell<Tally>> {
         let round_trips = vec![0; BUCKETS];
         Rc::new(RefCell::new(Tally { from, until, round_trips, calls: [0; CALL_BUCKETS], due: 0 }))
@@ -131,18 +130,18 @@ impl Tally {
     }
 }
 
-/// One end of the tool: its rings, and how it gets them polled.
+/// One end of the tool: its rings, and its costs.
 #[derive(Debug, Clone)]
 pub(super) struct End {
-    /// The socket that is its receive ring.
+    /// The socket that models its receive ring.
     pub ring: u32,
     /// The queue through which it sends.
     pub queue: u16,
-    /// The flow that leads to the other end.
+    /// The flow to the other end.
     pub to: u32,
-    /// What its steps cost.
+    /// The costs of its steps.
     pub steps: Steps,
-    /// Where the measured end counts.
+    /// The tally of the measured end.
     pub tally: Option<Rc<RefCell<Tally>>>,
 }
 
@@ -158,7 +157,7 @@ impl End {
     }
 }
 
-/// Where a thread is in its call.
+/// The state of a thread's call.
 #[derive(Debug, Clone, Copy)]
 enum Call {
     No,
@@ -166,7 +165,7 @@ enum Call {
     Polling(Ns),
 }
 
-/// A call under way: its next act, until it is over.
+/// Returns the next act of a call in progress; `None` when it is over.
 fn call(end: &End, kick: Kick, at: &mut Call, machine: &mut Machine<'_>) -> Option<Act> {
     match *at {
         Call::No => None,
@@ -187,32 +186,31 @@ fn call(end: &End, kick: Kick, at: &mut Call, machine: &mut Machine<'_>) -> Opti
     }
 }
 
-/// A part of a spin on the clock that has so long to go. Not all of it at once: what interrupts a
-/// spin does not make it longer, unless it outlasts it.
+/// Returns a part of a spin that lasts until a deadline. The spin is cut into parts, because an interruption must
+/// not lengthen it unless it outlasts the deadline.
 fn spin(left: Ns, look: Ns) -> Act {
     Act::User((left / 2).max(look).min(left))
 }
 
-/// The thread that receives: at the client it measures and is then busy for a while, at the server it
-/// answers.
+/// The receiving thread: a client measures and is then busy for a while, a server answers.
 #[derive(Debug)]
 pub(super) struct Receiver {
     end: End,
     kick: Kick,
-    /// What it does once it has answered; a client does not answer.
+    /// The kick after an answer; a client does not answer.
     answers: Option<Kick>,
-    /// For how long it does not receive after a reply.
+    /// Time after a reply in which it does not receive.
     delay: Ns,
     busy_until: Ns,
     call: Call,
     answering: Call,
-    /// The frame that it is working on.
+    /// The frame in process.
     working: Option<Packet>,
     waited: bool,
 }
 
 impl Receiver {
-    /// The receiver of the end that measures.
+    /// Returns the receiver of the measured end.
     pub(super) fn client(end: End, kick: Kick, delay: Ns) -> Receiver {
         let (call, answering) = (Call::No, Call::No);
         let (answers, working) = (None, None);
@@ -229,12 +227,12 @@ impl Receiver {
         }
     }
 
-    /// A server's, which answers each frame and has the answer polled for as `answers` says.
+    /// Returns a server's receiver, which answers each frame and then kicks as `answers` says.
     pub(super) fn server(end: End, kick: Kick, answers: Kick) -> Receiver {
         Receiver { answers: Some(answers), ..Receiver::client(end, kick, 0) }
     }
 
-    /// A frame has been read.
+    /// Completes the reading of a frame.
     fn done(&mut self, machine: &mut Machine<'_>, packet: Packet) -> Option<Act> {
         let now = machine.now();
         let Some(kick) = self.answers else {
@@ -268,13 +266,13 @@ impl Program for Receiver {
             return act;
         }
         if std::mem::take(&mut self.waited) {
-            // Reading follows, whichever socket it is: there is one.
+            // There is a single socket, which is read next.
             let _ = machine.next_ready(me);
         }
         machine.next_round(me);
         let now = machine.now();
         if now < self.busy_until {
-            // It stands for an application that computes.
+            // This spin stands for the application's computation, so it is not polling.
             machine.achieved(me);
             return spin(self.busy_until - now, self.end.steps.look);
         }
@@ -298,22 +296,22 @@ impl Program for Receiver {
     }
 }
 
-/// The thread that sends: it spins on the clock, and a frame goes out once a period has passed since
-/// it saw that the one before was due.
+/// The sending thread: it spins on the clock, and sends a frame one period after it noticed that the previous one
+/// was due.
 #[derive(Debug)]
 pub(super) struct Sender {
     end: End,
     kick: Kick,
     period: Ns,
     due: Ns,
-    /// The stamp of the frame that is being written.
+    /// The stamp of the frame in process.
     writing: Option<Ns>,
     call: Call,
     tag: u64,
 }
 
 impl Sender {
-    /// One that sends a frame each `period` from `start` on.
+    /// Returns a sender of one frame per `period` from `start` on.
     pub(super) fn new(end: End, kick: Kick, period: Ns, start: Ns) -> Sender {
         let sender =
             Sender { end, kick, period, due: start, writing: None, call: Call::No, tag: 0 };
@@ -321,7 +319,7 @@ impl Sender {
         sender
     }
 
-    /// The next frame's time is known.
+    /// Counts the next frame if its due time is in the window.
     fn falls_due(&self) {
         let due = self.due;
         self.end.count(|tally| tally.due += u64::from((tally.from..tally.until).contains(&due)));
@@ -341,7 +339,7 @@ impl Program for Sender {
                 return Act::Kernel(steps.vary(machine, kick));
             }
         }
-        // Its calls are send calls, which nobody timed.
+        // The sender's calls are send calls, which the tracer did not time.
         let unmeasured = End { tally: None, ..self.end.clone() };
         if let Some(act) = call(&unmeasured, self.kick, &mut self.call, machine) {
             return act;
@@ -353,7 +351,7 @@ impl Program for Sender {
             if left > look {
                 return spin(left, look);
             }
-            // Where in a look the clock passes is anybody's guess.
+            // The due time is at a random point within a look.
             return Act::User(left + machine.rng().below(look.max(1)));
         }
         self.due = now + self.period;
@@ -363,7 +361,7 @@ impl Program for Sender {
     }
 }
 
-/// A thread that does nothing but receive calls which poll (the tool's `-t`).
+/// A thread that only makes receive calls that poll (the tool's `-t`).
 #[derive(Debug)]
 pub(super) struct Poller {
     end: End,
@@ -371,7 +369,7 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    /// One for an end's queue.
+    /// Returns a poller for an end's queue.
     pub(super) fn new(end: End) -> Poller {
         Poller { end, call: Call::No }
     }

@@ -1,12 +1,11 @@
-//! `xsk_rr` (2025): round trips over AF_XDP at a fixed rate, with an application that is busy for a
-//! while after each reply.
+//! `xsk_rr` (2025): round trips over AF_XDP at a fixed rate, with an application that is busy for a while after
+//! each reply.
 //!
-//! Two hosts of the same kind under the same policy, each with one queue and a CPU for each of its
-//! threads, as the document had it: one for the queue's interrupt or its polling thread, and one each
-//! for receiving, sending and, where the policy asks for it, separate polling, all real-time. The
-//! first host is the measured one; the second answers. Latency is the tool's: from the stamp that the
-//! sending thread writes into a frame to the moment the receiving thread has read the reply, so a reply
-//! that waits while the application is busy is charged for it.
+//! Two equal hosts run the same policy, each with one queue and a CPU for each of its threads, as in the document:
+//! one for the queue's interrupt or its polling thread, and one each for receiving, sending and, if the policy asks
+//! for it, separate polling, all in real-time classes. The first host is the measured one; the second answers.
+//! Latency is the tool's: from the stamp that the sending thread writes into a frame until the receiving thread has
+//! read the reply. It therefore includes the wait of a reply while the application is busy.
 
 use napkin_core::{EpollContext, Ns};
 use napkin_machine::{Affinity, Class, Config, Kind, Machine, Packet, Placement, Program};
@@ -19,16 +18,16 @@ use crate::machine::run::{Outcome, Run, measure};
 /// CPUs of each host: the queue's, the receiver's, the sender's, the poller's.
 const CPUS: u16 = 4;
 
-/// Frames that a receive ring holds; the document gives the NIC's ring as many.
+/// Capacity of a receive ring in frames; the document gives the NIC's ring the same.
 const RING: u32 = 1_024;
 
-/// The real-time priority of everything, as the document sets it.
+/// The real-time priority of all threads, as in the document.
 const PRIORITY: u8 = 50;
 
-/// When the first frame goes out: the threads are up by then.
+/// When the first frame is sent: the threads are running by then.
 const START: Ns = 1_000_000;
 
-/// What is asked of the tool.
+/// The parameters of the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Nanoseconds between two frames.
@@ -37,22 +36,21 @@ pub struct Pace {
     pub delay: Ns,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoundTrips {
-    /// What all scenarios give.
+    /// The outcome that every scenario has.
     pub outcome: Outcome,
-    /// Round trips in buckets of 100 ns, the last of which takes all that is longer: for the tool's
-    /// own estimator.
+    /// Round trips in buckets of 100 ns for the tool's own estimator; the last bucket takes everything longer.
     pub round_trips: Vec<u64>,
-    /// The measured host's receive calls by powers of two of their nanoseconds.
+    /// The measured host's receive calls, by powers of two of their duration in nanoseconds.
     pub calls: [u64; CALL_BUCKETS],
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Errors
-/// If the profile does not describe the tool, the period is 0, or the model broke a rule of its own.
+/// If the profile has no `xsk-rr` section, the period is 0, or the model broke an invariant.
 pub fn run(mut run: Run<'_>, pace: Pace) -> Result<RoundTrips, String> {
     run.profile.require("xsk-rr").map_err(|error| error.to_string())?;
     if pace.period == 0 {
@@ -60,7 +58,7 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<RoundTrips, String> {
     }
     let policy = run.policy;
     let mut config = Config::of(run.profile);
-    // Two hosts, whose threads share no core.
+    // Two hosts whose threads share no core.
     config.processor.cpus = 2 * CPUS;
     config.processor.smt = 1;
     // A frame crosses the machine's link twice: out of one host and into the other.
@@ -103,13 +101,13 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<RoundTrips, String> {
     }
 
     for queue in [0, 1] {
-        // Earlier traffic, which lets a thread begin that is to poll without end.
+        // Earlier traffic, which starts a thread that then polls without end.
         let flow = machine.add_flow(queue, None);
         machine.send_to_host(Packet::new(flow, Kind::Data, BYTES, 0, 0));
     }
 
     let mut counts = measure(&mut machine, &mut run)?;
-    // The measured host's alone.
+    // Of the measured host only.
     counts.cpus.truncate(usize::from(CPUS));
     counts.queues.truncate(1);
     counts.epolls.truncate(1);
@@ -123,15 +121,15 @@ pub fn run(mut run: Run<'_>, pace: Pace) -> Result<RoundTrips, String> {
     Ok(RoundTrips { outcome, round_trips: tally.round_trips.clone(), calls: tally.calls })
 }
 
-/// Where the tool's threads are added.
+/// The machine to which the tool's threads are added.
 struct Threads<'m, 'a> {
     machine: &'m mut Machine<'a>,
 }
 
 impl Threads<'_, '_> {
-    /// Adds a thread and lets it begin. Its calls are on a socket of its own that is bound to the
-    /// host's queue and never gets a frame: a call on an AF_XDP socket polls whether or not the ring
-    /// holds something. One that receives may wait for its ring in epoll.
+    /// Adds a thread and starts it. Its calls use a socket of its own that is bound to the host's queue and never
+    /// gets a frame: a call on an AF_XDP socket polls whether or not the ring is empty. A receiving thread may wait
+    /// for its ring in epoll instead.
     fn add(
         &mut self,
         name: &str,
@@ -167,7 +165,7 @@ mod tests {
     fn ran(policy: &str, pace: Pace) -> RoundTrips {
         let profile = Profile::named(crate::schema(), "xsk-2025").unwrap();
         let policy = policy.parse().unwrap();
-        // Longer than any timer of a policy: what begins masked has found its rhythm.
+        // Longer than any policy's timer, so that a queue that starts masked has reached its steady state.
         let (warm_up, window) = (12 * MILLISECOND, 8 * MILLISECOND);
         run(Run { warm_up, window, ..Run::new(&profile, policy) }, pace).unwrap()
     }
