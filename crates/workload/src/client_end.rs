@@ -1,6 +1,6 @@
 //! A client without a network stack, at the other end of a wire: it polls its own queue and builds its own frames.
 //!
-//! On a CPU of its own it never sleeps, like the clients of the 2025 document. On a shared CPU, spinning would take
+//! On a CPU of its own it never sleeps, like the clients in the document. On a shared CPU, spinning would take
 //! time from the thread under measurement, so it sleeps until something is due, at most [`NAP`].
 
 use std::sync::Arc;

@@ -54,7 +54,7 @@ impl Default for Memcached {
 /// # Errors
 /// If the store refuses a record.
 fn filled(config: &Config) -> Result<Service, BenchError> {
-    // At time 0: no record expires.
+    // The epoch does not matter, because no record expires.
     let mut service =
         Service::new(Limits::default(), 0).map_err(|error| BenchError::Usage(error.to_string()))?;
     let records = Records::new(config.records, config.seed);
