@@ -19,12 +19,12 @@ use napkin_service::{Pump, StreamService};
 use napkin_stack::{TcpLimits, TcpWorker};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_settime};
 
+use crate::client_results::{add_answers, add_cpu_shares};
 use crate::error::BenchError;
 use crate::live::Trial;
 use crate::options::{Options, Placement};
 use crate::server::{Server, Servers, Wire};
 use crate::serving::{Serving, US, Window};
-use crate::told::{answered, busy};
 use crate::wire::lay;
 use napkin_measure::report::{Column, Measurement, column};
 
@@ -90,18 +90,18 @@ where
     client.begin_window()?;
     let before = received();
     trial.window()?;
-    let told = client.end_window()?;
+    let results = client.end_window()?;
     let by_queue: Vec<u64> = received().iter().zip(before).map(|(now, it)| now - it).collect();
     let (mut figures, usage) = window.end_with_usage(0)?;
     client.stop()?;
     figures.extra.insert("client_tx_dropped".to_owned(), end.refused().into());
     served.stop()?;
     figures.extra.insert("packets_by_queue".to_owned(), by_queue.into());
-    answered(&mut figures, &told);
+    add_answers(&mut figures, &results);
     if !matches!(wire, Wire::Cable | Wire::Vhost) {
-        busy(&mut figures, &usage, trial.options.placement());
+        add_cpu_shares(&mut figures, &usage, trial.options.placement());
     }
-    Ok((figures, told))
+    Ok((figures, results))
 }
 
 /// Returns the columns of such a service's table: its own, those that a wire through the kernel adds, and the

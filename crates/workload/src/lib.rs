@@ -12,20 +12,21 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
-mod beside;
 mod client_end;
+mod client_results;
 mod embedded;
 pub mod error;
 pub mod flood_ping;
 pub mod interrupt;
-mod joined;
 pub mod linux;
 mod list;
 pub mod live;
 pub mod machine;
 pub mod memcached;
+mod multi_queue;
 pub mod options;
 pub mod oracle;
+mod os_server;
 pub mod partial;
 mod ping;
 mod rate;
@@ -39,7 +40,6 @@ mod source;
 pub mod ssd;
 pub mod sweep;
 pub mod tcp_rr;
-mod told;
 pub mod udp_sink;
 pub mod waiting;
 mod wire;

@@ -17,8 +17,8 @@ use napkin_nic::xdp::{Xdp, XdpConfig};
 use napkin_nic::{EndConfig, PacketQueue, Pool, QueueCounters, cable};
 
 use crate::error::BenchError;
-use crate::joined::Joined;
 use crate::linux::{failed, pair};
+use crate::multi_queue::MultiQueue;
 use crate::options::Options;
 use crate::server::{Wire, XdpPort};
 use crate::serving::PEER;
@@ -76,7 +76,7 @@ pub(crate) fn lay(
             let (here, mut there) = vhost(options.queues)?;
             let there = match there.len() {
                 1 => there.remove(0),
-                _ => Box::new(Joined::new(there).map_err(BenchError::Proc)?),
+                _ => Box::new(MultiQueue::new(there).map_err(BenchError::Proc)?),
             };
             Ok((here, End::of(there)))
         }

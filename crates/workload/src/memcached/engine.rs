@@ -16,15 +16,15 @@ use napkin_stack::Flow;
 use serde_json::{Map, Value, json};
 
 use super::program::Program;
-use crate::beside;
+use crate::client_results;
 use crate::embedded::{self, OVERHEAD};
 use crate::error::BenchError;
 use crate::linux::failed;
 use crate::live::{Live, Trial};
 use crate::options::Options;
+use crate::os_server;
 use crate::server::Subject;
 use crate::server::{Server, Servers};
-use crate::told;
 use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// Both addresses of the pseudo-connection that fills the store.
@@ -76,7 +76,7 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
 /// Runs Debian's memcached and its client, and measures a window.
 fn program(trial: Trial<'_>, config: &Config) -> Result<(Measurement, ClientFigures), BenchError> {
     let Trial { interrupt, options, .. } = trial;
-    let (pair, config) = (beside::pair(options)?, beside::config(config));
+    let (pair, config) = (os_server::pair(options)?, os_server::config(config));
     let cpus = options.serving();
     let start = || Program::start(&cpus, options.queues, config.connections, interrupt);
     let mut server = pair.server.run(start).map_err(failed)??;
@@ -86,9 +86,9 @@ fn program(trial: Trial<'_>, config: &Config) -> Result<(Measurement, ClientFigu
     });
     filled.map_err(failed)??;
     let meter = ThreadMeter::of_process(server.id()).map_err(BenchError::Proc)?;
-    let told = beside::measure(trial, &pair, &config, meter, &[server.id()])?;
+    let results = os_server::measure(trial, &pair, &config, meter, &[server.id()])?;
     server.still_there()?;
-    Ok(told)
+    Ok(results)
 }
 
 impl Live for Memcached {
@@ -121,13 +121,13 @@ impl Live for Memcached {
         let config = embedded::client(self.connections, load, trial.options, trial.seed);
         // One worker per queue, all of them on one store.
         let services = || Ok::<_, BenchError>(vec![filled(&config)?; trial.options.queues.into()]);
-        let (mut figures, told) = match trial.server.unwrap_or(Server::Napkin) {
+        let (mut figures, results) = match trial.server.unwrap_or(Server::Napkin) {
             Server::Napkin => embedded::run(trial, services()?, &config, &self.servers.wire)?,
-            Server::Kernel => beside::run(trial, services()?, &config)?,
+            Server::Kernel => os_server::run(trial, services()?, &config)?,
             Server::Memcached => program(trial, &config)?,
         };
-        told::of_a_store(&mut figures, &told);
-        told::merge(&mut figures, &told);
+        client_results::add_store_counts(&mut figures, &results);
+        client_results::add_client_results(&mut figures, &results);
         Ok(figures)
     }
 
@@ -136,7 +136,7 @@ impl Live for Memcached {
     }
 
     fn conclude(&self, report: &mut Report) {
-        report.rows.iter_mut().for_each(|row| row.notes.extend(told::of_the_client(row)));
+        report.rows.iter_mut().for_each(|row| row.notes.extend(client_results::client_notes(row)));
     }
 
     fn overhead(&self) -> Duration {
@@ -166,7 +166,7 @@ impl Live for Memcached {
     fn notes(&self, options: &Options) -> Vec<String> {
         let mut notes = embedded::notes(options, &self.servers);
         if self.loads.contains(&Load::Closed) {
-            notes.push(told::CLOSED.to_owned());
+            notes.push(client_results::CLOSED_LOOP_NOTE.to_owned());
         }
         notes
     }

@@ -11,6 +11,7 @@ use napkin_os::sched::CpuList;
 use serde_json::{Map, Value, json};
 
 use super::program::Program;
+use crate::client_results;
 use crate::embedded::PORT;
 use crate::error::BenchError;
 use crate::linux::bed::Bed;
@@ -18,7 +19,6 @@ use crate::linux::pair::SERVER;
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
-use crate::told;
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_client::{Client, ClientWait, Config, Load, populate};
 use napkin_measure::report::{Column, Measurement, Report, column};
@@ -98,7 +98,7 @@ impl Live for Memcached {
         let user_before = server.user_ns();
         client.begin_window().map_err(failed)?;
         trial.window()?;
-        let served = client.end_window().map_err(failed)?;
+        let results = client.end_window().map_err(failed)?;
         let mut figures = window.end()?;
         if let (Some(before), Some(now)) = (user_before, server.user_ns()) {
             let user = now.saturating_sub(before);
@@ -108,13 +108,13 @@ impl Live for Memcached {
         // The settings inside memcached end with its process, so they need not be restored.
         attachment.leave();
         server.still_there()?;
-        told::of_a_store(&mut figures, &served);
-        told::merge(&mut figures, &served);
+        client_results::add_store_counts(&mut figures, &results);
+        client_results::add_client_results(&mut figures, &results);
         Ok(figures)
     }
 
     fn conclude(&self, report: &mut Report) {
-        report.rows.iter_mut().for_each(|row| row.notes.extend(told::of_the_client(row)));
+        report.rows.iter_mut().for_each(|row| row.notes.extend(client_results::client_notes(row)));
         crate::linux::conclude(report);
     }
 
@@ -151,7 +151,7 @@ impl Live for Memcached {
     fn notes(&self, options: &Options) -> Vec<String> {
         let mut notes = notes();
         if self.loads.contains(&Load::Closed) {
-            notes.push(told::CLOSED.to_owned());
+            notes.push(client_results::CLOSED_LOOP_NOTE.to_owned());
         }
         let spinning: Vec<_> = options
             .policies

@@ -12,12 +12,12 @@ use napkin_os::procfs::ThreadStat;
 use napkin_os::sched;
 use napkin_policy::Policy;
 
-use crate::beside::OTHERS;
 use crate::embedded::PORT;
 use crate::error::BenchError;
 use crate::interrupt::Interrupt;
 use crate::linux::failed;
 use crate::linux::pair::SERVER;
+use crate::os_server::EXTRA_CONNECTIONS;
 
 /// The longest time that memcached may take to listen.
 const START: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ impl Program {
         let mut command = Command::new("memcached");
         command.args(["-l", &SERVER.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
         // The client's connections, and some for filling the store and for the check whether memcached listens.
-        let most = (connections + OTHERS).to_string();
+        let most = (connections + EXTRA_CONNECTIONS).to_string();
         command.args(["-t", &workers.to_string(), "-m", "256", "-c", &most]);
         if rustix::process::geteuid().is_root() {
             command.args(["-u", "root"]);

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::OPERATIONS;
 use super::device::Device;
 use super::flash::Flash;
+use crate::client_results;
 use crate::embedded::{self, OVERHEAD, Threads};
 use crate::error::BenchError;
 use crate::live::{Live, Trial};
@@ -25,7 +26,6 @@ use crate::machine::scenario::{field, size, whole};
 use crate::options::Options;
 use crate::rate::whole_rate;
 use crate::server::{Servers, Wire};
-use crate::told;
 use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// Size of the disk in bytes.
@@ -119,17 +119,17 @@ impl Live for Ssd {
         let client = embedded::client(self.connections, rate, trial.options, trial.seed);
         let asks = Asks::Disk(Disk { bytes, within: EXPORT });
         let config = Config { asks, update: 0.5, records: 1, ..client };
-        let (mut figures, told) = embedded::run(trial, threads, &config, &self.wire)?;
-        told::merge(&mut figures, &told);
+        let (mut figures, results) = embedded::run(trial, threads, &config, &self.wire)?;
+        client_results::add_client_results(&mut figures, &results);
         let mut put = |name: &str, value: Value| figures.extra.insert(name.to_owned(), value);
         put("connections", self.connections.into());
-        put("reads", told.gets.into());
-        put("writes", told.sets.into());
+        put("reads", results.gets.into());
+        put("writes", results.sets.into());
         Ok(figures)
     }
 
     fn conclude(&self, report: &mut Report) {
-        report.rows.iter_mut().for_each(|row| row.notes.extend(told::of_the_client(row)));
+        report.rows.iter_mut().for_each(|row| row.notes.extend(client_results::client_notes(row)));
     }
 
     fn overhead(&self) -> Duration {

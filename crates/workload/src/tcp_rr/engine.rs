@@ -11,12 +11,12 @@ use napkin_policy::NamedPolicy;
 use napkin_service::EchoStream;
 use serde_json::{Map, Value, json};
 
-use crate::beside;
 use crate::embedded::{self, OVERHEAD};
 use crate::error::BenchError;
 use crate::live::{Live, Trial};
 use crate::machine::scenario::{field, size};
 use crate::options::Options;
+use crate::os_server;
 use crate::server::Subject;
 use crate::server::{Server, Servers};
 use napkin_measure::report::{Column, Measurement, column};
@@ -80,7 +80,7 @@ impl Live for TcpRr {
         let threads = self.threads.unwrap_or(A_QUEUE * usize::from(trial.options.queues));
         let services = vec![EchoStream; threads];
         let (mut figures, _) = match trial.server {
-            Some(Server::Kernel) => beside::run(trial, services, &config)?,
+            Some(Server::Kernel) => os_server::run(trial, services, &config)?,
             _ => embedded::run(trial, services, &config, &self.servers.wire)?,
         };
         figures.extra.insert("flows".to_owned(), self.flows.into());

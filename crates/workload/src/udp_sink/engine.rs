@@ -25,13 +25,13 @@ use serde_json::{Map, Value, json};
 
 use super::saturation::Saturation;
 use crate::client_end::ClientCpu;
+use crate::client_results::client_notes;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::sender::{Sender, Shared};
 use crate::server::Wire;
 use crate::serving::{PEER, Serving, US, Window, set_ratio};
 use crate::source::Source;
-use crate::told::of_the_client;
 use crate::waiting::Waiting;
 use crate::wire::queues;
 use crate::{live::Trial, options::Options, options::Placement};
@@ -256,7 +256,7 @@ impl Live for UdpSink {
     }
 
     fn conclude(&self, report: &mut Report) {
-        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
+        report.rows.iter_mut().for_each(|row| row.notes.extend(client_notes(row)));
         // From the row's own counts: a median of ratios would omit repetitions that have none.
         report.rows.iter_mut().for_each(|row| set_ratios(&mut row.figures));
         let beyond = Saturation::all(&report.rows);

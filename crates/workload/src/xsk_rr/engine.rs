@@ -24,13 +24,13 @@ use serde_json::{Map, Value, json};
 
 use super::pace::{self, PACES, Pace};
 use super::{PAYLOAD, UDP_PORT};
+use crate::client_results::client_notes;
 use crate::error::BenchError;
 use crate::live::Live;
 use crate::sender::{Sender, Shared, client_cpu, own_cpu};
 use crate::server::Wire;
 use crate::serving::{PEER, Serving, US, Window};
 use crate::source::Source;
-use crate::told::of_the_client;
 use crate::wire::queues;
 use crate::{live::Trial, options::Options};
 use napkin_measure::report::{Column, Measurement, Report, column};
@@ -172,7 +172,7 @@ impl Live for XskRr {
     }
 
     fn conclude(&self, report: &mut Report) {
-        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
+        report.rows.iter_mut().for_each(|row| row.notes.extend(client_notes(row)));
     }
 
     fn overhead(&self) -> Duration {

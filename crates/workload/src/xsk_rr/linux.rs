@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::pace::{self, Pace};
 use super::{PAYLOAD, UDP_PORT};
+use crate::client_results::client_notes;
 use crate::error::BenchError;
 use crate::linux::bed::Bed;
 use crate::linux::pair::{CLIENT_DEVICE, DEVICE};
@@ -23,7 +24,6 @@ use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
 use crate::sender::{Sender, Shared, client_cpu, own_cpu, turn};
-use crate::told::of_the_client;
 use crate::{live::Trial, options::Options};
 use napkin_engine::sched;
 use napkin_measure::report::{Column, Measurement, Report, column};
@@ -150,7 +150,7 @@ impl Live for XskRr {
     }
 
     fn conclude(&self, report: &mut Report) {
-        report.rows.iter_mut().for_each(|row| row.notes.extend(of_the_client(row)));
+        report.rows.iter_mut().for_each(|row| row.notes.extend(client_notes(row)));
         crate::linux::conclude(report);
     }
 

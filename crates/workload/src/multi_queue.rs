@@ -12,33 +12,33 @@ use napkin_policy::Ns;
 use rustix::event::epoll;
 
 /// The queues as one. Each queue also keeps its own counters.
-pub(crate) struct Joined {
+pub(crate) struct MultiQueue {
     queues: Vec<Box<dyn PacketQueue>>,
     /// Index of the queue that is polled first.
     next: usize,
     /// An epoll descriptor that is readable while the interrupt of any queue is.
     interrupt: OwnedFd,
-    wire: Arc<Spread>,
+    wire: Arc<FlowTransmitter>,
 }
 
-impl Joined {
+impl MultiQueue {
     /// Joins at least one queue.
     ///
     /// # Errors
     /// If the operating system cannot create the epoll descriptor.
-    pub(crate) fn new(queues: Vec<Box<dyn PacketQueue>>) -> io::Result<Joined> {
+    pub(crate) fn new(queues: Vec<Box<dyn PacketQueue>>) -> io::Result<MultiQueue> {
         let interrupt = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for (number, queue) in queues.iter().enumerate() {
             let data = epoll::EventData::new_u64(number as u64);
             epoll::add(&interrupt, queue.interrupt(), data, epoll::EventFlags::IN)?;
         }
         let wires = queues.iter().map(|it| it.transmitter()).collect();
-        let wire = Spread { wires, hash: Toeplitz::random(), counters: Arc::default() };
-        Ok(Joined { queues, next: 0, interrupt, wire: Arc::new(wire) })
+        let wire = FlowTransmitter { wires, hash: Toeplitz::random(), counters: Arc::default() };
+        Ok(MultiQueue { queues, next: 0, interrupt, wire: Arc::new(wire) })
     }
 }
 
-impl PacketQueue for Joined {
+impl PacketQueue for MultiQueue {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
         let (mut work, before) = (Work { rx: 0, tx: 0 }, into.len());
         let count = self.queues.len();
@@ -90,13 +90,13 @@ impl PacketQueue for Joined {
 }
 
 /// The transmit side: selects the queue by the hash of a frame's flow.
-struct Spread {
+struct FlowTransmitter {
     wires: Vec<Arc<dyn Transmitter>>,
     hash: Toeplitz,
     counters: Arc<QueueCounters>,
 }
 
-impl Spread {
+impl FlowTransmitter {
     fn count(&self, frame: &[u8], sent: Result<(), SendError>) -> Result<(), SendError> {
         let (packets, bytes) = (u64::from(sent.is_ok()), frame.len() as u64);
         self.counters.tx_packets.fetch_add(packets, Relaxed);
@@ -105,18 +105,18 @@ impl Spread {
         sent
     }
 
-    fn of(&self, frame: &[u8]) -> &dyn Transmitter {
+    fn transmitter_of(&self, frame: &[u8]) -> &dyn Transmitter {
         &*self.wires[self.hash.queue_of(frame, self.wires.len())]
     }
 }
 
-impl Transmitter for Spread {
+impl Transmitter for FlowTransmitter {
     fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
-        self.count(frame, self.of(frame).send(frame, now))
+        self.count(frame, self.transmitter_of(frame).send(frame, now))
     }
 
     fn post(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
-        self.count(frame, self.of(frame).post(frame, now))
+        self.count(frame, self.transmitter_of(frame).post(frame, now))
     }
 
     fn flush(&self) {
@@ -146,24 +146,24 @@ mod tests {
     }
 
     /// Three cables as one, and their other ends.
-    fn joined() -> (Joined, Vec<CableQueue>) {
+    fn multi() -> (MultiQueue, Vec<CableQueue>) {
         let end = || EndConfig { queues: 1, ring: 64, pool: Pool::new(256) };
         let cables = (0..3).map(|_| cable(end(), end()).expect("a cable"));
         let (here, there): (Vec<_>, Vec<_>) = cables.unzip();
         let boxed = |queue| Box::new(queue) as Box<dyn PacketQueue>;
-        let joined = Joined::new(here.into_iter().flatten().map(boxed).collect());
-        (joined.expect("a descriptor"), there.into_iter().flatten().collect())
+        let multi = MultiQueue::new(here.into_iter().flatten().map(boxed).collect());
+        (multi.expect("a descriptor"), there.into_iter().flatten().collect())
     }
 
-    fn rings(queue: &Joined) -> bool {
+    fn rings(queue: &MultiQueue) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(queue.interrupt(), PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).expect("it can be asked") > 0
     }
 
     #[test]
     fn a_flow_has_one_queue_and_flows_have_several() {
-        let (joined, mut there) = joined();
-        let wire = joined.transmitter();
+        let (multi, mut there) = multi();
+        let wire = multi.transmitter();
         for port in (0..32).chain(0..32) {
             wire.send(&frame(port), 0).expect("room");
         }
@@ -178,42 +178,42 @@ mod tests {
         }
         seen.sort_unstable();
         assert_eq!(seen, (0..32).collect::<Vec<u8>>());
-        let counts = joined.counters().read();
+        let counts = multi.counters().read();
         assert_eq!((counts.tx_packets, counts.tx_bytes, counts.tx_dropped), (64, 64 * 60, 0));
     }
 
     #[test]
     fn packet_in_interrupt_poll_of_all_unmask() {
-        let (mut joined, there) = joined();
-        assert!(!joined.unmask(0) && !rings(&joined));
+        let (mut multi, there) = multi();
+        assert!(!multi.unmask(0) && !rings(&multi));
         for queue in &there {
             (0..3).for_each(|at| queue.transmitter().send(&frame(at), 0).expect("room"));
         }
-        assert!(rings(&joined), "whichever of them it is");
-        joined.acknowledge();
-        joined.mask();
-        assert!(!rings(&joined));
+        assert!(rings(&multi), "whichever of them it is");
+        multi.acknowledge();
+        multi.mask();
+        assert!(!rings(&multi));
         let mut frames = Vec::new();
-        assert_eq!(joined.poll(4, 0, &mut frames).rx, 4);
-        assert!(joined.unmask(0), "five are left");
-        assert_eq!(joined.poll(4, 0, &mut frames).rx, 4);
-        assert_eq!(joined.poll(4, 0, &mut frames).rx, 1);
-        assert!(!joined.unmask(0));
-        assert!(!joined.gone());
-        assert_eq!(joined.counters().read().rx_packets, 9);
+        assert_eq!(multi.poll(4, 0, &mut frames).rx, 4);
+        assert!(multi.unmask(0), "five are left");
+        assert_eq!(multi.poll(4, 0, &mut frames).rx, 4);
+        assert_eq!(multi.poll(4, 0, &mut frames).rx, 1);
+        assert!(!multi.unmask(0));
+        assert!(!multi.gone());
+        assert_eq!(multi.counters().read().rx_packets, 9);
     }
 
     #[test]
     fn no_queue_has_all_of_every_budget() {
-        let (mut joined, there) = joined();
+        let (mut multi, there) = multi();
         for queue in &there {
             (0..30).for_each(|at| queue.transmitter().send(&frame(at), 0).expect("room"));
         }
         let mut frames = Vec::new();
-        (0..3).for_each(|_| assert_eq!(joined.poll(10, 0, &mut frames).rx, 10));
+        (0..3).for_each(|_| assert_eq!(multi.poll(10, 0, &mut frames).rx, 10));
         assert!(there.iter().all(|it| it.counters().read().tx_packets == 30));
         let left: Vec<u16> =
-            joined.queues.iter_mut().map(|it| it.poll(64, 0, &mut frames).rx).collect();
+            multi.queues.iter_mut().map(|it| it.poll(64, 0, &mut frames).rx).collect();
         assert_eq!(left, [20, 20, 20]);
     }
 }

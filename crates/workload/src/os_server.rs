@@ -19,16 +19,16 @@ use napkin_os::sched;
 use napkin_service::{Pump, StreamService};
 use napkin_sockets::{OsTcp, Waker};
 
+use crate::client_results::{add_answers, add_cpu_shares};
 use crate::embedded::PORT;
 use crate::error::BenchError;
 use crate::linux::failed;
 use crate::linux::pair::{CLIENT_DEVICE, DEVICE, Pair, SERVER, receive_on};
 use crate::live::Trial;
 use crate::options::Options;
-use crate::told::{answered, busy};
 
 /// Connections besides the client's: to fill the store, or to check that a server is up.
-pub(crate) const OTHERS: usize = 16;
+pub(crate) const EXTRA_CONNECTIONS: usize = 16;
 
 /// Creates two namespaces with a veth between them; each side receives on its own CPUs.
 pub(crate) fn pair(options: &Options) -> Result<Pair, BenchError> {
@@ -55,14 +55,14 @@ where
     S::Connection: Send,
 {
     let (pair, client) = (pair(trial.options)?, config(client));
-    let most = client.connections + OTHERS;
+    let most = client.connections + EXTRA_CONNECTIONS;
     let start = || Threads::start(services, most, &trial.options.serving());
     let threads = pair.server.run(start).map_err(failed)??;
     let meter =
         ThreadMeter::of_self(|tid, _| threads.ids.contains(&tid)).map_err(BenchError::Proc)?;
-    let told = measure(trial, &pair, &client, meter, &[])?;
+    let results = measure(trial, &pair, &client, meter, &[])?;
     threads.end()?;
-    Ok(told)
+    Ok(results)
 }
 
 /// Runs the client against a listening server, and measures a window. `programs` are the processes that take part
@@ -83,7 +83,7 @@ pub(crate) fn measure(
     client.begin_window()?;
     window.begin().map_err(BenchError::Proc)?;
     trial.window()?;
-    let told = client.end_window()?;
+    let results = client.end_window()?;
     let usage = window.end(0).map_err(BenchError::Proc)?;
     let mut figures = Measurement {
         window_ns: Some(usage.wall_ns),
@@ -94,9 +94,9 @@ pub(crate) fn measure(
     };
     figures.extra.insert("serving_cpus".to_owned(), cpus.into());
     client.stop()?;
-    answered(&mut figures, &told);
-    busy(&mut figures, &usage, trial.options.placement());
-    Ok((figures, told))
+    add_answers(&mut figures, &results);
+    add_cpu_shares(&mut figures, &usage, trial.options.placement());
+    Ok((figures, results))
 }
 
 /// Threads that serve on the operating system's sockets. Dropping stops and joins them.
@@ -121,12 +121,12 @@ impl Threads {
         let listening = services.iter().map(listen).collect::<Result<Vec<_>, _>>()?;
         for (number, (service, mut tcp)) in services.into_iter().zip(listening).enumerate() {
             let (waker, ends) = (tcp.waker(), Arc::clone(&all.ends));
-            let (told, id) = mpsc::channel();
+            let (sender, id) = mpsc::channel();
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
             let body = move || {
                 sched::pin(None, cpu.as_slice())?;
                 // The receiver may be gone; this thread does not depend on it.
-                let _ = told.send(rustix::thread::gettid().as_raw_nonzero().get());
+                let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get());
                 let goes_on = |_: &OsTcp<_>, _: &Pump<S>| !ends.load(Ordering::Acquire);
                 tcp.serve(&mut Pump::new(service), napkin_engine::now, goes_on).map_err(failed)
             };
