@@ -1,7 +1,7 @@
 //! A client without a network stack, at the other end of a wire: it polls its own queue and builds its own frames.
 //!
 //! On a CPU of its own it never sleeps, like the clients in the document. On a shared CPU, spinning would take
-//! time from the thread under measurement, so it sleeps until something is due, at most [`NAP`].
+//! time from the thread under measurement, so it sleeps until something is due, at most [`MAX_SLEEP`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::options::Placement;
 /// Frames per poll, at most.
 const BATCH: u16 = 64;
 /// The longest sleep; an answer may wait this long.
-const NAP: Ns = 20 * MICROSECOND;
+const MAX_SLEEP: Ns = 20 * MICROSECOND;
 
 /// The CPUs of a client's thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) struct ClientEnd {
     wire: Arc<dyn Transmitter>,
     frames: Vec<Frame>,
     /// Whether no other thread of the run uses this thread's CPU.
-    alone: bool,
+    has_own_cpu: bool,
 }
 
 impl ClientEnd {
@@ -74,7 +74,7 @@ impl ClientEnd {
         queue.mask();
         let wire = queue.transmitter();
         let frames = Vec::with_capacity(BATCH.into());
-        Ok(ClientEnd { queue, wire, frames, alone: cpu.own().is_some() })
+        Ok(ClientEnd { queue, wire, frames, has_own_cpu: cpu.own().is_some() })
     }
 
     /// Returns the frames that have arrived.
@@ -95,11 +95,11 @@ impl ClientEnd {
     }
 
     /// Waits briefly, at most until `due`: spins on a CPU of its own, sleeps on a shared one.
-    pub(crate) fn rest(&self, now: Ns, due: Ns) {
-        if self.alone {
+    pub(crate) fn pause(&self, now: Ns, due: Ns) {
+        if self.has_own_cpu {
             std::hint::spin_loop();
         } else {
-            std::thread::sleep(Duration::from_nanos(due.saturating_sub(now).min(NAP)));
+            std::thread::sleep(Duration::from_nanos(due.saturating_sub(now).min(MAX_SLEEP)));
         }
     }
 }

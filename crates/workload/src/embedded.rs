@@ -25,7 +25,7 @@ use crate::live::Trial;
 use crate::options::{Options, Placement};
 use crate::server::{Server, Servers, Wire};
 use crate::serving::{Serving, US, Window};
-use crate::wire::lay;
+use crate::wire::open_wire;
 use napkin_measure::report::{Column, Measurement, column};
 
 /// The TCP port of the service.
@@ -79,7 +79,7 @@ where
     S: StreamService + Send + 'static,
     S::Connection: Send,
 {
-    let (queues, mut end) = lay(wire, trial.options)?;
+    let (queues, mut end) = open_wire(wire, trial.options)?;
     let of_queues: Vec<_> = queues.iter().map(|it| it.counters()).collect();
     let received = || of_queues.iter().map(|it| it.read().rx_packets).collect::<Vec<u64>>();
     let served = Served::start(trial, queues, threads.into())?;

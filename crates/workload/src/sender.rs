@@ -16,13 +16,13 @@ use crate::options::{Options, Placement};
 use crate::serving::{PEER, US};
 
 /// Delay before the first frame, so that the answering side is running by then.
-const BEGINS: Ns = 50 * MILLISECOND;
+const START_DELAY: Ns = 50 * MILLISECOND;
 /// How late the scheduler of this host may make a sender. A sender that is later cannot keep up with its schedule.
-const BEHIND: Ns = 10 * MILLISECOND;
+const MAX_LAG: Ns = 10 * MILLISECOND;
 /// Offset of the payload: behind Ethernet, IPv4 without options, and UDP.
-const BYTES: usize = 14 + 20 + 8;
+const PAYLOAD_OFFSET: usize = 14 + 20 + 8;
 /// Longest payload, in bytes.
-const LONGEST: usize = 400;
+const MAX_PAYLOAD: usize = 400;
 
 /// The sending end of the wire: its queue, its datagrams and their period, and its CPU.
 pub(crate) struct Sender {
@@ -31,7 +31,7 @@ pub(crate) struct Sender {
     pub(crate) period: Ns,
     /// The UDP port of both ends.
     pub(crate) port: u16,
-    /// Payload in bytes: from 8, the size of the due time, to [`LONGEST`].
+    /// Payload in bytes: from 8, the size of the due time, to [`MAX_PAYLOAD`].
     pub(crate) payload: usize,
     /// The CPU it runs on.
     pub(crate) cpu: ClientCpu,
@@ -60,7 +60,7 @@ impl Shared {
     /// Whether the sender is later at this time than scheduling noise explains.
     pub(crate) fn is_behind(&self, now: Ns) -> bool {
         let next = self.next.load(Relaxed);
-        next != 0 && now.saturating_sub(next) > BEHIND
+        next != 0 && now.saturating_sub(next) > MAX_LAG
     }
 }
 
@@ -90,15 +90,15 @@ impl Sender {
         let Sender { queue, period, port, payload, cpu } = self;
         let mut end = ClientEnd::new(queue, &cpu)?;
         let builder = FrameBuilder::new(PEER, US);
-        let (mut frame, mut bytes) = ([0; BYTES + LONGEST], [0; LONGEST]);
+        let (mut frame, mut bytes) = ([0; PAYLOAD_OFFSET + MAX_PAYLOAD], [0; MAX_PAYLOAD]);
         let (mut latency, mut published) = (Latency::new(), PublishedEstimator::new());
-        let mut due = napkin_engine::now() + BEGINS;
+        let mut due = napkin_engine::now() + START_DELAY;
         shared.first.store(due, Relaxed);
         shared.next.store(due, Relaxed);
         while !shared.stop.load(Relaxed) {
             let now = napkin_engine::now();
             let measured = shared.measure.load(Relaxed);
-            for was_due in end.poll(now)?.filter_map(|frame| answer(&frame, port)) {
+            for was_due in end.poll(now)?.filter_map(|frame| due_time(&frame, port)) {
                 if let Some(took) = now.checked_sub(was_due).filter(|_| measured) {
                     latency.record(took);
                     published.record(took);
@@ -112,7 +112,7 @@ impl Sender {
                 due += period;
                 shared.next.store(due, Relaxed);
             } else {
-                end.rest(now, due);
+                end.pause(now, due);
             }
         }
         Ok((latency, published))
@@ -120,18 +120,18 @@ impl Sender {
 }
 
 /// Returns the due time that a request or its answer carries; `None` for any other frame.
-fn answer(frame: &[u8], port: u16) -> Option<Ns> {
+fn due_time(frame: &[u8], port: u16) -> Option<Ns> {
     let ours = frame.get(12..14)? == [8, 0] && *frame.get(23)? == 17;
     let ports = frame.get(34..38)?.as_chunks::<2>().0;
     let answers = ours && ports.iter().all(|it| *it == port.to_be_bytes());
-    let stamp = frame.get(BYTES..)?.first_chunk()?;
+    let stamp = frame.get(PAYLOAD_OFFSET..)?.first_chunk()?;
     answers.then(|| Ns::from_be_bytes(*stamp))
 }
 
 /// Turns a request into its answer in place, and returns whether it was a request. It swaps the addresses; both
 /// ports are equal, so no checksum changes.
-pub(crate) fn turn(frame: &mut [u8], port: u16) -> bool {
-    if answer(frame, port).is_none() {
+pub(crate) fn turn_into_answer(frame: &mut [u8], port: u16) -> bool {
+    if due_time(frame, port).is_none() {
         return false;
     }
     let (mine, theirs) = frame.split_at_mut(6);
@@ -164,22 +164,23 @@ mod tests {
         shared.first.store(1_000, Relaxed);
         shared.next.store(1_000, Relaxed);
         assert_eq!([999, 1_000, 1_009, 1_010].map(|now| shared.due(10, now)), [0, 1, 1, 2]);
-        assert!(!shared.is_behind(1_000 + BEHIND) && shared.is_behind(1_001 + BEHIND));
+        assert!(!shared.is_behind(1_000 + MAX_LAG) && shared.is_behind(1_001 + MAX_LAG));
         shared.next.store(1_010, Relaxed);
-        assert!(!shared.is_behind(1_001 + BEHIND));
+        assert!(!shared.is_behind(1_001 + MAX_LAG));
     }
 
     #[test]
     fn an_answer_says_when_its_request_was_due_and_anything_else_is_none() {
         let mut bytes = [0; 512];
         const PORT: u16 = 54_321;
-        let mut payload = [0; LONGEST];
+        let mut payload = [0; MAX_PAYLOAD];
         payload[..8].copy_from_slice(&77_u64.to_be_bytes());
         let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, PORT, &payload);
         let length = length.expect("it fits");
-        assert_eq!(answer(&bytes[..length], PORT), Some(77));
-        (0..BYTES + 8).for_each(|length| assert_eq!(answer(&bytes[..length], PORT), None));
-        assert!(turn(&mut bytes[..length], PORT));
+        assert_eq!(due_time(&bytes[..length], PORT), Some(77));
+        (0..PAYLOAD_OFFSET + 8)
+            .for_each(|length| assert_eq!(due_time(&bytes[..length], PORT), None));
+        assert!(turn_into_answer(&mut bytes[..length], PORT));
         let (mut back, there) = ([0; 512], length);
         let length = FrameBuilder::new(PEER, US).udp(&mut back, PORT, PORT, &payload);
         assert_eq!(
@@ -188,6 +189,6 @@ mod tests {
             "what the other end would send"
         );
         let length = FrameBuilder::new(US, PEER).udp(&mut bytes, PORT, 9, &payload);
-        assert_eq!(answer(&bytes[..length.expect("it fits")], PORT), None);
+        assert_eq!(due_time(&bytes[..length.expect("it fits")], PORT), None);
     }
 }

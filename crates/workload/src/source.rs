@@ -15,19 +15,19 @@ use crate::sender::{Sender, Shared};
 /// A source that is ready to start.
 pub(crate) enum Source {
     /// The generator inside the synthetic queue.
-    Within(SourceControl),
+    Internal(SourceControl),
     /// A sender at the other end of the wire.
-    AtTheOtherEnd(Sender),
+    Remote(Sender),
 }
 
 /// A sender's thread, which returns the latencies of the answers.
-type Sending<'s> = ScopedJoinHandle<'s, Result<(Latency, PublishedEstimator), BenchError>>;
+type SenderThread<'s> = ScopedJoinHandle<'s, Result<(Latency, PublishedEstimator), BenchError>>;
 
 /// A running source.
 pub(crate) enum Running<'s> {
-    Within(SourceControl),
-    AtTheOtherEnd {
-        thread: Sending<'s>,
+    Internal(SourceControl),
+    Remote {
+        thread: SenderThread<'s>,
         shared: &'s Shared,
         period: Ns,
         counters: Arc<QueueCounters>,
@@ -59,13 +59,13 @@ impl Source {
         shared: &'s Shared,
     ) -> Result<Running<'s>, BenchError> {
         let sender = match self {
-            Source::Within(control) => return Ok(Running::Within(control)),
-            Source::AtTheOtherEnd(sender) => sender,
+            Source::Internal(control) => return Ok(Running::Internal(control)),
+            Source::Remote(sender) => sender,
         };
         let (period, cpu, counters) = (sender.period, sender.cpu.own(), sender.queue.counters());
         let named = Builder::new().name(name.to_owned());
         let thread = named.spawn_scoped(scope, || sender.run(shared)).map_err(BenchError::Proc)?;
-        Ok(Running::AtTheOtherEnd { thread, shared, period, counters, cpu })
+        Ok(Running::Remote { thread, shared, period, counters, cpu })
     }
 }
 
@@ -73,16 +73,16 @@ impl Running<'_> {
     /// The sender's CPU, if no other thread of the run uses it.
     pub(crate) fn cpu(&self) -> Option<usize> {
         match self {
-            Running::Within(_) => None,
-            Running::AtTheOtherEnd { cpu, .. } => *cpu,
+            Running::Internal(_) => None,
+            Running::Remote { cpu, .. } => *cpu,
         }
     }
 
     /// Returns the counts up to now.
     pub(crate) fn offered(&self) -> Offered {
         match self {
-            Running::Within(control) => Offered { due: control.offered(), ..Offered::default() },
-            Running::AtTheOtherEnd { shared, period, counters, .. } => {
+            Running::Internal(control) => Offered { due: control.offered(), ..Offered::default() },
+            Running::Remote { shared, period, counters, .. } => {
                 let now = napkin_engine::now();
                 Offered {
                     due: shared.due(*period, now),
@@ -99,11 +99,11 @@ impl Running<'_> {
     /// Any error of the sender.
     pub(crate) fn end(self) -> Result<Option<(Latency, PublishedEstimator)>, BenchError> {
         match self {
-            Running::Within(control) => {
+            Running::Internal(control) => {
                 control.stop();
                 Ok(None)
             }
-            Running::AtTheOtherEnd { thread, shared, .. } => {
+            Running::Remote { thread, shared, .. } => {
                 shared.stop.store(true, Relaxed);
                 thread.join().map_err(|_| BenchError::Panicked)?.map(Some)
             }

@@ -58,7 +58,7 @@ pub(crate) enum End {
 ///
 /// # Errors
 /// In particular, if the privileges for a device or a namespace are missing.
-pub(crate) fn lay(
+pub(crate) fn open_wire(
     wire: &Wire,
     options: &Options,
 ) -> Result<(Vec<Box<dyn PacketQueue>>, End), BenchError> {

@@ -25,7 +25,7 @@ use crate::ping::{PAYLOAD, Ping};
 use crate::server::Wire;
 use crate::serving::{DEVICE, PEER, Serving, US, Window, set_ratio};
 use crate::waiting::Waiting;
-use crate::wire::{lay, queues};
+use crate::wire::{open_wire, queues};
 use crate::{live::Trial, options::Options, options::Placement};
 use napkin_measure::report::{Column, Measurement, column};
 
@@ -152,7 +152,7 @@ impl Live for FloodPing {
                 (Box::new(queue), *cost)
             }
             Client::PingOverXdp => {
-                let (queues, end) = lay(&Wire::Xdp, options)?;
+                let (queues, end) = open_wire(&Wire::Xdp, options)?;
                 other_end = Some(end);
                 (queues.into_iter().next().ok_or(BenchError::Panicked)?, 0)
             }

@@ -44,7 +44,7 @@ impl Pinger {
                 let length = length.map_err(|error| BenchError::Usage(error.to_string()))?;
                 end.send(&frame[..length], now);
             } else {
-                end.rest(now, round.due);
+                end.pause(now, round.due);
             }
         }
         Ok(())

@@ -115,7 +115,7 @@ impl UdpSink {
         let Some(wire) = &self.wire else {
             let queue = synthetic(arrivals, trial.seed)?;
             let control = queue.control();
-            return Ok((Box::new(queue), Source::Within(control), None));
+            return Ok((Box::new(queue), Source::Internal(control), None));
         };
         let Arrivals::Fixed { per_second } = arrivals else {
             return Err(BenchError::Usage(CORNER_HAS_NO_WIRE.to_owned()));
@@ -124,7 +124,7 @@ impl UdpSink {
         let period = (1e9 / per_second).round().max(1.0) as Ns;
         let cpu = ClientCpu::beside_queue(trial.options.placement());
         let sender = Sender { queue, period, port: PORT, payload: PAYLOAD, cpu };
-        Ok((here, Source::AtTheOtherEnd(sender), namespace))
+        Ok((here, Source::Remote(sender), namespace))
     }
 }
 

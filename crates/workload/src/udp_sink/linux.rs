@@ -28,7 +28,7 @@ const PORT: u16 = 9;
 /// Bytes of a datagram.
 const DATAGRAM: usize = 64;
 /// The sink's receive timeout, after which it checks for the end of the run.
-const PATIENCE: Duration = Duration::from_millis(50);
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A receiver in one namespace, and in another one a sender that does not wait for it.
 #[derive(Debug, Clone, PartialEq)]
@@ -146,7 +146,7 @@ impl Live for UdpSink {
 /// Opens the sink's socket, with the policy's socket options.
 fn bind(address: SocketAddr, policy: &Policy) -> Result<UdpSocket, BenchError> {
     let socket = UdpSocket::bind(address).map_err(failed)?;
-    socket.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+    socket.set_read_timeout(Some(RECEIVE_TIMEOUT)).map_err(failed)?;
     let plan = Plan::of(policy).map_err(|error| BenchError::Unsupported(error.to_string()))?;
     if let Some(options) = plan.socket {
         options.set(&socket).map_err(failed)?;

@@ -113,14 +113,14 @@ impl Live for XskRr {
             None => {
                 let queue = synthetic(pace, trial.seed)?;
                 let control = queue.control();
-                (Box::new(queue) as Box<dyn PacketQueue>, Source::Within(control), None)
+                (Box::new(queue) as Box<dyn PacketQueue>, Source::Internal(control), None)
             }
             Some(wire) => {
                 let ((here, queue), namespace) = queues(wire, options)?;
                 let cpu = client_cpu(options, true);
                 let period = pace.period;
                 let sender = Sender { queue, period, port: UDP_PORT, payload: PAYLOAD, cpu };
-                (here, Source::AtTheOtherEnd(sender), namespace)
+                (here, Source::Remote(sender), namespace)
             }
         };
         let serving = Serving::start(trial.policy, placement, vec![queue], 0)?;

@@ -23,7 +23,7 @@ use crate::linux::pair::{CLIENT_DEVICE, DEVICE};
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
-use crate::sender::{Sender, Shared, client_cpu, own_cpu, turn};
+use crate::sender::{Sender, Shared, client_cpu, own_cpu, turn_into_answer};
 use crate::{live::Trial, options::Options};
 use napkin_engine::sched;
 use napkin_measure::report::{Column, Measurement, Report, column};
@@ -58,7 +58,7 @@ fn serve(mut queue: Box<dyn PacketQueue>, delay: Ns, shared: &Shared) -> Result<
             continue;
         };
         // The ring counts an answer that it has no room for; that request remains unanswered.
-        if turn(&mut frame, UDP_PORT) {
+        if turn_into_answer(&mut frame, UDP_PORT) {
             let _ = wire.send(&frame, 0);
         }
         let busy_until = napkin_engine::now() + delay;
