@@ -38,8 +38,8 @@ impl Arrivals {
 #[derive(Debug, Clone, Copy)]
 enum At {
     Due,
-    Bed,
-    Slept,
+    GoingToSleep,
+    Sleeping,
     Sending { stamp: Ns },
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Generator {
     /// Time from waking up to the first stamp.
     wake: Ns,
     /// When the warm-up frames are sent.
-    ahead: Vec<Ns>,
+    warm_up: Vec<Ns>,
     /// When the first of the other frames is sent.
     start: Ns,
     arrivals: Arrivals,
@@ -72,17 +72,17 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    /// Returns a generator that sends a frame to `flow` at each time in `ahead`, and `total` frames from `start`
+    /// Returns a generator that sends a frame to `flow` at each time in `warm_up`, and `total` frames from `start`
     /// on.
     pub(super) fn new(
         flow: u32,
         [send, next, sleep, wake]: [Ns; 4],
-        ahead: Vec<Ns>,
+        warm_up: Vec<Ns>,
         start: Ns,
         arrivals: Arrivals,
         total: u64,
     ) -> Self {
-        let total = total + ahead.len() as u64;
+        let total = total + warm_up.len() as u64;
         Generator {
             flow,
             second: None,
@@ -90,7 +90,7 @@ impl Generator {
             next: next.min(send),
             sleep,
             wake,
-            ahead,
+            warm_up,
             start,
             arrivals,
             late: (0, 0),
@@ -104,9 +104,9 @@ impl Generator {
     /// Returns the flow of the next frame.
     fn flow(&self) -> u32 {
         let Some((second, every)) = self.second else { return self.flow };
-        let ahead = self.ahead.len() as u64;
-        let its = match (self.sent + 1).checked_sub(ahead + 1) {
-            None => self.sent + 1 == ahead,
+        let warm_up = self.warm_up.len() as u64;
+        let its = match (self.sent + 1).checked_sub(warm_up + 1) {
+            None => self.sent + 1 == warm_up,
             Some(frame) => (frame + 1).checked_rem(every) == Some(0),
         };
         if its { second } else { self.flow }
@@ -114,10 +114,10 @@ impl Generator {
 
     /// Returns when the next frame is due.
     fn due(&self) -> Ns {
-        match self.ahead.get(self.sent as usize) {
+        match self.warm_up.get(self.sent as usize) {
             Some(time) => *time,
             None => {
-                let frame = self.sent - self.ahead.len() as u64;
+                let frame = self.sent - self.warm_up.len() as u64;
                 self.start + self.arrivals.due(frame) + self.late(frame)
             }
         }
@@ -147,19 +147,19 @@ impl Program for Generator {
         match self.at {
             At::Due if self.sent == self.total => Act::Exit,
             At::Due if now < self.due() => {
-                self.at = At::Bed;
+                self.at = At::GoingToSleep;
                 Act::Kernel(self.sleep)
             }
             // A sleeping thread may be woken early.
-            At::Bed | At::Slept if now < self.due() => {
-                self.at = At::Slept;
+            At::GoingToSleep | At::Sleeping if now < self.due() => {
+                self.at = At::Sleeping;
                 Act::Sleep(self.due())
             }
-            At::Slept => {
+            At::Sleeping => {
                 self.at = At::Due;
                 Act::Kernel(self.wake)
             }
-            At::Due | At::Bed => {
+            At::Due | At::GoingToSleep => {
                 self.at = At::Sending { stamp: now };
                 Act::Kernel(self.send + self.slower())
             }

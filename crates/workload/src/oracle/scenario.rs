@@ -19,22 +19,22 @@ use napkin_machine::profile::Profile;
 use napkin_traffic::Rng;
 
 /// Frames before the window, from which the epoll context learns its instance.
-const AHEAD: u64 = 3;
+const WARM_UP_FRAMES: u64 = 3;
 
 /// Time from the last of these frames to the first frame of the window.
-const SILENCE: Ns = 30 * MILLISECOND;
+const WARM_UP_GAP: Ns = 30 * MILLISECOND;
 
 /// Time from the start of the window to its first frame.
-const BEFORE: Ns = 5 * MILLISECOND;
+const WINDOW_LEAD: Ns = 5 * MILLISECOND;
 
 /// Time from the last frame to the end of the window.
-const AFTER: Ns = 37 * MILLISECOND;
+const WINDOW_TAIL: Ns = 37 * MILLISECOND;
 
 /// The sink's receive buffer in bytes if the scenario does not set it.
 const BUFFER: u64 = 8 << 20;
 
 /// Limit of the virtual time by which sending may be late.
-const LATE: Ns = 2_000 * MILLISECOND;
+const MAX_LATENESS: Ns = 2_000 * MILLISECOND;
 
 /// What happens to the sink during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -225,8 +225,8 @@ pub fn run_disturbed(
     }
     match scenario.event {
         Event::None | Event::TwoIdle | Event::Second | Event::ThreadedCycle => {}
-        Event::Stall => sink.stall = Some((150 + AHEAD, 50 * MILLISECOND)),
-        Event::Exit => sink.exit = Some((200 + AHEAD, profile.time("oracle.exit"))),
+        Event::Stall => sink.stall = Some((150 + WARM_UP_FRAMES, 50 * MILLISECOND)),
+        Event::Exit => sink.exit = Some((200 + WARM_UP_FRAMES, profile.time("oracle.exit"))),
     }
     let app = machine.add_thread("sink", Affinity::pinned(0), Class::Fair, Box::new(sink));
     match scenario.wait {
@@ -249,12 +249,12 @@ pub fn run_disturbed(
         (machine.add_flow(0, Some(socket)), every)
     });
 
-    let ahead: Vec<Ns> = (1..=AHEAD).map(|i| i * MILLISECOND).collect();
-    let start = AHEAD * MILLISECOND + SILENCE + rng.below(disturbance.phase + 1);
+    let warm_up: Vec<Ns> = (1..=WARM_UP_FRAMES).map(|i| i * MILLISECOND).collect();
+    let start = WARM_UP_FRAMES * MILLISECOND + WARM_UP_GAP + rng.below(disturbance.phase + 1);
     let send = ["oracle.send", "oracle.send-next", "oracle.sleep", "oracle.wake"];
     let send = send.map(|it| profile.time(it));
     let mut generator =
-        Generator::new(flow, send, ahead, start, scenario.arrivals, scenario.frames);
+        Generator::new(flow, send, warm_up, start, scenario.arrivals, scenario.frames);
     generator.second = second;
     generator.late = (disturbance.jitter, rng.bits());
     generator.slower = (disturbance.sends, rng.split());
@@ -262,7 +262,7 @@ pub fn run_disturbed(
         machine.add_thread("generator", Affinity::pinned(1), Class::Fair, Box::new(generator));
     machine.wake_thread(generator);
 
-    machine.run(start - BEFORE);
+    machine.run(start - WINDOW_LEAD);
     machine.restart_latency();
     let seen = machine.seen();
     (seen.detailed, seen.queue) = (true, Some(0));
@@ -288,14 +288,16 @@ pub fn run_disturbed(
         }
     }
     let mut end = last;
-    while machine.queue_counts(0).arrived < AHEAD + scenario.frames && end < last + LATE {
+    while machine.queue_counts(0).arrived < WARM_UP_FRAMES + scenario.frames
+        && end < last + MAX_LATENESS
+    {
         machine.run(end);
         if let Some(broken) = machine.broken() {
             return Err(broken.to_owned());
         }
         end += 100 * MICROSECOND;
     }
-    machine.run(end + AFTER);
+    machine.run(end + WINDOW_TAIL);
     if let Some(broken) = machine.broken() {
         return Err(broken.to_owned());
     }
