@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use thiserror::Error;
 
 /// Time after the first signal from which another signal ends the process at once.
-const AGAIN: Duration = Duration::from_secs(1);
+const KILL_AFTER: Duration = Duration::from_secs(1);
 
 /// The run was asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -39,7 +39,7 @@ impl Interrupted {
 /// The flag that asks a run to end. Clones share it; a default one is set only by [`Interrupt::note`].
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
-    came: Arc<(Mutex<Option<Interrupted>>, Condvar)>,
+    received: Arc<(Mutex<Option<Interrupted>>, Condvar)>,
     signals: Option<Arc<Signals>>,
 }
 
@@ -52,15 +52,15 @@ impl Interrupt {
     pub fn watch() -> io::Result<Interrupt> {
         let signals = Arc::new(Signals::block_ends()?);
         let interrupt = Interrupt { signals: Some(Arc::clone(&signals)), ..Interrupt::default() };
-        let noted = interrupt.clone();
+        let recorder = interrupt.clone();
         let watch = move || {
             let mut first = None;
             loop {
-                let Some(came) = signals.wait(Duration::from_secs(3_600)) else { continue };
-                noted.note(came.signal);
-                if first.get_or_insert_with(Instant::now).elapsed() >= AGAIN {
+                let Some(received) = signals.wait(Duration::from_secs(3_600)) else { continue };
+                recorder.note(received.signal);
+                if first.get_or_insert_with(Instant::now).elapsed() >= KILL_AFTER {
                     kill_children();
-                    die_by(came.signal);
+                    die_by(received.signal);
                 }
             }
         };
@@ -70,15 +70,15 @@ impl Interrupt {
 
     /// Records a signal, and returns whether it is the first.
     pub fn note(&self, signal: i32) -> bool {
-        let mut came = self.came();
-        let first = came.is_none();
-        came.get_or_insert(Interrupted { signal });
-        self.came.1.notify_all();
+        let mut received = self.received();
+        let first = received.is_none();
+        received.get_or_insert(Interrupted { signal });
+        self.received.1.notify_all();
         first
     }
 
-    fn came(&self) -> MutexGuard<'_, Option<Interrupted>> {
-        self.came.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn received(&self) -> MutexGuard<'_, Option<Interrupted>> {
+        self.received.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks the flag.
@@ -86,7 +86,7 @@ impl Interrupt {
     /// # Errors
     /// [`Interrupted`] if the run was asked to end.
     pub fn check(&self) -> Result<(), Interrupted> {
-        self.came().map_or(Ok(()), Err)
+        self.received().map_or(Ok(()), Err)
     }
 
     /// Sleeps for that time.
@@ -94,9 +94,12 @@ impl Interrupt {
     /// # Errors
     /// [`Interrupted`], without delay, when the run was or is asked to end.
     pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
-        let woken = self.came.1.wait_timeout_while(self.came(), time, |came| came.is_none());
-        let (came, _) = woken.unwrap_or_else(PoisonError::into_inner);
-        came.map_or(Ok(()), Err)
+        let woken = self
+            .received
+            .1
+            .wait_timeout_while(self.received(), time, |received| received.is_none());
+        let (received, _) = woken.unwrap_or_else(PoisonError::into_inner);
+        received.map_or(Ok(()), Err)
     }
 
     /// Makes a program start with the original signal mask instead of the blocked signals of this process.

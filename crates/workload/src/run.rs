@@ -229,18 +229,18 @@ mod tests {
     type Outcome = fn(&Policy) -> Result<Measurement, BenchError>;
 
     /// A workload with one load, whose runs return the scripted outcomes in turn.
-    struct Told {
+    struct Scripted {
         outcomes: Vec<Outcome>,
         runs: Cell<usize>,
     }
 
-    impl Told {
-        fn new(outcomes: &[Outcome]) -> Told {
-            Told { outcomes: outcomes.to_vec(), runs: Cell::new(0) }
+    impl Scripted {
+        fn new(outcomes: &[Outcome]) -> Scripted {
+            Scripted { outcomes: outcomes.to_vec(), runs: Cell::new(0) }
         }
     }
 
-    impl Live for Told {
+    impl Live for Scripted {
         fn name(&self) -> &'static str {
             "told"
         }
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_may_not_be_used_is_a_row_without_figures_and_the_run_goes_on() {
-        let told = Told::new(&[without_the_right as Outcome; 3]);
+        let told = Scripted::new(&[without_the_right as Outcome; 3]);
         let report = run(&told, &two_policies()).expect("the run takes place");
         assert_eq!(told.runs.get(), 3, "it is not tried again");
         let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
@@ -326,14 +326,14 @@ mod tests {
 
     #[test]
     fn a_failure_keeps_what_was_measured_before_it() {
-        let told = Told::new(&[fine, fine, fine, broken]);
+        let told = Scripted::new(&[fine, fine, fine, broken]);
         let stopped = run(&told, &two_policies()).expect_err("the last run failed");
         assert!(matches!(stopped.error, BenchError::Panicked));
         let report = stopped.report.expect("there are rows");
         let measured = report.rows.iter().map(|row| row.repetitions.len());
         assert_eq!(measured.sum::<usize>(), 3);
         assert!(report.notes.iter().any(|note| note.contains("ended early")));
-        let told = Told::new(&[broken]);
+        let told = Scripted::new(&[broken]);
         assert!(run(&told, &two_policies()).expect_err("the first failed").report.is_none());
     }
 
@@ -347,7 +347,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let options = Options { repetitions: 3, ..two_policies() };
         // The second measurement of `base` is interrupted; the resumed run tries the refused policy again.
-        let told = Told::new(&[without_the_right, without_the_right, interrupted]);
+        let told = Scripted::new(&[without_the_right, without_the_right, interrupted]);
         let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan(&told, &options));
         let mut partial = begin();
         let on = Interrupt::default();
@@ -363,7 +363,7 @@ mod tests {
         let path = partial.kept().unwrap().unwrap().to_owned();
         drop(partial);
 
-        let again = Told::new(&[without_the_right as Outcome; 3]);
+        let again = Scripted::new(&[without_the_right as Outcome; 3]);
         let mut partial = begin().resume(&path).unwrap();
         let report = resumable(&again, &options, &on, &mut partial).expect("the rest of it");
         assert_eq!((again.runs.get(), partial.done()), (3, 6));
@@ -376,7 +376,7 @@ mod tests {
 
         // An interrupt before the start: nothing runs.
         on.note(15);
-        let idle = Told::new(&[]);
+        let idle = Scripted::new(&[]);
         let stopped = resumable(&idle, &options, &on, &mut begin()).expect_err("interrupted");
         assert!(matches!(stopped.error, BenchError::Interrupted(it) if it.exit_code() == 143));
         std::fs::remove_dir(&folder).expect("nothing is left in it");
@@ -384,14 +384,14 @@ mod tests {
 
     #[test]
     fn a_run_s_size_is_its_steps_and_their_time() {
-        let told = Told::new(&[]);
+        let told = Scripted::new(&[]);
         let options = Options { repetitions: 5, ..two_policies() };
         assert_eq!(size(&told, &options), (10, Duration::from_millis(10 * 750)));
     }
 
     #[test]
     fn a_cpu_that_may_not_be_used_is_refused_before_anything_runs() {
-        let told = Told::new(&[]);
+        let told = Scripted::new(&[]);
         let options = Options { cpus: vec![1_023], ..two_policies() };
         let stopped = run(&told, &options).expect_err("no machine of ours has it");
         assert!(stopped.to_string().starts_with("CPU 1023 is not available"), "{stopped}");

@@ -124,7 +124,7 @@ pub fn fit(
     profile: &Profile,
     objective: &Objective,
     options: Options,
-    mut tell: impl FnMut(Round),
+    mut on_progress: impl FnMut(Round),
 ) -> Result<Fitted, ProfileError> {
     let axes: Vec<Range> = profile
         .fitted_here()
@@ -150,7 +150,7 @@ pub fn fit(
     let mut search = Search { base: profile, axes, objective, options, known, evaluations: 1 };
     let mut step = FIRST_STEP;
     while step >= LAST_STEP && search.evaluations < options.evaluations && !places.is_empty() {
-        tell(Round { evaluations: search.evaluations, error: best, step });
+        on_progress(Round { evaluations: search.evaluations, error: best, step });
         let mut tried = Vec::new();
         for axis in 0..places.len() {
             for by in [-step, step] {

@@ -16,7 +16,7 @@ pub(crate) fn unpinned(queues: u16, polling: Affinity) -> Placement {
 
 /// Adds flows on random queues, as an RSS hash spreads them. Distributes their sockets, of `packets` packets each,
 /// over the program's threads, each with its own epoll context, and starts the threads.
-pub(crate) fn deal_out(
+pub(crate) fn distribute_flows(
     machine: &mut Machine<'_>,
     threads: &[ThreadId],
     (flows, packets): (u32, u32),

@@ -55,7 +55,7 @@ type Batches = [u16; 8];
 
 /// The subject of an instant or a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum Sample {
     Depth { queue: u16, frames: usize },
     Masked { queue: u16, masked: bool },
     Interrupt { queue: u16 },
@@ -89,7 +89,7 @@ pub struct Timeline {
     slices: Vec<Slice>,
     /// By CPU: the index of its last slice, which may still grow.
     last: Vec<Option<usize>>,
-    moments: Vec<(u16, Ns, What)>,
+    moments: Vec<(u16, Ns, Sample)>,
     masked: Vec<Option<bool>>,
     spans: Vec<Span>,
     /// Start times of the spans that have not ended.
@@ -120,7 +120,7 @@ impl Trace for Recorder {
     }
 
     fn depth(&mut self, queue: u16, at: Ns, frames: usize) {
-        self.0.borrow_mut().moment(0, at, What::Depth { queue, frames });
+        self.0.borrow_mut().moment(0, at, Sample::Depth { queue, frames });
     }
 
     fn masked(&mut self, queue: u16, at: Ns, masked: bool) {
@@ -130,7 +130,7 @@ impl Trace for Recorder {
             timeline.masked.resize(place + 1, None);
         }
         if timeline.masked[place].replace(masked) != Some(masked) {
-            timeline.moment(0, at, What::Masked { queue, masked });
+            timeline.moment(0, at, Sample::Masked { queue, masked });
         }
         if !masked {
             timeline.span(queue, HELD, at, false);
@@ -163,11 +163,11 @@ impl Trace for Recorder {
     fn mark(&mut self, cpu: u16, at: Ns, mark: Mark<'_>) {
         let mut timeline = self.0.borrow_mut();
         let what = match mark {
-            Mark::Interrupt(queue) => What::Interrupt { queue },
-            Mark::Softirq => What::Softirq,
-            Mark::TimerArmed(queue, deadline) => What::Armed { queue, deadline },
-            Mark::TimerExpired(queue) => What::Expired { queue },
-            Mark::Wake(name) => What::Wake { name: timeline.intern(name) },
+            Mark::Interrupt(queue) => Sample::Interrupt { queue },
+            Mark::Softirq => Sample::Softirq,
+            Mark::TimerArmed(queue, deadline) => Sample::Armed { queue, deadline },
+            Mark::TimerExpired(queue) => Sample::Expired { queue },
+            Mark::Wake(name) => Sample::Wake { name: timeline.intern(name) },
         };
         timeline.moment(cpu, at, what);
     }
@@ -250,7 +250,7 @@ impl Timeline {
         }
     }
 
-    fn moment(&mut self, cpu: u16, at: Ns, what: What) {
+    fn moment(&mut self, cpu: u16, at: Ns, what: Sample) {
         if (self.from..self.until).contains(&at) && self.fits(at) {
             self.moments.push((cpu, at, what));
         }
@@ -375,16 +375,16 @@ impl Timeline {
             };
             let named = |name: &str, queue: u16| instant(&quoted(&format!("{name} {queue}")), "");
             let line = match what {
-                What::Depth { queue, frames } => counter(*queue, "depth", *frames),
-                What::Masked { queue, masked } => counter(*queue, "masked", usize::from(*masked)),
-                What::Interrupt { queue } => named("interrupt of queue", *queue),
-                What::Softirq => instant("\"softirq\"", ""),
-                What::Armed { queue, deadline } => instant(
+                Sample::Depth { queue, frames } => counter(*queue, "depth", *frames),
+                Sample::Masked { queue, masked } => counter(*queue, "masked", usize::from(*masked)),
+                Sample::Interrupt { queue } => named("interrupt of queue", *queue),
+                Sample::Softirq => instant("\"softirq\"", ""),
+                Sample::Armed { queue, deadline } => instant(
                     &quoted(&format!("timer armed, queue {queue}")),
                     &format!(r#","args":{{"deadline_us":{}}}"#, us(*deadline)),
                 ),
-                What::Expired { queue } => named("timer expired, queue", *queue),
-                What::Wake { name } => {
+                Sample::Expired { queue } => named("timer expired, queue", *queue),
+                Sample::Wake { name } => {
                     let who = &self.names[*name as usize];
                     instant(&quoted(&format!("wake {who}")), "")
                 }

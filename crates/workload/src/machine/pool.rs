@@ -16,7 +16,7 @@ use napkin_machine::abandon::{Abandoned, give_up_on};
 use crate::interrupt::Interrupt;
 
 /// Interval of the checks for an interrupt.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Returns the number of threads: as requested, or one per CPU.
 pub fn jobs(asked: Option<NonZeroUsize>) -> NonZeroUsize {
@@ -51,7 +51,7 @@ pub fn each<R: Send>(
             if result.as_ref().is_err_and(|panic| panic.is::<Abandoned>()) {
                 break;
             }
-            if results.send((place, result.map_err(|panic| words(&*panic)))).is_err() {
+            if results.send((place, result.map_err(|panic| panic_message(&*panic)))).is_err() {
                 break;
             }
         }
@@ -64,7 +64,7 @@ pub fn each<R: Send>(
         }
         drop(results);
         loop {
-            match finished.recv_timeout(LOOK) {
+            match finished.recv_timeout(CHECK_INTERVAL) {
                 Ok((place, result)) => {
                     if done(place, result).is_break() {
                         enough.store(true, Ordering::Relaxed);
@@ -81,7 +81,7 @@ pub fn each<R: Send>(
     });
 }
 
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("the run panicked: {}", text.unwrap_or("without a message"))

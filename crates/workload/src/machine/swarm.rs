@@ -93,7 +93,7 @@ impl State {
 
 /// Runs seeds from `state.next` to `end`, until none are left, the time limit is reached (it includes the time that
 /// the state has used already), the swarm is interrupted, or a seed fails. Every `twice`th seed is run twice, and
-/// the two transcripts are compared. `tell` receives the progress.
+/// the two transcripts are compared. `on_progress` receives the progress.
 ///
 /// # Errors
 /// The lowest seed that failed before the swarm stopped, with the totals of the seeds before the first unfinished
@@ -105,7 +105,7 @@ pub fn run(
     jobs: Option<NonZeroUsize>,
     twice: u64,
     interrupt: &Interrupt,
-    mut tell: impl FnMut(&State),
+    mut on_progress: impl FnMut(&State),
 ) -> Result<State, (Failure, Summary)> {
     let (start, before) = (Instant::now(), state.summary.elapsed);
     // Seeds that finished before a lower one did.
@@ -130,7 +130,7 @@ pub fn run(
                     state.next += 1;
                     state.summary.add(&report);
                 }
-                tell(&state);
+                on_progress(&state);
             }
             Err(what) if failed.as_ref().is_none_or(|(least, _)| seed < *least) => {
                 failed = Some((seed, what));

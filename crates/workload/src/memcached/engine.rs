@@ -28,7 +28,7 @@ use crate::server::{Server, Servers};
 use napkin_measure::report::{Column, Measurement, Report, column};
 
 /// Both addresses of the pseudo-connection that fills the store.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
+const NO_PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
 
 /// memcached on the engine, or on a server beside it.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +59,7 @@ fn filled(config: &Config) -> Result<Service, BenchError> {
         Service::new(Limits::default(), 0).map_err(|error| BenchError::Usage(error.to_string()))?;
     let records = Records::new(config.records, config.seed);
     // This is not a connection of any client.
-    let mut connection = service.open(Flow::new(NOBODY, NOBODY));
+    let mut connection = service.open(Flow::new(NO_PEER, NO_PEER));
     let (mut set, mut said) = (Vec::new(), Vec::new());
     for record in 0..records.len() {
         set.clear();
@@ -81,13 +81,13 @@ fn program(trial: Trial<'_>, config: &Config) -> Result<(Measurement, ClientFigu
     let start = || Program::start(&cpus, options.queues, config.connections, interrupt);
     let mut server = pair.server.run(start).map_err(failed)??;
     let filled = pair.client.run(|| {
-        server.listening(interrupt)?;
+        server.wait_until_listening(interrupt)?;
         populate(&config).map_err(BenchError::from)
     });
     filled.map_err(failed)??;
     let meter = ThreadMeter::of_process(server.id()).map_err(BenchError::Proc)?;
     let results = os_server::measure(trial, &pair, &config, meter, &[server.id()])?;
-    server.still_there()?;
+    server.check_running()?;
     Ok(results)
 }
 
@@ -181,7 +181,7 @@ mod tests {
         let config = Config { records: 500, ..Config::new(([127, 0, 0, 1], 1).into()) };
         let mut service = filled(&config).expect("it is filled");
         let records = Records::new(500, config.seed);
-        let mut connection = service.open(Flow::new(NOBODY, NOBODY));
+        let mut connection = service.open(Flow::new(NO_PEER, NO_PEER));
         for record in 0..500 {
             let (mut get, mut said) = (Vec::new(), Vec::new());
             records.put_get(record, &mut get);

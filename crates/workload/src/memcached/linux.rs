@@ -86,7 +86,7 @@ impl Live for Memcached {
         let start = || Program::start(&[placement.queue], 1, self.connections, interrupt);
         let mut server = bed.pair.server.run(start).map_err(failed)??;
         let filled = bed.pair.client.run(|| {
-            server.listening(interrupt)?;
+            server.wait_until_listening(interrupt)?;
             populate(&config).map_err(failed)
         });
         filled.map_err(failed)??;
@@ -107,7 +107,7 @@ impl Live for Memcached {
         client.stop().map_err(failed)?;
         // The settings inside memcached end with its process, so they need not be restored.
         attachment.leave();
-        server.still_there()?;
+        server.check_running()?;
         client_results::add_store_counts(&mut figures, &results);
         client_results::add_client_results(&mut figures, &results);
         Ok(figures)

@@ -24,9 +24,9 @@ const START: Duration = Duration::from_secs(5);
 
 /// A recorder that records nothing: the changes are inside a program of this run, and end with it.
 #[derive(Debug)]
-pub(super) struct Ours;
+pub(super) struct NoRecorder;
 
-impl Recorder for Ours {
+impl Recorder for NoRecorder {
     fn before(&mut self, _: &ProcessChange) -> io::Result<()> {
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Program {
     }
 
     /// Waits until memcached listens. Must run in the client's namespace.
-    pub(super) fn listening(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
+    pub(super) fn wait_until_listening(&mut self, interrupt: &Interrupt) -> Result<(), BenchError> {
         let began = Instant::now();
         loop {
             match TcpStream::connect((SERVER, PORT)) {
@@ -82,7 +82,7 @@ impl Program {
                         START.as_secs()
                     )));
                 }
-                Err(_) => self.still_there()?,
+                Err(_) => self.check_running()?,
             }
             interrupt.sleep(Duration::from_millis(5))?;
         }
@@ -95,9 +95,9 @@ impl Program {
 
     /// Applies the policy's epoll and socket parts from outside, as `napkin run` does. memcached creates its epoll
     /// descriptors before it listens.
-    pub(super) fn attach(&self, policy: &Policy) -> Result<Attachment<Ours>, BenchError> {
+    pub(super) fn attach(&self, policy: &Policy) -> Result<Attachment<NoRecorder>, BenchError> {
         let plan = Plan::of(policy).map_err(|error| BenchError::Unsupported(error.to_string()))?;
-        let mut attachment = Attachment::new(plan, Ours);
+        let mut attachment = Attachment::new(plan, NoRecorder);
         let pid = i32::try_from(self.id()).map_err(failed)?;
         attachment.add(pid).map_err(failed)?;
         let events = attachment.look().events;
@@ -115,7 +115,7 @@ impl Program {
     }
 
     /// Returns an error with memcached's messages if it has exited.
-    pub(super) fn still_there(&mut self) -> Result<(), BenchError> {
+    pub(super) fn check_running(&mut self) -> Result<(), BenchError> {
         match self.0.try_wait().map_err(failed)? {
             None => Ok(()),
             Some(status) => {

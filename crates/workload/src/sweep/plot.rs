@@ -23,7 +23,7 @@ use napkin_measure::report::plot::axis::number;
 use napkin_measure::report::plot::{At, Axis, Figure, Lines, Plot, Point, Series, Source, names};
 
 /// An axis is logarithmic if the largest value is at least this many times the smallest.
-const LOG: f64 = 20.0;
+const LOG_RATIO: f64 = 20.0;
 
 /// Why a plot was refused.
 #[derive(Debug, Error)]
@@ -96,8 +96,11 @@ impl SweepPlot {
             body.push_str(&page::figure(&sheet.draw(x, y, &lines)));
             body.push_str(&sheet.table(x, y, &lines));
         }
-        let title =
-            format!("napkin sweep: {} on {}", sheet.only("workload"), sheet.only("profile"));
+        let title = format!(
+            "napkin sweep: {} on {}",
+            sheet.common_value("workload"),
+            sheet.common_value("profile")
+        );
         Ok(page::whole(&title, &body))
     }
 }
@@ -117,7 +120,7 @@ struct Spot {
     values: Vec<f64>,
     repetitions: usize,
     /// The repetitions that ran but have no value.
-    untold: usize,
+    missing: usize,
 }
 
 impl Spot {
@@ -225,7 +228,7 @@ impl Columns {
     }
 
     /// Returns the value of a column if it is the same in all rows, otherwise an empty text.
-    fn only(&self, name: &str) -> String {
+    fn common_value(&self, name: &str) -> String {
         let Some(column) = self.header.iter().position(|it| it == name) else {
             return String::new();
         };
@@ -236,18 +239,18 @@ impl Columns {
 
     fn facts(&self, provenance: &Provenance) -> Vec<(&'static str, String)> {
         let mut facts = provenance.facts();
-        let (there, all) = (self.rows.len().to_string(), self.only("points"));
-        let shard = self.only(SHARD);
+        let (there, all) = (self.rows.len().to_string(), self.common_value("points"));
+        let shard = self.common_value(SHARD);
         let part = match (there == all, shard.is_empty()) {
             (true, _) => String::new(),
             (false, true) => ": the sweep has not finished".to_owned(),
             (false, false) => format!(": shard {shard} alone"),
         };
         facts.push(("file", format!("{}, {there} of {all} points{part}", self.path.display())));
-        facts.push(("figures by", self.only("version")));
+        facts.push(("figures by", self.common_value("version")));
         let fixed = self.naming.clone().skip(2).filter_map(|column| {
             let name = &self.header[column];
-            let value = self.only(name);
+            let value = self.common_value(name);
             (!value.is_empty()).then(|| format!("{name} {value}"))
         });
         let fixed = fixed.collect::<Vec<_>>().join(", ");
@@ -282,12 +285,12 @@ impl Columns {
             let (spot, value) = (&mut spots[place], row[y].parse::<f64>());
             let value = value.ok().filter(|it| it.is_finite());
             spot.repetitions += 1;
-            spot.untold += usize::from(value.is_none() && self.failed(row).is_none());
+            spot.missing += usize::from(value.is_none() && self.failed(row).is_none());
             spot.values.extend(value.map(|value| value / scale));
         }
         if self.is_percentile(y) {
             let spots = lines.iter_mut().flat_map(|line| &mut line.spots);
-            spots.filter(|spot| spot.untold > 0).for_each(|spot| spot.values.clear());
+            spots.filter(|spot| spot.missing > 0).for_each(|spot| spot.values.clear());
         }
         let key = |spot: &Spot| self.quantity(x, spot).map_or(f64::INFINITY, |it| it.0);
         for line in &mut lines {
@@ -348,8 +351,8 @@ impl Columns {
         let (title, _) = self.unit(y);
         let values: Vec<f64> = spots().filter_map(Spot::median).collect();
         let plot = Plot::Lines(Lines {
-            x: Axis { label: format!("{parameter}{comma}{unit}"), log: wide(&numbers) },
-            y: Axis { label: title.clone(), log: wide(&values) },
+            x: Axis { label: format!("{parameter}{comma}{unit}"), log: needs_log_axis(&numbers) },
+            y: Axis { label: title.clone(), log: needs_log_axis(&values) },
             series: series.collect(),
             named: named.clone(),
         });
@@ -402,11 +405,11 @@ impl Columns {
         let mut gaps: Vec<String> = without.filter_map(gap).collect();
         for line in lines.iter().filter(|_| whole) {
             let comma = if line.name.is_empty() { "" } else { ", " };
-            gaps.extend(line.spots.iter().filter(|spot| spot.untold > 0).map(|spot| {
+            gaps.extend(line.spots.iter().filter(|spot| spot.missing > 0).map(|spot| {
                 format!(
                     "{}{comma}{} {}: {} of {} repetitions do not tell it: too few answers, requests without \
                      one, or a queue that grows",
-                    line.name, self.header[x], spot.x, spot.untold, spot.repetitions
+                    line.name, self.header[x], spot.x, spot.missing, spot.repetitions
                 )
             }));
         }
@@ -447,10 +450,10 @@ impl Columns {
 }
 
 /// Whether the values span so wide a range that only a logarithmic axis shows the small ones.
-fn wide(values: &[f64]) -> bool {
+fn needs_log_axis(values: &[f64]) -> bool {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(0.0, f64::max);
-    values.len() > 1 && least > 0.0 && most >= LOG * least
+    values.len() > 1 && least > 0.0 && most >= LOG_RATIO * least
 }
 
 /// Parses a parameter's value as a number with its unit (times in us); `None` for a word.

@@ -253,7 +253,7 @@ impl Sweep<'_> {
     }
 
     /// Returns the points to run: all, or those of the shard.
-    fn mine(&self, points: u64, interrupt: &Interrupt) -> Result<Vec<u64>, Interrupted> {
+    fn points_to_run(&self, points: u64, interrupt: &Interrupt) -> Result<Vec<u64>, Interrupted> {
         let Some(shard) = self.shard else { return Ok((0..points).collect()) };
         let mut policies = BTreeMap::new();
         let mut constants = BTreeMap::new();
@@ -305,7 +305,7 @@ impl Sweep<'_> {
             point = point * axis.len() + axis.place(values.get(column)?)?;
         }
         let point = u64::try_from(point).ok()?;
-        (self.named(point) == values).then_some(point)
+        (self.naming_values(point) == values).then_some(point)
     }
 
     /// Runs a point.
@@ -340,7 +340,7 @@ impl Sweep<'_> {
         fixed.into_iter().chain(axes).collect()
     }
 
-    fn named(&self, point: u64) -> Vec<String> {
+    fn naming_values(&self, point: u64) -> Vec<String> {
         let values = self.values(point);
         let of = |parameter: Parameter, or: String| {
             let place = self.axes.iter().position(|axis| axis.parameter == parameter);
@@ -361,7 +361,7 @@ impl Sweep<'_> {
     }
 
     /// Runs all points that the file does not have yet. On an interrupt, the points in progress are abandoned.
-    /// `tell` receives the size first.
+    /// `emit` receives the size first.
     ///
     /// # Errors
     /// Any error of [`Sweep::check`] and of the file, and too many points.
@@ -370,7 +370,7 @@ impl Sweep<'_> {
         path: &Path,
         resume: bool,
         interrupt: &Interrupt,
-        mut tell: impl FnMut(Event),
+        mut emit: impl FnMut(Event),
     ) -> Result<Totals, SweepError> {
         self.check()?;
         let points = self.points();
@@ -378,13 +378,13 @@ impl Sweep<'_> {
         if points > u128::from(self.limit) * u128::from(shards) {
             // Run one point, so that the error message has an estimate.
             let start = Instant::now();
-            let _ = self.alone(0, interrupt);
+            let _ = self.run_single(0, interrupt);
             interrupt.check()?;
             let size = self.size(points, points / u128::from(shards), start.elapsed());
             return Err(SweepError::TooMany { size, limit: self.limit });
         }
         let all = points as u64;
-        let mine = self.mine(all, interrupt)?;
+        let mine = self.points_to_run(all, interrupt)?;
         let identity = self.identity(all);
         let place = |values: &[String]| self.place(values);
         let mut sheet = Sheet::open(path, &identity, resume, place)?;
@@ -396,7 +396,7 @@ impl Sweep<'_> {
         let naming = identity.header();
         // The columns are known from the first point that yields values.
         let first_columns = |mut points: &mut dyn Iterator<Item = u64>| {
-            let with_figures = |point| self.alone(point, interrupt)?.ok();
+            let with_figures = |point| self.run_single(point, interrupt)?.ok();
             let mut found = Iterator::find_map(&mut points, with_figures);
             found.take().map_or_else(Vec::new, |figures| columns::header(&figures))
         };
@@ -410,14 +410,14 @@ impl Sweep<'_> {
                 sheet.head(header(first_columns(&mut (0..all))), &identity)?;
             }
             let shard = self.shard.map(|it| format!(" of shard {it}")).unwrap_or_default();
-            tell(Event::Size { text: format!("all {points} points{shard} are there"), left: 0 });
+            emit(Event::Size { text: format!("all {points} points{shard} are there"), left: 0 });
             sheet.sort()?;
             return Ok(totals);
         };
         let start = Instant::now();
-        let Some(found) = self.alone(*first, interrupt) else { return Ok(totals) };
+        let Some(found) = self.run_single(*first, interrupt) else { return Ok(totals) };
         let text = self.size(u128::from(all), u128::from(left), start.elapsed());
-        tell(Event::Size { text, left });
+        emit(Event::Size { text, left });
         let figures = match &found {
             Ok(figures) => columns::header(figures),
             Err(_) if !sheet.header.is_empty() => Vec::new(),
@@ -434,12 +434,12 @@ impl Sweep<'_> {
         let mut write = |point: u64, result: Result<Measurement, String>| {
             totals.failed += u64::from(result.is_err());
             totals.left -= 1;
-            let values = self.named(point);
+            let values = self.naming_values(point);
             let name = values[2..].join(" ");
             let mut fields = identity.fields(point, &values);
             fields.extend(columns::line(&names, result));
             sheet.point(point, &fields)?;
-            tell(Event::Point(name));
+            emit(Event::Point(name));
             Ok::<_, SheetError>(())
         };
         write(*first, found)?;
@@ -468,7 +468,7 @@ impl Sweep<'_> {
     }
 
     /// Runs a single point; `None` if it was abandoned.
-    fn alone(&self, point: u64, interrupt: &Interrupt) -> Option<Result<Measurement, String>> {
+    fn run_single(&self, point: u64, interrupt: &Interrupt) -> Option<Result<Measurement, String>> {
         let mut found = None;
         let one = |_| self.measurement(point);
         pool::each(NonZeroUsize::MIN, 0..1, interrupt, one, |_, result| {

@@ -23,7 +23,7 @@ use napkin_measure::report::{Column, Measurement, column};
 
 /// Threads of the program per queue: the document's host has 56 CPUs, hence 56 threads, and 8 queues. A single
 /// thread would leave the scheduler no choice.
-pub const A_QUEUE: usize = 7;
+pub const THREADS_PER_QUEUE: usize = 7;
 
 /// tcp-rr on the engine, or on a server beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct TcpRr {
     pub bytes: Vec<u32>,
     /// Connections, each with one request at a time.
     pub flows: usize,
-    /// Threads of the program; `None` for [`A_QUEUE`] per queue.
+    /// Threads of the program; `None` for [`THREADS_PER_QUEUE`] per queue.
     pub threads: Option<usize>,
     /// The servers, and the engine's wire.
     pub servers: Servers,
@@ -77,7 +77,7 @@ impl Live for TcpRr {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let client = embedded::client(self.flows, Load::Closed, trial.options, trial.seed);
         let config = Config { asks: Asks::Echo(self.bytes[index]), records: 1, ..client };
-        let threads = self.threads.unwrap_or(A_QUEUE * usize::from(trial.options.queues));
+        let threads = self.threads.unwrap_or(THREADS_PER_QUEUE * usize::from(trial.options.queues));
         let services = vec![EchoStream; threads];
         let (mut figures, _) = match trial.server {
             Some(Server::Kernel) => os_server::run(trial, services, &config)?,

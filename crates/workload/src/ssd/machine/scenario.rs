@@ -9,7 +9,7 @@ use napkin_machine::{Affinity, Class, Config, Machine};
 
 use super::load::Ssd as Load;
 use super::program::Ssd;
-use crate::machine::flows::{deal_out, unpinned};
+use crate::machine::flows::{distribute_flows, unpinned};
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_traffic::Rng;
 
@@ -72,7 +72,7 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
         })
         .collect();
     let flows = (setup.connections, SOCKET);
-    deal_out(&mut machine, &threads, flows, config.nic.queues, &mut rng);
+    distribute_flows(&mut machine, &threads, flows, config.nic.queues, &mut rng);
     let counts = measure(&mut machine, &mut run)?;
     let outcome = Outcome::of(&machine, counts, (0..cpus).collect());
     Ok(outcome.offered(machine.due(), machine.latency().count()))

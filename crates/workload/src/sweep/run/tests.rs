@@ -168,8 +168,8 @@ fn each_point_is_in_one_shard_and_more_values_or_parameters_move_none() {
         let mut shards = BTreeMap::new();
         for number in 1..=4 {
             let part = Sweep { shard: format!("{number}/4").parse().ok(), ..whole.clone() };
-            for point in part.mine(points, &Interrupt::default()).unwrap() {
-                let named = naming.iter().zip(whole.named(point));
+            for point in part.points_to_run(points, &Interrupt::default()).unwrap() {
+                let named = naming.iter().zip(whole.naming_values(point));
                 let named = named.filter(|(name, _)| names.contains(&name.as_str()));
                 let mut named: Vec<_> =
                     named.map(|(name, value)| format!("{name} {value}")).collect();
@@ -260,5 +260,5 @@ fn a_draw_changes_the_figures_and_draw_0_is_the_profile_as_it_is() {
     assert_eq!(of(0), plain);
     assert_ne!(of(1), plain);
     assert_ne!(of(1), of(2));
-    assert_eq!(all.named(2)[5], "2");
+    assert_eq!(all.naming_values(2)[5], "2");
 }

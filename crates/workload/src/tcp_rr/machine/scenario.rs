@@ -9,7 +9,7 @@ use napkin_machine::{Affinity, Class, Config, Machine};
 
 use super::load::TcpRr as Load;
 use super::program::TcpRr;
-use crate::machine::flows::{deal_out, unpinned};
+use crate::machine::flows::{distribute_flows, unpinned};
 use crate::machine::run::{Outcome, Run, measure};
 use napkin_traffic::Rng;
 
@@ -61,7 +61,7 @@ pub fn run(mut run: Run<'_>, setup: Setup) -> Result<Outcome, String> {
             machine.add_thread("tcp_rr", everywhere, Class::Fair, program)
         })
         .collect();
-    deal_out(&mut machine, &threads, (setup.flows, SOCKET), config.nic.queues, &mut rng);
+    distribute_flows(&mut machine, &threads, (setup.flows, SOCKET), config.nic.queues, &mut rng);
     let counts = measure(&mut machine, &mut run)?;
     Ok(Outcome::of(&machine, counts, (0..cpus).collect()))
 }
