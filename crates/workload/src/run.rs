@@ -287,14 +287,14 @@ mod tests {
 
     #[test]
     fn a_policy_that_may_not_be_used_is_a_row_without_figures_and_the_run_goes_on() {
-        let told = Scripted::new(&[without_the_right as Outcome; 3]);
-        let report = run(&told, &two_policies()).expect("the run takes place");
-        assert_eq!(told.runs.get(), 3, "it is not tried again");
+        let scripted = Scripted::new(&[without_the_right as Outcome; 3]);
+        let report = run(&scripted, &two_policies()).expect("the run takes place");
+        assert_eq!(scripted.runs.get(), 3, "it is not tried again");
         let [busypoll, base] = &report.rows[..] else { panic!("two rows") };
         assert_eq!(busypoll.figures, Measurement::default(), "nothing is filled in");
         assert!(busypoll.notes[0].contains("CAP_NET_ADMIN"), "{:?}", busypoll.notes);
         assert_eq!((base.repetitions.len(), base.notes.len()), (2, 0));
-        let table = napkin_measure::report::table::render(&report.rows, &told.columns(), 80);
+        let table = napkin_measure::report::table::render(&report.rows, &scripted.columns(), 80);
         assert!(table.contains("not measured (busypoll): SO_PREFER_BUSY_POLL"), "{table}");
     }
 
@@ -326,15 +326,15 @@ mod tests {
 
     #[test]
     fn a_failure_keeps_what_was_measured_before_it() {
-        let told = Scripted::new(&[fine, fine, fine, broken]);
-        let stopped = run(&told, &two_policies()).expect_err("the last run failed");
+        let scripted = Scripted::new(&[fine, fine, fine, broken]);
+        let stopped = run(&scripted, &two_policies()).expect_err("the last run failed");
         assert!(matches!(stopped.error, BenchError::Panicked));
         let report = stopped.report.expect("there are rows");
         let measured = report.rows.iter().map(|row| row.repetitions.len());
         assert_eq!(measured.sum::<usize>(), 3);
         assert!(report.notes.iter().any(|note| note.contains("ended early")));
-        let told = Scripted::new(&[broken]);
-        assert!(run(&told, &two_policies()).expect_err("the first failed").report.is_none());
+        let scripted = Scripted::new(&[broken]);
+        assert!(run(&scripted, &two_policies()).expect_err("the first failed").report.is_none());
     }
 
     fn interrupted(_: &Policy) -> Result<Measurement, BenchError> {
@@ -347,11 +347,11 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let options = Options { repetitions: 3, ..two_policies() };
         // The second measurement of `base` is interrupted; the resumed run tries the refused policy again.
-        let told = Scripted::new(&[without_the_right, without_the_right, interrupted]);
-        let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan(&told, &options));
+        let scripted = Scripted::new(&[without_the_right, without_the_right, interrupted]);
+        let begin = || Partial::begin(&folder, "napkin 1.0", "bench", plan(&scripted, &options));
         let mut partial = begin();
         let on = Interrupt::default();
-        let stopped = resumable(&told, &options, &on, &mut partial).expect_err("interrupted");
+        let stopped = resumable(&scripted, &options, &on, &mut partial).expect_err("interrupted");
         assert!(matches!(stopped.error, BenchError::Interrupted(it) if it.exit_code() == 130));
         let report = stopped.report.expect("there is one measurement");
         assert!(
@@ -384,18 +384,18 @@ mod tests {
 
     #[test]
     fn a_run_s_size_is_its_steps_and_their_time() {
-        let told = Scripted::new(&[]);
+        let scripted = Scripted::new(&[]);
         let options = Options { repetitions: 5, ..two_policies() };
-        assert_eq!(size(&told, &options), (10, Duration::from_millis(10 * 750)));
+        assert_eq!(size(&scripted, &options), (10, Duration::from_millis(10 * 750)));
     }
 
     #[test]
     fn a_cpu_that_may_not_be_used_is_refused_before_anything_runs() {
-        let told = Scripted::new(&[]);
+        let scripted = Scripted::new(&[]);
         let options = Options { cpus: vec![1_023], ..two_policies() };
-        let stopped = run(&told, &options).expect_err("no machine of ours has it");
+        let stopped = run(&scripted, &options).expect_err("no machine of ours has it");
         assert!(stopped.to_string().starts_with("CPU 1023 is not available"), "{stopped}");
-        assert!(run(&told, &Options::default()).is_err(), "no policy");
-        assert_eq!(told.runs.get(), 0);
+        assert!(run(&scripted, &Options::default()).is_err(), "no policy");
+        assert_eq!(scripted.runs.get(), 0);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::error::BenchError;
-use crate::linux::bed::Bed;
 use crate::linux::pair::SERVER;
+use crate::linux::testbed::Testbed;
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
@@ -38,11 +38,11 @@ impl Live for FloodPing {
 
     fn run(&self, _: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let placement = trial.options.placement();
-        let bed = Bed::new(trial.policy, placement)?;
+        let testbed = Testbed::new(trial.policy, placement)?;
         let flood = || Ping::start(trial, placement.other, SERVER.into());
-        let ping = bed.pair.client.run(flood).map_err(failed)??;
+        let ping = testbed.pair.client.run(flood).map_err(failed)??;
         trial.warm_up(Duration::ZERO)?;
-        let window = Window::begin(&bed, placement, &[ping.id()])?;
+        let window = Window::begin(&testbed, placement, &[ping.id()])?;
         trial.window()?;
         let mut figures = window.end()?;
         ping.stop()?;

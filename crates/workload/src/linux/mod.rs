@@ -1,13 +1,13 @@
 //! Workloads on the kernel's own NAPI: programs of the operating system, over a veth between two network namespaces
 //! that a run creates and that vanish with it.
 //!
-//! - [`pair`]: the namespaces and the veth; [`bed`]: a pair with a policy in force and its polls counted;
+//! - [`pair`]: the namespaces and the veth; [`testbed`]: a pair with a policy in force and its polls counted;
 //!   [`window`]: the kernel's counts over a window.
 //!
 //! A veth is not a network card; every report states the consequences.
 
-pub mod bed;
 pub mod pair;
+pub mod testbed;
 pub mod window;
 
 use std::fmt::Display;

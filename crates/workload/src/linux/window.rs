@@ -6,7 +6,7 @@ use napkin_kernel::count::Counts;
 use napkin_os::procfs::{CpuTimes, Softnet};
 use serde_json::Value;
 
-use super::bed::Bed;
+use super::testbed::Testbed;
 use crate::error::BenchError;
 use crate::options::Placement;
 use crate::serving::set_ratio;
@@ -16,7 +16,7 @@ use napkin_measure::report::Measurement;
 /// A window in progress.
 #[derive(Debug)]
 pub struct Window<'a> {
-    bed: &'a Bed,
+    testbed: &'a Testbed,
     cpu: usize,
     /// `None` if interruptions cannot be observed here.
     interruption: Option<Interruption>,
@@ -30,13 +30,17 @@ pub struct Window<'a> {
 /// All counters at one moment; `None` for what `/proc` does not show of the CPU.
 type Moment = (Counts, Option<CpuTimes>, Option<u32>);
 
-fn read(bed: &Bed, cpu: usize) -> Result<Moment, BenchError> {
-    let counts = bed.counter.of(&bed.key);
+fn read(testbed: &Testbed, cpu: usize) -> Result<Moment, BenchError> {
+    let counts = testbed.counter.of(&testbed.key);
     let times = CpuTimes::read().map_err(BenchError::Proc)?.get(&cpu).copied();
     let softnet = Softnet::read().map_err(BenchError::Proc)?;
     let softnet = softnet.iter().find(|it| it.cpu == Some(cpu));
     // An instance that was never polled has no entry yet: its counts are 0.
-    Ok((counts.unwrap_or_else(|| bed.counter.none_yet()), times, softnet.map(|it| it.time_squeeze)))
+    Ok((
+        counts.unwrap_or_else(|| testbed.counter.none_yet()),
+        times,
+        softnet.map(|it| it.time_squeeze),
+    ))
 }
 
 impl<'a> Window<'a> {
@@ -46,17 +50,17 @@ impl<'a> Window<'a> {
     /// # Errors
     /// If the counts or `/proc` cannot be read.
     pub fn begin(
-        bed: &'a Bed,
+        testbed: &'a Testbed,
         placement: Placement,
         programs: &[u32],
     ) -> Result<Window<'a>, BenchError> {
         let cpu = placement.queue;
-        let processes: Vec<u32> = programs.iter().copied().chain(bed.thread).collect();
+        let processes: Vec<u32> = programs.iter().copied().chain(testbed.thread).collect();
         let interruption = Interruption::begin(&[cpu, placement.other], &processes).ok();
-        let (counts, times, squeezes) = read(bed, cpu)?;
-        let received = bed.received()?;
+        let (counts, times, squeezes) = read(testbed, cpu)?;
+        let received = testbed.received()?;
         let began = Instant::now();
-        Ok(Window { bed, cpu, interruption, began, counts, received, times, squeezes })
+        Ok(Window { testbed, cpu, interruption, began, counts, received, times, squeezes })
     }
 
     /// Ends the window.
@@ -64,8 +68,8 @@ impl<'a> Window<'a> {
     /// # Errors
     /// Those of [`Window::begin`].
     pub fn end(self) -> Result<Measurement, BenchError> {
-        let (counts, times, squeezes) = read(self.bed, self.cpu)?;
-        let received = self.bed.received()?.saturating_sub(self.received);
+        let (counts, times, squeezes) = read(self.testbed, self.cpu)?;
+        let received = self.testbed.received()?.saturating_sub(self.received);
         let window_ns = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let interrupted = self.interruption.and_then(|it| it.end().ok().flatten());
         let counts = counts.since(&self.counts);

@@ -14,8 +14,8 @@ use super::program::Program;
 use crate::client_results;
 use crate::embedded::PORT;
 use crate::error::BenchError;
-use crate::linux::bed::Bed;
 use crate::linux::pair::SERVER;
+use crate::linux::testbed::Testbed;
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
@@ -81,20 +81,20 @@ impl Live for Memcached {
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let Trial { policy, seed, interrupt, .. } = trial;
         let placement = trial.options.placement();
-        let bed = Bed::new(policy, placement)?;
+        let testbed = Testbed::new(policy, placement)?;
         let config = self.config(index, placement, seed);
         let start = || Program::start(&[placement.queue], 1, self.connections, interrupt);
-        let mut server = bed.pair.server.run(start).map_err(failed)??;
-        let filled = bed.pair.client.run(|| {
+        let mut server = testbed.pair.server.run(start).map_err(failed)??;
+        let filled = testbed.pair.client.run(|| {
             server.wait_until_listening(interrupt)?;
             populate(&config).map_err(failed)
         });
         filled.map_err(failed)??;
         let attachment = server.attach(policy)?;
-        let client = bed.pair.client.run(|| Client::start(&config)).map_err(failed)?;
+        let client = testbed.pair.client.run(|| Client::start(&config)).map_err(failed)?;
         let mut client = client.map_err(failed)?;
         trial.warm_up(Duration::ZERO)?;
-        let window = Window::begin(&bed, placement, &[server.id()])?;
+        let window = Window::begin(&testbed, placement, &[server.id()])?;
         let user_before = server.user_ns();
         client.begin_window().map_err(failed)?;
         trial.window()?;

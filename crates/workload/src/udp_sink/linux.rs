@@ -16,8 +16,8 @@ use napkin_policy::Policy;
 use serde_json::{Map, Value, json};
 
 use crate::error::BenchError;
-use crate::linux::bed::Bed;
 use crate::linux::pair::{CLIENT, SERVER};
+use crate::linux::testbed::Testbed;
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
@@ -71,8 +71,8 @@ impl Live for UdpSink {
 
     fn run(&self, index: usize, trial: Trial<'_>) -> Result<Measurement, BenchError> {
         let placement = trial.options.placement();
-        let bed = Bed::new(trial.policy, placement)?;
-        // After `Bed::new`, which refuses what this kernel lacks and names the nearest alternative.
+        let testbed = Testbed::new(trial.policy, placement)?;
+        // After `Testbed::new`, which refuses what this kernel lacks and names the nearest alternative.
         if trial.policy.epoll.enabled() {
             return Err(BenchError::Unsupported(
                 "the sink waits in a blocking receive call, and this policy polls or suspends in an \
@@ -81,17 +81,17 @@ impl Live for UdpSink {
             ));
         }
         let open = |address| bind(address, trial.policy);
-        let server = bed.pair.server.run(|| open((SERVER, PORT).into())).map_err(failed)??;
+        let server = testbed.pair.server.run(|| open((SERVER, PORT).into())).map_err(failed)??;
         let client = UdpSocket::bind;
         let client =
-            bed.pair.client.run(|| client((CLIENT, 0))).map_err(failed)?.map_err(failed)?;
+            testbed.pair.client.run(|| client((CLIENT, 0))).map_err(failed)?.map_err(failed)?;
         client.connect((SERVER, PORT)).map_err(failed)?;
         let shared = Shared::default();
         std::thread::scope(|scope| {
             let sink = scope.spawn(|| sink(&server, placement.queue, &shared));
             let sender =
                 scope.spawn(|| send(&client, placement.other, self.offered[index], &shared));
-            let measured = measure(&bed, trial, placement, &shared);
+            let measured = measure(&testbed, trial, placement, &shared);
             shared.stop.store(true, Ordering::Relaxed);
             for thread in [sink, sender] {
                 thread.join().map_err(|_| BenchError::Panicked)??;
@@ -195,14 +195,14 @@ fn send(
 }
 
 fn measure(
-    bed: &Bed,
+    testbed: &Testbed,
     trial: Trial<'_>,
     placement: Placement,
     shared: &Shared,
 ) -> Result<Measurement, BenchError> {
     trial.warm_up(Duration::ZERO)?;
     let counts = || (shared.sent.load(Ordering::Relaxed), shared.received.load(Ordering::Relaxed));
-    let window = Window::begin(bed, placement, &[])?;
+    let window = Window::begin(testbed, placement, &[])?;
     let before = counts();
     trial.window()?;
     let after = counts();

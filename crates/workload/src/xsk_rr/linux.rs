@@ -18,8 +18,8 @@ use super::pace::{self, Pace};
 use super::{PAYLOAD, UDP_PORT};
 use crate::client_results::client_notes;
 use crate::error::BenchError;
-use crate::linux::bed::Bed;
 use crate::linux::pair::{CLIENT_DEVICE, DEVICE};
+use crate::linux::testbed::Testbed;
 use crate::linux::window::Window;
 use crate::linux::{failed, notes};
 use crate::live::Live;
@@ -96,9 +96,9 @@ impl Live for XskRr {
             ));
         }
         let placement = trial.options.placement();
-        let bed = Bed::new(policy, placement)?;
-        let server = bed.pair.server.run(|| open(DEVICE)).map_err(failed)??;
-        let queue = bed.pair.client.run(|| open(CLIENT_DEVICE)).map_err(failed)??;
+        let testbed = Testbed::new(policy, placement)?;
+        let server = testbed.pair.server.run(|| open(DEVICE)).map_err(failed)??;
+        let queue = testbed.pair.client.run(|| open(CLIENT_DEVICE)).map_err(failed)??;
         // Policies with a poller are refused above.
         let cpu = client_cpu(trial.options, false);
         let own = cpu.own();
@@ -114,7 +114,7 @@ impl Live for XskRr {
             let client = named("xsk-rr-client").spawn_scoped(scope, || sender.run(&shared));
             let window = || -> Result<(Measurement, u64), BenchError> {
                 trial.warm_up(Duration::from_millis(50))?;
-                let window = Window::begin(&bed, placement, &[])?;
+                let window = Window::begin(&testbed, placement, &[])?;
                 let before = shared.due(pace.period, napkin_engine::now());
                 shared.measure.store(true, Relaxed);
                 trial.window()?;

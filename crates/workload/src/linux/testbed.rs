@@ -19,7 +19,7 @@ use crate::options::Placement;
 
 /// The testbed of one run.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Testbed {
     /// Server and client, joined by a veth.
     pub pair: Pair,
     /// Counts polls, from the first one on.
@@ -32,14 +32,14 @@ pub struct Bed {
     received: File,
 }
 
-impl Bed {
+impl Testbed {
     /// Creates the namespaces and configures the server's device for the policy. A thread of its instance is pinned
     /// to the serving CPU.
     ///
     /// # Errors
     /// [`BenchError::Unsupported`] if this kernel cannot do what the policy asks for; otherwise any error of the
     /// namespaces, the settings or the counter.
-    pub fn new(policy: &Policy, placement: Placement) -> Result<Bed, BenchError> {
+    pub fn new(policy: &Policy, placement: Placement) -> Result<Testbed, BenchError> {
         support::check(policy, &Kernel::probe(), Scope::Device)
             .map_err(|refusal| BenchError::Unsupported(refusal.to_string()))?;
         let pair = Pair::new()?;
@@ -69,7 +69,7 @@ impl Bed {
             Ok((Key { netns, ifindex, napi_id: napi.id }, thread, received))
         };
         let (key, thread, received) = pair.server.run(set).map_err(failed)??;
-        Ok(Bed { pair, counter, key, thread, received })
+        Ok(Testbed { pair, counter, key, thread, received })
     }
 
     /// Returns the packets that the device has received since its creation.
