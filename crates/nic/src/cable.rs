@@ -1,16 +1,17 @@
 //! A cable between two devices in memory: what one end sends, the other receives.
 //!
-//! Both ends are in one process, each with as many queues as it was asked for. A frame goes to the
-//! queue that its flow hashes to ([`Toeplitz`], with a key of each end's own), by one copy into a buffer
-//! of the receiving end's pool. Nothing is lost on the way: a ring that is full refuses the frame
-//! ([`SendError::RingFull`]), as a link with flow control does. A queue interrupts once for each time
-//! that it was unmasked, without moderation; transmissions end within the call that makes them.
+//! Both ends are in one process, each with its own number of queues. A frame goes to the queue that its flow hashes
+//! to ([`Toeplitz`], with a different key at each end), by one copy into a buffer of the receiving end's pool. The
+//! cable itself loses nothing: a full ring refuses the frame ([`SendError::RingFull`]), as a link with flow control
+//! does. A queue interrupts at most once per unmask, without moderation; transmissions complete within the call
+//! that makes them.
 //!
 //! # The ring
 //!
-//! Many may send and one polls, none waits for another. A poll ends at the first place that is not filled,
-//! and whoever fills one rings if the queue is unmasked: it fills first and then looks, while the queue
-//! unmasks first and then looks at the place, both sequentially consistent, so one of them sees the other.
+//! Many senders and one poller share it, and none waits for another. A poll ends at the first place that is not
+//! filled. A sender that has filled a place writes to the interrupt's eventfd if the queue is unmasked. The sender
+//! fills first and then reads the mask, while the queue unmasks first and then reads the place, both sequentially
+//! consistent, so at least one of them sees the other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,7 +31,7 @@ use crate::{
     Transmitter,
 };
 
-/// The most frames that a ring holds.
+/// The most frames in a ring.
 pub const MAX_RING: usize = 1 << 16;
 
 /// The most queues of an end.
@@ -39,16 +40,16 @@ pub const MAX_QUEUES: u16 = 1_024;
 /// One end of a cable.
 #[derive(Debug)]
 pub struct EndConfig {
-    /// How many queues, from 1 to [`MAX_QUEUES`].
+    /// Number of queues, from 1 to [`MAX_QUEUES`].
     pub queues: u16,
-    /// How many frames a queue's receive ring holds, from 1 to [`MAX_RING`].
+    /// Size of each queue's receive ring in frames, from 1 to [`MAX_RING`].
     pub ring: usize,
-    /// Where the buffers of received frames come from. Without a free one a frame is dropped, and
-    /// counted by the queue that it was for.
+    /// The buffers of received frames. If none is free, a frame is dropped and counted by the queue that it was
+    /// for.
     pub pool: Pool,
 }
 
-/// Why there is no cable.
+/// Why a cable could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CableError {
@@ -58,7 +59,7 @@ pub enum CableError {
     /// The size of the rings is out of range.
     #[error("a ring of a cable holds 1 to {MAX_RING} frames, not {0}")]
     Ring(usize),
-    /// The operating system gives no descriptor for an interrupt.
+    /// The operating system refused an eventfd for an interrupt.
     #[error("cannot make the descriptor of a queue's interrupt: {0}")]
     Interrupt(io::Error),
 }
@@ -66,10 +67,10 @@ pub enum CableError {
 /// The queues of both ends.
 pub type Ends = (Vec<CableQueue>, Vec<CableQueue>);
 
-/// Lays a cable. All queues begin masked.
+/// Makes a cable. All queues start masked.
 ///
 /// # Errors
-/// What is out of range, or that there are no more descriptors.
+/// A number is out of range, or the process is out of descriptors.
 pub fn cable(one: EndConfig, other: EndConfig) -> Result<Ends, CableError> {
     let (one, other) = (End::new(one)?, End::new(other)?);
     let queues = |here: &Arc<End>, there: &Arc<End>| {
@@ -82,7 +83,7 @@ pub fn cable(one: EndConfig, other: EndConfig) -> Result<Ends, CableError> {
     Ok((queues(&one, &other), queues(&other, &one)))
 }
 
-/// What senders see of an end.
+/// The part of an end that senders share.
 #[derive(Debug)]
 struct End {
     rings: Vec<Arc<Ring>>,
@@ -103,7 +104,7 @@ impl End {
         Ok(Arc::new(End { rings, hash: Toeplitz::random(), pool }))
     }
 
-    /// The ring of a frame's flow.
+    /// The ring for a frame's flow.
     fn ring(&self, frame: &[u8]) -> &Ring {
         match &self.rings[..] {
             [one] => one,
@@ -118,7 +119,7 @@ struct Ring {
     frames: Places,
     open: AtomicBool,
     unmasked: AtomicBool,
-    /// The descriptor was written to, or is about to be, since it was read last.
+    /// Whether the eventfd was written to, or is about to be, since the last read.
     rung: AtomicBool,
     interrupt: OwnedFd,
     counters: Arc<QueueCounters>,
@@ -138,7 +139,7 @@ impl Ring {
         }))
     }
 
-    /// Puts a frame in, for any thread; `false` if there is no room.
+    /// Inserts a frame and interrupts if unmasked, from any thread; `false` if the ring is full.
     fn push(&self, frame: Frame) -> bool {
         if !self.frames.push(frame) {
             return false;
@@ -146,13 +147,13 @@ impl Ring {
         fence(SeqCst);
         if self.unmasked.load(SeqCst) && self.unmasked.swap(false, SeqCst) {
             self.rung.store(true, SeqCst);
-            // It can only refuse for a count near the largest integer.
+            // The write can fail only if the count is near the largest integer.
             let _ = rustix::io::write(&self.interrupt, &1u64.to_ne_bytes());
         }
         true
     }
 
-    /// Makes the descriptor unreadable; whether it was readable.
+    /// Clears the eventfd, and returns whether it was readable.
     fn quiet(&self) -> bool {
         self.rung.store(false, SeqCst);
         rustix::io::read(&self.interrupt, &mut [0; 8]).is_ok()
@@ -167,7 +168,7 @@ pub struct CableQueue {
 }
 
 impl CableQueue {
-    /// Frames that wait to be polled, those that are being put in included.
+    /// The number of frames waiting to be polled, including those being inserted.
     pub fn pending(&self) -> usize {
         self.ring.frames.len()
     }
@@ -193,7 +194,7 @@ impl PacketQueue for CableQueue {
     }
 
     fn unmask(&mut self, _now: Ns) -> bool {
-        // Of an interrupt that a poll was faster than.
+        // Clear an interrupt whose frame a poll has already taken.
         if self.ring.rung.load(SeqCst) {
             self.ring.quiet();
         }
@@ -229,7 +230,7 @@ impl Drop for CableQueue {
     }
 }
 
-/// The way out of a queue.
+/// The transmit side of a queue.
 #[derive(Debug)]
 struct Wire {
     to: Arc<End>,
@@ -252,7 +253,7 @@ impl Wire {
             return Err(SendError::RingFull);
         }
         let Some(mut frame) = self.to.pool.take() else {
-            // It has left, and nobody could take it.
+            // The frame has left this end; the receiver drops it.
             add(&ring.counters.rx_no_buffer, 1);
             return Ok(());
         };
@@ -264,7 +265,7 @@ impl Wire {
 }
 
 impl Transmitter for Wire {
-    /// A frame arrives when it is sent: the cable has no length.
+    /// The frame arrives at the time of sending: the cable has no delay.
     fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
         self.counters.sent(frame, self.carry(frame, now))
     }

@@ -1,9 +1,9 @@
-//! What goes through a queue, written to a pcap file, for Wireshark and `tcpdump -r`.
+//! A capture of a queue's traffic to a pcap file, for Wireshark and `tcpdump -r`.
 //!
-//! Frames are copied on the packet path and written by a thread, so that a slow disk delays nobody:
-//! where its backlog is full, a frame is missing in the file and counted. The file is the classic format
-//! with times in nanoseconds; its two headers are fewer lines here than any library's interface to them.
-//! It is no place for a measurement: the copies cost time.
+//! Frames are copied on the packet path and written by a thread, so that a slow disk does not delay the path: if
+//! the thread's backlog is full, a frame is left out of the file and counted. The format is the classic pcap with
+//! nanosecond timestamps; writing its two headers takes fewer lines than using a library. Do not measure with a
+//! capture: the copies cost time.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -24,50 +24,50 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::forward::forward;
 use crate::{FRAME_CAPACITY, Frame, PacketQueue, Pool, SendError, Transmitter};
 
-/// Frames that wait to be written at most.
+/// The most frames that wait to be written.
 const BACKLOG: usize = 4_096;
 
-/// The first four bytes of a file with times in nanoseconds, in this host's byte order.
+/// The magic number of a pcap file with nanosecond timestamps; written in this host's byte order.
 const MAGIC: u32 = 0xa1b2_3c4d;
 
 /// `LINKTYPE_ETHERNET` of the pcap format.
 const ETHERNET: u32 = 1;
 
-/// Nanoseconds by which the clock has to have been set for frames to have the new time.
+/// The least step of the wall clock, in nanoseconds, that changes the timestamps of later frames.
 const CLOCK_STEP: i128 = 1_000_000;
 
-/// Bytes that are written at a time to what is no file: as many as a pipe whose reader is slow soon has room for.
+/// Bytes per write to a pipe or device: as many as a pipe with a slow reader soon has room for.
 const PIECE: usize = 4_096;
 
-/// How long the end waits for a reader that takes nothing.
+/// How long `finish` waits for a reader that takes nothing.
 const LATE: Duration = Duration::from_secs(5);
 
-/// Bytes of the file's own header.
+/// Bytes of the file header.
 const HEADER: u64 = 24;
 
-/// Bytes that are written at once at least, while more frames wait.
+/// Bytes after which the thread writes, if more frames wait.
 const CHUNK: usize = 64 * 1_024;
 
 /// A file that several queues write to.
 ///
-/// Each write to it ends with a whole frame, unless it is a pipe or a device; all of them stand in it once
-/// [`finish`](Self::finish) has returned.
+/// Each write to a regular file ends with a whole frame; writes to a pipe or a device need not. All captured frames
+/// are in the file once [`finish`](Self::finish) has returned.
 #[derive(Debug)]
 pub struct Capture {
     file: Arc<File>,
     tap: Tapped,
-    /// Lets the thread begin to write. If it goes without, nothing is ever written.
+    /// Starts the writing. If it is dropped without a message, nothing is ever written.
     begun: SyncSender<()>,
     writer: JoinHandle<io::Result<u64>>,
-    /// Pieces of it that are written.
+    /// The number of pieces written so far.
     written: Arc<AtomicU64>,
     failure: Arc<Mutex<Option<String>>>,
 }
 
-/// What queues and transmitters hold of a capture.
+/// The part of a capture that queues and transmitters hold.
 #[derive(Debug, Clone)]
 struct Tapped {
-    /// `None` after the last one.
+    /// Frames to write; `None` marks the end.
     frames: SyncSender<Option<Frame>>,
     pool: Pool,
     missed: Arc<AtomicU64>,
@@ -88,17 +88,18 @@ impl Tapped {
 }
 
 impl Capture {
-    /// Makes the file, or takes one that is there and leaves what is in it until it [begins](Self::begin); and starts
-    /// the thread that writes it. Frames wait for the beginning, some thousands of them.
+    /// Creates the file, or opens an existing one, whose contents stay until the capture [begins](Self::begin); and
+    /// starts the writing thread. Up to 4,096 frames wait until then.
     ///
     /// # Errors
     ///
-    /// The file cannot be made or opened, another capture writes to it, it is a FIFO that nobody reads yet, or there can
-    /// be no thread.
+    /// The file cannot be created or opened, another capture writes to it, it is a FIFO without a reader, or the
+    /// thread cannot be started.
     pub fn create(path: &Path) -> io::Result<Capture> {
-        // A FIFO's reader would be waited for, by a thread that may have signals blocked. And with O_CREAT the kernel
-        // refuses another user's in a sticky directory (fs.protected_fifos), though nothing is made. Another user's file
-        // stays refused there (fs.protected_regular): it may have been put in the way.
+        // Opening a FIFO would block until it has a reader, in a thread that may have signals blocked: hence
+        // O_NONBLOCK. With O_CREAT, the kernel refuses another user's FIFO in a sticky directory
+        // (fs.protected_fifos) even though nothing is created, so the flag is left out. Another user's regular file
+        // there stays refused (fs.protected_regular): it may be an attack.
         let opened = OpenOptions::new()
             .write(true)
             .create(!is_fifo(path))
@@ -111,9 +112,9 @@ impl Capture {
             }
             _ => error,
         })?;
-        // One who reads slowly is waited for, by the thread that writes.
+        // From here on a slow reader may block the writing thread.
         fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
-        // Where there are no locks it goes without; and what is no file (a pipe, /dev/null) has nothing to lose.
+        // A file system without locks is accepted; and a pipe or device (/dev/null) has no contents to protect.
         if file.metadata()?.is_file() && matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
             return Err(io::Error::other("another program captures to it"));
         }
@@ -136,7 +137,7 @@ impl Capture {
         Ok(Capture { file, tap, begun, writer, written, failure })
     }
 
-    /// Empties the file, writes its header, and has the thread write the frames behind it. Once.
+    /// Empties the file, writes its header, and starts the writing of frames. To be called once.
     ///
     /// # Errors
     ///
@@ -145,15 +146,15 @@ impl Capture {
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
         }
-        // Version 2.4, no time zone, no accuracy, the longest frame.
+        // Version 2.4, time zone 0, accuracy 0, the snapshot length.
         let header = [MAGIC, 2 | 4 << 16, 0, 0, FRAME_CAPACITY as u32, ETHERNET];
         (&*self.file).write_all(header.map(u32::to_ne_bytes).as_flattened())?;
-        // It waits for this, and for nothing else.
+        // The thread waits for this message only.
         let _ = self.begun.try_send(());
         Ok(())
     }
 
-    /// Why nothing is written any more, in the operating system's words; told once.
+    /// Why the writing has failed, in the operating system's words. Returned once.
     pub fn failed(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -163,21 +164,21 @@ impl Capture {
         CapturedQueue { inner, tap: self.tap.clone() }
     }
 
-    /// Frames that are missing in the file because the thread could not keep up, or has failed.
+    /// Frames missing in the file because the thread could not keep up or has failed.
     pub fn missed(&self) -> u64 {
         self.tap.missed.load(Relaxed)
     }
 
-    /// Waits until everything so far is written; says how many frames that were, none if it has not begun. What queues and
-    /// transmitters still see is missed.
+    /// Waits until all frames so far are written, and returns how many were, 0 if the capture has not begun. Later
+    /// frames of the queues and transmitters are missed.
     ///
     /// # Errors
     ///
-    /// The file could not be written: a full disk, or a pipe whose reader takes nothing for five seconds.
+    /// The file could not be written: a full disk, or a pipe whose reader has taken nothing for five seconds.
     pub fn finish(self) -> io::Result<u64> {
-        // A thread that has not begun does not begin any more.
+        // Stops a thread that has not begun.
         drop(self.begun);
-        // A disk is waited for, however slow it is.
+        // A regular file is waited for without limit, however slow its disk.
         let bounded = !self.file.metadata().is_ok_and(|it| it.is_file());
         let (mut written, mut since) = (0, Instant::now());
         let mut unread = || {
@@ -192,7 +193,7 @@ impl Capture {
             thread::sleep(Duration::from_millis(1));
             Ok(())
         };
-        // A thread that could not write has ended, and says why below.
+        // If the thread has failed, it has ended; its error is returned below.
         while let Err(TrySendError::Full(_)) = self.tap.frames.try_send(None) {
             unread()?;
         }
@@ -207,7 +208,7 @@ fn is_fifo(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|it| it.file_type().is_fifo())
 }
 
-/// When the monotonic clock was at 0, in nanoseconds since 1970: by the quickest of three looks at both clocks.
+/// Wall-clock time at monotonic time 0, in nanoseconds since 1970: the reading with the least delay out of three.
 fn monotonic_since_1970() -> i128 {
     let ns = |clock| {
         let now = clock_gettime(clock);
@@ -222,19 +223,19 @@ fn monotonic_since_1970() -> i128 {
     iter::repeat_with(look).take(3).min().map_or(0, |(_, since)| since)
 }
 
-/// Writes frames until there is no other: how many. On an error the file ends with a whole one.
+/// Writes frames until the end, and returns how many. After an error a regular file ends with a whole frame.
 fn write(
     mut file: &File,
     frames: &Receiver<Option<Frame>>,
     progress: &AtomicU64,
 ) -> io::Result<u64> {
-    // Whoever looks at a file while it grows sees whole frames, and so does who looks at what a full disk has left. Of a
-    // pipe it is to be seen that its reader takes some.
+    // A regular file grows by whole frames, so that a reader never sees a partial one, even after the disk fills
+    // up. To a pipe, small pieces show whether its reader makes progress.
     let at_once = if file.metadata()?.is_file() { usize::MAX } else { PIECE };
     let (mut records, mut end, mut written, mut last) = (Vec::new(), HEADER, 0, false);
     let mut since_1970 = monotonic_since_1970();
     while !last && let Ok(Some(first)) = frames.recv() {
-        // The clock is set now and then, and the machine may have slept. What differs less is how well it is read, and
+        // Follow steps of the wall clock and sleeps of the machine. Smaller differences are reading errors, and
         // would put frames out of order.
         let now = monotonic_since_1970();
         if (now - since_1970).abs() > CLOCK_STEP {
@@ -333,7 +334,7 @@ mod tests {
     use super::*;
     use crate::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
 
-    /// The frames of a file: when, and what.
+    /// Parses a file into its frames, each with its time.
     fn read(bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let word = |at: usize| {
             let word = bytes.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
@@ -424,7 +425,7 @@ mod tests {
         assert!(!flags.contains(OFlags::NONBLOCK), "who reads slowly is waited for");
         capture.tap.write(&[1; 60], 0);
         capture.begin().unwrap();
-        // The header, and a frame that came before it.
+        // The header, and a frame that was sent before the capture began.
         let mut bytes = Vec::new();
         until("it was written", || {
             let _ = reader.read_to_end(&mut bytes);

@@ -1,4 +1,4 @@
-//! What a queue counts.
+//! The counters of a queue.
 //!
 //! Every frame that reaches a queue ends in exactly one of `rx_packets` and the `rx_` counters of
 //! drops, or still waits in the ring; every frame handed to its transmitter in `tx_packets` or
@@ -13,7 +13,7 @@ use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, SendError};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The counters of one queue, shared with whoever reports them.
+        /// The counters of one queue, shared with the threads that report them.
         #[derive(Debug, Default)]
         pub struct QueueCounters {
             $($(#[$doc])* pub $name: AtomicU64,)*
@@ -34,12 +34,12 @@ macro_rules! counters {
         }
 
         impl QueueCounts {
-            /// Adds another queue's.
+            /// Adds another queue's counts.
             pub fn add(&mut self, other: &QueueCounts) {
                 $(self.$name = self.$name.wrapping_add(other.$name);)*
             }
 
-            /// What was counted since `earlier`: the way to take a measuring window.
+            /// The counts since `earlier`: the way to take a measuring window.
             pub fn since(&self, earlier: &QueueCounts) -> QueueCounts {
                 QueueCounts { $($name: self.$name.wrapping_sub(earlier.$name),)* }
             }
@@ -52,14 +52,14 @@ counters! {
     rx_packets,
     /// Bytes of those frames.
     rx_bytes,
-    /// Frames that found the ring full: they cost the CPU nothing.
+    /// Frames that found the ring full. They cost the CPU nothing.
     rx_dropped_ring,
     /// Frames longer than [`FRAME_CAPACITY`], dropped.
     rx_oversized,
     /// Frames shorter than an Ethernet header, dropped.
     rx_truncated,
-    /// Frames dropped because what describes them makes no sense: descriptors, addresses, or a header that asks
-    /// for what was never agreed. Only a device whose ring a peer shares has any.
+    /// Frames dropped for invalid metadata: descriptors, addresses, or a header that uses a feature that was not
+    /// negotiated. Only devices that share their ring with a peer have any.
     rx_malformed,
     /// Frames dropped because the pool had no buffer for them.
     rx_no_buffer,
@@ -69,7 +69,7 @@ counters! {
     tx_bytes,
     /// Frames refused for transmission: ring full, too long, too short, or the device down.
     tx_dropped,
-    /// Transmissions reaped by polls. A device whose transmissions end within the call has none.
+    /// Transmissions reaped by polls. 0 for a device whose transmissions complete within the call.
     tx_completions,
     /// Interrupts for received frames, whether or not transmissions had completed as well.
     interrupts_rx,
@@ -77,7 +77,7 @@ counters! {
     interrupts_tx,
 }
 
-/// Adds to a counter; a helper because the ordering is always the same.
+/// Adds to a counter, with relaxed ordering.
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
     if n != 0 {
         counter.fetch_add(n, Relaxed);
@@ -85,14 +85,14 @@ pub(crate) fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl QueueCounters {
-    /// Whether the device has gone for good, as a poll or a transmission has found out. No count,
-    /// but what explains that nothing is counted any more.
+    /// Whether the device has gone for good, as a poll or a transmission found. Explains why the counters no longer
+    /// change.
     pub fn gone(&self) -> bool {
         self.gone.load(Relaxed)
     }
 
-    /// Takes a frame that a device has read into memory of its own, at `now`: copied into a buffer of `pool` and
-    /// counted as received; or `None`, counted as dropped for its length or for want of a buffer.
+    /// Copies a frame that the device has read into its own memory at `now` into a buffer of `pool`, and counts it
+    /// as received. Returns `None`, and counts a drop, if the length is invalid or no buffer is free.
     #[inline]
     pub fn received(&self, bytes: &[u8], pool: &Pool, now: Ns) -> Option<Frame> {
         let (counter, received) = match (bytes.len(), pool.take()) {
@@ -111,10 +111,10 @@ impl QueueCounters {
         received
     }
 
-    /// Counts a frame by what became of its transmission.
+    /// Counts a frame by the result of its transmission.
     ///
     /// # Errors
-    /// What was given.
+    /// Returns `sent` unchanged.
     #[inline]
     pub fn sent(&self, frame: &[u8], sent: Result<(), SendError>) -> Result<(), SendError> {
         if sent.is_ok() {
@@ -126,14 +126,14 @@ impl QueueCounters {
         sent
     }
 
-    /// The device has gone for good.
+    /// Records that the device has gone for good.
     pub(crate) fn depart(&self) {
         self.gone.store(true, Relaxed);
     }
 }
 
 impl QueueCounts {
-    /// All frames that arrived and were dropped, for whatever reason.
+    /// All frames that arrived and were dropped.
     pub fn rx_dropped(&self) -> u64 {
         self.rx_dropped_ring
             + self.rx_oversized

@@ -1,8 +1,7 @@
-//! A queue that mistreats what another one receives and sends, for tests.
+//! A wrapper that injects faults into the frames a queue receives and sends, for tests.
 //!
-//! Faults are drawn from a seed, so that a test that fails fails again. Interrupts and counters are
-//! those of the queue inside ([`late`](crate::late) mistreats interrupts); what happened to the frames
-//! is counted here.
+//! Faults are drawn from a seed, so that a failing test can be reproduced. Interrupts and counters are those of the
+//! queue inside ([`late`](crate::late) delays interrupts); the faults are counted here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,24 +16,24 @@ use napkin_traffic::splitmix::at;
 use crate::forward::forward;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, SendError, Transmitter};
 
-/// How often which fault happens to a frame: parts per 10,000, at most one fault a frame.
+/// The share of frames that each fault affects: parts per 10,000, at most one fault a frame.
 ///
 /// As text: `loss=1%,reordering=0.5%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// The frame is lost.
+    /// Frames that are lost.
     pub loss: u16,
-    /// One byte changes.
+    /// Frames in which one byte is changed.
     pub corruption: u16,
-    /// The frame ends early, possibly before its first byte.
+    /// Frames that are cut short, possibly to 0 bytes.
     pub truncation: u16,
-    /// The frame comes twice, if a buffer is free for its copy.
+    /// Frames that are duplicated, if a buffer is free for the copy.
     pub duplication: u16,
-    /// The frame is kept back, and comes behind those of the next poll. On the receive side only.
+    /// Frames that are held back until after those of the next poll. On the receive side only.
     pub reordering: u16,
 }
 
-/// What befalls a frame.
+/// A fault of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Loss,
@@ -55,7 +54,7 @@ impl Faults {
         ]
     }
 
-    /// What befalls the frame for which `drawn`, below 10,000, was drawn.
+    /// The fault for a frame for which `drawn` (below 10,000) was drawn.
     fn befalls(self, drawn: u64) -> Option<Fault> {
         let mut below = 0;
         self.shares().into_iter().find_map(|(fault, share)| {
@@ -105,7 +104,7 @@ impl FromStr for Faults {
     }
 }
 
-/// How often which fault has happened, received and sent frames together.
+/// The faults so far, received and sent frames together.
 #[derive(Debug, Default)]
 pub struct FaultCounters {
     happened: [AtomicU64; 5],
@@ -120,7 +119,7 @@ impl FaultCounters {
         self.happened[fault as usize].load(Relaxed)
     }
 
-    /// What has happened so far.
+    /// Reads all counters.
     pub fn read(&self) -> Happened {
         Happened {
             lost: self.of(Fault::Loss),
@@ -135,22 +134,23 @@ impl FaultCounters {
 /// A reading of [`FaultCounters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Happened {
-    /// Frames that were lost, those to be sent that would have ended within their Ethernet header among them.
+    /// Frames that were lost. Includes frames to be sent whose truncation would have ended within the Ethernet
+    /// header.
     pub lost: u64,
     /// Frames with a changed byte.
     pub corrupted: u64,
-    /// Frames that ended early.
+    /// Frames that were cut short.
     pub truncated: u64,
-    /// Frames that came twice.
+    /// Frames that were duplicated.
     pub duplicated: u64,
-    /// Frames that were kept back; where none came before the next poll, to no effect.
+    /// Frames that were held back. Without effect where no frame came before the next poll.
     pub reordered: u64,
 }
 
-/// A queue with seeded faults on its receive side, and on its transmit side if asked.
+/// A queue with seeded faults on its receive side, and on its transmit side if requested.
 ///
-/// Lost frames were taken off the ring and count in [`Work::rx`]. A copy, and a frame that was kept
-/// back, counts in that of the poll which hands it out: until then the ring does not look empty.
+/// Lost frames were taken off the ring and count in [`Work::rx`]. A copy, or a frame that was held back, counts in
+/// that of the poll which returns it, so that the ring does not look empty until then.
 pub struct FaultyQueue {
     inner: Box<dyn PacketQueue>,
     faults: Faults,
@@ -159,14 +159,14 @@ pub struct FaultyQueue {
     rng: SplitMix,
     counters: Arc<FaultCounters>,
     pool: Pool,
-    /// Copies and frames that come behind those of the next poll.
+    /// Copies and held-back frames, to be returned after those of the next poll.
     kept: Vec<Frame>,
-    /// Room for what a poll takes; empty between polls.
+    /// Scratch space for the frames of a poll; empty between polls.
     taken: Vec<Frame>,
 }
 
 impl FaultyQueue {
-    /// Puts `faults` in the way of what `inner` receives; copies of frames are taken from `pool`.
+    /// Injects `faults` into what `inner` receives; copies of frames are taken from `pool`.
     pub fn new(inner: Box<dyn PacketQueue>, faults: Faults, seed: u64, pool: Pool) -> FaultyQueue {
         FaultyQueue {
             inner,
@@ -181,17 +181,17 @@ impl FaultyQueue {
         }
     }
 
-    /// Puts `faults` in the way of what is sent as well, whoever sends it. Reordering is left out.
+    /// Injects `faults` into sent frames as well, from all transmitters. Reordering is ignored.
     pub fn with_transmit(self, faults: Faults) -> FaultyQueue {
         FaultyQueue { transmit: Faults { reordering: 0, ..faults }, ..self }
     }
 
-    /// What has happened so far, for any thread.
+    /// The counters of faults, for any thread.
     pub fn fault_counters(&self) -> Arc<FaultCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Mistreats one frame, or not; `None` where it does not come now.
+    /// Draws and applies the fault, if any, of one frame; `None` if the frame is not returned now.
     fn pass(&mut self, mut frame: Frame) -> Option<Frame> {
         let Some(fault) = self.faults.befalls(self.rng.below(10_000)) else { return Some(frame) };
         match fault {
@@ -201,7 +201,7 @@ impl FaultyQueue {
             }
             Fault::Corruption => {
                 let place = self.rng.below(frame.len() as u64) as usize;
-                // Of 255 other values, one.
+                // A non-zero XOR: the new value differs from the old.
                 let change = 1 + self.rng.below(255) as u8;
                 if let Some(byte) = frame.get_mut(place) {
                     *byte ^= change;
@@ -256,7 +256,7 @@ impl PacketQueue for FaultyQueue {
         into.extend(taken.drain(..).filter_map(|frame| self.pass(frame)));
         let back = (self.counters.of(Fault::Reordering) - before) as u16;
         self.taken = taken;
-        // Who sees fewer than the budget unmasks, and is told that these wait.
+        // A caller that sees fewer frames than its budget unmasks, and `unmask` then reports the held-back frames.
         work.rx = work.rx + due as u16 - back;
         into.extend(self.kept.drain(..due));
         work
@@ -266,7 +266,7 @@ impl PacketQueue for FaultyQueue {
         if self.kept.is_empty() {
             return self.inner.unmask(now);
         }
-        // The queue inside stays masked, as it is after a `true` of its own.
+        // The queue inside stays masked, as it is after it has returned `true` itself.
         true
     }
 
@@ -284,7 +284,8 @@ impl PacketQueue for FaultyQueue {
     }
 }
 
-/// Mistreats what is sent, before the device sees it: what is lost here is in none of its counters.
+/// Injects faults into sent frames before the device sees them: a frame lost here is in none of the device's
+/// counters.
 struct FaultyTransmitter {
     inner: Arc<dyn Transmitter>,
     faults: Faults,
@@ -295,14 +296,14 @@ struct FaultyTransmitter {
 
 impl Transmitter for FaultyTransmitter {
     fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
-        // One number a frame serves for all that is drawn of it.
+        // One random number serves for all draws of a frame.
         let bits = at(self.seed, self.drawn.fetch_add(1, Relaxed));
         let Some(fault) = self.faults.befalls(bits % 10_000) else {
             return self.inner.send(frame, now);
         };
         let place = (bits >> 32) as usize % frame.len().max(1);
         let fault = match fault {
-            // No device sends that.
+            // Devices refuse so short a frame.
             Fault::Truncation if place < ETHERNET_HEADER => Fault::Loss,
             fault => fault,
         };
@@ -319,7 +320,7 @@ impl Transmitter for FaultyTransmitter {
             }
             Fault::Duplication | Fault::Reordering => {
                 self.inner.send(frame, now)?;
-                // The second one may find the ring full; the first has gone.
+                // The copy may find the ring full; the first has been sent.
                 let _ = self.inner.send(frame, now);
                 Ok(())
             }
@@ -337,7 +338,8 @@ mod tests {
     use crate::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
     use proptest::prelude::*;
 
-    /// A thousand frames of their number and ones, mistreated, and polled until the ring is empty.
+    /// Polls a thousand frames, filled with their sequence number and ones, through `faults` until the ring is
+    /// empty.
     fn faulty(faults: Faults, seed: u64, budget: u16) -> (Happened, Vec<Vec<u8>>) {
         let arrivals = Arrivals::Fixed { per_second: 1e9 };
         let config =

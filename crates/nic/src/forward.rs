@@ -1,6 +1,6 @@
-//! The calls that a queue around another one leaves to it.
+//! A macro for the calls that a wrapping queue forwards to the queue inside.
 
-/// `forward!(mask, gone);` in an `impl PacketQueue` calls these of `self.inner`.
+/// `forward!(mask, gone);` in an `impl PacketQueue` implements these methods by calling those of `self.inner`.
 macro_rules! forward {
     ($($call:ident),* $(,)?) => { $(forward!(@$call);)* };
     (@poll) => {

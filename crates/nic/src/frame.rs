@@ -1,19 +1,18 @@
 //! Frames and the pool that owns their memory.
 //!
-//! A [`Frame`] is one Ethernet frame in a buffer of fixed size that belongs to a [`Pool`]. Buffers
-//! are allocated when the pool is made, in one piece (which AF_XDP shares with the kernel), and never
-//! after: taking one pops it off a list (`free.rs`) on which nobody waits for another, and
-//! dropping the frame pushes it back, from whatever thread that happens on. A full application can
-//! therefore never make the packet path grow; it can only make it run out of buffers, which devices
-//! count.
+//! A [`Frame`] is one Ethernet frame in a buffer of fixed size that belongs to a [`Pool`]. All buffers are
+//! allocated when the pool is made, in one block (which AF_XDP shares with the kernel), and none later. Taking a
+//! buffer pops it off a lock-free list (`free.rs`), and dropping the frame pushes it back, from any thread. A
+//! backlogged application can therefore never make the packet path's memory grow; it can only exhaust the buffers,
+//! which devices count.
 //!
-//! Each exchange with that list is an atomic operation, which also waits for what the processor has still to
-//! write. So whoever handles frames by batches takes and returns ([`Spent`]) their buffers by
-//! batches, too; and a frame does not count as a reference to its pool's memory. That memory goes when all of its
-//! frames are back and no handle on it is left, which is looked at when handles go and pools are made.
+//! Each operation on that list is an atomic read-modify-write, which also drains the processor's store buffer. Code
+//! that handles frames in batches therefore takes buffers and returns them ([`Spent`]) in batches, too; and a frame
+//! does not count as a reference to its pool's memory. The memory is freed when all of its frames are back and its
+//! last handle is gone. That is checked when a pool's last handle is dropped and when a pool is made.
 //!
-//! What this is not: a reference-counted, sliceable buffer. A frame has one owner from the ring to
-//! the socket, as a claim has.
+//! A frame is not a reference-counted, sliceable buffer: it has one owner from the ring to the socket, as a claim
+//! has.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -25,44 +24,44 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::free::FreeList;
 
-/// Bytes a frame can hold. Devices drop longer frames and count them
+/// The capacity of a frame, in bytes. Devices drop longer frames and count them
 /// ([`rx_oversized`](crate::QueueCounters::rx_oversized)).
 ///
-/// Twice a kilobyte is what drivers give a 1500-byte MTU, with a VLAN tag or two to spare.
+/// 2048 is the buffer size that drivers use for a 1500-byte MTU; it has room for VLAN tags.
 pub const FRAME_CAPACITY: usize = 2048;
 
-/// Buffers that are taken or returned at a time.
+/// The most buffers that are taken or returned in one operation.
 const BATCH: usize = 32;
 
-/// The buffers of a pool, one after the other in one piece of memory, and the list of those that are
-/// free. Each buffer belongs to exactly one holder at a time: the list, a [`Frame`], or a device that
-/// has [lent](Pool::lend) it to the kernel.
+/// A pool's buffers, contiguous in one block of memory, and the list of the free ones. Each buffer belongs to
+/// exactly one holder at a time: the list, a [`Frame`], or a device that has [lent](Pool::lend) it to the kernel.
 ///
-/// The memory is mapped, and so begins with a page, as AF_XDP wants it. It is not the heap's: a card that writes into
-/// it by itself may do so for a while after the socket was closed. Unmapped pages stay the kernel's until then; the
-/// heap would give them to somebody else.
+/// The memory is mapped, so that it is page-aligned as AF_XDP requires. It is not from the heap because a NIC may
+/// still write into it by DMA for a while after the socket is closed. The kernel keeps unmapped pages until then;
+/// the heap would reuse them for other data.
 struct Memory {
     base: NonNull<u8>,
     buffers: usize,
     free: FreeList,
 }
 
-// SAFETY: the memory is plain bytes, reached only through whoever holds a buffer, by itself.
+// SAFETY: the memory is plain bytes, reached only through the exclusive holder of a buffer.
 unsafe impl Send for Memory {}
-// SAFETY: as above; the list is made for many threads.
+// SAFETY: as above; the free list is made for concurrent use.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Bytes to be mapped. No mapping is of none, nor of as many as there are addresses.
+    /// The size of the mapping in bytes. A mapping of 0 bytes is invalid; a size that overflows saturates, and
+    /// `mmap` fails.
     fn bytes(buffers: usize) -> usize {
         buffers.max(1).saturating_mul(FRAME_CAPACITY)
     }
 
     fn new(buffers: usize) -> Memory {
-        // Their numbers fit 32 bits: 2^32 of them are 8 TiB.
+        // Buffer numbers fit 32 bits: 2^32 buffers are 8 TiB.
         let (bytes, free) = (Memory::bytes(buffers), FreeList::new(buffers));
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // All pages now, so that no frame is the first in one, and waits for it.
+        // Populate all pages now, so that no frame pays for a page fault.
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
@@ -73,7 +72,7 @@ impl Memory {
         }
     }
 
-    /// Where a buffer begins; it is there whatever the number.
+    /// The address of a buffer.
     #[inline]
     fn at(&self, buffer: u32) -> NonNull<u8> {
         debug_assert!((buffer as usize) < self.buffers, "a buffer of another pool");
@@ -84,41 +83,41 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped with these bytes, and nobody holds a buffer any more.
+        // SAFETY: mapped with this size, and all buffers are back.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), Memory::bytes(self.buffers)) };
     }
 }
 
-/// Where a pool's memory is. Frames have it, and it does not move.
+/// The address of a pool's memory, which does not move. Frames keep a copy of it.
 #[derive(Clone, Copy)]
 struct Address(NonNull<Memory>);
 
-// SAFETY: the address of what may be sent and shared.
+// SAFETY: an address of memory that is `Send` and `Sync`.
 unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
-/// Memory without a handle that some frame may still be in.
+/// Memory whose last handle is gone while frames may still be in use.
 static LEFT: Mutex<Vec<Address>> = Mutex::new(Vec::new());
 
-/// Frees the memory that no frame is in any more, after adding some to it.
+/// Adds `memory` to the list, then frees all memory on it that has no frame in use.
 fn leave(memory: Option<Address>) {
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
     left.extend(memory);
     left.retain(|&Address(at)| {
-        // SAFETY: it is freed here alone.
+        // SAFETY: only this function frees it, under the lock.
         let memory = unsafe { at.as_ref() };
         let in_use = memory.free.len() < memory.buffers;
         if !in_use {
-            // SAFETY: it was made of a box. Nobody takes buffers from it, so all are here for good; and
-            // whoever has put one back has not touched the memory since.
+            // SAFETY: it was made from a box. No handle is left to take buffers, so all of them are back for good;
+            // and a thread that returns a buffer does not touch the memory afterwards.
             drop(unsafe { Box::from_raw(at.as_ptr()) });
         }
         in_use
     });
 }
 
-/// Leaves a pool's memory when the last handle goes.
+/// Hands a pool's memory to [`leave`] when the last handle is dropped.
 struct Owner(Address);
 
 impl Drop for Owner {
@@ -129,18 +128,18 @@ impl Drop for Owner {
 
 /// A fixed number of frame buffers.
 ///
-/// A clone is another handle on the same buffers. Frames keep the memory alive themselves, so the
-/// handles may go first.
+/// A clone is another handle on the same buffers. The memory stays as long as there are frames, so the handles may
+/// be dropped first.
 #[derive(Clone)]
 pub struct Pool {
     owner: Arc<Owner>,
 }
 
 impl Pool {
-    /// Allocates `frames` buffers of [`FRAME_CAPACITY`] bytes. A pool of 0 is empty for ever.
+    /// Allocates `frames` buffers of [`FRAME_CAPACITY`] bytes. A pool of 0 frames is valid and always empty.
     ///
     /// # Panics
-    /// If there is no memory for them.
+    /// If the memory cannot be mapped.
     pub fn new(frames: usize) -> Pool {
         leave(None);
         let memory = Box::new(Memory::new(frames));
@@ -149,20 +148,20 @@ impl Pool {
 
     #[inline]
     fn memory(&self) -> &Memory {
-        // SAFETY: it is there as long as its owner, and only ever shared.
+        // SAFETY: the memory exists as long as its owner, and is only borrowed as shared.
         unsafe { self.owner.0.0.as_ref() }
     }
 
-    /// Takes a buffer: an empty frame that arrived at 0, or `None` when all buffers are in use.
+    /// Takes a buffer as an empty frame with arrival time 0, or returns `None` when all buffers are in use.
     ///
-    /// The buffer still holds the bytes of the frame before it; clearing it would cost more than
-    /// reading a packet does.
+    /// The buffer still holds the bytes of its previous frame; clearing it would cost more than reading a packet
+    /// does.
     pub fn take(&self) -> Option<Frame> {
         Some(self.frame(self.lend()?, 0, 0, 0))
     }
 
-    /// Takes up to `most` buffers (and no more than a batch) at once, for frames that are about to come. What is not made a frame of goes
-    /// back when the stash is dropped.
+    /// Takes up to `most` buffers (at most a batch) at once for frames to come. Unused buffers return when the
+    /// stash is dropped.
     #[inline]
     pub(crate) fn stash(&self, most: usize) -> Stash<'_> {
         let mut buffers = [0; BATCH];
@@ -170,45 +169,44 @@ impl Pool {
         Stash { pool: self, buffers, next: 0, end }
     }
 
-    /// How many buffers are free. Other threads take and return them at the same time, so this is a
-    /// reading and not a promise.
+    /// How many buffers are free. Other threads take and return some at the same time, so the value may be stale.
     pub fn available(&self) -> usize {
         self.memory().free.len()
     }
 
-    /// Takes a buffer without a frame, by its number. Whoever has it is the only one, and gives it
-    /// back by [`frame`](Self::frame) or [`put_back`](Self::put_back).
+    /// Takes a buffer without a frame, by its number. The caller owns it exclusively, and returns it by
+    /// [`frame`](Self::frame) or [`put_back`](Self::put_back).
     pub(crate) fn lend(&self) -> Option<u32> {
         self.memory().free.take()
     }
 
-    /// Copies a frame's bytes into a buffer that was lent, as many as it holds.
+    /// Copies a frame's bytes into a lent buffer, up to its capacity.
     ///
     /// # Safety
-    /// The caller holds the buffer, and it is not with the kernel.
+    /// The caller owns the buffer, and the kernel does not hold it.
     pub(crate) unsafe fn write(&self, buffer: u32, bytes: &[u8]) {
         let to = self.memory().at(buffer).as_ptr();
         let length = bytes.len().min(FRAME_CAPACITY);
-        // SAFETY: within a buffer of this memory, which is the caller's alone.
+        // SAFETY: within a buffer of this memory, which the caller owns exclusively.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) }
     }
 
-    /// Gives a buffer back that was lent.
+    /// Returns a lent buffer.
     pub(crate) fn put_back(&self, buffer: u32) {
         self.memory().free.put_back(buffer);
     }
 
-    /// Gives several buffers back that were lent.
+    /// Returns several lent buffers.
     pub(crate) fn put_back_many(&self, buffers: &[u32]) {
         self.memory().free.put_back_many(buffers);
     }
 
-    /// Whether a frame is in this pool's memory.
+    /// Whether a frame is from this pool.
     pub(crate) fn has(&self, frame: &Frame) -> bool {
         self.owner.0.0 == frame.home
     }
 
-    /// Makes a frame of `len` bytes, from `start` on, of a buffer that was lent.
+    /// Turns a lent buffer into a frame of `len` bytes that begins at `start`.
     #[inline]
     pub(crate) fn frame(&self, buffer: u32, start: usize, len: usize, arrived: Ns) -> Frame {
         let start = start.min(FRAME_CAPACITY);
@@ -216,8 +214,7 @@ impl Pool {
         Frame { home: self.owner.0.0, buffer, start: start as u16, len: len as u16, arrived }
     }
 
-    /// The memory of all its buffers, as the kernel is told of it: where it begins and its bytes. A page's
-    /// multiple begins there.
+    /// The address and size in bytes of all buffers, to be registered with the kernel. The address is page-aligned.
     pub(crate) fn shared(&self) -> (NonNull<u8>, usize) {
         let memory = self.memory();
         (memory.base, memory.buffers * FRAME_CAPACITY)
@@ -230,26 +227,26 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Buffers that were taken for frames to come.
+/// Buffers taken in advance for frames to come.
 pub(crate) struct Stash<'a> {
     pool: &'a Pool,
     buffers: [u32; BATCH],
-    /// From the next one to the last, exclusive.
+    /// The range of unused entries in `buffers`: `next..end`.
     next: usize,
     end: usize,
 }
 
 impl Stash<'_> {
-    /// The next frame's buffer, all of it.
+    /// The next frame's whole buffer.
     #[inline]
     pub(crate) fn buffer(&mut self) -> Option<&mut [u8]> {
         let buffer = *self.buffers[..self.end].get(self.next)?;
         let at = self.pool.memory().at(buffer).as_ptr();
-        // SAFETY: a whole buffer, which is ours alone until it is made a frame of.
+        // SAFETY: a whole buffer, which the stash owns until it is turned into a frame.
         Some(unsafe { std::slice::from_raw_parts_mut(at, FRAME_CAPACITY) })
     }
 
-    /// Makes a frame of its first `len` bytes; `None` if there was no buffer.
+    /// Turns the next buffer into a frame of its first `len` bytes; `None` if there is no buffer.
     #[inline]
     pub(crate) fn frame(&mut self, len: usize, arrived: Ns) -> Option<Frame> {
         let buffer = *self.buffers[..self.end].get(self.next)?;
@@ -273,24 +270,24 @@ impl Drop for Stash<'_> {
     }
 }
 
-/// Frames that are done with: their buffers go back many at a time, which costs less than dropping each.
+/// Frames that are no longer needed: returns their buffers in batches, which costs less than dropping each.
 ///
-/// Those that it still has go back when it is dropped.
+/// Returns the rest when dropped.
 #[derive(Default)]
 pub struct Spent {
-    /// Whose they are, while there are any.
+    /// The memory that the collected buffers belong to.
     home: Option<NonNull<Memory>>,
     buffers: [u32; BATCH],
     count: usize,
 }
 
-// SAFETY: it holds buffers as frames do.
+// SAFETY: it owns buffers as frames do.
 unsafe impl Send for Spent {}
-// SAFETY: a shared one does nothing.
+// SAFETY: a shared reference gives no access to the buffers.
 unsafe impl Sync for Spent {}
 
 impl Spent {
-    /// Takes a frame's buffer.
+    /// Adds a frame's buffer.
     #[inline]
     pub fn add(&mut self, frame: Frame) {
         let frame = std::mem::ManuallyDrop::new(frame);
@@ -302,13 +299,13 @@ impl Spent {
         self.count += 1;
     }
 
-    /// Gives all buffers back.
+    /// Returns all collected buffers to their pool.
     #[inline]
     pub fn give_back(&mut self) {
         if let Some(home) = self.home
             && self.count > 0
         {
-            // SAFETY: memory is there while a buffer of it is not back.
+            // SAFETY: the memory exists as long as a buffer of it is not back.
             let memory = unsafe { home.as_ref() };
             memory.free.put_back_many(&self.buffers[..self.count]);
         }
@@ -335,68 +332,67 @@ impl fmt::Debug for Spent {
     }
 }
 
-/// One Ethernet frame, from the destination address on and without the check sequence.
+/// One Ethernet frame, from the destination address to the end of the payload, without the FCS.
 ///
 /// Dereferences to its bytes. Dropping it returns the buffer to its pool, also after the last
 /// [`Pool`] handle has gone; neither allocates.
 pub struct Frame {
-    /// It is there at least until the buffer is back.
+    /// The pool's memory, which exists at least until the buffer is back.
     home: NonNull<Memory>,
-    /// Which of its buffers is ours alone.
+    /// Number of the buffer that this frame owns.
     buffer: u32,
-    /// Where the frame begins in it, and its length: together at most [`FRAME_CAPACITY`].
+    /// Offset of the frame in the buffer, and its length, in bytes: together at most [`FRAME_CAPACITY`].
     start: u16,
     len: u16,
     arrived: Ns,
 }
 
-// SAFETY: whoever has the frame has its buffer alone; the list of the rest is made for many threads.
+// SAFETY: a frame owns its buffer exclusively; the free list is made for concurrent use.
 unsafe impl Send for Frame {}
-// SAFETY: a shared frame can only be read.
+// SAFETY: a shared reference only reads the bytes.
 unsafe impl Sync for Frame {}
 
 impl Frame {
-    /// Bytes a frame can hold: [`FRAME_CAPACITY`].
+    /// The capacity of a frame in bytes: [`FRAME_CAPACITY`].
     pub const fn capacity() -> usize {
         FRAME_CAPACITY
     }
 
-    /// Sets the length in bytes. A length above that of the [buffer](Self::buffer) means all of it;
-    /// bytes that come into view are whatever the buffer held.
+    /// Sets the length in bytes, limited to that of the [buffer](Self::buffer). Bytes that this adds keep what the
+    /// buffer held before.
     pub fn set_len(&mut self, len: usize) {
         self.len = len.min(FRAME_CAPACITY - usize::from(self.start)) as u16;
     }
 
-    /// The whole buffer from the frame's beginning on, whatever its length: [`FRAME_CAPACITY`] bytes,
-    /// or fewer where the device leaves room before a frame that it received.
+    /// The whole buffer from the start of the frame, regardless of its length: [`FRAME_CAPACITY`] bytes, or fewer
+    /// where the device leaves headroom in front of a received frame.
     pub fn buffer(&mut self) -> &mut [u8] {
         let room = FRAME_CAPACITY - usize::from(self.start);
-        // SAFETY: `start` and `room` lie within the buffer, which is ours alone.
+        // SAFETY: `start` and `room` lie within the buffer, which this frame owns.
         unsafe { std::slice::from_raw_parts_mut(self.begin().as_ptr(), room) }
     }
 
-    /// When the frame arrived: for a synthetic queue the time it was meant to arrive, so that
-    /// latency counted from here is free of coordinated omission; for a device the time of the poll
-    /// that found it.
+    /// The arrival time. For a synthetic queue, the time at which the frame was meant to arrive, so that latency
+    /// counted from it is free of coordinated omission; for a device, the time of the poll that found it.
     pub fn arrived(&self) -> Ns {
         self.arrived
     }
 
-    /// Sets the time of arrival.
+    /// Sets the arrival time.
     pub fn set_arrived(&mut self, arrived: Ns) {
         self.arrived = arrived;
     }
 
     #[inline]
-    /// The buffer, which is the caller's now as one that was [lent](Pool::lend), where the frame begins in it, and
-    /// its length.
+    /// Gives up the frame and returns its buffer, as one that was [lent](Pool::lend), with the frame's offset and
+    /// length in it.
     pub(crate) fn into_buffer(self) -> (u32, usize, usize) {
         let frame = std::mem::ManuallyDrop::new(self);
         (frame.buffer, frame.start.into(), frame.len.into())
     }
 
     fn begin(&self) -> NonNull<u8> {
-        // SAFETY: the buffer is not back.
+        // SAFETY: the buffer is not back, so the memory exists.
         let memory = unsafe { self.home.as_ref() };
         // SAFETY: `start` is at most the buffer's length.
         unsafe { memory.at(self.buffer).add(usize::from(self.start)) }
@@ -407,7 +403,7 @@ impl Deref for Frame {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` and `len` lie within the buffer, which is ours alone.
+        // SAFETY: `start` and `len` lie within the buffer, which this frame owns.
         unsafe { std::slice::from_raw_parts(self.begin().as_ptr(), usize::from(self.len)) }
     }
 }
@@ -422,7 +418,7 @@ impl DerefMut for Frame {
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the buffer is not back, and nothing of the memory is touched once it is.
+        // SAFETY: the buffer is not back yet, and the memory is not touched once it is.
         unsafe { self.home.as_ref() }.free.put_back(self.buffer);
     }
 }

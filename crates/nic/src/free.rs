@@ -1,23 +1,23 @@
-//! The numbers of free buffers: a stack that any thread takes from and puts back to, several at a time, and where nobody
-//! waits for another.
+//! The free list of a pool: a lock-free stack of buffer numbers, on which any thread takes and returns several at a
+//! time.
 //!
-//! A linked list in two arrays, as Treiber's: the head holds the number on top, and each number the one
-//! below it. Taking or putting back any number of them is one exchange of the head, which fails only where
-//! somebody else's has succeeded; a real-time thread that has preempted another one in the middle of either therefore
-//! never spins for it. The head also counts its exchanges, so that one who has read it, been preempted for long and
-//! finds the same number on top again notices what happened meanwhile (four thousand million exchanges
-//! would have to fall in between).
+//! A Treiber stack in two arrays: the head holds the number on top, and each number the one below it. Taking or
+//! returning any number of buffers is one compare-and-exchange of the head, which fails only where another thread's
+//! has succeeded; a real-time thread that has preempted another one in the middle of either therefore never spins
+//! for it. The head also counts its exchanges against the ABA problem: a thread that was preempted between its read
+//! and its exchange, and finds the same number on top again, fails all the same, unless exactly 2^32 exchanges were
+//! made in between.
 //!
-//! What was put back last is taken first: its bytes are still in the cache.
+//! The buffer that was returned last is taken first: its bytes are still in the cache.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use crate::sync::AtomicU64;
 
-/// No number: the end of the list.
+/// The end of the list.
 const NONE: u32 = u32::MAX;
 
-/// Two halves of a word, the low one first.
+/// Splits a word into its halves, the low one first.
 fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }
@@ -26,17 +26,18 @@ fn word(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// A stack of numbers.
+/// A stack of buffer numbers.
 #[derive(Debug)]
 pub(crate) struct FreeList {
-    /// The number on top, and how many exchanges there were.
+    /// Low half: the number on top. High half: the count of exchanges.
     head: AtomicU64,
-    /// For each number that is in the stack, the one below it, and how many there are with it on top.
+    /// For each number in the stack: the one below it (low half), and the depth of the stack from it down (high
+    /// half).
     below: Box<[AtomicU64]>,
 }
 
 impl FreeList {
-    /// All numbers below `count`, 0 on top. `count` is at most [`u32::MAX`].
+    /// Makes a stack of all numbers below `count`, 0 on top. `count` is at most [`u32::MAX`].
     pub(crate) fn new(count: usize) -> FreeList {
         let last = count as u32;
         let next = |number: u32| if number + 1 < last { number + 1 } else { NONE };
@@ -44,7 +45,7 @@ impl FreeList {
         FreeList { head: AtomicU64::new(word(if last > 0 { 0 } else { NONE }, 0)), below }
     }
 
-    /// How many there are. Others take and put back at the same time, so this is a reading.
+    /// How many numbers there are. Other threads take and return some at the same time, so the value may be stale.
     pub(crate) fn len(&self) -> usize {
         match halves(self.head.load(Acquire)) {
             (NONE, _) => 0,
@@ -52,22 +53,22 @@ impl FreeList {
         }
     }
 
-    /// Takes one number; `None` if all are taken.
+    /// Takes one number; `None` if the stack is empty.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         let mut one = [0];
         (self.take_many(&mut one) == 1).then_some(one[0])
     }
 
-    /// Takes as many as there are and `into` has room for.
+    /// Takes as many as there are, at most as many as `into` has room for, and returns how many.
     #[inline]
     pub(crate) fn take_many(&self, into: &mut [u32]) -> usize {
         let mut head = self.head.load(Acquire);
         loop {
             let (mut top, changes) = halves(head);
             let mut taken = 0;
-            // What others change below the top meanwhile may be read here, of whatever time; but then the head
-            // has changed, too, and the exchange fails.
+            // Other threads may change the links below the top meanwhile, so stale ones may be read here; but then
+            // the head has changed, too, and the exchange fails.
             while taken < into.len() && top != NONE {
                 into[taken] = top;
                 taken += 1;
@@ -84,14 +85,14 @@ impl FreeList {
         }
     }
 
-    /// Puts one back that was taken.
+    /// Returns one number that was taken.
     #[inline]
     pub(crate) fn put_back(&self, number: u32) {
         self.put_back_many(&[number]);
     }
 
-    /// Puts back several that were taken; the first of them is taken first again. Nothing here is touched any
-    /// more once they can be seen.
+    /// Returns several numbers that were taken; the first of them becomes the top. Does not touch the list's memory
+    /// after the exchange that makes them visible.
     #[inline]
     pub(crate) fn put_back_many(&self, numbers: &[u32]) {
         let Some(&first) = numbers.first() else { return };
@@ -129,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a vector whose end is the top.
+        /// Compares the stack with a vector whose end is the top.
         #[test]
         fn what_was_put_back_last_is_taken_first(steps in prop::collection::vec(0..9usize, 1..60)) {
             let list = FreeList::new(12);

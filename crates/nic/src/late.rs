@@ -1,8 +1,8 @@
-//! A queue whose interrupts come late or not at all, for tests.
+//! A wrapper that delays or loses a queue's interrupts, for tests.
 //!
-//! Drivers guard against a lost interrupt with a timer of their own (e1000e's watchdog raises one every
-//! two seconds); so does [`LateQueue`], which is why nothing waits for ever here either. Frames and
-//! counters are those of the queue inside.
+//! Drivers guard against a lost interrupt with a timer of their own (e1000e's watchdog raises one every two
+//! seconds). [`LateQueue`] has such a timer too, so that nothing waits for ever. Frames and counters are those of
+//! the queue inside.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,33 +21,33 @@ use rustix::time::{
 use crate::PacketQueue;
 use crate::forward::forward;
 
-/// How often an interrupt that has been allowed is late or lost: parts per 10,000.
+/// How often an interrupt is delayed or lost, drawn at each unmask: parts per 10,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lateness {
-    /// Those that come [`delay`](Self::delay) after they were allowed, whether or not a frame has come
-    /// by then, and not before.
+    /// Share of interrupts that come [`delay`](Self::delay) after the unmask, whether or not a frame has arrived by
+    /// then, and not before.
     pub delayed: u16,
-    /// Those that come after [`watchdog`](Self::watchdog) only.
+    /// Share of interrupts that come only after [`watchdog`](Self::watchdog).
     pub lost: u16,
-    /// Lateness of a delayed interrupt, ns.
+    /// Delay of a delayed interrupt, ns.
     pub delay: Ns,
-    /// Lateness of a lost one, ns: the driver's own timer.
+    /// Delay of a lost interrupt, ns: the period of the driver's watchdog.
     pub watchdog: Ns,
 }
 
-/// A queue that keeps its interrupts back, as a seed says.
+/// A queue with interrupts that a seeded generator delays.
 pub struct LateQueue {
     inner: Box<dyn PacketQueue>,
     lateness: Lateness,
     rng: SplitMix,
-    /// Watches the descriptor inside, or the timer in its place.
+    /// An epoll descriptor that watches the interrupt of the queue inside, or the timer in its place.
     interrupt: OwnedFd,
     timer: OwnedFd,
     late: Arc<AtomicU64>,
 }
 
 impl LateQueue {
-    /// Puts `lateness` between `inner` and whoever waits for it.
+    /// Delays the interrupts of `inner` as `lateness` says.
     ///
     /// # Errors
     ///
@@ -66,17 +66,17 @@ impl LateQueue {
         Ok(LateQueue { inner, lateness, rng, interrupt, timer, late: Arc::default() })
     }
 
-    /// How many interrupts were delayed or lost, for any thread.
+    /// The number of interrupts that were delayed or lost so far, for any thread.
     pub fn late(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.late)
     }
 
-    /// Lets the descriptor inside through, or keeps it back until `late` has passed.
+    /// Passes the inner descriptor's readiness through, or replaces it by a timer that expires after `late`.
     fn allow(&self, late: Option<Ns>) {
         let watched = if late.is_some() { EventFlags::empty() } else { EventFlags::IN };
         let [it_interval, it_value] = [0, late.unwrap_or(0)].map(clock::timespec);
         let once = Itimerspec { it_interval, it_value };
-        // Both descriptors are held, valid and watched: neither call has an error to return.
+        // Both descriptors are open, and the inner one is watched: neither call can fail.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
         let inner = self.inner.interrupt();
         let _ = epoll::modify(&self.interrupt, inner, EventData::new_u64(0), watched);
@@ -108,7 +108,7 @@ impl PacketQueue for LateQueue {
         } else {
             None
         };
-        // A timer of 0 would never expire.
+        // A timer value of 0 would disarm it.
         self.allow(late.map(|late| late.max(1)));
         self.late.fetch_add(late.is_some().into(), Relaxed);
         false
@@ -119,7 +119,7 @@ impl PacketQueue for LateQueue {
     }
 
     fn acknowledge(&mut self) {
-        // Setting a timer clears what has expired.
+        // Setting the timer clears an expiry.
         self.allow(None);
         self.inner.acknowledge();
     }

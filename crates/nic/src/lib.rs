@@ -1,22 +1,21 @@
-//! Packet queues: where frames come from and go to.
+//! Packet queues: devices that receive and send Ethernet frames.
 //!
-//! Every device here is a [`PacketQueue`]: it can be polled for a bounded number of frames, its
-//! interrupt can be masked, unmasked and waited for, and frames can be sent through it from any
-//! thread.
+//! Every device here is a [`PacketQueue`]: it can be polled for a bounded number of frames, its interrupt can be
+//! masked, unmasked and waited for, and any thread can send frames through it.
 //!
-//! - the [`synthetic`] queue: an open-loop source inside the queue itself, with a ring that
-//!   overflows and moderated interrupts, as a NIC has;
+//! - the [`synthetic`] queue: an open-loop traffic source inside the queue, with a finite ring and moderated
+//!   interrupts, as a NIC has;
 //! - the [`tap`] device: real frames to and from the operating system's network stack;
 //! - [`vhost`]: virtio rings shared with another process, as the NIC of a virtual machine or as the driver of
-//!   somebody's backend;
+//!   another program's backend;
 //! - the [`xdp`] device (AF_XDP): an interface's own queues, in memory that is shared with the kernel;
-//! - a [`cable`](mod@cable): two ends in memory, flows spread over the queues of each by [`Toeplitz`];
-//! - around any of them: [`faulty`] loses, changes, repeats and reorders frames, [`late`] keeps interrupts
-//!   back, [`capture`] writes what passes to a pcap file.
+//! - a [`cable`](mod@cable): two ends in memory, with flows spread over the queues of each by [`Toeplitz`];
+//! - wrappers around any of them: [`faulty`] loses, changes, repeats and reorders frames, [`late`] delays
+//!   interrupts, [`capture`] writes a pcap file.
 //!
-//! A device knows Ethernet and nothing above it, and does not know who polls it. (Only the TAP device
-//! can give the kernel's end of its cable an IP address, so that nobody needs another tool for it; and the
-//! hash reads addresses and ports, as a card's does.)
+//! A device handles Ethernet and nothing above it, and is independent of what polls it. Two exceptions: the TAP
+//! device can give the kernel's side an IP address, so that no other tool is needed for it; and the hash reads IP
+//! addresses and ports, as a NIC's does.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,8 +1,8 @@
-//! A ring in memory that many fill and one empties, with frames or anything else, and nobody waits for another.
+//! A bounded multi-producer, single-consumer ring in memory, in which no thread waits for another.
 //!
-//! A real-time thread that empties it may have preempted one that fills it on its own CPU, in the middle. So
-//! who fills takes a place by its number and marks it when the frame is there, and who empties ends at the
-//! first place without a mark; whoever marks one then sees to it that somebody looks.
+//! A real-time consumer may have preempted a producer on its own CPU in the middle of an insertion. A producer
+//! therefore reserves a place by its number and marks it once the item is in it; the consumer stops at the first
+//! unmarked place; and the producer that marks a place is responsible for waking the consumer.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -10,27 +10,27 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::Frame;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex};
 
-/// A place for one. The lock is never waited for: the mark says whose turn it is.
+/// One slot. Its lock is never contended: the mark decides between producer and consumer.
 #[derive(Debug)]
 struct Place<T> {
     marked: AtomicBool,
     held: Mutex<Option<T>>,
 }
 
-/// A ring, of frames if nothing else is said; a power of two of places.
+/// A ring of frames, or of other items. The number of slots is `size` rounded up to a power of two.
 #[derive(Debug)]
 pub(crate) struct Places<T = Frame> {
     places: Box<[Place<T>]>,
-    /// Numbers of the next place to be filled and to be emptied, without an end: they wrap with the integer,
-    /// of which the number of places is a power-of-two part.
+    /// Free-running numbers of the next slot to fill and the next to empty. They wrap with the integer, which a
+    /// power-of-two number of slots divides.
     tail: AtomicUsize,
     head: AtomicUsize,
-    /// How many it holds at most.
+    /// The most items it holds.
     size: usize,
 }
 
 impl<T> Places<T> {
-    /// For `size` frames.
+    /// Makes an empty ring for `size` items.
     pub(crate) fn new(size: usize) -> Places<T> {
         let place = |_| Place { marked: AtomicBool::new(false), held: Mutex::new(None) };
         Places {
@@ -45,21 +45,22 @@ impl<T> Places<T> {
         &self.places[number & (self.places.len() - 1)]
     }
 
-    /// The number of the next place to be filled, unless it is full.
+    /// Returns the number of the next slot to fill, or `None` if the ring is full.
     pub(crate) fn room(&self) -> Option<usize> {
         loop {
             let tail = self.tail.load(Acquire);
             if tail.wrapping_sub(self.head.load(Acquire)) < self.size {
                 return Some(tail);
             }
-            // With a tail that others have moved meanwhile the head says nothing.
+            // If other producers moved the tail meanwhile, the comparison with the head is meaningless: try again.
             if self.tail.load(Acquire) == tail {
                 return None;
             }
         }
     }
 
-    /// Puts a frame in, for any thread; `false` if there is no room. The mark is sequentially consistent.
+    /// Inserts an item, from any thread; `false` if the ring is full. The store of the mark is sequentially
+    /// consistent.
     pub(crate) fn push(&self, frame: T) -> bool {
         let tail = loop {
             let Some(tail) = self.room() else { return false };
@@ -74,12 +75,12 @@ impl<T> Places<T> {
         true
     }
 
-    /// Takes the oldest frame out, for the one who empties it.
+    /// Removes the oldest item. For the single consumer.
     pub(crate) fn pop(&self) -> Option<T> {
         self.pop_if(|_| true)
     }
 
-    /// As [`pop`](Places::pop), of a frame that is wanted; one that is not stays the oldest.
+    /// As [`pop`](Places::pop), if the oldest item is `wanted`; otherwise it stays.
     pub(crate) fn pop_if(&self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let head = self.head.load(Relaxed);
         let place = self.place(head);
@@ -98,28 +99,28 @@ impl<T> Places<T> {
         frame
     }
 
-    /// Whether [`pop`](Places::pop) would find a frame.
+    /// Whether [`pop`](Places::pop) would return an item.
     pub(crate) fn ready(&self) -> bool {
         self.place(self.head.load(Relaxed)).marked.load(SeqCst)
     }
 
-    /// Frames in it, those that are being put in included.
+    /// The number of items, including those being inserted.
     pub(crate) fn len(&self) -> usize {
         self.tail.load(Acquire).wrapping_sub(self.head.load(Acquire))
     }
 
-    /// How many it holds at most.
+    /// The most items it holds.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// Takes a place as one does who is preempted before anything is in it.
+    /// Reserves a slot without filling it, as a producer does that is preempted there.
     #[cfg(test)]
     pub(crate) fn hold_place(&self) -> usize {
         self.tail.fetch_add(1, AcqRel)
     }
 
-    /// Goes on where [`hold_place`](Places::hold_place) was preempted.
+    /// Completes the insertion that [`hold_place`](Places::hold_place) began.
     #[cfg(test)]
     pub(crate) fn fill_place(&self, number: usize, frame: T) {
         let place = self.place(number);

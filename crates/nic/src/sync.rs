@@ -1,7 +1,7 @@
-//! The atomics and locks of what threads decide together in a device.
+//! The atomics and locks of code in which threads synchronise with each other.
 //!
-//! A file that takes its own from here is compiled a second time by `tests/loom`, with loom's, so that the
-//! very code that ships is the code that is model-checked.
+//! `tests/loom` compiles the files that import from here a second time, with loom's types, so that the code that is
+//! model-checked is the code that ships.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -1,18 +1,16 @@
 //! TAP devices: Ethernet frames to and from the operating system's network stack.
 //!
-//! A TAP interface looks like a network card to the kernel; what the kernel sends through it is read
-//! here, and what is written here the kernel receives. One descriptor is one queue, and the kernel
-//! spreads flows over them. The interface is not persistent: it goes with the last of its queues,
-//! also if the process is killed.
+//! The kernel treats a TAP interface as a network card: frames that it transmits are read here, and frames that are
+//! written here it receives. One descriptor is one queue, and the kernel spreads flows over them. The interface is
+//! not persistent: it is removed with the last of its queues, also if the process is killed.
 //!
-//! Its interrupt is the descriptor itself, readable while frames wait. It cannot be masked; the
-//! engine's one-shot readiness does that, and arming it again looks at the descriptor once more by
-//! itself. So [`mask`](PacketQueue::mask) does nothing here, and [`unmask`](PacketQueue::unmask) has
-//! nothing to look at. Transmissions end within the call that makes them: there are no completions
-//! and no interrupts for them.
+//! Its interrupt is the descriptor itself, readable while frames wait. It cannot be masked; the engine's one-shot
+//! readiness does that, and arming it again checks the descriptor by itself. [`mask`](PacketQueue::mask) therefore
+//! does nothing here, and [`unmask`](PacketQueue::unmask) has nothing to check. Transmissions complete within the
+//! call that makes them: there are no completions and no interrupts for them.
 //!
-//! Not here: offloads (frames carry no virtio header, so the kernel hands over none that is longer
-//! than the MTU) and routes.
+//! Not supported: offloads (frames carry no virtio header, so the kernel passes none that is longer than the MTU)
+//! and routes.
 
 use std::io::{self, IoSliceMut};
 use std::net::Ipv4Addr;
@@ -39,46 +37,46 @@ const DEVICE: &str = "/dev/net/tun";
 /// The most queues the kernel gives a TAP interface (`MAX_TAP_QUEUES`).
 pub const MAX_TAP_QUEUES: u16 = 256;
 
-/// The largest MTU whose frames fit a buffer: Ethernet header and one VLAN tag taken off.
+/// The largest MTU whose frames fit a buffer, with an Ethernet header and one VLAN tag.
 pub const MAX_TAP_MTU: u16 = (FRAME_CAPACITY - ETHERNET_HEADER - 4) as u16;
 
-/// What a TAP interface is made from. What is `None` is left as it is.
+/// The settings of a TAP interface. Those that are `None` stay as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapConfig {
-    /// The interface's name, at most 15 bytes; a `%d` in it becomes the first free number. An
+    /// The interface's name, at most 15 bytes; the kernel replaces a `%d` in it by the first free number. An
     /// existing multi-queue TAP interface of that name is used.
     pub name: String,
-    /// How many queues, from 1 to [`MAX_TAP_QUEUES`].
+    /// Number of queues, from 1 to [`MAX_TAP_QUEUES`].
     pub queues: u16,
     /// The Ethernet address of the kernel's side.
     pub mac: Option<[u8; 6]>,
-    /// The IPv4 address of the kernel's side, and the length of its prefix (at most 32).
+    /// The IPv4 address of the kernel's side, and its prefix length (at most 32).
     pub address: Option<(Ipv4Addr, u8)>,
-    /// From 68 to [`MAX_TAP_MTU`]; the kernel's default is 1500.
+    /// The MTU in bytes, from 68 to [`MAX_TAP_MTU`]; the kernel's default is 1500.
     pub mtu: Option<u16>,
     /// Whether to bring the kernel's side up.
     pub up: bool,
 }
 
 impl Default for TapConfig {
-    /// One queue of an interface named by the kernel, up, without an address.
+    /// One queue of an interface with a name from the kernel, up, without an address.
     fn default() -> Self {
         let name = String::from("napkin%d");
         TapConfig { name, queues: 1, mac: None, address: None, mtu: None, up: true }
     }
 }
 
-/// Why a TAP interface cannot be made.
+/// Why a TAP interface could not be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TapError {
-    /// The driver is not there.
+    /// The tun driver is not loaded.
     #[error(
         "{DEVICE} does not exist: load the driver with `modprobe tun`; a container has to be \
              given the device"
     )]
     NoDriver,
-    /// The process may not make interfaces.
+    /// The process may not create interfaces.
     #[error(
         "no permission to {action}: it takes CAP_NET_ADMIN (run as root, or \
              `setcap cap_net_admin+ep` on the program) and access to {DEVICE}"
@@ -87,34 +85,34 @@ pub enum TapError {
         /// What was tried.
         action: &'static str,
     },
-    /// No interface can have this name.
+    /// The name is not valid for an interface.
     #[error(
         "{name:?} cannot be the name of an interface: give 1 to {NAME_MAX} bytes without \
              spaces, `/` or `:`, and neither `.` nor `..`"
     )]
     Name {
-        /// What was given.
+        /// The name that was given.
         name: String,
     },
     /// The number of queues is out of range.
     #[error("a TAP interface has 1 to {MAX_TAP_QUEUES} queues, not {queues}")]
     Queues {
-        /// What was given.
+        /// The number that was given.
         queues: u16,
     },
     /// The MTU is out of range.
     #[error("an MTU of {mtu} is out of range: give 68 to {MAX_TAP_MTU}")]
     Mtu {
-        /// What was given.
+        /// The MTU that was given, in bytes.
         mtu: u16,
     },
-    /// The prefix is longer than the address.
+    /// The prefix length is above 32.
     #[error("a prefix of {length} bits is out of range: give 0 to 32")]
     Prefix {
-        /// What was given.
+        /// The length that was given, in bits.
         length: u8,
     },
-    /// The name belongs to something else.
+    /// An interface of that name exists and is not a multi-queue TAP interface.
     #[error(
         "the interface {name} exists and is not a TAP interface with several queues: choose \
              another name, or remove it with `ip link delete {name}`"
@@ -123,36 +121,36 @@ pub enum TapError {
         /// The interface's name.
         name: String,
     },
-    /// Somebody has the interface, or all of its queues.
+    /// Another process uses the interface, or all of its queues.
     #[error("the interface {name} is in use by another process: choose another name, or end it")]
     Busy {
         /// The interface's name.
         name: String,
     },
-    /// The operating system refused for another reason.
+    /// The operating system refused a step for another reason.
     #[error("cannot {action} of {name}: {source}")]
     System {
         /// What was tried.
         action: &'static str,
         /// The interface's name.
         name: String,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
-/// A TAP interface's queues, fresh from the kernel.
+/// An open TAP interface.
 #[derive(Debug)]
 pub struct Tap {
-    /// The name that the interface really has.
+    /// The interface's actual name.
     pub name: String,
-    /// One for each queue that was asked for.
+    /// The queues, as many as were asked for.
     pub queues: Vec<TapQueue>,
 }
 
 impl Tap {
-    /// Makes or opens the interface, configures its kernel side and takes its queues. Frames are read
-    /// into buffers of `pool`, which the queues share.
+    /// Creates or opens the interface, configures its kernel side and opens its queues. Frames are read into
+    /// buffers of `pool`, which the queues share.
     pub fn open(config: &TapConfig, pool: &Pool) -> Result<Tap, TapError> {
         check(config)?;
         let mut name = config.name.clone();
@@ -190,7 +188,7 @@ fn check(config: &TapConfig) -> Result<(), TapError> {
     }
 }
 
-/// Opens one queue of the interface `name`, which is made if it does not exist.
+/// Opens one queue of the interface `name`, which is created if it does not exist.
 fn attach(name: &str) -> Result<(OwnedFd, String), TapError> {
     let action = "open a TAP queue";
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -203,8 +201,8 @@ fn attach(name: &str) -> Result<(OwnedFd, String), TapError> {
         Request::new(name).flags((libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE) as i16);
     match request.submit(&descriptor, libc::TUNSETIFF) {
         Ok(()) => {
-            // A persistent interface keeps those of its last user, and would hand over packets that are to be cut, and
-            // checksums that are to be filled in. A kernel that refuses has none.
+            // A persistent interface keeps the offloads of its last user, and would pass GSO packets and packets
+            // with incomplete checksums. A kernel that refuses the ioctl has no offloads to turn off.
             let _ = take_no_offloads(&descriptor);
             Ok((descriptor, request.name()))
         }
@@ -216,7 +214,7 @@ fn attach(name: &str) -> Result<(OwnedFd, String), TapError> {
     }
 }
 
-/// Sets the kernel's side as `config` says.
+/// Applies `config` to the kernel's side.
 fn configure(name: &str, config: &TapConfig) -> Result<(), TapError> {
     let mut steps: Vec<(&'static str, libc::Ioctl, Request)> = Vec::new();
     let request = Request::new(name);
@@ -235,7 +233,7 @@ fn configure(name: &str, config: &TapConfig) -> Result<(), TapError> {
     if steps.is_empty() && !config.up {
         return Ok(());
     }
-    // Any socket will do to speak about interfaces.
+    // Interface ioctls work on any socket.
     let action = "make a socket for the settings";
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .map_err(|errno| system(action, name, errno.into()))?;
@@ -268,18 +266,18 @@ fn system(action: &'static str, name: &str, source: io::Error) -> TapError {
 pub struct TapQueue {
     wire: Arc<TapWire>,
     pool: Pool,
-    /// Where frames go for which there is no buffer: they have to be read to be dropped.
+    /// Where frames are read to if no buffer is free: a frame has to be read to be dropped.
     spare: Box<[u8]>,
 }
 
-/// The descriptor and the counters, shared by the owner and all senders.
+/// The descriptor and the counters, shared by the queue and its transmitters.
 #[derive(Debug)]
 struct TapWire {
     descriptor: OwnedFd,
     counters: Arc<QueueCounters>,
 }
 
-/// What one read came to.
+/// The result of one read.
 enum Read {
     Frame(Frame),
     /// A frame that was counted and dropped.
@@ -297,15 +295,15 @@ impl TapQueue {
         let counters = &self.wire.counters;
         let mut frame = self.pool.take();
         let buffer = frame.as_mut().map_or(&mut *self.spare, Frame::buffer);
-        // A frame that does not fit is cut off silently by the kernel. One byte more than a buffer
-        // holds tells it from one that just fits.
+        // The kernel silently truncates a frame that does not fit. One byte beyond the buffer tells such a frame
+        // from one that fits exactly.
         let mut beyond = [0];
         let mut parts = [IoSliceMut::new(buffer), IoSliceMut::new(&mut beyond)];
         let len = match rustix::io::readv(&self.wire.descriptor, &mut parts) {
             Ok(len) => len,
             Err(errno) => {
-                // What the kernel says of a queue whose interface was removed. Anything else means
-                // that nothing is there for the moment.
+                // The kernel returns EBADFD for a queue whose interface was removed. Any other error means that no
+                // frame is available for the moment.
                 if errno == Errno::BADFD {
                     counters.depart();
                 }
@@ -347,10 +345,10 @@ impl PacketQueue for TapQueue {
         Work { rx: taken, tx: 0 }
     }
 
-    /// Nothing: the engine's one-shot readiness masks.
+    /// Does nothing: the engine's one-shot readiness masks.
     fn mask(&mut self) {}
 
-    /// Always `false`: arming the descriptor again looks by itself.
+    /// Returns `false`: arming the descriptor again checks for frames by itself.
     fn unmask(&mut self, _now: Ns) -> bool {
         false
     }
@@ -363,7 +361,7 @@ impl PacketQueue for TapQueue {
         self.wire.counters.gone()
     }
 
-    /// Counts. The descriptor stays readable until the frames are read.
+    /// Counts the interrupt. The descriptor stays readable until the frames are read.
     fn acknowledge(&mut self) {
         add(&self.wire.counters.interrupts_rx, 1);
     }
@@ -387,7 +385,7 @@ impl TapWire {
         }
         match rustix::io::write(&self.descriptor, frame) {
             Ok(_) => Ok(()),
-            // The kernel's own queue, or its memory, is full for the moment.
+            // The kernel's queue or memory is exhausted for the moment.
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
                 Err(SendError::RingFull)
             }

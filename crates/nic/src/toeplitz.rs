@@ -1,29 +1,29 @@
-//! How a card spreads flows over its queues: Microsoft's Toeplitz hash, as receive-side scaling has it.
+//! Receive-side scaling: the Toeplitz hash, by which a NIC spreads flows over its queues.
 //!
-//! What it reads of a frame is what cards read, behind a VLAN tag or without one: the addresses of IPv4 and
-//! IPv6, and the ports of TCP and UDP where the packet is no fragment and, of IPv6, has no extension header.
-//! Everything else has the hash 0.
+//! It reads the same fields as NICs do, with or without a VLAN tag: the addresses of IPv4 and IPv6, and the ports
+//! of TCP and UDP unless the packet is a fragment or, for IPv6, has an extension header. All other frames have the hash
+//! 0.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Bytes of a key: the addresses and ports of IPv6 need as many. Of IPv4 the first 16 count.
+/// Bytes of a key, as many as the addresses and ports of IPv6 need.
 pub const KEY: usize = 40;
 
-/// Bytes that are hashed at most: two addresses and two ports of IPv6.
+/// The longest input in bytes: two IPv6 addresses and two ports.
 const INPUT: usize = 36;
 
 /// A keyed hash of flows.
 pub struct Toeplitz {
-    /// By the place of a byte and its value.
+    /// The hash of each byte value at each position of the input.
     table: Box<[[u32; 256]; INPUT]>,
 }
 
 impl Toeplitz {
-    /// With a key of one's own.
+    /// Makes a hash with the given key.
     pub fn new(key: &[u8; KEY]) -> Toeplitz {
         let mut table = Box::new([[0; 256]; INPUT]);
         for (place, values) in table.iter_mut().enumerate() {
-            // The 32 bits of the key from each of the byte's bits on: in five bytes.
+            // The 32 bits of the key that begin at each bit of this byte lie within five bytes.
             let window =
                 key[place..place + 5].iter().fold(0, |bits, it| bits << 8 | u64::from(*it));
             for (value, hash) in values.iter_mut().enumerate() {
@@ -34,7 +34,7 @@ impl Toeplitz {
         Toeplitz { table }
     }
 
-    /// With a key that nobody knows.
+    /// Makes a hash with a random key.
     pub fn random() -> Toeplitz {
         let state = RandomState::new();
         let mut key = [0; KEY];
@@ -44,7 +44,7 @@ impl Toeplitz {
         Toeplitz::new(&key)
     }
 
-    /// The hash of bytes, of which the first 36 count.
+    /// The hash of up to 36 bytes; the rest is ignored.
     pub fn hash(&self, bytes: &[u8]) -> u32 {
         self.table
             .iter()
@@ -52,7 +52,7 @@ impl Toeplitz {
             .fold(0, |hash, (values, byte)| hash ^ values[usize::from(*byte)])
     }
 
-    /// The hash of an Ethernet frame's flow.
+    /// The hash of the flow that an Ethernet frame belongs to.
     pub fn of_frame(&self, frame: &[u8]) -> u32 {
         const TYPE: usize = 12;
         const TAG: usize = 4;
@@ -62,7 +62,7 @@ impl Toeplitz {
         let ip = ether_type + 2;
         let (addresses, ports, has_ports) = match pair(ether_type) {
             Some([8, 0]) => {
-                // No more fragments, and no offset.
+                // Neither more fragments nor a fragment offset.
                 let whole = pair(ip + 6).is_some_and(|it| it[0] & 0x3f == 0 && it[1] == 0);
                 let header = frame.get(ip).map_or(0, |it| 4 * usize::from(it & 0xf));
                 let protocol = frame.get(ip + 9);
@@ -84,11 +84,11 @@ impl Toeplitz {
         self.hash(&input[..length])
     }
 
-    /// Which of so many queues a frame's flow has. `queues` is not 0.
+    /// Returns the queue, out of `queues`, for a frame's flow. `queues` must not be 0.
     ///
-    /// The hash is linear: of ports one after another, a few bits of it change, and with one key in a hundred
-    /// the lowest is not among them. Half of its queues would have no flow then, so its bits are mixed first
-    /// (the last steps of MurmurHash3).
+    /// The hash is linear: over consecutive ports only a few of its bits change, and with one key in a hundred the
+    /// lowest bit is not among them. Half of the queues would then get no flow, so the bits are mixed first (the
+    /// finalizer of MurmurHash3).
     pub fn queue_of(&self, frame: &[u8], queues: usize) -> usize {
         let mut bits = self.of_frame(frame);
         bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
@@ -100,7 +100,7 @@ impl Toeplitz {
 
 impl std::fmt::Debug for Toeplitz {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key is nobody's business.
+        // Keeps the key secret.
         f.debug_struct("Toeplitz").finish_non_exhaustive()
     }
 }
@@ -109,14 +109,14 @@ impl std::fmt::Debug for Toeplitz {
 mod tests {
     use super::*;
 
-    /// The key and the flows of Microsoft's "Verifying the RSS Hash Calculation".
+    /// The key of Microsoft's "Verifying the RSS Hash Calculation"; the flows below are from there, too.
     const PUBLISHED: [u8; KEY] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f,
         0xb0, 0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30,
         0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
     ];
 
-    /// From, to, the hash with ports, and without.
+    /// Source, destination, the hash with ports, and the hash without.
     type Vector6 = (&'static str, u16, &'static str, u16, u32, u32);
 
     const VECTORS6: [Vector6; 3] = [
@@ -145,13 +145,13 @@ mod tests {
         frame
     }
 
-    /// The frame behind a tag.
+    /// Inserts a VLAN tag into the frame.
     fn tagged(mut frame: Vec<u8>) -> Vec<u8> {
         frame.splice(12..12, [0x81, 0, 0x20, 100]);
         frame
     }
 
-    /// From, to, the hash with ports, and without.
+    /// Source, destination, the hash with ports, and the hash without.
     type Vector = ([u8; 4], u16, [u8; 4], u16, u32, u32);
 
     const VECTORS: [Vector; 5] = [
@@ -182,7 +182,7 @@ mod tests {
             let (_, _, _, _, with_ports, without) = vector;
             for protocol in [6, 17] {
                 assert_eq!(hash.of_frame(&frame(vector, protocol, 0)), with_ports);
-                // Told not to fragment it.
+                // With the don't-fragment flag.
                 assert_eq!(hash.of_frame(&frame(vector, protocol, 0x4000)), with_ports);
             }
             assert_eq!(hash.of_frame(&frame(vector, 1, 0)), without, "ICMP has no ports");
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn flows_are_spread_whatever_the_key() {
-        // A key with which no bit of the sender's port (bits 64 to 79) is in the lowest of the hash.
+        // A key with which no bit of the source port (bits 64 to 79) affects the lowest bit of the hash.
         let mut key = PUBLISHED;
         key[11] &= 0xfe;
         (key[12], key[13]) = (0, 0);

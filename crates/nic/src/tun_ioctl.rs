@@ -1,19 +1,18 @@
-//! The ioctls by which a TAP device is made and its kernel side is configured, and an interface is asked
-//! what it is.
+//! The ioctls that create a TAP device, configure its kernel side, and query an interface.
 //!
-//! One request structure serves all but one of them: sixteen bytes of name and a body whose meaning depends on
-//! the request. It is written here as bytes rather than as libc's union, so that the calls themselves
-//! are the only `unsafe` of the device.
+//! All but one of them use the same request structure: sixteen bytes of name and a body whose meaning depends on
+//! the request. It is written here as bytes rather than as libc's union, so that the calls themselves are the only
+//! `unsafe` code of the device.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The longest name of a network interface, in bytes: `IFNAMSIZ` less the zero at the end.
+/// The longest name of a network interface, in bytes: `IFNAMSIZ` less the terminating zero.
 pub(crate) const NAME_MAX: usize = libc::IFNAMSIZ - 1;
 
-/// `struct ifreq`. The kernel reads 40 bytes on 64-bit machines and 32 on others, of which the body's
-/// first 16 are used by all requests below.
+/// `struct ifreq`. The kernel reads 40 bytes on 64-bit machines and 32 on others; the requests below use the first
+/// 16 bytes of the body.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
@@ -31,33 +30,33 @@ impl Request {
         request
     }
 
-    /// With flags (`short ifr_flags`).
+    /// Sets the flags (`short ifr_flags`).
     pub(crate) fn flags(mut self, flags: i16) -> Request {
         self.body[..2].copy_from_slice(&flags.to_ne_bytes());
         self
     }
 
-    /// With a number (`int ifr_mtu`).
+    /// Sets a number (`int ifr_mtu`).
     pub(crate) fn number(mut self, number: i32) -> Request {
         self.body[..4].copy_from_slice(&number.to_ne_bytes());
         self
     }
 
-    /// With an IPv4 address (`struct sockaddr_in`: family, port, address).
+    /// Sets an IPv4 address (`struct sockaddr_in`: family, port, address).
     pub(crate) fn ipv4(mut self, address: Ipv4Addr) -> Request {
         self.body[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
         self.body[4..8].copy_from_slice(&address.octets());
         self
     }
 
-    /// With an Ethernet address (`struct sockaddr`: family, address).
+    /// Sets an Ethernet address (`struct sockaddr`: family, address).
     pub(crate) fn ethernet(mut self, address: [u8; 6]) -> Request {
         self.body[..2].copy_from_slice(&libc::ARPHRD_ETHER.to_ne_bytes());
         self.body[2..8].copy_from_slice(&address);
         self
     }
 
-    /// The name; the kernel fills it in where the request left it open.
+    /// The name; the kernel completes it where the request left it open.
     pub(crate) fn name(&self) -> String {
         let name = self.name.split(|&byte| byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(name).into_owned()
@@ -68,28 +67,27 @@ impl Request {
         i16::from_ne_bytes([self.body[0], self.body[1]])
     }
 
-    /// The Ethernet address in the answer; `None` of an interface of another kind.
+    /// The Ethernet address in the answer; `None` if the interface is not Ethernet.
     pub(crate) fn answered_ethernet(&self) -> Option<[u8; 6]> {
         let kind = u16::from_ne_bytes([self.body[0], self.body[1]]);
         let address = self.body.get(2..8).and_then(|it| it.first_chunk()).copied();
         (kind == libc::ARPHRD_ETHER).then_some(address).flatten()
     }
 
-    /// Makes the request of the device or socket `fd`. `request` must be one whose argument is a
-    /// `struct ifreq`.
+    /// Issues the ioctl `request` on the device or socket `fd`. Its argument must be a `struct ifreq`.
     pub(crate) fn submit(&mut self, fd: impl AsFd, request: libc::Ioctl) -> io::Result<()> {
         let fd = fd.as_fd().as_raw_fd();
-        // SAFETY: the descriptor is open, as it is borrowed; the argument is a live `struct ifreq`
-        // (layout above), which is all that the requests of this crate read or write.
+        // SAFETY: the descriptor is open, as it is borrowed; the argument is a live `struct ifreq` (layout above),
+        // and the requests of this crate read and write nothing else.
         let answer = unsafe { libc::ioctl(fd, request, std::ptr::from_mut(self)) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
-/// Takes no offloads at the TAP queue `fd`.
+/// Turns off all offloads of the TAP queue `fd`.
 ///
 /// # Errors
-/// The kernel knows none, or does not allow it: then they are as they were.
+/// The kernel does not support the ioctl or does not allow it; the offloads are then unchanged.
 pub(crate) fn take_no_offloads(fd: impl AsFd) -> io::Result<()> {
     let none: libc::c_ulong = 0;
     // SAFETY: the descriptor is open, as it is borrowed; the argument is a number, and no memory is touched.

@@ -1,4 +1,4 @@
-//! Both ends of a cable, in one thread.
+//! Tests of both ends of a cable, in one thread.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn frame(number: u8) -> [u8; 60] {
     [number; 60]
 }
 
-/// UDP from a port.
+/// A UDP datagram from `port`.
 fn datagram(port: u16) -> [u8; 60] {
     let mut frame = [0; 60];
     frame[12..14].copy_from_slice(&[8, 0]);
@@ -62,7 +62,7 @@ fn what_one_end_sends_the_other_polls_in_order_and_both_count_it() {
 
 #[test]
 fn a_full_ring_refuses_and_has_room_after_a_poll() {
-    // A size that is no power of two is kept.
+    // A size that is not a power of two is kept as it is.
     let (here, mut there) = pair(3, 8);
     let wire = here.transmitter();
     (0..3).for_each(|number| wire.send(&frame(number), 0).expect("room"));
@@ -142,7 +142,7 @@ fn a_flow_keeps_its_queue_and_flows_are_spread() {
         wire.send(&datagram(port), 0).expect("room");
     }
     let counts: Vec<usize> = many.iter().map(CableQueue::pending).collect();
-    // A hundred each on average, with a deviation of nine.
+    // The mean is 100 a queue, with a standard deviation of 9.
     assert!(counts.iter().all(|count| (40..160).contains(count)), "{counts:?}");
     let ports = |queue: &mut CableQueue| -> Vec<Vec<u8>> {
         polled(queue, 512).iter().map(|frame| frame[34..36].to_vec()).collect()
@@ -164,7 +164,7 @@ fn sizes_that_make_no_sense_are_refused() {
     assert_eq!(error, "a ring of a cable holds 1 to 65536 frames, not 65537");
 }
 
-/// What somebody does to a cable.
+/// One operation on a cable.
 #[derive(Debug, Clone)]
 enum Act {
     Send { from: usize, port: u16 },
@@ -184,8 +184,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: each frame ends in one counter or waits, none comes
-    /// twice or out of its flow's order, and an unmasked queue with a frame has interrupted.
+    /// After any sequence of operations, each frame is in exactly one counter or waits in a ring, none comes twice
+    /// or out of its flow's order, and an unmasked queue with a frame has interrupted.
     #[test]
     fn every_frame_is_accounted_for(acts in proptest::collection::vec(act(), 0..200)) {
         let (mut to, from) = cable(end(3, 5, 12), end(2, 1, 1)).expect("a cable");
@@ -209,7 +209,7 @@ proptest! {
                 Act::Poll { queue, budget, keep } => {
                     for frame in polled(&mut to[queue], budget) {
                         let port = usize::from(u16::from_be_bytes([frame[34], frame[35]]));
-                        // One without a buffer is missing, none comes back.
+                        // A frame that found no buffer is missing; no other is repeated.
                         prop_assert!(frame[59] > seen[port]);
                         seen[port] = frame[59];
                         if keep { kept.push(frame); }

@@ -1,4 +1,4 @@
-//! A pool's frames: taken, filled, given back.
+//! Tests of a pool's frames: taking, filling and returning them.
 
 use super::*;
 

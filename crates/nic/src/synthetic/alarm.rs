@@ -1,29 +1,27 @@
 //! The interrupt of a synthetic queue: one timer, set by two sides without a lock.
 //!
-//! The queue's owner works out when the next interrupt is due and sets the timer when it unmasks.
-//! From then on a sender on any other thread may have to bring the timer forward, since its
-//! transmission completes earlier than anything the owner knew of. Three races must not lose that
-//! interrupt:
+//! The queue's owner computes when the next interrupt is due and sets the timer when it unmasks. From then on a
+//! sender on any other thread may have to bring the timer forward, since its transmission completes earlier than
+//! anything the owner knew of. Three races must not lose that interrupt:
 //!
-//! 1. *Sender against unmask.* The owner publishes "unmasked" and then looks at the rings; the sender
-//!    fills its ring and then looks whether the queue is unmasked. Between the two steps each has a
-//!    sequentially consistent fence, so at least one of them sees the other: either the owner counts
-//!    the transmission in, or the sender brings the timer forward. (Both may; that is harmless.)
-//! 2. *Setting against setting.* What the timer is to be set to is the word `wanted`; the timer itself
-//!    is set by a system call some time later, and two such calls may overtake each other. So whoever
-//!    has changed `wanted` sets the timer to what `wanted` says and looks again afterwards, until both
-//!    agree. Whichever call is the last one was therefore followed by a look that found it right, and
-//!    a change after that look is followed by a call of its own. A thread goes round again only
-//!    because another one has made progress.
-//! 3. *Old times against new ones.* A sender that finds an earlier time in `wanted` does nothing, so no
-//!    time may stand there that nobody is bound to any more. The owner therefore resets `wanted`
-//!    *before* it publishes "unmasked", and afterwards puts its own time there with a
-//!    compare-and-swap that keeps a sender's earlier one. A sender that relied on the time from
-//!    before the reset had filled its ring before it, so the owner sees that transmission.
+//! 1. *Sender against unmask.* The owner publishes "unmasked" and then looks at the rings; the sender fills its
+//!    ring and then checks whether the queue is unmasked. Between the two steps each has a sequentially consistent
+//!    fence, so at least one of them sees the other: either the owner counts the transmission in, or the sender
+//!    brings the timer forward. (Both may; that is harmless.)
+//! 2. *Setting against setting.* The word `wanted` holds the time that the timer is to be set to; the system call
+//!    that sets it follows some time later, and two such calls may overtake each other. A thread that has changed
+//!    `wanted` therefore sets the timer to the value of `wanted` and reads it again afterwards, until both agree.
+//!    The last call of all was thus followed by a read that found it right, and a change after that read is
+//!    followed by a call of its own. A thread repeats the loop only because another one has made progress.
+//! 3. *Old times against new ones.* A sender that finds an earlier time in `wanted` does nothing, so `wanted` must
+//!    never hold a time for which no thread will set the timer. The owner therefore resets `wanted` *before* it
+//!    publishes "unmasked", and afterwards stores its own time with a compare-and-swap that keeps a sender's
+//!    earlier one. A sender that relied on the time from before the reset had filled its ring before it, so the
+//!    owner sees that transmission.
 //!
-//! Senders that come late, after a mask, make at most one spurious interrupt, never a lost one.
+//! A sender that comes after a mask causes at most one spurious interrupt, never a lost one.
 //!
-//! Times are those of `CLOCK_MONOTONIC`.
+//! Times are those of `CLOCK_MONOTONIC`, in nanoseconds.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst, fence};
@@ -34,18 +32,18 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// A timer descriptor and the protocol around it.
+/// A timer descriptor and the protocol for setting it.
 #[derive(Debug)]
 pub(super) struct Alarm {
     timer: OwnedFd,
-    /// What the timer is, or is about to be, set to; [`NEVER`] is off. A time that has passed means
-    /// that the timer has fired and nobody has acknowledged it.
+    /// The time that the timer is set to, or is about to be; [`NEVER`] is off. A time in the past means that the
+    /// timer has fired and has not been acknowledged.
     wanted: AtomicU64,
     unmasked: AtomicBool,
 }
 
 impl Alarm {
-    /// A timer that is off, masked.
+    /// A timer that is off and masked.
     pub(super) fn new() -> std::io::Result<Alarm> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         Ok(Alarm {
@@ -55,9 +53,8 @@ impl Alarm {
         })
     }
 
-    /// The owner: allows interrupts, and returns what the timer was set to until now. Everything
-    /// that senders queued before this is visible after it; [`Alarm::set`] has to follow, or
-    /// [`Alarm::withdraw`].
+    /// Owner: allows interrupts, and returns the time that the timer was set to until now. Everything that senders
+    /// queued before this call is visible after it. [`Alarm::set`] or [`Alarm::withdraw`] must follow.
     pub(super) fn unmask(&self) -> Ns {
         let prior = self.wanted.swap(NEVER, SeqCst);
         self.unmasked.store(true, SeqCst);
@@ -65,22 +62,21 @@ impl Alarm {
         prior
     }
 
-    /// The owner: forbids interrupts. No system call: a timer that is still set is switched off by
-    /// [`Alarm::quiet`].
+    /// Owner: forbids interrupts. Makes no system call; [`Alarm::quiet`] switches off a timer that is still set.
     pub(super) fn mask(&self) {
         self.unmasked.store(false, SeqCst);
     }
 
-    /// The owner, instead of [`Alarm::set`]: work waits already, so it masks again and the timer
-    /// stays set as it was. Remembering that is what lets [`Alarm::quiet`] switch it off.
+    /// Owner, instead of [`Alarm::set`], if work is pending: masks again and leaves the timer as it was. Restores
+    /// `wanted` to `prior`, so that [`Alarm::quiet`] can switch the timer off.
     pub(super) fn withdraw(&self, prior: Ns) {
         self.mask();
-        // If a sender has set the timer meanwhile, its time is what counts.
+        // If a sender has set the timer meanwhile, its time stays.
         let _ = self.wanted.compare_exchange(NEVER, prior, SeqCst, SeqCst);
     }
 
-    /// A sender: interrupts at `due` if interrupts are allowed. What was queued before this is
-    /// visible to an owner that unmasks after it.
+    /// Sender: interrupts at `due` if interrupts are allowed. Everything queued before this call is visible to an
+    /// owner that unmasks after it.
     pub(super) fn bring_forward(&self, due: Ns) {
         fence(SeqCst);
         if self.unmasked.load(SeqCst) && self.wanted.fetch_min(due, SeqCst) > due {
@@ -88,29 +84,30 @@ impl Alarm {
         }
     }
 
-    /// What the timer is set to.
+    /// The time that the timer is set to.
     pub(super) fn wanted(&self) -> Ns {
         self.wanted.load(SeqCst)
     }
 
-    /// The owner, after [`Alarm::unmask`]: the next interrupt it knows of is due at `due`. `prior` is
-    /// what `unmask` returned.
+    /// Owner, after [`Alarm::unmask`]: sets the timer for the next interrupt that the owner knows of, at `due`.
+    /// `prior` is the value that `unmask` returned.
     pub(super) fn set(&self, due: Ns, prior: Ns) {
         let (mut seen, mut to) = (NEVER, due);
         while let Err(other) = self.wanted.compare_exchange(seen, to, SeqCst, SeqCst) {
             seen = other;
             to = due.min(other);
         }
-        // A sender's time is set by that sender, and a timer that was off may stay so. One that was
-        // set to the same time is set again nevertheless: a sender that came late may have seen
-        // `wanted` while it was reset, and have switched the timer off.
+        // If a sender's time stays, that sender sets the timer; and a timer that was off may stay off. A timer to
+        // be switched off is programmed even so if it was set before. A timer that was set to the same time is
+        // programmed again: a late sender may have read `wanted` while it was reset, and have switched the timer
+        // off.
         if to != seen || (to == NEVER && prior != NEVER) {
             self.program();
         }
     }
 
-    /// The owner, masked, at `now`: switches off a timer that was set and has not yet fired, so
-    /// that a masked queue does not interrupt. Costs a system call only in that case.
+    /// Owner, masked, at `now`: switches off a timer that is set and has not yet fired, so that a masked queue does
+    /// not interrupt. Makes a system call only in that case.
     pub(super) fn quiet(&self, now: Ns) {
         let wanted = self.wanted();
         if wanted > now
@@ -121,13 +118,13 @@ impl Alarm {
         }
     }
 
-    /// The owner: takes the expiry off the descriptor. Returns the time for which the timer was set,
-    /// or `None` if it has not fired.
+    /// Owner: clears an expiry from the descriptor. Returns the time that the timer was set to, or `None` if it has
+    /// not fired.
     pub(super) fn acknowledge(&self) -> Option<Ns> {
         let fired = self.wanted();
         let mut expirations = [0; 8];
         rustix::io::read(&self.timer, &mut expirations).ok()?;
-        // A sender that brings the timer forward just now keeps its time.
+        // If a sender has brought the timer forward meanwhile, its time stays.
         let _ = self.wanted.compare_exchange(fired, NEVER, SeqCst, SeqCst);
         Some(fired)
     }
@@ -135,7 +132,7 @@ impl Alarm {
     fn program(&self) {
         loop {
             let wanted = self.wanted.load(SeqCst);
-            // The call fails only for values out of range, which these are not.
+            // The call fails only for values out of range, which `spec` never makes.
             let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec(wanted));
             if self.wanted.load(SeqCst) == wanted {
                 return;
@@ -150,7 +147,7 @@ impl AsFd for Alarm {
     }
 }
 
-/// The timer's setting for `at`. Zero switches a timer off, so the beginning of time is 1 ns late.
+/// The timer's setting for `at`. Zero would switch the timer off, so time 0 becomes 1 ns.
 fn spec(at: Ns) -> Itimerspec {
     let at = if at == NEVER { 0 } else { at.max(1) };
     let [it_interval, it_value] = [0, at].map(clock::timespec);
@@ -161,7 +158,7 @@ fn spec(at: Ns) -> Itimerspec {
 mod tests {
     use super::*;
 
-    /// An hour of virtual time in which the real timer, which is set too, has long fired.
+    /// An hour: far enough ahead that a timer set to it does not fire during a test.
     const HOUR: Ns = 3_600_000_000_000;
 
     /// Whether the descriptor is readable.
@@ -194,7 +191,7 @@ mod tests {
         alarm.unmask();
         alarm.set(5, NEVER);
         alarm.mask();
-        // Another owner polled the queue; nobody acknowledged.
+        // Another owner polled the queue, without acknowledging the interrupt.
         let prior = alarm.unmask();
         assert_eq!(prior, 5);
         alarm.set(NEVER, prior);
@@ -262,7 +259,7 @@ mod tests {
                 alarm.set(far + 2 * HOUR, prior);
             });
             assert!(alarm.wanted() <= far + 2 * HOUR, "round {round}");
-            // The timer is set to what is wanted, give or take the hour between two senders.
+            // The timer is set to the wanted time; the tolerance is less than the hour between two senders.
             let left = rustix::time::timerfd_gettime(&alarm.timer).expect("a setting");
             let left = left.it_value.tv_sec as Ns * 1_000_000_000;
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

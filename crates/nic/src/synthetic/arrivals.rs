@@ -1,15 +1,14 @@
-//! When frames arrive: an absolute schedule, worked out lazily.
+//! Arrival schedules: the absolute times of a synthetic queue's frames, computed lazily.
 //!
-//! Open-loop arrivals do not depend on what the receiver does. The time of each is a function of the
-//! configuration, the seed and its number alone, so a poll that comes late finds exactly the frames
-//! that fell due meanwhile, each with the time at which it was meant to arrive. The two closed loops
-//! ([`Arrivals::AfterUnmask`] and [`Arrivals::Flood`]) reproduce experiments whose authors used
-//! them.
+//! Open-loop arrivals do not depend on the receiver. The time of each is a function of the configuration, the seed
+//! and its number alone, so a late poll finds exactly the frames that fell due meanwhile, each with the time at
+//! which it was meant to arrive. The two closed loops ([`Arrivals::AfterUnmask`] and [`Arrivals::Flood`]) reproduce
+//! published experiments that used them.
 //!
-//! Evenly spaced arrivals and bursts are skipped in constant time, however many fell due. Poisson
-//! arrivals have to be drawn one by one, at 10 to 20 ns each: at a million a second an overloaded CPU
-//! spends one or two percent of its time on frames that it drops, which a NIC would drop for nothing.
-//! After a pause in which more than 65,536 fell due, the rest is counted by its mean.
+//! Evenly spaced arrivals and bursts are skipped in constant time, however many fell due. Poisson arrivals have to
+//! be drawn one by one, at 10 to 20 ns each: at a million a second an overloaded CPU spends one or two percent of
+//! its time on frames that it drops, which a NIC would drop at no cost to the CPU. After a pause in which more than
+//! 65,536 fell due, the number of the others is taken from the mean.
 
 use napkin_policy::{NEVER, Ns};
 
@@ -20,56 +19,55 @@ use napkin_traffic::SplitMix;
 /// How frames arrive at a synthetic queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// Evenly spaced; the first at the start.
+    /// Evenly spaced; the first frame at the start.
     Fixed {
         /// Frames a second, from [`MIN_RATE`] to [`MAX_RATE`].
         per_second: f64,
     },
-    /// With independent, exponentially distributed gaps; the first one gap after the start.
+    /// With independent, exponentially distributed gaps; the first frame one gap after the start.
     Poisson {
         /// Frames a second on average, from [`MIN_RATE`] to [`MAX_RATE`].
         per_second: f64,
     },
-    /// In evenly spaced bursts; the first at the start.
+    /// In evenly spaced bursts; the first burst at the start.
     Bursts {
         /// Frames (not bursts) a second, from [`MIN_RATE`] to [`MAX_RATE`].
         per_second: f64,
         /// Frames in a burst; at least 1.
         size: u32,
-        /// Time between two frames of a burst. A burst has to end before the next one starts.
+        /// Time between two frames of a burst, ns. A burst has to end before the next one starts.
         within: Ns,
     },
-    /// Each falls this long after interrupts were allowed again, and the first at the start: the
-    /// worst case of the 2018 proposal, in which every frame interrupts the application just after
-    /// the last softirq ended.
+    /// Each frame arrives a fixed time after interrupts are allowed again, and the first at the start: the worst
+    /// case of the 2018 proposal, in which every frame interrupts the application just after the last softirq
+    /// ended.
     AfterUnmask {
-        /// Time from unmasking to the arrival; at least 1.
+        /// Time from unmasking to the arrival, ns; at least 1.
         gap: Ns,
     },
-    /// A closed loop, as `ping -f`: each follows a transmission (the reply to an earlier one), or
+    /// A closed loop, as `ping -f`: each frame follows a transmission (the reply to an earlier frame), or
     /// [`FLOOD_FALLBACK`](super::FLOOD_FALLBACK) of silence.
     Flood {
-        /// Time from the end of a transmission to the arrival that follows it.
+        /// Time from the end of a transmission to the arrival that follows it, ns.
         turnaround: Ns,
-        /// Requests under way at a time; at least 1.
+        /// The most requests under way at a time; at least 1.
         outstanding: u16,
     },
-    /// No frame ever comes.
+    /// No frames at all.
     Silent,
 }
 
-/// The most Poisson arrivals that are drawn one by one to be dropped: about a millisecond's work.
+/// The most Poisson arrivals that are drawn one by one to be dropped, about a millisecond of work.
 const MAX_DRAWN: u64 = 65_536;
 
-/// Fractions of a nanosecond in the spacing of arrivals: 2^-32 ns is a drift of less than a second
-/// in a hundred years.
+/// Bits of fraction in the spacing of arrivals: 2^-32 ns is a drift of less than a second in a hundred years.
 const FRACTION: u32 = 32;
 
 #[derive(Debug, Clone)]
 enum Kind {
-    /// Bursts of one frame are evenly spaced frames.
+    /// Evenly spaced frames are bursts of one frame.
     Bursts {
-        /// From burst to burst, in 2^-32 ns; at least 1.
+        /// Time from burst to burst, in 2^-32 ns; at least 1.
         interval: u128,
         size: u64,
         within: Ns,
@@ -87,9 +85,9 @@ enum Kind {
 #[derive(Debug, Clone)]
 struct Poisson {
     rng: SplitMix,
-    /// Mean gap in nanoseconds.
+    /// The mean gap, ns.
     mean: f64,
-    /// The next arrival, and what its time has over whole nanoseconds.
+    /// Time of the next arrival: whole nanoseconds, and the fraction.
     next: Ns,
     fraction: f64,
 }
@@ -109,13 +107,13 @@ impl Poisson {
         self.next = self.next.saturating_add(whole as Ns);
     }
 
-    /// Passes all arrivals up to `last`, but at most `limit`; returns how many.
+    /// Skips all arrivals up to and including `last`, but at most `limit`; returns how many.
     fn skip(&mut self, last: Ns, limit: u64) -> u64 {
         let mut passed = 0;
         while self.next <= last && passed < limit {
             if passed == MAX_DRAWN {
-                // The rest is counted by its mean. What comes after is exact: the process has no
-                // memory, so it may as well begin here.
+                // Estimate the number of the others from the mean. Later arrivals stay exact: the process has no
+                // memory, so it may as well restart here.
                 let rest = ((last - self.next) as f64 / self.mean).round() as u64;
                 (self.next, self.fraction) = (last, 0.0);
                 self.advance();
@@ -133,7 +131,7 @@ impl Poisson {
 pub(super) struct Schedule {
     kind: Kind,
     start: Ns,
-    /// The number of the next arrival, which is also its sequence number.
+    /// Number of the next arrival, which is also its sequence number.
     index: u64,
     count: u64,
     until: Ns,
@@ -181,13 +179,13 @@ impl Schedule {
         self.index
     }
 
-    /// When the next frame arrives, or [`NEVER`].
+    /// The time of the next arrival, or [`NEVER`].
     pub(super) fn next(&self) -> Ns {
         self.nth(0, NEVER)
     }
 
-    /// When the frame `n` places behind the next arrives, or [`NEVER`]; a time after `limit` need
-    /// not be worked out and may be given as `NEVER`.
+    /// The time of the `n`-th arrival behind the next one, or [`NEVER`]. For a time after `limit` the result may be
+    /// `NEVER`, which saves computing it.
     pub(super) fn nth(&self, n: usize, limit: Ns) -> Ns {
         let index = self.index.saturating_add(n as u64);
         if index >= self.count {
@@ -215,7 +213,7 @@ impl Schedule {
         if at < self.until { at } else { NEVER }
     }
 
-    /// The next frame has arrived.
+    /// Moves past the next arrival.
     pub(super) fn advance(&mut self) {
         self.index += 1;
         match &mut self.kind {
@@ -226,15 +224,15 @@ impl Schedule {
         }
     }
 
-    /// All frames up to and including `now` have arrived; returns how many.
+    /// Skips all arrivals up to and including `now`; returns how many.
     pub(super) fn skip(&mut self, now: Ns) -> u64 {
         let before = self.index;
-        // The last nanosecond that counts; a schedule that ends at 0 never began.
+        // The last nanosecond that counts. A schedule that ends at 0 has no arrivals.
         let Some(last) = self.until.checked_sub(1).map(|last| last.min(now)) else { return 0 };
         match &mut self.kind {
             Kind::Bursts { interval, size, within } if last >= self.start => {
                 let (interval, size, within) = (*interval, *size, *within);
-                // The last burst whose start, rounded down to whole nanoseconds, is not after it.
+                // The last burst whose start, rounded down to whole nanoseconds, is at or before `last`.
                 let elapsed = u128::from(last - self.start) + 1;
                 let burst = ((elapsed << FRACTION) - 1) / interval;
                 let burst = u64::try_from(burst).unwrap_or(u64::MAX);
@@ -254,7 +252,7 @@ impl Schedule {
         self.index - before
     }
 
-    /// Interrupts were allowed again at `now`; returns whether that scheduled an arrival.
+    /// Handles an unmask at `now`; returns whether it scheduled an arrival.
     pub(super) fn unmasked(&mut self, now: Ns) -> bool {
         match &mut self.kind {
             Kind::AfterUnmask { gap, next } if *next == NEVER => {
@@ -265,7 +263,7 @@ impl Schedule {
         }
     }
 
-    /// A transmission ended at `at`.
+    /// Handles the end of a transmission at `at`.
     pub(super) fn reply(&mut self, at: Ns) {
         if let Kind::Flood(flood) = &mut self.kind {
             flood.reply(at);
@@ -278,7 +276,7 @@ impl Schedule {
     }
 }
 
-/// The spacing of groups of `size` frames, in 2^-32 ns.
+/// The spacing of groups of `size` frames, in 2^-32 ns; at least 1.
 fn interval(per_second: f64, size: u32) -> u128 {
     let spacing = 1e9 / per_second * f64::from(size) * (1u64 << FRACTION) as f64;
     (spacing.round() as u128).max(1)
@@ -315,7 +313,7 @@ mod tests {
         let mut thirds = schedule(Arrivals::Fixed { per_second: 3.0 });
         assert_eq!(times(&mut thirds, 3), [100, 333_333_433, 666_666_766]);
         let mut skipped = schedule(Arrivals::Fixed { per_second: 3.0 });
-        // A million seconds on, three million frames have arrived, and the one at its start.
+        // In a million seconds three million frames arrive, besides the one at the start.
         assert_eq!(skipped.skip(100 + 1_000_000_000_000_000), 3_000_001);
     }
 
@@ -329,7 +327,7 @@ mod tests {
     fn poisson_arrivals_have_the_mean_that_was_asked_for() {
         let mut poisson = schedule(Arrivals::Poisson { per_second: 1e6 });
         let seen: u64 = (1..=100).map(|n| poisson.skip(100 + n * 10_000_000)).sum();
-        // Within four standard deviations of a Poisson count; and the same in every run.
+        // Within four standard deviations of a Poisson count, and the same in every run.
         assert!(seen.abs_diff(1_000_000) < 4_000, "{seen} arrivals");
     }
 

@@ -1,4 +1,4 @@
-//! What a synthetic queue is made from, and what can be wrong with it.
+//! The configuration of a synthetic queue, its split over several queues, and its checks.
 
 use napkin_policy::{NEVER, Ns};
 
@@ -10,10 +10,10 @@ use napkin_traffic::splitmix;
 /// How frames are spread over flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlowChoice {
-    /// One after the other.
+    /// Frames go to the flows in turn.
     #[default]
     RoundRobin,
-    /// Each frame's flow is drawn from the seed; dropped frames do not disturb the others.
+    /// Each frame's flow is drawn from the seed. Dropped frames do not change the flows of the others.
     Uniform,
 }
 
@@ -22,11 +22,11 @@ pub enum FlowChoice {
 pub struct Flows {
     /// The first flow's number.
     pub first: u32,
-    /// How many there are; at least 1.
+    /// Number of flows; at least 1.
     pub count: u32,
-    /// From one number to the next; several queues of a device interleave their flows.
+    /// Distance from one number to the next. The queues of a device interleave their flows by it.
     pub stride: u32,
-    /// How frames are spread over them.
+    /// How frames are spread over the flows.
     pub choice: FlowChoice,
 }
 
@@ -37,8 +37,7 @@ impl Default for Flows {
 }
 
 impl Flows {
-    /// The flow of frame `seq`: a function of nothing else, so that it does not matter which frames
-    /// were dropped.
+    /// The flow of frame `seq`. Depends on nothing else, so that dropped frames do not matter.
     pub(super) fn of(&self, seed: u64, seq: u64) -> u32 {
         let n = match self.choice {
             FlowChoice::RoundRobin => seq % u64::from(self.count.max(1)),
@@ -51,31 +50,31 @@ impl Flows {
 /// A synthetic queue's configuration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SyntheticConfig {
-    /// Where all randomness comes from. The same seed and the same calls give the same frames.
+    /// The seed of all randomness. The same seed and the same calls give the same frames.
     pub seed: u64,
-    /// Tells the queues of one device, which share a seed, apart.
+    /// Number of the random stream: tells the queues of one device, which share a seed, apart.
     pub stream: u32,
     /// When frames arrive.
     pub arrivals: Arrivals,
-    /// When arrivals begin, on the clock of the polls. Whatever fell due between the start and the
-    /// first poll is in the ring or dropped by then.
+    /// When arrivals begin, on the clock of the polls, ns. Frames that fell due between the start and the first
+    /// poll are in the ring or dropped by then.
     pub start: Ns,
-    /// When arrivals end: none at or after this time. [`NEVER`] for no end.
+    /// When arrivals end, ns: none comes at or after this time. [`NEVER`] for no end.
     pub until: Ns,
-    /// How many frames are scheduled in all, those included that are dropped or fall into a time in
-    /// which the source is stopped; `u64::MAX` for no end.
+    /// The total number of scheduled frames, including those that are dropped or fall into a time in which the
+    /// source is stopped; `u64::MAX` for no end.
     pub count: u64,
-    /// Flows among which the frames are divided.
+    /// The flows of the frames.
     pub flows: Flows,
-    /// Frames the receive ring holds, from 1 to [`MAX_RING`]; what arrives beyond is dropped.
+    /// Size of the receive ring in frames, from 1 to [`MAX_RING`]; frames that find it full are dropped.
     pub rx_ring: u32,
-    /// Transmissions under way at a time, from 1 to [`MAX_RING`]; a completed one stays under way
+    /// Size of the transmit ring in frames, from 1 to [`MAX_RING`]; a completed transmission occupies its place
     /// until it is reaped.
     pub tx_ring: u32,
-    /// Time a transmission takes to complete.
+    /// Time a transmission takes to complete, ns.
     pub tx_ns: Ns,
-    /// Whether completed transmissions raise interrupts. Without, they are reaped only by polls that
-    /// come for another reason, and a full ring stays full until then.
+    /// Whether completed transmissions raise interrupts. Without them, completions are reaped only by polls that
+    /// have another cause, and a full ring stays full until then.
     pub tx_interrupts: bool,
     /// When received frames raise interrupts.
     pub moderation: Moderation,
@@ -102,12 +101,12 @@ impl Default for SyntheticConfig {
 }
 
 impl SyntheticConfig {
-    /// Spreads one device's traffic over `queues` queues, as receive-side scaling does: by flow.
-    /// Queue *i* gets the flows *i*, *i + queues* and so on, their share of the rate, and a stream
-    /// of its own; with fewer flows than queues some queues stay silent. Evenly spaced arrivals
-    /// interleave. Every queue of [`Arrivals::AfterUnmask`] has its own loop.
+    /// Spreads one device's traffic over `queues` queues by flow, as receive-side scaling does. Queue *i* gets the
+    /// flows *i*, *i + queues* and so on, their share of the rate, and a stream of its own; with fewer flows than
+    /// queues some queues stay silent. Evenly spaced arrivals interleave. Every queue of [`Arrivals::AfterUnmask`]
+    /// has its own loop.
     pub fn split(&self, queues: u32) -> Vec<SyntheticConfig> {
-        // Requests of a flood cannot be divided; a queue without any is silent.
+        // The requests of a flood cannot be divided further; a queue without a request is silent.
         let active = match self.arrivals {
             Arrivals::Flood { outstanding, .. } => {
                 queues.min(self.flows.count).min(u32::from(outstanding))
@@ -168,7 +167,7 @@ impl SyntheticConfig {
     }
 }
 
-/// What part `index` of `whole` gets when it is divided into `parts` as evenly as it can be.
+/// The share of part `index` when `whole` is divided into `parts` as evenly as possible.
 fn part(whole: u64, index: u32, parts: u32) -> u64 {
     let parts = u64::from(parts.max(1));
     whole / parts + u64::from(u64::from(index) < whole % parts)

@@ -1,7 +1,7 @@
-//! The tap on a synthetic source: opened and closed from outside, while the queue runs.
+//! A control of a synthetic source: stops and resumes it from any thread while the queue runs.
 //!
-//! A benchmark closes the source at the end of its window and reads how many frames were offered.
-//! Arrivals that fall into a closed time do not take place; they are not dropped, they never were.
+//! A benchmark stops the source at the end of its window and reads how many frames were offered. Arrivals that fall
+//! into a closed time do not take place: they count neither as offered nor as dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -10,7 +10,7 @@ use napkin_policy::{NEVER, Ns};
 
 use super::wire::Wire;
 
-/// When the source is closed: from one time (included) until another (excluded).
+/// A closed time of the source: `from` (inclusive) to `until` (exclusive), ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Closed {
     pub(super) from: Ns,
@@ -23,7 +23,7 @@ impl Closed {
     }
 }
 
-/// The state that a source and its controls share.
+/// The state that a source shares with its controls.
 #[derive(Debug)]
 pub(super) struct Gate {
     from: AtomicU64,
@@ -32,7 +32,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Open for ever.
+    /// A source that is never closed.
     pub(super) fn new() -> Gate {
         Gate {
             from: AtomicU64::new(NEVER),
@@ -41,8 +41,8 @@ impl Gate {
         }
     }
 
-    /// The two times are read one after the other: in the moment in which a control changes both, a
-    /// source may find itself open that was to be closed, and sees the truth at its next poll.
+    /// The current closed time. The two ends are read one after the other: while a control changes both, a source
+    /// may take itself for open although it is being closed; it reads the right value at its next poll.
     pub(super) fn closed(&self) -> Closed {
         Closed { from: self.from.load(SeqCst), until: self.until.load(SeqCst) }
     }
@@ -56,30 +56,29 @@ pub struct SourceControl {
 }
 
 impl SourceControl {
-    /// No frames arrive at or after `at`. Takes back an earlier [`resume_at`](Self::resume_at).
+    /// Stops the source: no frames arrive at or after `at`. Cancels an earlier [`resume_at`](Self::resume_at).
     pub fn stop_at(&self, at: Ns) {
-        // In this order the source is never closed where it ought to be open.
+        // With this order of stores the source is never closed at a time at which it should be open.
         self.gate.from.store(at, SeqCst);
         self.gate.until.store(NEVER, SeqCst);
     }
 
-    /// No more frames arrive, not even those that fell due since the queue was last polled.
+    /// Stops the source at once: also drops the frames that fell due since the last poll from the schedule.
     pub fn stop(&self) {
         self.stop_at(0);
     }
 
-    /// Frames arrive again at and after `at`; those that the schedule had for the closed time are
-    /// left out. Without an earlier stop this changes nothing.
+    /// Resumes the source: frames arrive again at and after `at`; those scheduled for the closed time are left out.
+    /// Has no effect without an earlier stop.
     ///
-    /// Call it from outside the packet path: it may raise one spurious interrupt, by which the queue
-    /// notices.
+    /// Not for the packet path: it may raise one spurious interrupt, by which the queue notices the change.
     pub fn resume_at(&self, at: Ns) {
         self.gate.until.store(at, SeqCst);
         self.wire.kick(at);
     }
 
-    /// How many frames have fallen due, dropped ones included, as of the queue's last poll or
-    /// unmask. All of them are in `rx_packets`, in one of the drop counters, or pending.
+    /// The number of frames that have fallen due as of the queue's last poll or unmask, including dropped ones.
+    /// Each of them is in `rx_packets`, in one of the drop counters, or pending.
     pub fn offered(&self) -> u64 {
         self.gate.offered.load(Relaxed)
     }

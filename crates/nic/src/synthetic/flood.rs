@@ -1,28 +1,28 @@
-//! A closed loop, as `ping -f` makes one: the next request follows the reply to the last.
+//! A closed loop as that of `ping -f`: the next request follows the reply to the last.
 //!
-//! The peer keeps `outstanding` requests under way. A transmission counts as a reply, whatever is in
-//! it: the source does not read frames. When nothing has been sent for [`FLOOD_FALLBACK`], a request
-//! goes out all the same and takes the place of the oldest one, which is given up for lost; so the
-//! loop survives a dropped frame, and never has more than `outstanding` requests under way.
+//! The peer keeps `outstanding` requests under way. Any transmission counts as a reply, since the source does not
+//! read frames. When nothing has been sent for [`FLOOD_FALLBACK`], a request is sent nevertheless and replaces the
+//! oldest one, which is considered lost. The loop therefore survives a dropped frame, and never has more than
+//! `outstanding` requests under way.
 
 use std::collections::VecDeque;
 
 use napkin_policy::{MILLISECOND, NEVER, Ns};
 
-/// How long the flood waits for a reply before it sends again: `ping -f` sends at least a hundred
+/// How long the flood waits for a reply before it sends the next request, ns: `ping -f` sends at least a hundred
 /// requests a second.
 pub const FLOOD_FALLBACK: Ns = 10 * MILLISECOND;
 
-/// The state of the loop.
+/// The state of a flood.
 #[derive(Debug, Clone)]
 pub(super) struct Flood {
     turnaround: Ns,
     outstanding: usize,
     /// Requests under way, at most `outstanding`.
     flight: usize,
-    /// When the next requests arrive, in order; with those under way never more than `outstanding`.
+    /// Arrival times of the scheduled requests, in order; together with those under way at most `outstanding`.
     scheduled: VecDeque<Ns>,
-    /// When the last request arrived.
+    /// Arrival time of the last request, ns.
     last: Ns,
 }
 
@@ -34,18 +34,18 @@ impl Flood {
         Flood { turnaround, outstanding, flight: 0, scheduled, last: start }
     }
 
-    /// When the next request arrives.
+    /// The arrival time of the next request.
     pub(super) fn next(&self) -> Ns {
         let fallback = self.last.saturating_add(FLOOD_FALLBACK);
         self.scheduled.front().map_or(fallback, |&at| at.min(fallback))
     }
 
-    /// When the request `n` places behind the next arrives, as far as it is known.
+    /// The arrival time of the `n`-th request behind the next, or [`NEVER`] if it is not known yet.
     pub(super) fn nth(&self, n: usize) -> Ns {
         if n == 0 { self.next() } else { self.scheduled.get(n).copied().unwrap_or(NEVER) }
     }
 
-    /// The next request has arrived.
+    /// Moves past the next request.
     pub(super) fn advance(&mut self) {
         let at = self.next();
         if self.scheduled.front() == Some(&at) {
@@ -55,12 +55,12 @@ impl Flood {
         self.last = at;
     }
 
-    /// Passes all requests up to `last`, but at most `limit`; returns how many.
+    /// Skips all requests up to and including `last`, but at most `limit`; returns how many.
     pub(super) fn skip(&mut self, last: Ns, limit: u64) -> u64 {
         let mut passed = 0;
         while self.next() <= last && passed < limit {
             if self.scheduled.is_empty() {
-                // Nothing but fallbacks from here on.
+                // Only fallbacks remain.
                 let rest = ((last - self.last) / FLOOD_FALLBACK).min(limit - passed);
                 self.last += rest * FLOOD_FALLBACK;
                 let more = usize::try_from(rest).unwrap_or(usize::MAX);
@@ -73,11 +73,11 @@ impl Flood {
         passed
     }
 
-    /// A reply left at `at`.
+    /// Handles a reply that was sent at `at`.
     pub(super) fn reply(&mut self, at: Ns) {
         self.flight = self.flight.saturating_sub(1);
         if self.flight + self.scheduled.len() < self.outstanding {
-            // Replies of several threads may come out of order; the schedule may not.
+            // Replies of several threads may be out of order; the schedule must not be.
             let due = at.saturating_add(self.turnaround);
             let due = self.scheduled.back().map_or(due, |&before| due.max(before));
             self.scheduled.push_back(due.max(self.last));

@@ -1,14 +1,14 @@
-//! A synthetic packet queue: an open-loop source inside the queue itself.
+//! A synthetic packet queue: an open-loop traffic source inside the queue itself.
 //!
-//! No thread generates anything. Whoever polls the queue finds the frames that fell due by then, each
-//! with the time it was meant to arrive; those that found the ring full are dropped and counted; and
-//! a timer descriptor stands for the interrupt, moderated as `ethtool -C` would. So a delivery policy
-//! is loaded exactly as its configuration says, however late it comes, and the generator takes no CPU
-//! from the one under test beyond that of writing the frames.
+//! There is no generator thread. A poll finds the frames that fell due by then, each with the time it was meant to
+//! arrive; those that found the ring full are dropped and counted; and a timer descriptor stands for the interrupt,
+//! moderated as `ethtool -C` would. A delivery policy is therefore loaded exactly as the configuration says,
+//! however late its polls come, and the generator takes no CPU time from the policy under test beyond that of
+//! writing the frames.
 //!
-//! One file a part: when frames arrive ([`Arrivals`]), where they wait (the ring), when they
-//! interrupt ([`Moderation`] and the alarm), how frames leave (the wire), and the queue around them.
-//! Without the descriptor all of it is arithmetic on the times that the caller names.
+//! The parts, one file each: when frames arrive ([`Arrivals`]), where they wait (the ring), when they interrupt
+//! ([`Moderation`] and the alarm), how frames are transmitted (the wire), and the queue around them. Apart from the
+//! descriptor, everything is arithmetic on the times that the caller passes.
 
 mod alarm;
 mod arrivals;

@@ -1,24 +1,24 @@
-//! Interrupt moderation: how long a NIC sits on a frame before it tells anybody.
+//! Interrupt moderation: how long a NIC delays the interrupt for a received frame.
 //!
-//! The names are `ethtool -C`'s. The rule is a pure function of the arrival times, so that the
-//! queue can set its one timer in advance, as if each arrival had been watched.
+//! The names are those of `ethtool -C`. The rule is a pure function of the arrival times, so that the queue can set
+//! its one timer in advance.
 
 use napkin_policy::{MICROSECOND, Ns};
 
 /// When received frames raise an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moderation {
-    /// Microseconds from the first waiting frame to the interrupt (`rx-usecs`). With 0 every frame
-    /// interrupts at once, whatever `frames` says: a lone frame would otherwise wait for ever.
+    /// Microseconds from the first waiting frame to the interrupt (`rx-usecs`). With 0 every frame interrupts at
+    /// once, regardless of `frames`: a lone frame would otherwise wait for ever.
     pub usecs: u32,
-    /// Waiting frames that raise the interrupt before `usecs` are over (`rx-frames`); 0 is off. At
-    /// most the size of the ring.
+    /// The number of waiting frames that raises the interrupt before `usecs` have passed (`rx-frames`); 0 is off.
+    /// At most the size of the ring.
     pub frames: u32,
 }
 
 impl Moderation {
-    /// When the interrupt is due if the first waiting frame arrives at `first` and the one `n`
-    /// places behind it at `nth(n, limit)`, where times after `limit` do not matter.
+    /// The time at which the interrupt is due if the first waiting frame arrives at `first` and the `n`-th one
+    /// behind it at `nth(n, limit)`. `nth` need not be exact for times after `limit`.
     pub(super) fn due(self, first: Ns, nth: impl FnOnce(usize, Ns) -> Ns) -> Ns {
         if self.usecs == 0 {
             return first;

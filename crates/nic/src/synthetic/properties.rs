@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Frame, PacketQueue, Pool, Transmitter};
 
-/// A bench of one queue and what the last poll handed out.
+/// A queue and the frames of its last poll.
 struct Bench {
     queue: SyntheticQueue,
     frames: Vec<Frame>,
@@ -30,7 +30,7 @@ impl Bench {
     }
 }
 
-/// The ways in which frames come, for the properties below.
+/// Any kind of arrivals except silence.
 fn any_arrivals() -> impl Strategy<Value = Arrivals> {
     prop_oneof![
         (1e3..1e7).prop_map(|per_second| Arrivals::Fixed { per_second }),
@@ -70,7 +70,7 @@ fn any_call() -> impl Strategy<Value = (Call, Ns)> {
     (call, 0u64..200_000)
 }
 
-/// Makes the calls and returns what they said, with all frames.
+/// Makes the calls and returns the queue with a log of all answers and frames.
 fn run(config: SyntheticConfig, buffers: usize, calls: &[(Call, Ns)]) -> (Bench, Vec<String>) {
     let mut bench = Bench::new(config, buffers);
     let control = bench.queue.control();
@@ -90,7 +90,7 @@ fn run(config: SyntheticConfig, buffers: usize, calls: &[(Call, Ns)]) -> (Bench,
             Call::Mask => bench.queue.mask(),
             Call::Unmask => {
                 let waits = bench.queue.unmask(now);
-                // Invariant 2: whatever waits or will come has an interrupt.
+                // Invariant 2: for all work that is pending or will come, there is an interrupt.
                 let due = bench.queue.rx_interrupt().min(bench.queue.tx_interrupt());
                 assert_eq!(waits, due <= now);
                 assert!(waits || bench.queue.wire.alarm.wanted() <= due);

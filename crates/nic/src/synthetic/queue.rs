@@ -1,7 +1,7 @@
-//! The synthetic queue itself: ring, wire and timer behind the contract of a packet queue.
+//! The synthetic queue: ring, wire and timer behind the [`PacketQueue`] interface.
 //!
-//! Everything but the interrupt descriptor is a function of the configuration and of the calls with
-//! the times they name; the tests below run on a clock of their own.
+//! Everything but the interrupt descriptor is a function of the configuration and of the calls with the times they
+//! pass; the tests below run on virtual time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,18 +28,18 @@ use crate::{
 };
 use napkin_traffic::SplitMix;
 
-/// An open-loop source, a receive ring, a transmit ring and a moderated interrupt.
+/// A packet queue with an open-loop source, a receive ring, a transmit ring and a moderated interrupt.
 pub struct SyntheticQueue {
     ring: RxRing,
     flows: Flows,
-    /// The seed from which flows are drawn.
+    /// The seed of [`FlowChoice::Uniform`](super::FlowChoice::Uniform).
     flow_seed: u64,
     template: Box<dyn Template>,
     pool: Pool,
     moderation: Moderation,
     pub(super) wire: Arc<Wire>,
-    /// Transmissions under way or completed, oldest first; the ring's size bounds it. A
-    /// transmission completes no earlier than the ones before it.
+    /// Completion times of transmissions that are not yet reaped, oldest first; bounded by the ring's size. A
+    /// transmission never completes before an earlier one.
     transmissions: VecDeque<Ns>,
     tx_interrupts: bool,
     gate: Arc<Gate>,
@@ -47,8 +47,8 @@ pub struct SyntheticQueue {
 }
 
 impl SyntheticQueue {
-    /// Makes a queue, masked, whose frames are written by `template` into buffers of `pool`. The
-    /// observer sees what is transmitted.
+    /// Makes a masked queue whose frames `template` writes into buffers of `pool`. `observer` sees the frames that
+    /// are transmitted.
     pub fn new(
         config: &SyntheticConfig,
         template: Box<dyn Template>,
@@ -62,8 +62,8 @@ impl SyntheticQueue {
             Schedule::new(config.arrivals, rng, config.start, config.until, config.count)?;
         let replies = match config.arrivals {
             Arrivals::Flood { turnaround, outstanding } => {
-                // If the requests are enough to interrupt by their number, the interrupt may be due
-                // with any of them; otherwise only by time.
+                // If the outstanding requests can reach the frame limit of the moderation, any of them may make the
+                // interrupt due; otherwise only the time limit applies.
                 let Moderation { usecs, frames } = config.moderation;
                 let by_number = (1..=u32::from(outstanding)).contains(&frames);
                 let wait = if by_number { 0 } else { Ns::from(usecs) * MICROSECOND };
@@ -90,24 +90,24 @@ impl SyntheticQueue {
         })
     }
 
-    /// A handle to stop the source and to read what it offered, for any thread.
+    /// A handle to stop the source and to read how many frames it offered, for any thread.
     pub fn control(&self) -> SourceControl {
         SourceControl { gate: Arc::clone(&self.gate), wire: Arc::clone(&self.wire) }
     }
 
-    /// Frames in the ring as of the last poll or unmask.
+    /// The number of frames in the ring as of the last poll or unmask.
     pub fn pending(&self) -> usize {
         self.ring.len()
     }
 
-    /// Brings the ring to `now` and counts what fell due.
+    /// Brings the ring up to `now` and counts the frames that fell due.
     fn advance(&mut self, now: Ns) {
         let fallen = self.ring.advance(now, self.gate.closed());
         add(&self.gate.offered, fallen.offered);
         add(&self.wire.counters.rx_dropped_ring, fallen.dropped);
     }
 
-    /// Takes over what senders have queued.
+    /// Moves transmissions and replies from the senders' rings to the owner's lists.
     fn collect(&mut self) {
         while self.transmissions.len() < self.wire.completions.size()
             && let Some(due) = self.wire.completions.pop()
@@ -116,7 +116,7 @@ impl SyntheticQueue {
             self.transmissions.push_back(due);
         }
         if let Some(replies) = &self.wire.replies {
-            // No more at a time than there is room for, should a sender be as fast as this loop.
+            // At most one ring full at a time, in case a sender is as fast as this loop.
             for _ in 0..replies.ended.size() {
                 let Some(ended) = replies.ended.pop() else { break };
                 self.ring.schedule.reply(ended);
@@ -124,7 +124,7 @@ impl SyntheticQueue {
         }
     }
 
-    /// Reaps what has completed.
+    /// Reaps completed transmissions; returns how many.
     fn reap(&mut self, now: Ns) -> u16 {
         self.collect();
         let mut reaped: u16 = 0;
@@ -168,7 +168,7 @@ impl SyntheticQueue {
         taken
     }
 
-    /// Makes the bytes of a frame; one that cannot be made is counted and gone.
+    /// Writes a frame. Counts and drops one that has no buffer or an invalid length.
     fn make(&mut self, Pending { at, seq }: Pending) -> Option<Frame> {
         let counters = &self.wire.counters;
         let Some(mut frame) = self.pool.take() else {
@@ -230,8 +230,8 @@ impl PacketQueue for SyntheticQueue {
 
     fn acknowledge(&mut self) {
         let Some(fired) = self.wire.alarm.acknowledge() else { return };
-        // What the interrupt was for, as of the time it was set for. If no frame was due then, a
-        // sender set it (its transmission may be reaped by now), unless senders never do.
+        // Decide what the interrupt was for, as of the time it was set for. If no frame was due then, a sender set
+        // it (its transmission may be reaped by now), unless transmissions raise no interrupts.
         self.collect();
         let rx = self.rx_interrupt();
         let tx_alone = self.tx_interrupts && (rx > fired || rx == NEVER);
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
     use crate::QueueCounts;
 
-    /// A bench of one queue and what it was asked to hand out.
+    /// A queue and the frames of its last poll.
     struct Bench {
         queue: SyntheticQueue,
         frames: Vec<Frame>,
@@ -298,7 +298,7 @@ mod tests {
             self.queue.poll(budget, now, &mut self.frames)
         }
 
-        /// What the timer is set to.
+        /// The time that the timer is set to.
         fn timer(&self) -> Ns {
             self.queue.wire.alarm.wanted()
         }
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// One frame a microsecond from 0 on.
+    /// One frame a microsecond from time 0.
     fn fixed() -> SyntheticConfig {
         SyntheticConfig {
             arrivals: Arrivals::Fixed { per_second: 1e6 },
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(bench.poll(3, 9_000), rx(3));
         assert_eq!(bench.frames.len(), 2);
         assert_eq!(bench.counts().rx_no_buffer, 1);
-        // The application lets go of its frames, and traffic flows again.
+        // The application releases its frames, and traffic flows again.
         assert_eq!(bench.poll(2, 9_000), rx(2));
         assert_eq!(bench.frames.len(), 2);
     }
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(bench.poll(64, 10_000), rx(11));
         assert!(!bench.queue.unmask(10_000));
         assert_eq!(bench.timer(), 11_000);
-        // The timer fires, as its time is long past on the real clock.
+        // The timer fires, since its time is long past on the real clock.
         bench.queue.acknowledge();
         bench.queue.mask();
         assert_eq!(bench.timer(), NEVER);

@@ -1,9 +1,8 @@
-//! The receive ring: frames that have fallen due and were not yet polled.
+//! The receive ring: frames that have fallen due and are not yet polled.
 //!
-//! Only their times and numbers are kept; bytes are made when a frame is polled. Frames leave the
-//! ring in polls and at no other time, so whether an arrival found it full can be worked out at the
-//! next poll just as well: the oldest that fit stay, the newest are dropped, as a NIC does that has
-//! run out of descriptors.
+//! It holds only their times and sequence numbers; the bytes are written when a frame is polled. Frames leave the
+//! ring only in polls, so that the next poll can still work out which arrivals found it full: the oldest that fit
+//! stay and the newest are dropped, as with a NIC that has run out of descriptors.
 
 use std::collections::VecDeque;
 
@@ -19,7 +18,7 @@ pub(super) struct Pending {
     pub(super) seq: u64,
 }
 
-/// What fell due.
+/// Counts of the frames that fell due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Fallen {
     /// All frames, dropped ones included.
@@ -31,7 +30,7 @@ pub(super) struct Fallen {
 #[derive(Debug)]
 pub(super) struct RxRing {
     pub(super) schedule: Schedule,
-    /// Never longer than `size`, for which it has room from the start.
+    /// Never longer than `size`, its initial capacity.
     pending: VecDeque<Pending>,
     size: usize,
 }
@@ -46,7 +45,7 @@ impl RxRing {
         self.pending.len()
     }
 
-    /// Brings the ring to `now`. Under overload the frames that do not fit are skipped in bulk.
+    /// Brings the ring up to `now`. Under overload, the frames that do not fit are skipped in bulk.
     pub(super) fn advance(&mut self, now: Ns, closed: Closed) -> Fallen {
         let mut fallen = Fallen::default();
         loop {
@@ -54,7 +53,7 @@ impl RxRing {
             if at > now || at == NEVER {
                 return fallen;
             }
-            // Each branch passes at least the arrival at `at`.
+            // Each branch passes at least the arrival at `at`, so the loop ends.
             if closed.contains(at) {
                 self.schedule.skip(now.min(closed.until - 1));
             } else if self.pending.len() == self.size {
@@ -70,25 +69,26 @@ impl RxRing {
         }
     }
 
-    /// Takes the oldest frame.
+    /// Removes the oldest frame.
     pub(super) fn pop(&mut self) -> Option<Pending> {
         self.pending.pop_front()
     }
 
-    /// When the first frame that is still unpolled arrives, or has arrived.
+    /// The arrival time, past or future, of the oldest frame that is not yet polled.
     pub(super) fn first(&self, closed: Closed) -> Ns {
         match self.pending.front() {
             Some(pending) => pending.at,
             None => match self.schedule.next() {
-                // The first one after the gap is not before its end; looking then is soon enough.
+                // The first frame after the closed time does not come before its end, so that is early enough to
+                // check.
                 at if closed.contains(at) => closed.until,
                 at => at,
             },
         }
     }
 
-    /// When the frame `n` places behind the first arrives. Does not look for a closed source, so
-    /// that it may be too early in that case, never too late.
+    /// The arrival time of the `n`-th frame behind the first. Ignores closed times, so it may be too early for a
+    /// closed source, never too late.
     pub(super) fn nth(&self, n: usize, limit: Ns) -> Ns {
         match self.pending.get(n) {
             Some(pending) => pending.at,
@@ -105,7 +105,7 @@ mod tests {
 
     const OPEN: Closed = Closed { from: NEVER, until: NEVER };
 
-    /// One frame a microsecond, from 0 on, into a ring of `size`.
+    /// A ring of `size`, with one frame a microsecond from time 0.
     fn ring(size: u32) -> RxRing {
         let arrivals = Arrivals::Fixed { per_second: 1e6 };
         let schedule =

@@ -1,17 +1,17 @@
-//! What is in the frames: the caller's part of a synthetic source.
+//! The contents of a synthetic source's frames, which the caller supplies.
 
 use napkin_policy::Ns;
 
-/// Writes the frames of a synthetic source. The queue knows when a frame of which flow arrives; what
-/// is in it is the caller's business.
+/// Writes the frames of a synthetic source. The queue decides when a frame of which flow arrives; the template
+/// decides its bytes.
 pub trait Template: Send {
-    /// Writes frame `seq` of the queue, which belongs to `flow`, to `buf` and returns its length.
-    /// The numbers count all arrivals, so that dropped frames leave gaps. `buf` is
-    /// [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes and may hold an older frame. A length beyond it, or short of an
-    /// Ethernet header, is dropped and counted as such a frame.
+    /// Writes frame `seq` of the queue, which belongs to `flow`, to `buf` and returns its length. Sequence numbers
+    /// count all arrivals, so that dropped frames leave gaps. `buf` has [`FRAME_CAPACITY`](crate::FRAME_CAPACITY)
+    /// bytes and may hold an older frame. A frame with a length beyond that, or shorter than an Ethernet header, is
+    /// dropped and counted as oversized or truncated.
     fn fill(&mut self, flow: u32, seq: u64, buf: &mut [u8]) -> usize;
 
-    /// As [`fill`](Self::fill), for templates that put the intended time of arrival into the frame.
+    /// As [`fill`](Self::fill), for templates that write the intended arrival time into the frame.
     fn fill_at(&mut self, flow: u32, seq: u64, arrived: Ns, buf: &mut [u8]) -> usize {
         let _ = arrived;
         self.fill(flow, seq, buf)

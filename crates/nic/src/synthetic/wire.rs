@@ -1,8 +1,8 @@
-//! The way out of a synthetic queue: a transmit ring that empties by itself.
+//! The transmit side of a synthetic queue: a transmit ring that drains by itself.
 //!
-//! A frame handed to [`Wire`] has left after a fixed time and is then a completion, which waits to
-//! be reaped by a poll and holds its place in the ring until then. Nobody is at the other end: the
-//! bytes go to an observer, if there is one, and are gone.
+//! A frame handed to [`Wire`] completes after a fixed time. The completion waits to be reaped by a poll and
+//! occupies its place in the ring until then. The bytes go to the observer, if there is one, and are then
+//! discarded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::counters::add;
 use crate::places::Places;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, QueueCounters, SendError, Transmitter};
 
-/// Sees what is transmitted: how a benchmark times replies.
+/// Receives the transmitted frames; a benchmark times replies with it.
 pub trait Observer: Send + Sync {
-    /// The frame was accepted for transmission at `now`. Called on the sender's thread, so it must
-    /// be quick and must not block.
+    /// Handles a frame that was accepted for transmission at `now`. Called on the sender's thread, so it must be
+    /// quick and must not block.
     fn transmitted(&self, frame: &[u8], now: Ns);
 }
 
 /// The replies that a flood waits for.
 #[derive(Debug)]
 pub(super) struct Replies {
-    /// When transmissions ended. As long as the flood has requests: more replies would not count.
+    /// Times at which transmissions ended. Holds as many as the flood has requests; further replies do not count.
     pub(super) ended: Places<Ns>,
-    /// From the end of a transmission to the interrupt for the request that follows it, at least.
+    /// The least time from the end of a transmission to the interrupt for the request that follows it, ns.
     pub(super) to_interrupt: Ns,
 }
 
@@ -36,12 +36,12 @@ pub(super) struct Replies {
 pub(super) struct Wire {
     pub(super) alarm: Alarm,
     pub(super) counters: Arc<QueueCounters>,
-    /// When transmissions complete. The owner moves them on to a list of its own, in which it can
-    /// look without taking. One of a sender that the owner has preempted is found later, and those behind
-    /// it with it: the sender brings the timer forward only then.
+    /// Times at which transmissions complete. The owner moves them to its own list, which it can inspect without
+    /// removing anything. If the owner has preempted a sender in the middle of an insertion, that entry and those
+    /// behind it are found later; the sender brings the timer forward only after its insertion.
     pub(super) completions: Places<Ns>,
-    /// Transmissions that were not yet reaped, in `completions` or the owner's list; at most
-    /// `size`, but for senders that have just been turned away.
+    /// Transmissions not yet reaped, in `completions` or in the owner's list: at most `size`, apart from senders
+    /// that are being refused.
     in_flight: AtomicU32,
     size: u32,
     tx_ns: Ns,
@@ -72,18 +72,18 @@ impl Wire {
         }
     }
 
-    /// The owner: `n` transmissions were reaped.
+    /// Owner: counts `n` reaped transmissions and frees their places.
     pub(super) fn reaped(&self, n: u32) {
         self.in_flight.fetch_sub(n, AcqRel);
         add(&self.counters.tx_completions, u64::from(n));
     }
 
-    /// The queue is gone: nothing more can be sent.
+    /// Closes the wire, as the queue is dropped: sending fails from now on.
     pub(super) fn close(&self) {
         self.closed.store(true, Release);
     }
 
-    /// Makes an unmasked queue look at its source at `at`.
+    /// Makes an unmasked queue check its source at `at`.
     pub(super) fn kick(&self, at: Ns) {
         self.alarm.bring_forward(at);
     }
@@ -99,7 +99,7 @@ impl Wire {
             return Err(SendError::TooShort);
         }
         let due = now.saturating_add(self.tx_ns);
-        // At most `size` places are given away, so the push behind it finds room.
+        // At most `size` places are given out, so the push after it finds room.
         if self.in_flight.fetch_add(1, AcqRel) >= self.size || !self.completions.push(due) {
             self.in_flight.fetch_sub(1, AcqRel);
             return Err(SendError::RingFull);
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::{PacketQueue, Pool, QueueCounts};
 
-    /// A bench of one queue that receives nothing.
+    /// A queue that receives nothing.
     struct Bench {
         queue: SyntheticQueue,
     }
@@ -167,7 +167,7 @@ mod tests {
             self.queue.poll(budget, now, &mut Vec::new())
         }
 
-        /// What the timer is set to.
+        /// The time that the timer is set to.
         fn timer(&self) -> Ns {
             self.queue.wire.alarm.wanted()
         }
@@ -257,7 +257,7 @@ mod tests {
     fn no_transmission_is_forgotten_while_threads_send_and_the_owner_masks_and_unmasks() {
         let mut bench = Bench::new(SyntheticConfig { tx_ns: 1, ..SyntheticConfig::default() });
         let wire = bench.queue.transmitter();
-        // A time of hours ahead, for which the real timer never fires during the test.
+        // A time far enough ahead that the real timer never fires during the test.
         let far = 1 << 62;
         let senders: Vec<_> = (0..2)
             .map(|_| {
@@ -275,7 +275,7 @@ mod tests {
             assert!(!bench.queue.unmask(0));
         }
         let sent: usize = senders.into_iter().map(|sender| sender.join().expect("ends")).sum();
-        // Invariant 2: what is on its way, with nobody polling, has a timer.
+        // Invariant 2: a transmission under way has a timer while no poll is coming.
         assert!(sent == reaped || bench.timer() == far + 1);
         reaped += usize::from(bench.poll(0, far + 1).tx);
         assert_eq!(reaped, sent);
