@@ -1,8 +1,8 @@
 //! Receive-side scaling: the Toeplitz hash, by which a NIC spreads flows over its queues.
 //!
 //! It reads the same fields as NICs do, with or without a VLAN tag: the addresses of IPv4 and IPv6, and the ports
-//! of TCP and UDP unless the packet is a fragment or, for IPv6, has an extension header. All other frames have the hash
-//! 0.
+//! of TCP and UDP unless the packet is a fragment or, for IPv6, has an extension header. The hash of any other
+//! frame is 0.
 
 use std::hash::{BuildHasher, RandomState};
 

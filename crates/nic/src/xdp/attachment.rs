@@ -1,4 +1,4 @@
-//! The redirect program while it is attached to an interface.
+//! The attachment of the redirect program to an interface.
 
 use std::io;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use super::error::XdpError;
 use super::interface::Interface;
 use super::program;
 
-/// The program while it is attached, and the map it looks into.
+/// The link of the attached program, and its map of sockets.
 #[derive(Debug)]
 pub(super) struct Attachment {
     _link: Link,
     pub(super) map: SocketMap,
 }
 
-/// Loads the program and attaches it, in the driver if it may and can be. Whether it is there.
+/// Loads the program and attaches it, natively if the mode and the driver allow. Returns whether it is native.
 pub(super) fn attach(
     config: &XdpConfig,
     interface: &Interface,
@@ -59,7 +59,7 @@ pub(super) fn attach(
             Err(error @ (XdpError::Attached { .. } | XdpError::Permission { .. })) => {
                 return Err(error);
             }
-            // Whatever a driver has against it (its MTU, its queues, XDP itself), the stack may not.
+            // Generic mode may work whatever the driver's reason (its MTU, its queues, no XDP).
             Err(_) if config.copying != Copying::Zero => (link(true)?, false),
             Err(error) => return Err(error),
         },

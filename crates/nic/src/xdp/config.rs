@@ -1,18 +1,18 @@
-//! What an AF_XDP device is opened with, and what of it is refused before the kernel is asked.
+//! The configuration of an AF_XDP device, and the checks made before the kernel is called.
 
 use std::net::IpAddr;
 
 use super::error::XdpError;
 use super::limits::{MAX_PORTS, MAX_RING, MAX_XDP_ADDRESSES, MAX_XDP_QUEUES};
 
-/// Which frames are taken. All others go on to the kernel as if nobody were here.
+/// The frames that are taken. All others go on to the kernel unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Traffic {
-    /// Every frame of the queues, ARP and neighbour discovery too: the kernel receives nothing there.
+    /// Every frame of the queues, including ARP and neighbour discovery: the kernel receives nothing there.
     All,
-    /// UDP and TCP to these ports of these addresses, in no VLAN that the frame itself tells of. Fragments, ARP, neighbour discovery and
-    /// everything else stay the kernel's, so `ssh` goes on, the kernel answers for the address, and what
-    /// it forwards it still receives.
+    /// UDP and TCP to these ports of these addresses, without a VLAN tag in the frame. Fragments, ARP, neighbour
+    /// discovery and everything else stay with the kernel, so `ssh` keeps working, the kernel answers ARP for the
+    /// address, and it still receives the packets that it forwards.
     Ports {
         /// 1 to [`MAX_PORTS`] ports, none of them 0.
         ports: Vec<u16>,
@@ -21,39 +21,40 @@ pub enum Traffic {
     },
 }
 
-/// Where the program runs.
+/// Where the XDP program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// In the driver if it can, otherwise behind it.
+    /// Native if the driver supports it, otherwise generic.
     #[default]
     Auto,
     /// In the driver.
     Native,
-    /// Behind the driver, in the kernel's stack: works with any, and costs a kernel's packet buffer.
+    /// In the kernel's stack, after the driver: works with any driver, at the cost of an sk_buff per frame.
     Generic,
 }
 
-/// Who moves a frame's bytes between the card and this process.
+/// What copies a frame's bytes between the NIC and this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Copying {
-    /// The card itself where the driver can, otherwise the kernel copies.
+    /// Zero-copy if the driver supports it, otherwise the kernel copies.
     #[default]
     Auto,
     /// The kernel copies.
     Copy,
-    /// The card itself: zero-copy, or an error.
+    /// The NIC itself (zero-copy); an error if the driver does not support it.
     Zero,
 }
 
-/// The kernel's NAPI below is polled by us, from an empty ring.
+/// Busy polling of the queue's kernel NAPI instance, by polls that find the ring empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// `SO_BUSY_POLL`: microseconds, at least 1. A call never waits; it says that calls may poll.
+    /// `SO_BUSY_POLL`, in microseconds, at least 1. Calls never wait; the value only enables polling.
     pub usecs: u32,
-    /// `SO_BUSY_POLL_BUDGET`: frames that a call takes at most, at least 1.
+    /// `SO_BUSY_POLL_BUDGET`: the most frames per call, at least 1.
     pub budget: u16,
-    /// `SO_PREFER_BUSY_POLL`: not by its interrupts as well. These are put off, as far as the interface's
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout` are set; without them it is both.
+    /// `SO_PREFER_BUSY_POLL`: whether interrupts are deferred, within the limits of the interface's
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout`. If those are not set, interrupts keep polling the instance
+    /// as well.
     pub prefer: bool,
 }
 
@@ -63,32 +64,31 @@ impl Default for BusyPoll {
     }
 }
 
-/// An AF_XDP device: an interface, and those of its queues that are ours.
+/// The configuration of an AF_XDP device: an interface, and which of its queues to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpConfig {
     /// The interface's name.
     pub interface: String,
-    /// Its queues, each once; none means all that it receives on.
+    /// Numbers of the queues, each once; empty for all queues of the interface.
     pub queues: Vec<u32>,
-    /// What is taken.
+    /// The frames that are taken.
     pub traffic: Traffic,
-    /// Where the program runs.
+    /// Where the XDP program runs.
     pub mode: Mode,
-    /// Who moves the bytes.
+    /// What copies the bytes.
     pub copying: Copying,
-    /// Frames of the ring of received ones, a power of two up to [`MAX_RING`].
+    /// Size of the receive ring in frames, a power of two up to [`MAX_RING`].
     pub rx_ring: u32,
-    /// Frames that may be on their way out, a power of two up to [`MAX_RING`].
+    /// Size of the transmit ring in frames, a power of two up to [`MAX_RING`].
     pub tx_ring: u32,
-    /// Whether the kernel's NAPI is polled from here.
+    /// Busy polling of the kernel's NAPI instance, if any.
     pub busy_poll: Option<BusyPoll>,
-    /// Whether the card takes frames to any Ethernet address, and not to its own alone, for as long as there is
-    /// a queue.
+    /// Whether the interface is promiscuous while a queue is open.
     pub promiscuous: bool,
 }
 
 impl XdpConfig {
-    /// All traffic of all queues of an interface, in whatever mode it has.
+    /// All traffic of all queues of an interface, in the best mode that it supports.
     pub fn new(interface: &str) -> XdpConfig {
         XdpConfig {
             interface: interface.to_owned(),
@@ -103,7 +103,7 @@ impl XdpConfig {
         }
     }
 
-    /// Buffers that a pool needs for one queue, beside those that are in the application's hands.
+    /// The number of buffers that a pool needs for one queue, besides those of frames that the application holds.
     pub fn buffers_of_a_queue(&self) -> usize {
         self.rx_ring as usize + self.tx_ring as usize
     }

@@ -1,5 +1,6 @@
-//! A kernel that writes anything into its rings, as bytes say: what the fuzzer drives. The rings are in this
-//! process, so it takes no right; a step may also be what a kernel does, so that the others find something.
+//! A kernel that writes arbitrary values into its rings, as directed by input bytes: the target of the fuzzer. The
+//! rings are in this process, so it needs no privileges. Some steps act as a correct kernel would, so that polls
+//! find frames.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +18,7 @@ const SIZE: u32 = 8;
 /// Buffers of the pool.
 const BUFFERS: usize = 40;
 
-/// Bytes from the front of the input, zeros behind its end.
+/// The input bytes, followed by zeros.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -27,7 +28,7 @@ impl Input<'_> {
         *first
     }
 
-    /// An address, an index or a length, as a kernel has it or not.
+    /// An address, an index or a length, plausible or not.
     fn value(&mut self) -> u64 {
         let number = u64::from(self.byte());
         match self.byte() % 5 {
@@ -40,14 +41,14 @@ impl Input<'_> {
     }
 }
 
-/// What a kernel does: moves the oldest entry of one ring to the end of another.
+/// A step of a correct kernel: moves the oldest entry of one ring to the end of another.
 fn moves(from: &OwnRing, to: &OwnRing, entry: impl FnOnce(u64) -> [u64; 2], words: usize) {
     let (read, written) = (from.words[1].load(Relaxed) as u32, from.words[0].load(Relaxed) as u32);
     let end = to.words[0].load(Relaxed) as u32;
     if read == written {
         return;
     }
-    // Entries of the first kind are one word, of the second two.
+    // An entry of one kind is one word, of the other two.
     let of = |ring: &OwnRing, place: u32, words: usize| {
         let size = (ring.words.len() - OwnRing::ENTRIES) as u32 / 2;
         OwnRing::ENTRIES + (place & (size - 1)) as usize * words
@@ -60,7 +61,7 @@ fn moves(from: &OwnRing, to: &OwnRing, entry: impl FnOnce(u64) -> [u64; 2], word
     to.words[0].store(end.wrapping_add(1).into(), Relaxed);
 }
 
-/// A kernel of a test that does what it should: each call sends so many frames.
+/// A correct kernel for tests: each call sends up to a set number of frames.
 #[cfg(test)]
 #[derive(Debug)]
 pub(super) struct Kernel {
@@ -68,9 +69,9 @@ pub(super) struct Kernel {
     pub(super) complete: OwnRing,
     pub(super) frames_a_call: std::sync::atomic::AtomicU32,
     pub(super) calls: std::sync::atomic::AtomicU32,
-    /// Calls to receive.
+    /// Number of calls to receive.
     pub(super) received: std::sync::atomic::AtomicU32,
-    /// What it has dropped for want of room.
+    /// Number of frames dropped for lack of room.
     pub(super) dropped: std::sync::atomic::AtomicU32,
 }
 
@@ -96,12 +97,12 @@ impl Kernel {
     }
 }
 
-/// Drives a queue whose kernel does what `data` says. It panics if a frame is counted twice or not at all, if
-/// two have one buffer, or if a buffer does not come back.
+/// Runs a queue against a kernel that follows `data`. Panics if a frame is counted twice or not at all, if two
+/// frames share a buffer, or if a buffer is not returned.
 pub fn serve(data: &[u8]) {
     let mut input = Input(data);
     let pool = Pool::new(BUFFERS);
-    // It refuses every call: nobody is at its other end.
+    // An unconnected socket of another kind, which refuses every call.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(socket) = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None) else {
         return;

@@ -1,4 +1,4 @@
-//! What the kernel says of an interface: asked by ioctl, in the network namespace of the caller.
+//! Queries of an interface's settings by ioctl, in the network namespace of the caller.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,12 +11,12 @@ use crate::tun_ioctl::{NAME_MAX, Request};
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
-/// An interface as it is found.
+/// An interface and its properties.
 #[derive(Debug, Clone)]
 pub(super) struct Interface {
     pub(super) index: u32,
     pub(super) mac: [u8; 6],
-    /// Queues that it both receives and sends on; `None` where the driver does not say.
+    /// Number of queues that both receive and send; `None` where the driver does not report it.
     pub(super) queues: Option<u32>,
     pub(super) driver: String,
 }
@@ -31,7 +31,7 @@ impl Interface {
             Some(libc::ENODEV | libc::ENXIO) => none(),
             _ => XdpError::system("ask for the settings", name, source),
         };
-        // Any socket will do to speak about interfaces.
+        // Interface ioctls work on any socket.
         let socket =
             socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| wrong(errno.into()))?;
@@ -51,9 +51,9 @@ impl Interface {
     }
 }
 
-/// Has the card take frames to any Ethernet address until the descriptor is closed, however that is.
+/// Makes the interface promiscuous until the descriptor is closed, at the latest by the end of the process.
 pub(super) fn promiscuous(index: u32) -> io::Result<OwnedFd> {
-    // Of no protocol: it receives nothing itself.
+    // Protocol 0: the socket receives nothing itself.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let wanted = libc::packet_mreq {
         mr_ifindex: index.cast_signed(),
@@ -62,7 +62,7 @@ pub(super) fn promiscuous(index: u32) -> io::Result<OwnedFd> {
         mr_address: [0; 8],
     };
     let length = size_of::<libc::packet_mreq>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the value has as many bytes as is said.
+    // SAFETY: the descriptor is open, and the value has the stated length.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -75,7 +75,7 @@ pub(super) fn promiscuous(index: u32) -> io::Result<OwnedFd> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
 }
 
-/// An ethtool command: its number, and room for the answer.
+/// Issues an ethtool command. `N` is the size of its structure in words.
 fn ethtool<const N: usize>(socket: &OwnedFd, name: &str, command: u32) -> io::Result<[u32; N]> {
     let mut data = [0_u32; N];
     data[0] = command;
@@ -87,22 +87,22 @@ fn ethtool<const N: usize>(socket: &OwnedFd, name: &str, command: u32) -> io::Re
         *to = from.cast_signed();
     }
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the request is a live `struct ifreq` whose data has room for the answer to each of the
-    // two commands of this file (below), and the kernel writes no more.
+    // SAFETY: the request is a live `struct ifreq` whose data has room for the answer to each of the two commands
+    // of this file (below), and the kernel writes no more.
     let answer =
         unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as _, std::ptr::from_mut(&mut request)) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(data) }
 }
 
-/// Queues for both directions: of `struct ethtool_channels`, after the maxima, those for receiving,
-/// those for sending, others, and those for both.
+/// The number of queues that both receive and send. `struct ethtool_channels` has, after the maxima, the counts of
+/// receive, transmit, other and combined channels.
 fn channels(socket: &OwnedFd, name: &str) -> Option<u32> {
     let data = ethtool::<9>(socket, name, ETHTOOL_GCHANNELS).ok()?;
     let [_, _, _, _, _, receive, send, _, both] = data;
     Some(receive.saturating_add(both).min(send.saturating_add(both)).max(1))
 }
 
-/// The driver's name: the first of the texts of `struct ethtool_drvinfo` (196 bytes).
+/// The driver's name: the first string in `struct ethtool_drvinfo` (196 bytes).
 fn driver(socket: &OwnedFd, name: &str) -> String {
     let Ok(data) = ethtool::<49>(socket, name, ETHTOOL_GDRVINFO) else {
         return String::from("unknown");

@@ -1,22 +1,22 @@
-//! AF_XDP: an interface's own queues, their frames in memory that is shared with the kernel.
+//! AF_XDP devices: an interface's own queues, with frames in memory that is shared with the kernel.
 //!
-//! A small program, assembled here and attached to the interface, redirects what arrives on a queue to
-//! that queue's socket: all of it, or what goes to some ports of ours ([`Traffic`]). Everything else goes on to
-//! the kernel untouched. The program is attached by a link, a descriptor: the kernel detaches it when
-//! the last queue and transmitter are dropped or the process ends, however it ends.
+//! A small XDP program, assembled here and attached to the interface, redirects the frames of each queue to that
+//! queue's socket: all of them, or those to some of our ports ([`Traffic`]). All other frames go on to the kernel
+//! untouched. The program is attached by a BPF link, which is a descriptor: the kernel detaches it when the last
+//! queue and transmitter are dropped, or when the process ends in any way.
 //!
-//! The pool's memory is the shared memory, for all queues of a device: a frame is handed out where the
-//! kernel put it, and nothing is copied but by the kernel where the card cannot write there itself
-//! ([`Xdp::zero_copy`] says which). What is sent is copied once, since its sender keeps it.
+//! The pool's memory is the UMEM that all queues of a device share: a received frame is returned where the kernel
+//! put it. Bytes are copied only by the kernel, where the NIC cannot write to that memory itself
+//! ([`Xdp::zero_copy`]), and once when a frame is sent by reference, since the sender keeps it.
 //!
-//! The rings' contents are checked as a stranger's would be: an index or an address that the kernel
-//! cannot have meant is counted and dropped.
+//! The rings' contents are not trusted: an index or an address that no correct kernel writes is counted and
+//! dropped.
 //!
-//! Not here: frames in several buffers (an MTU beyond some 1770 bytes), checksum offload and time
-//! stamps of cards, the same queue for two programs, and programs other than this one: an interface
-//! has one, so whoever has another attached, or another napkin, has to end it first.
+//! Not supported: frames in several buffers (an MTU beyond some 1770 bytes), checksum offload and hardware
+//! timestamps, one queue in two programs, and other XDP programs beside this one: an interface has one, so any
+//! other program, or another napkin, has to be ended first.
 //!
-//! It takes Linux 5.11, `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`.
+//! Needs Linux 5.11, `CAP_NET_RAW`, `CAP_NET_ADMIN` and `CAP_BPF`.
 
 mod attachment;
 mod busy;
@@ -50,35 +50,35 @@ use self::socket::XdpSocket;
 use self::transmitter::Wire;
 use crate::Pool;
 
-/// An AF_XDP device's queues, fresh from the kernel.
+/// An open AF_XDP device.
 #[derive(Debug)]
 pub struct Xdp {
     /// The interface's own Ethernet address.
     pub mac: [u8; 6],
     /// The name of its driver.
     pub driver: String,
-    /// Whether the program runs in the driver, and not behind it.
+    /// Whether the program runs in the driver (native mode), not in the kernel's generic path.
     pub native: bool,
-    /// Whether the card itself moves the bytes, and not the kernel.
+    /// Whether the NIC itself moves the bytes, not the kernel.
     pub zero_copy: bool,
-    /// Whether the kernel's NAPI of each queue is known, so that it can be polled from here. Since Linux 6.13
-    /// that of a zero-copy socket alone is; before, it is known once a frame has come.
+    /// Whether the kernel's NAPI instance of each queue is known, so that it can be busy-polled from here. Since
+    /// Linux 6.13 only zero-copy sockets have one; before, it is known once a frame has arrived.
     pub polled: bool,
-    /// How many queues the interface has; `None` where the driver does not say.
+    /// The number of queues of the interface; `None` where the driver does not report it.
     pub total: Option<u32>,
-    /// The number of each queue on the interface.
+    /// The number of each open queue on the interface.
     pub numbers: Vec<u32>,
-    /// One for each, in the same order.
+    /// The open queues, in the same order.
     pub queues: Vec<XdpQueue>,
 }
 
 impl Xdp {
-    /// Opens the queues and then lets their frames come. The pool's memory is shared with the kernel;
-    /// each queue keeps [`buffers_of_a_queue`](XdpConfig::buffers_of_a_queue) of its buffers, and the
-    /// rest is for frames in the application's hands.
+    /// Opens the queues and then starts the redirection of their frames. The pool's memory is shared with the
+    /// kernel; each queue keeps [`buffers_of_a_queue`](XdpConfig::buffers_of_a_queue) of its buffers, and the rest
+    /// is for frames that the application holds.
     ///
     /// # Errors
-    /// As they say; nothing is left changed.
+    /// Those of [`XdpError`]; after an error nothing is left changed.
     pub fn open(config: &XdpConfig, pool: &Pool) -> Result<Xdp, XdpError> {
         config.check()?;
         let interface = Interface::find(&config.interface)?;
@@ -117,7 +117,7 @@ impl Xdp {
             queues.push(queue);
             wires.push(wire);
         }
-        // Frames come from here on.
+        // The redirection starts here.
         for (&number, wire) in numbers.iter().zip(&wires) {
             attachment.map.set(number, wire.socket.as_fd()).map_err(|error| {
                 XdpError::system("redirect to the socket", &config.interface, error)
@@ -130,13 +130,13 @@ impl Xdp {
     }
 }
 
-/// The queues that are ours: each there.
+/// The numbers of the queues to open. Fails if one does not exist.
 fn numbers(config: &XdpConfig, interface: &Interface) -> Result<Vec<u32>, XdpError> {
     let queues = interface.queues.unwrap_or(1);
     if config.queues.is_empty() {
         return Ok((0..queues.min(MAX_XDP_QUEUES as u32)).collect());
     }
-    // Where the driver does not say how many it has, binding tells.
+    // Where the driver does not report how many it has, `bind` fails for a missing one.
     let missing = |queue: &&u32| interface.queues.is_some_and(|queues| **queue >= queues);
     match config.queues.iter().find(missing) {
         Some(&queue) => Err(XdpError::NoQueue { name: config.interface.clone(), queue, queues }),
@@ -144,7 +144,7 @@ fn numbers(config: &XdpConfig, interface: &Interface) -> Result<Vec<u32>, XdpErr
     }
 }
 
-/// What is needed and can be asked for beforehand.
+/// Checks the capabilities that are needed.
 fn rights() -> Result<(), XdpError> {
     let needed = [
         (Right::NetAdmin, "attach an XDP program"),

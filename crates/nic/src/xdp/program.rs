@@ -1,11 +1,12 @@
-//! The program that decides, for each received frame, whether it is ours or the kernel's.
+//! The XDP program that decides, for each received frame, whether to redirect it to a socket or pass it to the
+//! kernel.
 //!
-//! It redirects to the socket that stands in a map at the number of the frame's queue. A queue of
-//! which nobody has the socket passes its frames on, so that a program that is attached before its
-//! sockets are bound, or whose sockets were closed, takes nothing from anybody.
+//! It redirects to the socket in a map, at the index of the frame's queue. If there is none, the frame is passed
+//! on, so that a program that is attached before its sockets are bound, or whose sockets were closed, takes no
+//! traffic.
 //!
-//! By port it takes what goes to our own addresses alone, and nothing that is in a VLAN, where the card leaves the tag in the frame: what the host
-//! forwards, and what an interface above this one is for, are the kernel's, whatever their port.
+//! With ports it takes only frames to our own addresses, and none with a VLAN tag in the frame: packets that the
+//! host forwards, or that belong to a VLAN interface above this one, stay with the kernel, whatever their port.
 
 use std::net::IpAddr;
 
@@ -18,7 +19,7 @@ use super::config::Traffic;
 /// `XDP_PASS`: the frame goes on to the kernel's stack.
 const PASS: i32 = 2;
 
-/// Where `struct xdp_md` has what is read of it.
+/// Offsets in `struct xdp_md`.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const RX_QUEUE_INDEX: i16 = 16;
@@ -28,12 +29,12 @@ const IPV4: i32 = 20;
 const IPV6: i32 = 40;
 const TAG: i32 = 4;
 
-/// A number of two bytes as it is read from a frame on this machine.
+/// A big-endian 16-bit field, as this machine loads it from a frame.
 fn wire(number: u16) -> i32 {
     number.to_be().into()
 }
 
-/// Assembles the program for this traffic, redirecting into the map of that descriptor.
+/// Assembles the program for `traffic`, redirecting into the map with descriptor `map`.
 pub(super) fn redirect(traffic: &Traffic, map: i32) -> Result<Vec<u8>, AssembleError> {
     let mut it = Assembler::new();
     let pass = it.label();
@@ -67,8 +68,8 @@ fn load(it: &mut Assembler, width: napkin_bpf::assemble::Width, to: Register, of
     it.load(width, to, R2, offset as i16);
 }
 
-/// Goes on if the frame has one of these addresses at `offset`, and to `pass` if not. From the end on, where
-/// the addresses of one network differ; by halves, since a constant of four bytes would have a sign.
+/// Continues if the frame has one of these addresses at `offset`, and jumps to `pass` if not. Compares from the
+/// end, where the addresses of one network differ, and by 16 bits, since a 32-bit constant would be sign-extended.
 fn one_of<const N: usize>(it: &mut Assembler, addresses: &[[u8; N]], offset: i32, pass: Label) {
     let found = it.label();
     for address in addresses {
@@ -85,7 +86,7 @@ fn one_of<const N: usize>(it: &mut Assembler, addresses: &[[u8; N]], offset: i32
     it.place(found);
 }
 
-/// Looks for UDP or TCP to one of the ports at one of the addresses: goes to `ours` or to `pass`.
+/// Jumps to `ours` if the frame is UDP or TCP to one of the ports at one of the addresses, and to `pass` if not.
 fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label, pass: Label) {
     let v4 = addresses.iter().filter_map(|ip| match ip {
         IpAddr::V4(ip) => Some(ip.octets()),
@@ -105,12 +106,12 @@ fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label
     it.jump_if(R5, When::NotEqual, wire(0x8100), untagged);
     it.add(R2, TAG);
     reaches(it, ETHERNET, pass);
-    // A tag of VLAN 0 only says a priority, to us as to the kernel.
+    // VLAN 0 marks a priority tag: such a frame is in no VLAN, for the kernel, too.
     load(it, Half, R5, ETHERNET - TAG);
     it.jump_if(R5, When::AnyBit, wire(0x0fff), pass);
     load(it, Half, R5, ETHERNET - 2);
     it.place(untagged);
-    // Of a family without an address there is no code: the verifier refuses what nothing leads to.
+    // No code for a family without addresses: the verifier refuses unreachable code.
     if !v4.is_empty() {
         it.jump_if(R5, When::Equal, wire(0x0800), four);
     }
@@ -123,7 +124,7 @@ fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label
         it.place(four);
         reaches(it, ETHERNET + IPV4, pass);
         one_of(it, &v4, ETHERNET + 16, pass);
-        // A fragment, the first too: the others have no ports, and only one side can put them together.
+        // Pass all fragments, the first one too: the others have no ports, and only one side can reassemble them.
         load(it, Half, R5, ETHERNET + 6);
         it.jump_if(R5, When::AnyBit, wire(0x3fff), pass);
         load(it, Byte, R5, ETHERNET + 9);
@@ -142,7 +143,7 @@ fn to_ports(it: &mut Assembler, ports: &[u16], addresses: &[IpAddr], ours: Label
         it.add(R2, IPV6);
     }
 
-    // `R2` is now as far before the transport's header as an Ethernet header is long.
+    // `R2` now points one Ethernet header's length before the transport header.
     it.place(transport);
     it.jump_if(R5, When::Equal, libc::IPPROTO_UDP, found);
     it.jump_if(R5, When::NotEqual, libc::IPPROTO_TCP, pass);
@@ -170,7 +171,7 @@ mod tests {
         let one = to(&[7], &["10.0.0.1"]);
         assert!(one < 64);
         assert_eq!(to(&[7, 9], &["10.0.0.1"]), one + 1);
-        // Two of each half, and one that leaves.
+        // Two for each half of the address, and one jump.
         assert_eq!(to(&[7], &["10.0.0.1", "10.0.0.2"]), one + 5);
         let both = to(&[7], &["10.0.0.1", "fd00::1"]);
         assert_eq!(to(&[7], &["10.0.0.1", "fd00::1", "fd00::2"]), both + 17);

@@ -1,18 +1,20 @@
-//! One queue: frames off its ring, and buffers for the next ones into the other.
+//! The receive side of an AF_XDP queue: takes frames off the receive ring, and puts buffers for the next ones into
+//! the fill ring.
 //!
-//! A frame is where the kernel put it: what a poll hands out is the buffer itself, and another one
-//! takes its place. Without another one the frame is dropped and its buffer stays, so that the kernel
-//! always has as many buffers as it had at first, and never falls silent for want of them.
+//! A frame stays where the kernel put it: a poll returns the buffer itself, and another one takes its place in the
+//! fill ring. If no other one is free, the frame is dropped and its buffer is reused, so that the kernel always has
+//! as many buffers as at first and never runs out.
 //!
-//! The interrupt is the socket, readable while frames wait. The engine's one-shot readiness masks it,
-//! and arming it again looks by itself. It stands in an epoll of its own, beside the kernel's news of
-//! interfaces: a socket whose interface has gone is never readable again, and says nothing. While the queue
-//! is masked and polls find frames, the socket is taken out of that epoll, for the kernel wakes whoever
-//! watches for each batch that arrives, masked or not; that costs it some percent of a frame.
+//! The interrupt is the socket, readable while frames wait. The engine's one-shot readiness masks it, and arming it
+//! again checks it by itself. The socket is watched by an epoll instance, together with netlink's link
+//! notifications: a socket whose interface has gone never becomes readable again and reports nothing. While the
+//! queue is masked and polls find frames, the socket is removed from that epoll instance, because the kernel wakes
+//! a watched socket's waiters for each batch that arrives, masked or not; that costs it some percent of a frame.
 //!
-//! With [busy polling](super::BusyPoll) a poll that finds the ring empty has the kernel's own NAPI
-//! polled, once, and looks again; that is the one call that a poll makes, and never while there is work. (Every 10 ms
-//! one also asks what was dropped and whether the interface has gone, whatever it has found.)
+//! With [busy polling](super::BusyPoll), a poll that finds the ring empty has the kernel's NAPI instance polled
+//! once and checks the ring again; that is the only system call of a poll, and there is none while there is work.
+//! (Every 10 ms a poll also asks what was dropped and whether the interface has gone, whether or not it found
+//! frames.)
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -30,7 +32,7 @@ use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, Transmitter,
 };
 
-/// How often the kernel is asked what it dropped and whether there is news of interfaces, at most.
+/// The interval at which the kernel is asked what it dropped and whether interfaces have changed, ns.
 const ASK: Ns = 10 * MILLISECOND;
 
 /// One queue of an AF_XDP device.
@@ -41,26 +43,28 @@ pub struct XdpQueue {
     pool: Pool,
     watch: Watch,
     busy: Option<Busy>,
-    /// An interrupt came, and nothing was found since.
+    /// Whether an interrupt came and no poll has found a frame since.
     interrupted: bool,
     asked: Ns,
     dropped: Dropped,
-    /// The card writes into the buffers itself.
+    /// Whether the NIC writes into the buffers itself.
     zero_copy: bool,
-    /// Behind the rings, whose memory keeps the socket open: once the wire has gone, too, the kernel writes into no buffer.
+    /// After the rings, whose mappings keep the socket open: once the wire is dropped, too, the kernel writes into
+    /// no buffer.
     wire: Arc<Wire>,
 }
 
-/// The buffers that the kernel has to receive into.
+/// The fill ring, and the buffers that the kernel has to receive into.
 #[derive(Debug)]
 struct Fill {
     ring: Producer<u64>,
-    /// Whether a buffer of the pool, by its number, is with the kernel: no other number is believed.
+    /// For each buffer of the pool, by number, whether it is lent to the kernel. A descriptor with another number
+    /// is invalid.
     lent: Vec<bool>,
 }
 
 impl Fill {
-    /// Gives the kernel a buffer; the ring has room, for it is as long as buffers are with the kernel.
+    /// Lends the kernel a buffer. The ring has room, since it is as long as the number of lent buffers.
     fn lend(&mut self, buffer: u32) {
         if let Some(lent) = self.lent.get_mut(buffer as usize) {
             *lent = true;
@@ -68,8 +72,8 @@ impl Fill {
         self.ring.push(u64::from(buffer) * FRAME_CAPACITY as u64);
     }
 
-    /// The buffer of a descriptor, where in it the frame begins, and its length; `None` if the kernel
-    /// cannot have meant it.
+    /// Takes back a descriptor's buffer: returns its number, the frame's offset in it and the frame's length.
+    /// `None` if the buffer was not lent to the kernel.
     fn believe(&mut self, descriptor: Descriptor) -> Option<(u32, usize, usize)> {
         let capacity = FRAME_CAPACITY as u64;
         let buffer = usize::try_from(descriptor.address / capacity).ok()?;
@@ -79,7 +83,7 @@ impl Fill {
         Some((buffer as u32, start, descriptor.length as usize))
     }
 
-    /// The numbers of all of them.
+    /// The numbers of all lent buffers.
     fn buffers(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.lent).filter(|(_, lent)| **lent).map(|(buffer, _)| buffer)
     }
@@ -118,24 +122,24 @@ impl XdpQueue {
                 None => break,
             }
         }
-        // A card that began with the socket has found no buffer, and looks again only when it is called.
+        // A driver that started with the socket has found no buffer, and looks again only when it is called.
         if queue.fill.ring.publish_and_look() {
             queue.look();
         }
         Ok(queue)
     }
 
-    /// Whether the driver honours busy polling, as far as is seen; `None` without it.
+    /// Whether the driver honours busy polling, as far as observed; `None` without busy polling.
     pub fn busy_polling(&self) -> Option<BusyVerdict> {
         self.busy.as_ref().map(|busy| busy.verdict.clone())
     }
 
-    /// Buffers that are with the kernel.
+    /// The number of buffers lent to the kernel.
     pub(super) fn buffers(&self) -> usize {
         self.fill.buffers().count()
     }
 
-    /// Takes up to `budget` frames off the ring.
+    /// Takes up to `budget` frames off the ring; returns how many.
     fn take(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> u16 {
         let ready = self.receive.ready(budget.into()).min(budget.into());
         if ready == 0 {
@@ -146,7 +150,7 @@ impl XdpQueue {
         for _ in 0..ready {
             let descriptor = self.receive.pop();
             let Some((buffer, start, length)) = fill.believe(descriptor) else {
-                // Nobody's buffer: it is nowhere to be given back to.
+                // The buffer was not lent, so it cannot be returned.
                 truncated += 1;
                 continue;
             };
@@ -182,7 +186,7 @@ impl XdpQueue {
         ready as u16
     }
 
-    /// Has the kernel's NAPI polled, and looks again.
+    /// Has the kernel's NAPI instance polled, then polls the ring again.
     fn call(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> u16 {
         let sent = self.wire.calls();
         self.look();
@@ -193,16 +197,16 @@ impl XdpQueue {
         rx
     }
 
-    /// Calls the kernel, if it asks for it: without buffers it receives nothing, and so nothing would ever be found.
+    /// Calls the kernel if it asks for it: without buffers it receives nothing, and polls would never find a frame.
     fn kick(&self) {
         if self.fill.ring.needs_wakeup() {
             self.look();
         }
     }
 
-    /// Reads the news of interfaces after an interrupt that was for nothing else, and now and then: who polls
-    /// without interrupts hears of them all the same. As often the kernel is asked what it dropped; also while
-    /// every poll finds frames, for then it drops the most.
+    /// Reads link notifications after an interrupt without frames, and every [`ASK`] for the sake of pollers
+    /// without interrupts. At that interval it also asks the kernel what it dropped, even while every poll finds
+    /// frames, for then it drops the most.
     fn see_to_kernel(&mut self, found: bool, now: Ns) {
         let for_nothing = std::mem::take(&mut self.interrupted) && !found;
         let due = now.wrapping_sub(self.asked) >= ASK;
@@ -221,7 +225,7 @@ impl XdpQueue {
         }
     }
 
-    /// Asks the kernel what it dropped.
+    /// Updates the counters of frames that the kernel dropped.
     fn ask(&mut self) {
         let Some(dropped) = self.wire.socket.dropped(self.zero_copy) else { return };
         let before = std::mem::replace(&mut self.dropped, dropped);
@@ -254,15 +258,14 @@ impl PacketQueue for XdpQueue {
         Work { rx, tx }
     }
 
-    /// The engine's one-shot readiness masks; from here on the socket may be left unwatched. (The kernel's
-    /// request to be called, in the ring's flags, is none of it.)
+    /// The engine's one-shot readiness masks; from here on the socket may be left unwatched. (The need-wakeup flag
+    /// in the rings is independent of this.)
     fn mask(&mut self) {
         self.watch.mask();
     }
 
-    /// `true` if frames that are to go out wait for another call to the kernel, unless none was taken by the last
-    /// calls; or if the kernel does not let the socket be watched again. Frames that came in are found by arming the
-    /// descriptor again.
+    /// `true` if frames to be sent wait for another call to the kernel, unless the last calls made no progress; or
+    /// if the socket could not be watched again. Received frames are found by arming the descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
         self.wire.settle();
         self.kick();
@@ -297,7 +300,7 @@ impl PacketQueue for XdpQueue {
 
 impl Drop for XdpQueue {
     fn drop(&mut self) {
-        // What was dropped since it was asked last.
+        // Count the frames dropped since the last time.
         self.ask();
         self.wire.keep(self.fill.buffers());
     }
@@ -319,7 +322,7 @@ mod tests {
 
     const SIZE: u32 = 8;
 
-    /// A queue's rings, and the kernel behind them.
+    /// The rings of a queue, and a model of the kernel.
     struct Scene {
         fill: OwnRing,
         receive: OwnRing,
@@ -352,7 +355,7 @@ mod tests {
             self.wire.socket.kernel.as_ref().expect("it was put there")
         }
 
-        /// How often it was called since it was asked last.
+        /// The number of calls to receive since the last time.
         fn calls(&self) -> u32 {
             self.kernel().received.swap(0, Relaxed)
         }
@@ -361,11 +364,11 @@ mod tests {
             self.fill.words[2].store(it.into(), Relaxed);
         }
 
-        /// It receives so many frames.
+        /// Has the kernel receive `count` frames.
         fn come(&self, count: u64) {
             let end = self.receive.words[0].load(Relaxed);
             for place in (end..end + count).map(|place| (place % u64::from(SIZE)) as usize) {
-                // As long as a frame may be, in the buffer that was lent in this turn.
+                // 60-byte frames, in the buffers at the same places of the fill ring.
                 let at = OwnRing::ENTRIES + 2 * place;
                 let buffer = self.fill.words[OwnRing::ENTRIES + place].load(Relaxed);
                 self.receive.words[at].store(buffer, Relaxed);
@@ -397,7 +400,7 @@ mod tests {
         let scene = Scene::new();
         let mut queue = scene.queue();
         let kernel = scene.kernel();
-        // In copy mode it always asks to be called.
+        // In copy mode the kernel always asks to be called.
         kernel.transmit.words[2].store(1, Relaxed);
         scene.wire.send(&[1; 60], 0).expect("there is room");
         let round = |queue: &mut XdpQueue| {

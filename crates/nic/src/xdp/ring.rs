@@ -1,9 +1,9 @@
-//! A ring that is shared with the kernel: one side writes entries and moves the producer's index, the
-//! other reads them and moves the consumer's.
+//! A ring shared with the kernel: one side writes entries and advances the producer index, the other reads them and
+//! advances the consumer index.
 //!
-//! The indices run freely and wrap at 32 bits; entries lie at their remainder. What the other side
-//! writes is believed no further than it goes: an index that would mean more entries than there are is
-//! taken for none, an entry is read once and given away as a value, and who gets it checks it.
+//! The indices run freely and wrap at 32 bits; an entry's place is the index modulo the ring's size. What the other
+//! side writes is not trusted: an index that implies more entries than the ring has is ignored, and an entry is
+//! read once and returned by value, for the caller to check.
 
 use std::io;
 use std::marker::PhantomData;
@@ -16,33 +16,33 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
 
-/// A value that is any bytes, such as a descriptor.
+/// A type for which any bytes are a valid value, such as a descriptor.
 ///
 /// # Safety
-/// Every pattern of bits is a value of the type, and it has no padding.
+/// Every bit pattern must be a valid value, and the type must have no padding.
 pub(super) unsafe trait Entry: Copy {}
 
-// SAFETY: a number.
+// SAFETY: an integer.
 unsafe impl Entry for u64 {}
-// SAFETY: three numbers, of 8, 4 and 4 bytes.
+// SAFETY: three integers, of 8, 4 and 4 bytes.
 unsafe impl Entry for Descriptor {}
 
 /// A frame in a ring (`struct xdp_desc`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Descriptor {
-    /// Where it begins, in bytes from the beginning of the shared memory.
+    /// Offset of the frame in the shared memory, in bytes.
     pub(super) address: u64,
     pub(super) length: u32,
     pub(super) options: u32,
 }
 
-/// What both sides see of a ring.
+/// The memory of a ring that both sides access.
 #[derive(Debug)]
 struct Shared<T> {
     memory: NonNull<u8>,
     bytes: usize,
-    /// Of a test the memory, in this process; else it is the kernel's, mapped.
+    /// The memory of a test's ring, in this process; `None` if it is the kernel's, mapped.
     own: Option<Arc<[AtomicU64]>>,
     producer: usize,
     consumer: usize,
@@ -52,7 +52,7 @@ struct Shared<T> {
     kind: PhantomData<T>,
 }
 
-// SAFETY: the memory is reached by atomics, and its entries by the one end that this process has.
+// SAFETY: the indices are accessed as atomics, and the entries only by the one end that this process has.
 unsafe impl<T: Entry> Send for Shared<T> {}
 
 impl<T: Entry> Shared<T> {
@@ -86,7 +86,7 @@ impl<T: Entry> Shared<T> {
         Ok(Shared { memory, bytes, own: None, producer, consumer, flags, entries, size, kind })
     }
 
-    /// On memory of this process.
+    /// A ring in memory of this process.
     fn over(memory: &OwnRing) -> Shared<T> {
         let words = Arc::clone(&memory.words);
         Shared {
@@ -103,19 +103,19 @@ impl<T: Entry> Shared<T> {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: within the memory, whose length and alignment were checked when it was mapped.
+        // SAFETY: within the memory; length and alignment were checked when it was mapped.
         let word = unsafe { self.memory.add(offset).cast::<AtomicU32>() };
-        // SAFETY: the memory lives as long as this value, and is written by atomics on both sides.
+        // SAFETY: the memory lives as long as this value, and both sides access it atomically.
         unsafe { word.as_ref() }
     }
 
     fn entry(&self, index: u32) -> NonNull<T> {
         let place = (index & (self.size - 1)) as usize;
-        // SAFETY: the remainder by the size, a power of two, is one of the entries that were mapped.
+        // SAFETY: the index modulo the size, a power of two, is one of the mapped entries.
         unsafe { self.memory.add(self.entries + place * size_of::<T>()).cast() }
     }
 
-    /// `XDP_RING_NEED_WAKEUP`: the kernel asks for a call.
+    /// Whether the kernel asks for a wakeup call (`XDP_RING_NEED_WAKEUP`).
     fn needs_wakeup(&self) -> bool {
         self.word(self.flags).load(Relaxed) & 1 != 0
     }
@@ -124,14 +124,14 @@ impl<T: Entry> Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         if self.own.is_none() {
-            // SAFETY: mapped with these bytes, and nothing of it is used after this.
+            // SAFETY: mapped with this size, and not used after this.
             let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.bytes) };
         }
     }
 }
 
-/// A ring in this process' own memory, whose other side is no kernel: for tests. Its words are the producer's
-/// index, the consumer's, the flags, and, from the fifth on, two for each entry.
+/// A ring in this process's memory, with no kernel on the other side: for tests. Its words are the producer index,
+/// the consumer index, the flags and, from the fifth on, two for each entry.
 #[derive(Debug)]
 pub(super) struct OwnRing {
     pub(super) words: Arc<[AtomicU64]>,
@@ -142,25 +142,25 @@ impl OwnRing {
     /// Words before the first entry.
     pub(super) const ENTRIES: usize = 4;
 
-    /// One of `size` entries, a power of two, of any kind.
+    /// Makes a ring of `size` entries, a power of two, of any type.
     pub(super) fn new(size: u32) -> OwnRing {
         let words = OwnRing::ENTRIES + 2 * size as usize;
         OwnRing { words: (0..words).map(|_| AtomicU64::new(0)).collect(), size }
     }
 }
 
-/// The writing end: of buffers to fill, and of frames to send.
+/// The writing end: for buffers to fill and for frames to send.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     shared: Shared<T>,
-    /// What was written, whether the kernel knows of it yet or not.
+    /// The producer index, including entries that are not yet published.
     written: u32,
-    /// How far the kernel had read when it was looked at last.
+    /// The consumer index when it was last read.
     read: u32,
 }
 
 impl<T: Entry> Producer<T> {
-    /// The end of a ring in this process.
+    /// The writing end of a ring in this process.
     pub(super) fn over(memory: &OwnRing) -> Producer<T> {
         Producer { shared: Shared::over(memory), written: 0, read: 0 }
     }
@@ -176,7 +176,7 @@ impl<T: Entry> Producer<T> {
         Ok(Producer { shared, written, read: written })
     }
 
-    /// Entries that can be written: at least `wanted` if there are so many.
+    /// The number of entries that can be written; at least `wanted` if there are that many.
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
         let size = self.shared.size;
         let room = |read: u32| size.saturating_sub(self.written.wrapping_sub(read));
@@ -186,7 +186,7 @@ impl<T: Entry> Producer<T> {
         room(self.read)
     }
 
-    /// Writes an entry; there has to be room. The kernel sees it with the next [`publish`](Self::publish).
+    /// Writes an entry; there must be room. The kernel sees it after the next [`publish`](Self::publish).
     pub(super) fn push(&mut self, value: T) {
         // SAFETY: one of the entries, which the kernel does not read before it is published.
         unsafe { self.shared.entry(self.written).write_volatile(value) };
@@ -197,15 +197,16 @@ impl<T: Entry> Producer<T> {
         self.shared.word(self.shared.producer).store(self.written, Release);
     }
 
-    /// Publishes, and looks then whether the kernel asks for a call. Without the fence it could look before, as far as the
-    /// kernel sees: one that asks, and then looks at the ring once more, would find nothing, and nobody would call it.
+    /// Publishes, then returns whether the kernel asks for a wakeup call. The fence keeps the read of the flag
+    /// behind the store of the index. Without it, the kernel could set the flag and find the ring still empty while
+    /// this side has read the flag as clear, and no wakeup would follow.
     pub(super) fn publish_and_look(&mut self) -> bool {
         self.publish();
         fence(SeqCst);
         self.needs_wakeup()
     }
 
-    /// Entries that the kernel has not read yet.
+    /// The number of entries that the kernel has not read yet.
     pub(super) fn waiting(&mut self) -> u32 {
         self.read = self.shared.word(self.shared.consumer).load(Acquire);
         self.written.wrapping_sub(self.read).min(self.shared.size)
@@ -216,17 +217,17 @@ impl<T: Entry> Producer<T> {
     }
 }
 
-/// The reading end: of received frames, and of frames that were sent.
+/// The reading end: for received frames and for the buffers of sent ones.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     shared: Shared<T>,
     read: u32,
-    /// How far the kernel had written when it was looked at last.
+    /// The producer index when it was last read.
     written: u32,
 }
 
 impl<T: Entry> Consumer<T> {
-    /// The end of a ring in this process.
+    /// The reading end of a ring in this process.
     pub(super) fn over(memory: &OwnRing) -> Consumer<T> {
         Consumer { shared: Shared::over(memory), read: 0, written: 0 }
     }
@@ -242,11 +243,11 @@ impl<T: Entry> Consumer<T> {
         Ok(Consumer { shared, read, written: read })
     }
 
-    /// Entries that can be read: at least `wanted` if there are so many.
+    /// The number of entries that can be read; at least `wanted` if there are that many.
     pub(super) fn ready(&mut self, wanted: u32) -> u32 {
         if self.written.wrapping_sub(self.read) < wanted {
             let written = self.shared.word(self.shared.producer).load(Acquire);
-            // More than fit is nothing that a kernel writes.
+            // A correct kernel never writes more entries than fit.
             if written.wrapping_sub(self.read) <= self.shared.size {
                 self.written = written;
             }
@@ -254,15 +255,15 @@ impl<T: Entry> Consumer<T> {
         self.written.wrapping_sub(self.read)
     }
 
-    /// Reads an entry; there has to be one.
+    /// Reads an entry; there must be one.
     pub(super) fn pop(&mut self) -> T {
-        // SAFETY: one of the entries; any bytes are a value.
+        // SAFETY: one of the entries; any bytes are a valid value.
         let value = unsafe { self.shared.entry(self.read).read_volatile() };
         self.read = self.read.wrapping_add(1);
         value
     }
 
-    /// Gives the places of what was read back to the kernel.
+    /// Returns the places of the entries read so far to the kernel.
     pub(super) fn release(&mut self) {
         self.shared.word(self.shared.consumer).store(self.read, Release);
     }

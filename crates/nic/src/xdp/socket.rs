@@ -1,4 +1,4 @@
-//! An AF_XDP socket: made, given its rings, bound to one queue, and called when the kernel asks for it.
+//! An AF_XDP socket: created, given its rings, bound to one queue, and used for the wakeup calls to the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,19 +21,19 @@ use super::interface::Interface;
 use super::ring::{Consumer, Descriptor, Producer};
 use crate::{FRAME_CAPACITY, Pool};
 
-/// What a frame that waits to be sent may take of the kernel's memory: more than any does.
+/// Bytes of socket memory per frame to be sent: more than any frame takes.
 const SEND_MEMORY: u32 = 4096;
 
-/// Times that a queue in use is asked for again, 10 ms apart.
+/// How often `bind` is retried, at 10 ms, while the queue is in use.
 const PATIENCE: u32 = 50;
 
-/// One queue's socket, bound.
+/// The bound socket of one queue.
 #[derive(Debug)]
 pub(super) struct XdpSocket {
     socket: OwnedFd,
-    /// The card moves the bytes, and calls poll its instance instead of waking it.
+    /// Zero-copy with preferred busy polling: calls poll the NAPI instance instead of waking it.
     polled: bool,
-    /// Who is called in the kernel's place.
+    /// A model of the kernel that is called instead.
     #[cfg(test)]
     pub(super) kernel: Option<super::hostile::Kernel>,
 }
@@ -45,27 +45,27 @@ pub(super) struct Rings {
     pub(super) fill: Producer<u64>,
     pub(super) receive: Consumer<Descriptor>,
     pub(super) transmit: Producer<Descriptor>,
-    /// Buffers whose frames were sent.
+    /// Buffers of frames that have been sent.
     pub(super) complete: Consumer<u64>,
 }
 
-/// What the kernel dropped before it reached the ring, since the socket was made.
+/// Counts of frames that were dropped before they reached the receive ring, since the socket was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Dropped {
-    /// There was no room in the ring, or no buffer.
+    /// Frames for which there was no room in the ring, or no buffer.
     pub(super) ring: u64,
-    /// For another reason: mostly frames that no buffer holds.
+    /// Frames dropped for another reason: mostly too long for a buffer.
     pub(super) other: u64,
 }
 
 impl Dropped {
-    /// From the kernel's counts: of frames that it dropped, of those that found the ring full, and of attempts to
-    /// have a buffer from an empty fill ring.
+    /// Computes the counts from the kernel's: `dropped` frames, frames that found the ring full, and attempts to
+    /// take a buffer from an empty fill ring.
     fn of(zero_copy: bool, dropped: u64, ring_full: u64, no_buffer: u64) -> Dropped {
         match zero_copy {
-            // A driver that finds no buffer for its card tries again, and has lost no frame by that.
+            // A zero-copy driver that finds no buffer tries again later; no frame is lost by that.
             true => Dropped { ring: ring_full, other: dropped },
-            // It is tried once for each frame, which is then among the dropped as well.
+            // In copy mode there is one attempt for each frame, which the kernel also counts as dropped.
             false => Dropped {
                 ring: ring_full.saturating_add(no_buffer),
                 other: dropped.saturating_sub(no_buffer),
@@ -74,12 +74,12 @@ impl Dropped {
     }
 }
 
-/// What a call to the kernel came to.
+/// The result of a wakeup call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Called {
-    /// It did what it could.
+    /// The kernel did what it could.
     Done,
-    /// It has more to do, or has no room: call again.
+    /// The kernel has more to do, or no room: call again.
     Again,
     /// The interface is down for the moment.
     Down,
@@ -88,7 +88,7 @@ pub(super) enum Called {
 }
 
 impl XdpSocket {
-    /// As if it were one of AF_XDP; a socket of another kind, in a test, refuses what is asked of one.
+    /// Wraps any socket. One of another kind than AF_XDP, in a test, refuses the calls for AF_XDP.
     pub(super) fn other(socket: OwnedFd) -> XdpSocket {
         XdpSocket {
             socket,
@@ -98,8 +98,8 @@ impl XdpSocket {
         }
     }
 
-    /// Makes and binds the socket of one queue. The first of a device registers the pool's memory,
-    /// the others share it: `first` is that one.
+    /// Creates and binds the socket of one queue. The first socket of a device registers the pool's memory; the
+    /// others share it and pass that socket as `first`.
     pub(super) fn bind(
         config: &XdpConfig,
         interface: &Interface,
@@ -117,7 +117,7 @@ impl XdpSocket {
         let action = "make the rings";
         let sizes = || {
             sockopt::set_xdp_umem_fill_ring_size(&socket.socket, config.rx_ring)?;
-            // Every frame that was sent has its place, so that the kernel never waits for one.
+            // Twice the transmit ring, so that every sent frame has a place and the kernel never lacks one.
             let complete = config.tx_ring.saturating_mul(2);
             sockopt::set_xdp_umem_completion_ring_size(&socket.socket, complete)?;
             sockopt::set_xdp_rx_ring_size(&socket.socket, config.rx_ring)?;
@@ -136,7 +136,7 @@ impl XdpSocket {
                 let address = SocketAddrXdp::new(flags, interface.index, queue);
                 rustix::net::bind(&socket.socket, &address)
             }
-            // The first one's flags hold for all.
+            // The flags of the first socket apply to all.
             Some(shared_umem_fd) => {
                 let flags = SocketAddrXdpFlags::XDP_SHARED_UMEM;
                 let addr = SocketAddrXdp::new(flags, interface.index, queue);
@@ -144,7 +144,7 @@ impl XdpSocket {
                 rustix::net::bind(&socket.socket, &address)
             }
         };
-        // The kernel lets go of a socket's queue a while after the socket was closed.
+        // The kernel releases a socket's queue some time after the socket was closed.
         let mut bound = bind();
         for _ in 0..PATIENCE {
             if bound != Err(Errno::BUSY) {
@@ -171,7 +171,7 @@ impl XdpSocket {
             }
             errno => XdpError::system("bind to a queue", name, errno),
         })?;
-        // Without the right it stays at the system's default, and fewer frames are on their way.
+        // Without CAP_NET_ADMIN the system's default remains, and fewer frames can be in flight.
         let _ = sockopt_u32(
             &socket.socket,
             libc::SO_SNDBUFFORCE,
@@ -201,7 +201,7 @@ impl XdpSocket {
         )
     }
 
-    /// Tells the kernel of the memory that frames lie in.
+    /// Registers the pool's memory as the UMEM.
     fn register(&self, pool: &Pool, name: &str) -> Result<(), XdpError> {
         let (base, bytes) = pool.shared();
         let memory = XdpUmemReg {
@@ -243,12 +243,12 @@ impl XdpSocket {
         sockopt_u32(&self.socket, libc::SO_BUSY_POLL_BUDGET, poll.budget.into())
     }
 
-    /// The kernel's NAPI id behind the frames that were received last; 0 where the driver has none.
+    /// The NAPI id of the last received frames; 0 where the kernel knows none.
     pub(super) fn napi_id(&self) -> u32 {
         let mut id = 0_u32;
         let mut length = size_of::<u32>() as libc::socklen_t;
         let fd = self.socket.as_raw_fd();
-        // SAFETY: the descriptor is open; the answer is a number of 4 bytes, for which there is room.
+        // SAFETY: the descriptor is open; the option's value is a 4-byte number, for which there is room.
         let answer = unsafe {
             libc::getsockopt(
                 fd,
@@ -261,13 +261,13 @@ impl XdpSocket {
         if answer == 0 { id } else { 0 }
     }
 
-    /// Whether the card itself moves the bytes.
+    /// Whether the socket is in zero-copy mode.
     pub(super) fn zero_copy(&self) -> bool {
         sockopt::xdp_options(&self.socket)
             .is_ok_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// What was dropped before the ring, of a socket that is [`zero_copy`](Self::zero_copy) or not.
+    /// Reads the kernel's counts of dropped frames, for a socket that is [`zero_copy`](Self::zero_copy) or not.
     pub(super) fn dropped(&self, zero_copy: bool) -> Option<Dropped> {
         #[cfg(test)]
         if let Some(kernel) = &self.kernel {
@@ -280,7 +280,7 @@ impl XdpSocket {
         Some(Dropped::of(zero_copy, counts.rx_dropped, full, no_buffer))
     }
 
-    /// Has the kernel receive: new buffers are there to be filled, or its NAPI is to be polled.
+    /// Wakes the kernel's receive side: there are new buffers to fill, or its NAPI instance is to be polled.
     pub(super) fn receive(&self) -> Called {
         #[cfg(test)]
         if let Some(kernel) = &self.kernel {
@@ -291,7 +291,7 @@ impl XdpSocket {
         Called::from(rustix::net::recv(&self.socket, none, RecvFlags::DONTWAIT).map(drop))
     }
 
-    /// Has the kernel send what is in the ring, or a part of it.
+    /// Has the kernel send the frames in the ring, or some of them.
     pub(super) fn send(&self) -> Called {
         #[cfg(test)]
         if let Some(kernel) = &self.kernel {
@@ -300,9 +300,9 @@ impl XdpSocket {
         Called::from(rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop))
     }
 
-    /// Has the card looked after where a call to send got nothing done: one that prefers busy polling has polled the
-    /// instance that receives, and wakes none. That of a card whose queues are sent from by another instance (igb)
-    /// would never run.
+    /// Wakes the transmit side after a call to send made no progress: with preferred busy polling, the call polls
+    /// the instance that receives, and wakes none. Where a NIC transmits from another instance (igb), that one
+    /// would otherwise never run.
     pub(super) fn wake(&self) {
         if self.polled {
             let mut fds = [PollFd::new(&self.socket, PollFlags::OUT)];
@@ -317,8 +317,8 @@ impl From<Result<(), Errno>> for Called {
             Ok(()) => Called::Done,
             Err(Errno::NETDOWN) => Called::Down,
             Err(Errno::NXIO | Errno::BADF | Errno::NODEV) => Called::Gone,
-            // BUSY is that of a frame which the other side of a veth had no room for: it is gone, and the
-            // rest waits. The others are for want of memory or room.
+            // EBUSY means that the peer of a veth had no room for a frame: the frame is lost, and the rest waits.
+            // The other errors mean that memory or room is short.
             Err(_) => Called::Again,
         }
     }
@@ -330,11 +330,11 @@ impl AsFd for XdpSocket {
     }
 }
 
-/// An option of a socket whose value is a number.
+/// Sets a socket option whose value is a number.
 fn sockopt_u32(socket: &OwnedFd, option: libc::c_int, value: u32) -> io::Result<()> {
     let fd = socket.as_raw_fd();
     let length = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the value has as many bytes as is said.
+    // SAFETY: the descriptor is open, and the value has the stated length.
     let answer = unsafe {
         libc::setsockopt(fd, libc::SOL_SOCKET, option, std::ptr::from_ref(&value).cast(), length)
     };

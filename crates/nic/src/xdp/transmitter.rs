@@ -1,12 +1,12 @@
-//! The way out of an AF_XDP queue, for any thread and without waiting.
+//! The transmit side of an AF_XDP queue, for any thread, without blocking.
 //!
-//! The ring has one writer. A thread that finds it free writes its frame and has the kernel send; one
-//! that finds it taken leaves its frame in a list, and goes. Who has the ring looks at the list before
-//! and after it lets go of the ring, so that nothing stays there. Nobody waits, also not a real-time thread for
-//! one that it has preempted.
+//! The transmit ring has one writer at a time. A thread that gets the ring's lock writes its frame and has the
+//! kernel send it; a thread that finds the lock taken leaves its frame in a list and returns. The thread with the
+//! ring drains the list before and after it releases the lock, so that no frame stays there. No thread waits, not
+//! even a real-time thread for one that it has preempted.
 //!
-//! Calling the kernel is what sending costs. So frames that are [posted](Transmitter::post) wait in the
-//! ring until there are [`BATCH`] of them, or until somebody [flushes](Transmitter::flush).
+//! The call to the kernel is the main cost of sending. Frames that are [posted](Transmitter::post) therefore wait
+//! in the ring until there are [`BATCH`] of them, or until a thread [flushes](Transmitter::flush).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,42 +25,43 @@ use crate::counters::add;
 use crate::places::Places;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, QueueCounters, SendError, Transmitter};
 
-/// Frames after which a call is due, flushed or not: as many as the kernel sends in one.
+/// Frames after which a call is due, flushed or not: as many as the kernel sends in one call.
 const BATCH: u32 = 32;
 
-/// Calls that are made in a row while each gets something done.
+/// The most calls in a row while each makes progress.
 const ROUNDS: u32 = 8;
 
-/// The kernel has a worker take the buffers from the card after the socket was closed, and nobody is told when it has.
+/// How long buffers stay unused after a zero-copy socket is closed: the kernel takes them back from the NIC in a
+/// worker, without notice.
 const ASIDE: Duration = Duration::from_millis(500);
 
-/// Frames that are left to whoever has the ring.
+/// The most frames in the list for the thread that has the ring.
 const LEFT: usize = 256;
 
-/// What a queue and its senders share.
+/// The state that a queue and its senders share.
 #[derive(Debug)]
 pub(super) struct Wire {
-    // The rings' memory keeps the socket open, so it goes with this too.
+    // The rings' mappings keep the socket open, so this drops them as well.
     ring: Mutex<Ring>,
     pub(super) socket: XdpSocket,
     pool: Pool,
-    /// Frames whose senders found the ring taken.
+    /// Frames of senders that found the ring taken.
     left: Places,
-    /// Frames in the ring of which the kernel was not told.
+    /// Frames in the ring that are not yet published to the kernel.
     untold: AtomicU32,
-    /// Twice the calls to send so far, and one more while one lasts: where the kernel's instance is polled, each
-    /// polls it.
+    /// Twice the number of calls to send so far, plus one during a call. In busy polling each such call polls the
+    /// kernel's instance as well.
     calls: AtomicU32,
     pub(super) untaken: Untaken,
     pub(super) counters: Arc<QueueCounters>,
-    /// What is attached for as long as there is a queue.
+    /// Keeps the XDP program attached as long as there is a queue.
     _attachment: Arc<dyn fmt::Debug + Send + Sync>,
-    /// The last one: what it holds goes back once the socket has gone.
+    /// The last field: its buffers are returned after the socket is closed.
     kept: Kept,
 }
 
-/// Buffers that the kernel may read from or write into until it has closed the socket. They then go back: where the
-/// card itself moves the bytes, [`ASIDE`] later.
+/// Buffers that the kernel may access until it has closed the socket. Returns them to the pool when dropped, for
+/// zero-copy after [`ASIDE`].
 #[derive(Debug)]
 struct Kept {
     pool: Pool,
@@ -85,7 +86,7 @@ impl Drop for Kept {
             thread::sleep(ASIDE);
             pool.put_back_many(&buffers);
         };
-        // Where there can be no thread they stay out, which is better than bytes in another's frame.
+        // If no thread can be started the buffers are lost, which is better than foreign bytes in another frame.
         let _ = thread::Builder::new().name("xdp-buffers".into()).spawn(later);
     }
 }
@@ -98,14 +99,15 @@ impl Drop for Wire {
     }
 }
 
-/// The ring and the buffers of frames that go out.
+/// The transmit ring with its buffers.
 #[derive(Debug)]
 struct Ring {
     transmit: Producer<Descriptor>,
     complete: Consumer<u64>,
-    /// Buffers that nothing is in.
+    /// Unused buffers.
     free: VecDeque<u32>,
-    /// Whether a buffer of the pool, by its number, is on its way out: no other number is believed.
+    /// For each buffer of the pool, by number, whether it is being sent. A completion with another number is
+    /// invalid.
     out: Vec<bool>,
     most: usize,
 }
@@ -136,7 +138,7 @@ impl Wire {
         })
     }
 
-    /// Keeps buffers that the kernel was lent for as long as it may write into them.
+    /// Keeps buffers that were lent to the kernel for as long as it may write into them.
     pub(super) fn keep(&self, buffers: impl Iterator<Item = u32>) {
         self.kept.add(buffers);
     }
@@ -144,14 +146,14 @@ impl Wire {
     fn try_ring(&self) -> Option<MutexGuard<'_, Ring>> {
         match self.ring.try_lock() {
             Ok(ring) => Some(ring),
-            // Whoever panicked left indices and lists that are each whole.
+            // After a panic of the holder, the indices and lists are each still consistent.
             Err(TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Does something with the ring if nobody else has it, and sees to what others left meanwhile.
-    /// `None` if another thread has it: that one will see to it.
+    /// Calls `act` with the ring if the lock is free, and handles the frames that other threads left meanwhile.
+    /// Returns `None` if another thread has the lock, which then handles them.
     fn with_ring<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
         let mut ring = self.try_ring()?;
         self.take_left(&mut ring);
@@ -161,12 +163,13 @@ impl Wire {
         Some(result)
     }
 
-    /// As [`with_ring`](Wire::with_ring), for who has frames: `None` also while somebody is about to leave one, for
-    /// one of the caller's own may be behind it, and is not to be overtaken.
+    /// As [`with_ring`](Wire::with_ring), for a thread with frames to send: also returns `None` while another
+    /// thread is adding to the list, since an earlier frame of the caller may be behind that one, and must not be
+    /// overtaken.
     fn in_turn<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
         let act = |ring: &mut Ring| match self.left.len() {
             0 => Some(act(ring)),
-            // Frames that were before it are in the ring now.
+            // Earlier frames are in the ring now.
             _ => {
                 self.tell(ring);
                 None
@@ -175,9 +178,9 @@ impl Wire {
         self.with_ring(act).flatten()
     }
 
-    /// Sees to frames that were left while somebody had the ring. Whoever leaves one does so before it
-    /// looks whether the ring is taken; whoever lets go looks afterwards. One that is only about to be there is
-    /// not waited for: its sender may have been preempted by this thread, and looks when it is.
+    /// Handles frames that were left while the ring was taken. A sender leaves its frame before it tries the lock,
+    /// and the holder checks the list after it releases the lock. Does not wait for a frame that is still being
+    /// added: its sender may have been preempted by this thread, and tries the lock afterwards.
     fn see_to_left(&self) {
         loop {
             fence(SeqCst);
@@ -190,8 +193,8 @@ impl Wire {
         }
     }
 
-    /// Puts what others left into the ring. What it has no room for, also once the kernel was called for that, is
-    /// dropped: its senders have gone.
+    /// Moves frames that other threads left into the ring. Drops frames for which there is still no room after one
+    /// call to the kernel, since their senders have returned.
     fn take_left(&self, ring: &mut Ring) {
         let mut called = false;
         for _ in 0..LEFT {
@@ -209,27 +212,27 @@ impl Wire {
         }
     }
 
-    /// Frames were written into the ring, by whoever has it.
+    /// Counts frames that the holder of the ring has written into it.
     fn written(&self, frames: u32, bytes: u64) {
-        // Only that thread writes it, and `flush` alone reads it without the ring.
+        // Only the holder of the ring writes this; only `flush` reads it without the ring.
         self.untold.store(self.untold.load(Relaxed) + frames, Relaxed);
         add(&self.counters.tx_packets, frames.into());
         add(&self.counters.tx_bytes, bytes);
     }
 
-    /// Has the kernel send what is in the ring, told of it before or not.
+    /// Has the kernel send the frames in the ring, even if all are published.
     #[cold]
     fn make_room(&self, ring: &mut Ring) {
         self.untold.fetch_add(1, Relaxed);
         self.tell(ring);
     }
 
-    /// Has the kernel send what is in the ring.
+    /// Publishes the frames in the ring and has the kernel send them. Does nothing if none is unpublished.
     fn tell(&self, ring: &mut Ring) {
         if self.untold.load(Relaxed) == 0 {
             return;
         }
-        // In copy mode the kernel always asks for it, in zero-copy only while it sleeps.
+        // In copy mode the kernel always asks for a call, in zero-copy mode only while its driver is idle.
         let asks = ring.transmit.publish_and_look();
         let mut waiting = ring.transmit.waiting();
         let (first, mut stuck) = (waiting, false);
@@ -240,7 +243,7 @@ impl Wire {
                 self.calls.fetch_add(1, SeqCst);
                 match called {
                     Called::Done | Called::Again => {}
-                    // Whoever sends once it is up again takes them along.
+                    // The first send after the interface is up again includes these frames.
                     Called::Down => {
                         stuck = false;
                         break;
@@ -267,12 +270,12 @@ impl Wire {
 
     fn reap(&self, ring: &mut Ring) -> u32 {
         let done = ring.complete.ready(1);
-        // Those of frames that were handed over.
+        // Buffers of frames that were handed over by `send_owned`.
         let (mut theirs, mut count) = ([0; BATCH as usize], 0);
         for _ in 0..done {
             let address = ring.complete.pop();
             let buffer = (address / FRAME_CAPACITY as u64) as usize;
-            // A buffer that is not on its way out cannot have arrived.
+            // Ignore a completion for a buffer that is not being sent.
             let Some(out) = ring.out.get_mut(buffer).filter(|out| **out) else { continue };
             *out = false;
             if ring.free.len() < ring.most {
@@ -294,7 +297,8 @@ impl Wire {
         done
     }
 
-    /// Reaps what was sent, and calls for what was not; for the owner of the queue. How many were reaped.
+    /// For the owner of the queue: reaps completions, and calls the kernel for frames that are not taken. Returns
+    /// how many were reaped.
     pub(super) fn poll(&self) -> u32 {
         self.with_ring(|ring| {
             if self.untaken.stuck() || self.untaken.unasked() {
@@ -306,7 +310,8 @@ impl Wire {
         .unwrap_or(0)
     }
 
-    /// Flushes, and sees whether a kernel that has not taken all asks for a call by now; for the owner, before it sleeps.
+    /// For the owner, before it sleeps: flushes, and checks whether a kernel that left frames asks for a call by
+    /// now.
     pub(super) fn settle(&self) {
         if self.untaken.unasked() {
             self.with_ring(|ring| {
@@ -317,14 +322,14 @@ impl Wire {
         self.flush();
     }
 
-    /// Buffers for frames that go out, wherever they are.
+    /// The number of buffers for frames to be sent, wherever they are.
     pub(super) fn buffers(&self) -> usize {
         let ring = self.try_ring();
         let there = ring.map_or(0, |it| it.free.len() + it.out.iter().filter(|out| **out).count());
         there + self.left.len()
     }
 
-    /// Twice the calls to send so far, and one more while one lasts.
+    /// Twice the number of calls to send so far, plus one during a call.
     pub(super) fn calls(&self) -> u32 {
         self.calls.load(SeqCst)
     }
@@ -342,7 +347,7 @@ impl Wire {
         written.unwrap_or_else(|| self.leave(frame))
     }
 
-    /// Why a frame cannot go out, whatever room there is.
+    /// Checks whether a frame can be sent at all, apart from room.
     fn check(&self, frame: &[u8]) -> Result<(), SendError> {
         if frame.len() > FRAME_CAPACITY {
             return Err(SendError::TooLong);
@@ -356,16 +361,16 @@ impl Wire {
         Ok(())
     }
 
-    /// Copies a frame into the ring, untold and uncounted.
+    /// Copies a frame into the ring, without publishing or counting it.
     fn put(&self, ring: &mut Ring, frame: &[u8]) -> Result<(), SendError> {
         let buffer = self.buffer(ring).ok_or(SendError::RingFull)?;
-        // SAFETY: the buffer was taken off a list a moment ago, and is in no ring.
+        // SAFETY: the buffer was taken off the free list above, and is in no ring.
         unsafe { self.pool.write(buffer, frame) }
         ring.put(buffer, 0, frame.len() as u32);
         Ok(())
     }
 
-    /// A buffer for a frame, if the ring has room for it.
+    /// Takes a free buffer, if the ring has room for a frame.
     fn buffer(&self, ring: &mut Ring) -> Option<u32> {
         if ring.free.is_empty() || ring.transmit.room(1) == 0 {
             self.make_room(ring);
@@ -376,7 +381,7 @@ impl Wire {
         ring.free.pop_front()
     }
 
-    /// Leaves a frame to whoever has the ring.
+    /// Leaves a copy of a frame to the thread that has the ring.
     fn leave(&self, frame: &[u8]) -> Result<(), SendError> {
         let mut copy = self.pool.take().ok_or(SendError::RingFull)?;
         copy.buffer()[..frame.len()].copy_from_slice(frame);
@@ -396,7 +401,7 @@ enum When {
 }
 
 impl Ring {
-    /// Puts a buffer's frame, which begins at `start`, into the ring, which has room.
+    /// Writes a descriptor of the frame at `start` in `buffer` into the ring, which must have room.
     fn put(&mut self, buffer: u32, start: usize, length: u32) {
         if let Some(out) = self.out.get_mut(buffer as usize) {
             *out = true;
@@ -411,7 +416,7 @@ impl Transmitter for Wire {
         self.write(frame, When::Now).inspect_err(|_| add(&self.counters.tx_dropped, 1))
     }
 
-    /// The ring is taken, and the kernel called, once for all of them.
+    /// Takes the lock and calls the kernel once for all frames.
     fn send_all(&self, frames: &[Frame], _now: Ns) -> usize {
         let (mut sent, mut bytes) = (0, 0);
         let written = self.in_turn(|ring| {
@@ -439,7 +444,7 @@ impl Transmitter for Wire {
         sent as usize
     }
 
-    /// Frames in the memory that the kernel shares are sent from where they are.
+    /// Sends frames that are in the shared memory in place.
     fn send_owned(&self, frames: &mut Vec<Frame>, now: Ns) -> usize {
         let written = self.in_turn(|ring| {
             let wanted = frames.len() as u32;
@@ -478,7 +483,7 @@ impl Transmitter for Wire {
         }
     }
 
-    /// Who has the ring meanwhile is about to send one.
+    /// A thread that has the ring counts as one frame.
     fn under_way(&self) -> usize {
         self.poll();
         let in_ring = self.with_ring(|ring| ring.out.iter().filter(|out| **out).count());

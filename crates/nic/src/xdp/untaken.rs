@@ -1,8 +1,8 @@
-//! Frames that the kernel has not taken: whether there are any, and when it is called for them again.
+//! State of the frames in the transmit ring that the kernel has not taken, and the timer for calling it again.
 //!
-//! Whoever sends may find that the card has no room, and goes; the owner of the queue, who calls for what is left, may
-//! sleep then. So there is a timer, which interrupts it: set by the one, and by the other in place of calling again and
-//! again.
+//! A sender may find that the NIC has no room, and return; the queue's owner, which retries, may be asleep by then.
+//! A timer therefore interrupts the owner. The sender sets it for that, and the owner sets it instead of retrying
+//! in a tight loop.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,26 +16,28 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// So many times in a row the owner calls at once though none was taken: mostly the card is about to.
+/// How many times in a row the owner retries at once without progress: the NIC is mostly about to make room.
 pub(super) const AT_ONCE: u8 = 8;
 
-/// The time between two calls from then on: the card's link is paused. Also until the first, of another's frames.
+/// The interval of retries after that, ns, for example while the link is paused. Also the delay of the first retry
+/// of frames that another thread sent.
 const REST: Ns = MILLISECOND / 10;
 
-/// What is known of them.
+/// What is known of the frames that are not taken.
 #[derive(Debug)]
 pub(super) struct Untaken {
     pub(super) timer: OwnedFd,
-    /// The timer was set and not stopped since; changed by who has the lock.
+    /// Whether the timer was set and not stopped since; written under the lock.
     is_set: AtomicBool,
     lock: Mutex<()>,
-    /// The card had no room: the frames in the ring wait for the next call.
+    /// Whether the NIC had no room at the last call: frames wait in the ring for the next one.
     stuck: AtomicBool,
-    /// The kernel had not taken all, and did not ask for a call: perhaps it is about to, and has looked before.
+    /// Whether the kernel had left frames without asking for a call: it may be about to take them, or it read the
+    /// ring before they were there.
     unasked: AtomicBool,
-    /// It has taken some since the owner last asked.
+    /// Whether it has taken frames since the owner last checked.
     moved: AtomicBool,
-    /// Times in a row that the owner was to call at once.
+    /// How many times in a row the owner has retried at once.
     calls: AtomicU8,
 }
 
@@ -56,15 +58,15 @@ impl Untaken {
         self.timer.as_fd()
     }
 
-    /// What was left when the kernel was told last: whether the card had no room, whether the kernel did not ask for a
-    /// call, and whether it has taken some. For whoever sends; it waits for nobody.
+    /// Records the outcome of the last call to the kernel: whether the NIC had no room, whether frames are left for
+    /// which the kernel did not ask for a call, and whether it has taken some. For senders; never blocks.
     pub(super) fn left(&self, stuck: bool, unasked: bool, moved: bool) {
         self.unasked.store(unasked, Relaxed);
         if moved {
             self.moved.store(true, Relaxed);
         }
         self.stuck.store(stuck, SeqCst);
-        // The owner, where it stops the timer just now, looks once more.
+        // If the owner is stopping the timer at this moment, it checks `stuck` once more afterwards.
         if stuck
             && !self.is_set.load(SeqCst)
             && let Ok(_lock) = self.lock.try_lock()
@@ -81,8 +83,8 @@ impl Untaken {
         self.unasked.load(Relaxed)
     }
 
-    /// Whether the owner is to call the kernel at once, where frames wait for that. If it has, and none was taken, the
-    /// timer interrupts later. `gone`: nobody will ever take them.
+    /// Whether the owner must retry at once because frames wait. After [`AT_ONCE`] retries without progress the
+    /// timer interrupts it later instead. With `gone`, the frames will never be taken.
     pub(super) fn calls_at_once(&self, gone: bool) -> bool {
         let moved = self.moved.swap(false, Relaxed);
         let calls = if moved { 0 } else { self.calls.load(Relaxed) };
@@ -92,7 +94,7 @@ impl Untaken {
             return true;
         }
         if waits() {
-            // Whoever has the lock sets it as well.
+            // If another thread has the lock, it sets the timer as well.
             return self.lock.try_lock().is_ok_and(|_lock| !self.set(REST));
         }
         self.calls.store(0, Relaxed);
@@ -101,13 +103,14 @@ impl Untaken {
         }
         match self.lock.try_lock() {
             Ok(_lock) => _ = self.set(0),
-            // Somebody's frames are left just now.
+            // A sender is recording left frames at this moment.
             Err(_) => return true,
         }
         waits()
     }
 
-    /// Sets the timer, or stops it, which forgets that it has expired; for who has the lock. Whether it could be.
+    /// Sets the timer to expire after `time` ns, or stops it with 0, which also clears an expiry. Only under the
+    /// lock. Returns whether it succeeded.
     fn set(&self, time: Ns) -> bool {
         let [it_interval, it_value] = [0, time].map(clock::timespec);
         let once = Itimerspec { it_interval, it_value };

@@ -1,4 +1,4 @@
-//! What a queue's interrupt descriptor is readable for.
+//! The interrupt descriptor of an AF_XDP queue: an epoll instance over all that can wake its owner.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,24 +6,24 @@ use rustix::event::epoll;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socket_with};
 
-/// The socket, the kernel's news of interfaces, and the timer for frames that the kernel does not take.
+/// Watches the socket, the kernel's link notifications, and the timer for frames that the kernel does not take.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) epoll: OwnedFd,
     pub(super) links: OwnedFd,
     masked: bool,
-    /// Polls that found frames since the queue was masked.
+    /// Number of polls that found frames since the queue was masked.
     found: u8,
-    /// The socket is not watched.
+    /// Whether the socket is currently not watched.
     deaf: bool,
 }
 
-/// Polls that find frames, in one masked period, from which on the socket is not watched: where each
-/// interrupt leads to one poll, that costs no call.
+/// Number of polls with frames, in one masked period, after which the socket is no longer watched. Where each
+/// interrupt leads to one poll, this costs no system call.
 const DEAF: u8 = 2;
 
 impl Watch {
-    /// Of a socket, and the timer of its frames that are not taken.
+    /// Watches `socket`, and `timer` for its frames that are not taken.
     pub(super) fn new(socket: BorrowedFd<'_>, timer: BorrowedFd<'_>) -> std::io::Result<Watch> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Protocol 0 of netlink is rtnetlink.
@@ -47,7 +47,7 @@ impl Watch {
         }
     }
 
-    /// A poll found frames.
+    /// Records a poll that found frames.
     pub(super) fn found(&mut self, socket: BorrowedFd<'_>) {
         if !self.masked || self.deaf {
             return;
@@ -56,22 +56,23 @@ impl Watch {
         self.deaf = self.found >= DEAF && epoll::delete(&self.epoll, socket).is_ok();
     }
 
-    /// Whether the socket is watched again.
+    /// Returns whether the socket is watched again.
     pub(super) fn unmask(&mut self, socket: BorrowedFd<'_>) -> bool {
         self.masked = false;
         self.deaf = self.deaf && self.listen(socket).is_err();
         !self.deaf
     }
 
-    /// Whether something was said of any interface; it is not read, for what is asked is the socket.
+    /// Whether there were link notifications, for any interface. They are not parsed: the socket is queried
+    /// instead.
     pub(super) fn news(&self) -> bool {
         let mut news = false;
         let mut bytes = [0; 64];
-        // Bounded: one that is told more than this comes again.
+        // Bounded; more notifications are read the next time.
         for _ in 0..64 {
             match rustix::net::recv(&self.links, &mut bytes[..], RecvFlags::DONTWAIT) {
                 Ok(_) => news = true,
-                // Some were lost: there was news all the same.
+                // Notifications were lost, so there were some.
                 Err(rustix::io::Errno::NOBUFS) => news = true,
                 Err(_) => break,
             }

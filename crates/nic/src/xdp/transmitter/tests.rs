@@ -1,4 +1,4 @@
-//! Senders of one ring, and a kernel that is called or not.
+//! Tests of several senders on one ring, and of the calls to the kernel.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -8,10 +8,10 @@ use super::*;
 
 const SIZE: u32 = 8;
 
-/// A wire with a full ring, of which the kernel was not told; and three frames of senders who found it taken.
+/// A wire with a full, unpublished ring, and three more frames in the list of senders that found the ring taken.
 fn full(frames_a_call: u32) -> Wire {
     let (transmit, complete) = (OwnRing::new(SIZE), OwnRing::new(2 * SIZE));
-    // XDP_RING_NEED_WAKEUP: it is to be called.
+    // XDP_RING_NEED_WAKEUP: the kernel asks to be called.
     transmit.words[2].store(1, Relaxed);
     let ends = (Producer::over(&transmit), Consumer::over(&complete));
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
