@@ -1,4 +1,4 @@
-//! The thread of a backend: listens, serves one peer, and listens again.
+//! The control thread of a backend: listens, serves one peer at a time, and listens again.
 
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use super::port::Port;
 use super::session::Session;
 use super::socket::Listener;
 
-/// Until it is to stop.
+/// Runs until `stop` becomes readable.
 pub(super) fn run(
     listener: &Listener,
     ports: &Arc<[Arc<Port>]>,
@@ -28,7 +28,7 @@ pub(super) fn run(
     }
 }
 
-/// Waits for the next peer. A second one waits at the door until the first has gone.
+/// Waits for the next peer. A second one waits in the accept queue until the first is gone.
 fn accept(listener: &Listener, stop: BorrowedFd<'_>) -> Option<UnixStream> {
     loop {
         let mut watched = [
@@ -41,7 +41,7 @@ fn accept(listener: &Listener, stop: BorrowedFd<'_>) -> Option<UnixStream> {
         }
         match (waited, listener.socket.accept()) {
             (_, Ok((peer, _))) => return Some(peer),
-            // It went again, or there is no descriptor to be had for it: later, perhaps.
+            // The peer has gone again, or the process is out of descriptors: try again later.
             (_, Err(_)) => {
                 if pause(stop, 100) {
                     return None;
@@ -51,7 +51,7 @@ fn accept(listener: &Listener, stop: BorrowedFd<'_>) -> Option<UnixStream> {
     }
 }
 
-/// Why it is over with a peer.
+/// Serves a peer, and returns why that ended.
 fn serve(
     peer: &UnixStream,
     ports: &Arc<[Arc<Port>]>,

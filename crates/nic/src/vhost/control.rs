@@ -1,4 +1,4 @@
-//! The thread that speaks with the peer, and what can be known of how that goes.
+//! The control thread of a device, which talks to its peer, and the counters of its peers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,22 +10,22 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-/// How it goes with the peers of a device, for any thread.
+/// Counters of a device's peers, for any thread.
 #[derive(Debug, Default)]
 pub struct Peers {
-    /// Connections whose rings could be used.
+    /// Connections in which at least one ring came into use.
     pub served: AtomicU64,
-    /// What peers did that cannot be: connections that ended for it, and rings that are not looked at any
-    /// more. What a frontend finds wrong each time that it tries is counted once, until it was served; and rings that a
-    /// backend breaks each time that it serves, until one has served without.
+    /// Protocol violations of peers: connections closed for one, and broken rings. A frontend counts an error that
+    /// recurs with each attempt once, until a connection succeeds; and rings that a backend breaks in each
+    /// connection once, until one has ended without.
     pub refused: AtomicU64,
-    /// Rings that are in use now.
+    /// Rings in use now.
     pub rings: AtomicU64,
     trouble: Mutex<Option<String>>,
 }
 
 impl Peers {
-    /// What was wrong last, in a sentence; each is told once.
+    /// The last problem, in a sentence. Returned once.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -35,13 +35,13 @@ impl Peers {
         self.tell(why);
     }
 
-    /// Says what is no fault of anybody's.
+    /// Reports a condition that is not an error of the peer's.
     pub(super) fn tell(&self, why: String) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 }
 
-/// Ends its thread when it is dropped.
+/// The control thread, which ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Control {
     stop: Arc<OwnedFd>,
@@ -49,8 +49,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts a thread, which ends soon after the descriptor that it is given has become readable. If it
-    /// panics, `peers` says so.
+    /// Starts a thread, which must end soon after the descriptor passed to it becomes readable. A panic of the
+    /// thread is reported to `peers`.
     pub(super) fn start(
         name: &str,
         peers: &Arc<Peers>,
@@ -59,7 +59,7 @@ impl Control {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (theirs, peers) = (Arc::clone(&stop), Arc::clone(peers));
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Sessions and rings are put away while it unwinds, as at any other end.
+            // Sessions and rings are dropped during unwinding, as at any other end.
             if catch_unwind(AssertUnwindSafe(|| body(theirs.as_fd()))).is_err() {
                 peers.refuse(
                     "the thread that speaks with the peer has panicked: no other peer is served until this \
@@ -81,7 +81,7 @@ impl Drop for Control {
     }
 }
 
-/// Sleeps; `true` if it is to stop.
+/// Sleeps; `true` if `stop` became readable.
 pub(super) fn pause(stop: BorrowedFd<'_>, milliseconds: i64) -> bool {
     let mut watched = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
     let (tv_sec, tv_nsec) = (milliseconds / 1_000, milliseconds % 1_000 * 1_000_000);

@@ -1,5 +1,5 @@
-//! Descriptors that a driver wrote, word by word: chains, tables, packets to be cut, buffers of any size, and what is none
-//! of these.
+//! Tests of descriptors written by a driver word by word: chains, tables, packets to be segmented, buffers of any
+//! size, and invalid ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +19,7 @@ use super::split_device::SplitDevice;
 use super::split_driver::SplitDriver;
 use crate::{Frame, PacketQueue, Pool};
 
-/// A chain of descriptors, the first of which is available.
+/// Writes a chain of descriptors, the first of which is available.
 fn chain(memory: &Memory, parts: &[(u64, u32, u16, u16)]) {
     for (place, (address, len, flags, next)) in parts.iter().enumerate() {
         let rest = u64::from(*len) | u64::from(*flags) << 32 | u64::from(*next) << 48;
@@ -78,7 +78,7 @@ fn chains_that_are_none_are_given_back_and_counted() {
     assert_eq!(device.take(&mut [0; 256]), Taken::Truncated);
 }
 
-/// A table of descriptors somewhere else.
+/// Writes a table of descriptors at `at`.
 fn table(memory: &Memory, at: u64, parts: &[(u64, u32, u16, u16)]) {
     for (place, (address, len, first, second)) in parts.iter().enumerate() {
         let rest = u64::from(*len) | u64::from(*first) << 32 | u64::from(*second) << 48;
@@ -100,7 +100,7 @@ const INDIRECT: RingFeatures = RingFeatures {
 #[test]
 fn a_table_of_descriptors_is_a_chain() {
     let bytes = b"destinationsource";
-    // To be sent, from a split ring: linked, and behind another descriptor; into it, as far as is needed.
+    // A split ring: to receive from, with links, after another descriptor; to send into, as far as needed.
     let (memory, mut device) = device(INDIRECT);
     memory.write(BUFFERS + 100, bytes);
     table(&memory, TABLE, &[(BUFFERS + 100, 11, 1, 2), (0, 0, 0, 0), (BUFFERS + 111, 6, 0, 0)]);
@@ -115,7 +115,7 @@ fn a_table_of_descriptors_is_a_chain() {
     assert!(memory.read(BUFFERS + 212, &mut first) && memory.read(BUFFERS + 300, &mut then));
     assert_eq!([&first[..], &then[..]].concat(), bytes);
 
-    // And in a packed one, where they are one after the other.
+    // A packed ring, where the descriptors of a table are consecutive.
     let memory = self::memory(8);
     let ring = PackedDevice::new(&memory, addresses(), 8, 1 << 15, INDIRECT);
     let mut device = ring.expect("it fits");
@@ -167,7 +167,7 @@ fn tables_that_are_none_are_given_back_and_counted() {
         memory.write(START + 0x8002, &2u16.to_le_bytes());
         assert_eq!(split.take(&mut [0; 256]), Taken::Frame(88), "after {why}");
 
-        // Links are nothing there; a next one is, and the table's is with the ring.
+        // Packed rings ignore links in tables; NEXT in the ring's own descriptor counts.
         if parts.len() > 1 && len == 32 && !why.contains("outside") {
             continue;
         }
@@ -184,7 +184,8 @@ fn tables_that_are_none_are_given_back_and_counted() {
     }
 }
 
-/// A TCP packet over IPv4 with so much payload, behind a virtio header that asks to cut it into parts of `size`.
+/// A TCP packet over IPv4 with a payload of `payload` bytes, after a virtio header that requests segments of
+/// `size`.
 fn large(payload: usize, size: u16) -> Vec<u8> {
     let mut bytes = vec![1, 1, 54, 0, size as u8, (size >> 8) as u8, 34, 0, 16, 0, 0, 0];
     bytes.extend([[2; 12].as_slice(), &[8, 0, 0x45, 0, 0, 0, 0, 9, 0x40, 0, 64, 6, 0, 0]].concat());
@@ -245,7 +246,7 @@ fn a_packet_that_a_backend_leaves_to_be_cut_comes_as_frames() {
         let send = |device: &mut dyn Outgoing| {
             for begins in [0, STRIDE as u64 * 10] {
                 assert_eq!(device.put(&packet[12..]), Put::Sent);
-                // Behind it is in how many.
+                // The buffer count after these bytes stays.
                 memory.write(BUFFERS + begins, &packet[..10]);
             }
             device.put(&[3; 60]);
@@ -353,7 +354,7 @@ fn a_frame_is_spread_over_small_buffers_if_that_was_agreed() {
         assert!(memory.read(BUFFERS + 100, &mut read[28..68]));
         assert!(memory.read(BUFFERS + 200, &mut read[68..]));
         assert_eq!((&read[..], header[10]), (&frame[..], 3));
-        // One buffer is left, which is not enough; and it is still there for less.
+        // One buffer is left, too few for the frame; it stays for a smaller one.
         assert_eq!(device.put(&frame), Put::Full);
         assert_eq!(device.put(&frame[..20]), Put::Sent);
     }
@@ -375,7 +376,7 @@ fn a_device_that_gives_back_what_it_has_not_breaks_the_ring() {
     }
 }
 
-/// Descriptors of no bytes, behind one that has a header, and so many in all that the last has the frame.
+/// `parts` descriptors: a header in the first, the frame in the last, and no bytes in the others.
 fn long(parts: u16, packed: bool, write: u16) -> Vec<(u64, u32, u16, u16)> {
     let part = |place: u16| {
         let (last, first) = (place + 1 == parts, place == 0);
@@ -411,7 +412,8 @@ fn a_frame_of_more_descriptors_than_anybody_makes_is_not_followed_to_its_end() {
             }
         }
     }
-    // All entries lead to one chain, into which no frame fits: as many steps as a ring of 2048 has, squared.
+    // All entries lead to one chain, into which no frame fits: for a ring of 2048, as many steps as its size
+    // squared.
     let memory = self::memory(8);
     let mut split = SplitDevice::new(&memory, addresses(), 2_048, features).expect("it fits");
     let mut parts = long(1_000, false, 2);

@@ -1,27 +1,28 @@
-//! What the rings have in common that we drive: how a frame is taken that is not one plain buffer.
+//! The receive path that split and packed drivers share, for frames that are not in one buffer with a plain header.
 
 use super::header::HEADER;
 use super::memory::Memory;
 use super::ring::{Gather, Incoming, Taken};
 use super::slots::Slots;
 
-/// A ring of ours whose buffers a peer gives back.
+/// A ring that we drive, whose buffers the peer returns.
 pub(super) trait Driver: Incoming {
-    /// The memory that is shared, and which of its buffers the peer has.
+    /// The shared memory, and the state of its buffers.
     fn buffers(&mut self) -> (&Memory, &mut Slots);
-    /// Whether something was used; not if the ring makes no sense.
+    /// Whether a buffer was used; `false` if the ring is broken.
     fn used(&mut self) -> bool;
-    /// The next that was used, and how much is in it; it is to be checked that it is out.
+    /// The next used buffer, and the number of bytes in it; the caller checks that the device had it.
     fn next_used(&mut self) -> (u16, u32);
-    /// The next that was used, and how much is in it; `None`, and broken, if it was not out.
+    /// Takes back the next used buffer, and the number of bytes in it; `None`, and broken, if the device did not
+    /// have it.
     fn take_back(&mut self) -> Option<(u16, u32)>;
-    /// Makes a buffer available to be written to.
+    /// Makes a buffer available for writing.
     fn hand_over_empty(&mut self, slot: u16);
-    /// Whether the ring makes no sense; it is not looked at again then.
+    /// Whether the ring is broken; it is then no longer used.
     fn broken(&mut self) -> &mut bool;
 }
 
-/// Takes a frame that comes in any way, and reads what was used anew. A packet to be cut stays.
+/// Takes a frame in any form, reading the used entries again. Leaves a packet to be segmented in the ring.
 #[cold]
 pub(super) fn take_any(ring: &mut impl Driver, buffer: &mut [u8]) -> Taken {
     let ((slot, len), cuts) = (ring.next_used(), ring.features().cuts());
@@ -34,8 +35,8 @@ pub(super) fn take_any(ring: &mut impl Driver, buffer: &mut [u8]) -> Taken {
     taken.map_or_else(|why| why, |good| gather.end(good))
 }
 
-/// Takes the next frame as its parts are, and hands their buffers over again: whether it makes sense, or what there is
-/// in place of a frame.
+/// Takes the next frame part by part, and makes its buffers available again. Returns whether it is valid, or the
+/// reason why there is no frame.
 #[cold]
 pub(super) fn take_parts(ring: &mut impl Driver, gather: &mut Gather<'_>) -> Result<bool, Taken> {
     let mergeable = ring.features().mergeable;
@@ -43,7 +44,7 @@ pub(super) fn take_parts(ring: &mut impl Driver, gather: &mut Gather<'_>) -> Res
     while parts > 0 {
         if !ring.used() {
             let none = gather.is_empty() && !*ring.broken();
-            // A frame's parts are shown together.
+            // A frame's parts become visible together.
             *ring.broken() |= !none;
             return Err(if none { Taken::Empty } else { Taken::Broken });
         }

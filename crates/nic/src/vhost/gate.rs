@@ -1,26 +1,26 @@
-//! Lock around a value that is put in and taken out while others use it, as a port's rings are: threads
-//! that move frames try it, and the control thread waits for it.
+//! A lock around an optional value that is put in and taken out while others use it, such as the rings of a port:
+//! threads that move frames only try it, and the control thread waits for it.
 //!
-//! Who moves frames never waits: it tries, and goes if another is there. What it wanted done it
-//! [asks](Gate::ask) for before it tries; who is there looks for that after it has left, both sequentially
-//! consistent, so that one of the two does it. The control thread waits, for a poll at most: it says so first,
-//! and then nobody else tries.
+//! Threads that move frames never wait: they try the lock and return if it is taken. Before it tries, such a thread
+//! [requests](Gate::ask) what it wants done; the holder checks for requests after it has released the lock, both
+//! sequentially consistent, so that one of the two does it. The control thread waits, for one poll at most: it
+//! announces itself first, and then no other thread tries.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::{PoisonError, TryLockError};
 
 use crate::sync::{AtomicBool, Mutex, MutexGuard, fence};
 
-/// A value, or none, under a lock that the control thread alone waits for.
+/// An optional value under a lock for which only the control thread waits.
 #[derive(Debug)]
 pub(super) struct Gate<T> {
     place: Mutex<Option<T>>,
-    /// The control thread wants it.
+    /// Whether the control thread wants the lock.
     wanted: AtomicBool,
-    /// A thread wants done what it could not do itself.
+    /// Whether a thread has requested work that it could not do itself.
     asked: AtomicBool,
-    /// Something is in it: for who only wants to know that. A look inside would keep others out, who then take it for
-    /// one that is in use.
+    /// Whether a value is present, for threads that only want to know that. Taking the lock to find out would keep
+    /// other threads out, which would then take the value for one in use.
     there: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl<T> Default for Gate<T> {
 }
 
 impl<T> Gate<T> {
-    /// For who moves frames; `None` if somebody else is there.
+    /// For threads that move frames; `None` if the lock is taken.
     #[inline]
     pub(super) fn try_enter(&self) -> Option<MutexGuard<'_, Option<T>>> {
         if self.wanted.load(Acquire) {
@@ -49,19 +49,19 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Whether something was in it when the control thread was there last.
+    /// Whether a value was present when the control thread last left.
     #[inline]
     pub(super) fn there(&self) -> bool {
         self.there.load(Acquire)
     }
 
-    /// Wants done what is done by [`answer`](Gate::answer), which the caller calls next.
+    /// Requests the work that [`answer`](Gate::answer) does; the caller calls that next.
     pub(super) fn ask(&self) {
         self.asked.store(true, SeqCst);
     }
 
-    /// Does what was asked for, as often as it was, unless another is there: it will. For who has asked,
-    /// and for who has left.
+    /// Does the requested work, until no request is left or another thread has the lock, which then does it. For
+    /// threads that have requested, and for those that have released the lock.
     #[inline]
     pub(super) fn answer(&self, mut act: impl FnMut(&mut Option<T>)) {
         loop {
@@ -70,14 +70,15 @@ impl<T> Gate<T> {
                 return;
             }
             let Some(mut place) = self.try_enter() else { return };
-            // A swap, so that what was left before the asking is seen; a store would see none of it.
+            // A swap, so that what the requesting thread wrote before its request is visible; a store would not
+            // synchronise.
             self.asked.swap(false, AcqRel);
             act(&mut place);
         }
     }
 
-    /// For the control thread: waits until nobody is there, and does something. Whoever was asked meanwhile is
-    /// found by whom it wakes afterwards.
+    /// For the control thread: waits for the lock and calls `act`. Requests made meanwhile are handled by the
+    /// thread that the caller wakes afterwards.
     pub(super) fn enter<R>(&self, act: impl FnOnce(&mut Option<T>) -> R) -> R {
         self.wanted.store(true, SeqCst);
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);

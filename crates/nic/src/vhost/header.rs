@@ -1,46 +1,46 @@
-//! The header before each frame (`virtio_net_hdr`, 12 bytes since virtio 1.0), and the checksum that it
-//! may leave to the receiver.
+//! The header of each frame (`virtio_net_hdr`, 12 bytes since virtio 1.0), and the checksum that it may leave to
+//! the receiver.
 
-/// Bytes of `struct virtio_net_hdr_v1`.
+/// Size of `struct virtio_net_hdr_v1` in bytes.
 pub(super) const HEADER: usize = 12;
 
-/// The checksum from `csum_start` on is still to be made.
+/// The checksum from `csum_start` on is still to be completed.
 pub(super) const NEEDS_CSUM: u8 = 1;
 
-/// `gso_type` of a frame that is one packet, but for the bit that speaks of ECN.
+/// `gso_type` of a frame that is not to be segmented, apart from the ECN bit.
 const GSO_NONE: u8 = 0;
 
-/// The header of a whole frame with its checksums, in so many buffers.
+/// The header of a complete frame that spans `buffers` buffers.
 pub(super) fn plain(buffers: u16) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[10..].copy_from_slice(&buffers.to_le_bytes());
     header
 }
 
-/// Whether it asks for nothing, and speaks of at most one buffer.
+/// Whether the header requests nothing, and counts at most one buffer.
 #[inline]
 pub(super) fn is_plain(header: &[u8; HEADER]) -> bool {
     header[..2] == [0, GSO_NONE] && buffers(header) <= 1
 }
 
-/// Whether it speaks of a packet that is to be cut.
+/// Whether the header belongs to a packet to be segmented.
 pub(super) fn is_large(header: &[u8; HEADER]) -> bool {
     header[1] != GSO_NONE
 }
 
-/// In how many buffers the frame is, by the header of the first.
+/// The number of buffers that the frame spans, from the header in the first.
 pub(super) fn buffers(header: &[u8; HEADER]) -> u16 {
     u16::from_le_bytes([header[10], header[11]])
 }
 
-/// Does what the header asks of the receiver. `false` if that cannot be: a packet to be cut (which is not done
-/// here), or a checksum outside of the frame.
+/// Does what the header requests of the receiver. `false` if that is impossible: for a packet to be segmented
+/// (which is done elsewhere), or a checksum outside of the frame.
 #[inline]
 pub(super) fn apply(header: &[u8; HEADER], frame: &mut [u8]) -> bool {
     header[1] == GSO_NONE && (header[0] & NEEDS_CSUM == 0 || complete(header, frame).is_some())
 }
 
-/// Makes the checksum. The field holds the sum of the pseudo-header, which is therefore in the sum already.
+/// Completes the checksum. The field holds the sum of the pseudo-header, and so includes it in the sum.
 #[cold]
 fn complete(header: &[u8; HEADER], frame: &mut [u8]) -> Option<()> {
     let field = |at: usize| usize::from(u16::from_le_bytes([header[at], header[at + 1]]));
@@ -48,7 +48,7 @@ fn complete(header: &[u8; HEADER], frame: &mut [u8]) -> Option<()> {
     let part = frame.get_mut(start..)?;
     let at = offset..offset + 2;
     part.get(at.clone())?;
-    // 0 would say that UDP has none; both are zero in this arithmetic.
+    // 0 would mean that UDP has no checksum; 0 and 0xffff are equal in this arithmetic.
     let sum = match !fold(sum(part)) {
         0 => 0xffff,
         sum => sum,
@@ -57,14 +57,14 @@ fn complete(header: &[u8; HEADER], frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// The sum of 16-bit words that Internet checksums are made of; an odd byte counts as the high one.
+/// The sum of 16-bit words for the Internet checksum; an odd last byte counts as a high byte.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (pairs, last) = bytes.as_chunks::<2>();
     let sum: u64 = pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum();
     sum + last.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
-/// Adds the carries of a sum to it.
+/// Folds the carries of a sum into 16 bits.
 pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -91,7 +91,7 @@ mod tests {
         assert!(apply(&asks(2, 8), &mut frame));
         assert_eq!(frame[10..], (!0xddf2u16).to_be_bytes());
         assert_eq!(frame[..2], [9, 9]);
-        // An odd byte counts as the high one; a sum of zero is written as the other zero.
+        // An odd byte counts as a high byte; a checksum of zero is written as 0xffff.
         let mut frame = [0, 0, 0xff];
         assert!(apply(&asks(0, 0), &mut frame));
         assert_eq!(frame, [0x00, 0xff, 0xff]);

@@ -1,9 +1,9 @@
-//! The memory in which a backend notes what is in flight, so that the next one can go on where it was killed
-//! (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`): made by a backend, kept by the frontend, given to the next backend. It
-//! has a [region](super::tracking) for each ring.
+//! The memory in which a backend records in-flight chains, so that the next one can continue where it was killed
+//! (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`): made by a backend, kept by the frontend, passed to the next backend.
+//! It has a [region](super::tracking) for each ring.
 //!
-//! The one that we make is sealed: neither side can cut it short. One that a frontend gives may be, and is watched as
-//! all that is shared is.
+//! The memory that we make is sealed: neither side can truncate it. Memory from a frontend may be truncated, and is
+//! watched for that like all shared memory.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use super::memory::{Memory, MemoryError, RegionAt};
 use super::ring::MAX_RING;
 use super::tracking::Region;
 
-/// Bytes of a page at most, on any kind of CPU.
+/// The largest page size of any supported CPU, in bytes.
 const LARGEST_PAGE: u64 = 64 * 1_024;
 
-/// Where it is in its file, and what it is for, as messages say it.
+/// The memory's position in its file, and the rings it is for, as in messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct InflightAt {
-    /// Bytes.
+    /// Length in bytes.
     pub(super) len: u64,
-    /// Where it begins in its file.
+    /// Offset in its file, in bytes.
     pub(super) offset: u64,
-    /// Rings, two for each pair.
+    /// Number of rings, two for each pair.
     pub(super) rings: u16,
-    /// Entries of each.
+    /// Entries of each ring.
     pub(super) size: u16,
 }
 
-/// The notes of all rings of a device: one file, mapped here, with a region for each ring.
+/// The in-flight memory of a device: one file, mapped, with a region for each ring.
 #[derive(Debug)]
 pub(super) struct Inflight {
     at: InflightAt,
@@ -38,7 +38,7 @@ pub(super) struct Inflight {
 }
 
 impl Inflight {
-    /// New memory, and its file. `None` if it would be for no ring, or for none that can be.
+    /// Makes new memory, and its file. `None` for no rings, or for an invalid size.
     pub(super) fn make(
         packed: bool,
         rings: u16,
@@ -53,26 +53,26 @@ impl Inflight {
         Some(made.map(|(memory, file)| (Inflight { at, memory: Arc::new(memory) }, file)))
     }
 
-    /// Gives back the pages of what was made and is not used any more. A peer may have it mapped for ever, and what it
-    /// touches there after this is its own memory.
+    /// Frees the pages of memory that is no longer used. A peer may keep it mapped for ever, but pages that it
+    /// touches after this are charged to the peer.
     pub(super) fn empty(file: &OwnedFd, len: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // Whole pages: of a part of one the bytes are cleared, and the page stays.
+        // Of a partial page only the bytes would be cleared, and the page would stay.
         let _ = fallocate(file, flags, 0, len.next_multiple_of(LARGEST_PAGE));
     }
 
-    /// What a frontend gives.
+    /// Maps memory that a frontend passes.
     pub(super) fn given(at: InflightAt, file: OwnedFd) -> Result<Inflight, MemoryError> {
         let region = RegionAt { guest: 0, len: at.len, user: 0, offset: at.offset };
         Ok(Inflight { at, memory: Arc::new(Memory::map(&[(region, file)])?) })
     }
 
-    /// Where it is in the file that was made for it.
+    /// Its position in the file made for it.
     pub(super) fn at(&self) -> InflightAt {
         self.at
     }
 
-    /// The region of a ring of `size` entries; `None` if it has none, or not of so many.
+    /// The region of a ring of `size` entries; `None` if there is none, or only for smaller rings.
     pub(super) fn region(&self, ring: u32, packed: bool, size: u16) -> Option<Region> {
         let entries = self.at.size;
         if ring >= self.at.rings.into() || size > entries || entries > MAX_RING {
@@ -83,7 +83,7 @@ impl Inflight {
         Some(Region::new(area, entries))
     }
 
-    /// Whether its file was found cut short.
+    /// Whether its file was found truncated.
     pub(super) fn cut(&self) -> bool {
         self.memory.cut()
     }

@@ -1,20 +1,20 @@
-//! Memory that another process shares: regions of files, mapped, and read and written by the peer's
-//! addresses.
+//! Memory that another process shares: mapped regions of files, read and written by the peer's addresses.
 //!
-//! All `unsafe` of the virtio rings is here. The peer may write to any of it at any time, so nothing in it
-//! is ever borrowed as Rust's: fields of rings are atomics, payloads are copied out before they are looked
-//! at. Every address and length is checked against the regions with each access; a region has to lie within
-//! its file when it is mapped.
+//! All `unsafe` code of the virtio rings is here. The peer may write to any of the memory at any time, so none of
+//! it is ever borrowed as plain Rust data: fields of rings are atomics, and payloads are copied out before they are
+//! examined. Every address and length is checked against the regions with each access; a region must lie within its
+//! file when it is mapped.
 //!
-//! A peer may cut its file short afterwards, unless it is sealed (QEMU's `memory-backend-memfd` is, by default; ours
+//! A peer may truncate its file afterwards, unless it is sealed (QEMU's `memory-backend-memfd` is by default; ours
 //! is). The regions in it are then [empty](super::cut).
 //!
-//! A page of a file that holds nothing yet is made by the process that touches it first, and its control group is
-//! charged: it is ours where we read a hole. So regions of more bytes than this host has memory are refused.
+//! A page of a file that holds nothing yet is allocated by the process that touches it first, and charged to its
+//! control group: to ours if we read a hole. Regions that together exceed this host's memory are therefore refused.
 //!
-//! Whose file is read from a disk, or asked of another process (FUSE), has whoever touches its memory wait for those: for
-//! ever, if that process is the peer's. So a region's file is one that is in memory itself, which its seals tell without
-//! asking any file system. (To close a descriptor may ask its file system, too: that is the control thread's to wait for.)
+//! An access to memory of a file on a disk, or one that another process serves (FUSE), waits for the disk or that
+//! process: for ever, if the process is the peer's. The file must therefore be in memory itself, which its seals
+//! show without a call to any file system. (Closing a descriptor may also call its file system; only the control
+//! thread closes them, and may wait.)
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-/// Between a wish and a look at the ring; here, for `tests/loom` has this file's part by itself.
+/// The fence between a notification request and the check of the ring; here because `tests/loom` replaces this
+/// file.
 pub(super) use std::sync::atomic::fence;
 
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
@@ -32,41 +33,41 @@ use thiserror::Error;
 
 use super::cut::Watched;
 
-/// Where a region lies: in the peer's descriptors, in the peer's own memory, in the file.
+/// The position of a region: in descriptors, in the peer's address space, and in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RegionAt {
-    /// The address that descriptors use.
+    /// The address in descriptors.
     pub(super) guest: u64,
-    /// Bytes, at least 1.
+    /// Length in bytes, at least 1.
     pub(super) len: u64,
     /// The address that the peer's messages use for rings.
     pub(super) user: u64,
-    /// Where it begins in its file.
+    /// Offset in its file, in bytes.
     pub(super) offset: u64,
 }
 
-/// Why memory is refused.
+/// Why a peer's memory is refused.
 #[derive(Debug, Error)]
 pub(super) enum MemoryError {
-    /// A length of 0, or addresses that wrap.
+    /// The length is 0, or an address range wraps.
     #[error("the region at {guest:#x} of {len:#x} bytes is empty or wraps around")]
     Range { guest: u64, len: u64 },
     /// Two regions share addresses.
     #[error("the region at {guest:#x} overlaps another")]
     Overlap { guest: u64 },
-    /// The file ends before the region does: an access would be a SIGBUS.
+    /// The file ends before the region does: an access would raise SIGBUS.
     #[error("the region ends at byte {end:#x} of a file of {size:#x}")]
     Beyond { end: u64, size: u64 },
-    /// No memory of this host holds them.
+    /// The regions together are larger than this host's memory.
     #[error("the regions have {bytes} bytes together, and this host has {limit} of memory")]
     TooMuch { bytes: u64, limit: u64 },
-    /// Not something that has seals, and so perhaps not always there.
+    /// The descriptor does not support seals, so it may not be a file in memory.
     #[error(
         "a region's descriptor is no file in memory: the peer has to share its memory from a memfd, /dev/shm or \
          hugetlbfs (QEMU: memory-backend-memfd)"
     )]
     NoFile,
-    /// The operating system refused.
+    /// The operating system refused a call.
     #[error("cannot map a region: {0}")]
     System(#[from] io::Error),
 }
@@ -77,7 +78,7 @@ impl From<rustix::io::Errno> for MemoryError {
     }
 }
 
-/// All that a peer shares.
+/// All memory that a peer shares.
 #[derive(Debug)]
 pub(super) struct Memory {
     regions: Vec<Region>,
@@ -86,11 +87,11 @@ pub(super) struct Memory {
 #[derive(Debug)]
 struct Region {
     at: RegionAt,
-    /// Of its first byte.
+    /// Address of its first byte.
     base: NonNull<u8>,
-    /// Goes before what it watches.
+    /// Declared before the mapping, so that it is dropped first.
     watched: Watched,
-    /// What keeps it there.
+    /// The mapping of its file.
     _map: Map,
 }
 
@@ -101,15 +102,15 @@ struct Map {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to nobody's thread. It is read and written only as memory that anybody may
-// change at any time: by atomics, and by copies that are not looked at before they are made.
+// SAFETY: the mapping is not tied to a thread. It is read and written only as memory that any process may change at
+// any time: by atomics, and by copies that are not examined before they are complete.
 unsafe impl Send for Region {}
-// SAFETY: as above; no reference to plain bytes is ever made of it.
+// SAFETY: as above; no reference to its plain bytes is ever made.
 unsafe impl Sync for Region {}
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: made by `mmap` with this length, and nothing uses it any more: who does has the `Memory`.
+        // SAFETY: made by `mmap` with this length, and no longer used: all users hold the `Memory`.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
@@ -122,7 +123,7 @@ impl Region {
         if len == 0 || wraps || isize::try_from(end).is_err() {
             return Err(MemoryError::Range { guest, len });
         }
-        // Before anything that its file system is asked for.
+        // Checked before any call that reaches the file's own file system.
         rustix::fs::fcntl_get_seals(file).map_err(|_| MemoryError::NoFile)?;
         let stat = rustix::fs::fstat(file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -132,10 +133,10 @@ impl Region {
         if end > size {
             return Err(MemoryError::Beyond { end, size });
         }
-        // A mapping of huge pages is made and undone in whole ones.
+        // A mapping of huge pages is made and removed in whole pages.
         let page = (stat.st_blksize as u64).max(4096);
         let whole = end.next_multiple_of(page) as usize;
-        // SAFETY: a new mapping, wherever the kernel likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let mapped = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -156,7 +157,7 @@ impl Region {
 }
 
 impl Memory {
-    /// Maps regions of files, which together are no larger than this host's memory.
+    /// Maps regions of files, which together may not exceed this host's memory.
     pub(super) fn map(list: &[(RegionAt, OwnedFd)]) -> Result<Memory, MemoryError> {
         Memory::map_within(list, host_memory())
     }
@@ -182,7 +183,7 @@ impl Memory {
         Ok(Memory { regions })
     }
 
-    /// Memory of our own for a peer: a sealed memfd of `len` bytes, at `guest` in both kinds of addresses.
+    /// Allocates memory to share with a peer: a sealed memfd of `len` bytes, at `guest` in both address spaces.
     pub(super) fn own(guest: u64, len: u64) -> Result<(Memory, OwnedFd), MemoryError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("napkin-virtio", flags)?;
@@ -193,12 +194,12 @@ impl Memory {
         Ok((Memory { regions: vec![region] }, file))
     }
 
-    /// Whether a file was found cut short.
+    /// Whether a file was found truncated.
     pub(super) fn cut(&self) -> bool {
         self.regions.iter().any(|it| it.watched.cut())
     }
 
-    /// The byte at a descriptor's address, and how many there are from it on.
+    /// The byte at a descriptor's address, and the number of bytes from it to the end of its region.
     #[inline]
     fn find(&self, guest: u64) -> Option<(NonNull<u8>, u64)> {
         for region in &self.regions {
@@ -212,40 +213,40 @@ impl Memory {
         None
     }
 
-    /// Copies from a descriptor's address; `false` if part of it is nobody's. A range may go on in the
-    /// next region.
+    /// Copies from a descriptor's address; `false` if a part is in no region. The range may continue in the next
+    /// region.
     #[inline]
     pub(super) fn read(&self, guest: u64, into: &mut [u8]) -> bool {
         let (mut guest, mut rest) = (guest, into);
-        // Each round ends in another region, so there are at most as many as regions.
+        // Each iteration moves to another region, so there are at most as many as regions.
         while !rest.is_empty() {
             let Some((at, there)) = self.find(guest) else { return false };
             let n = rest.len().min(there as usize);
             let (now, later) = rest.split_at_mut(n);
-            // SAFETY: `n` bytes lie there and in `now`, which is ours alone. The peer may write at the same
-            // time; then these are bytes of before or after, and nothing has looked at them yet.
+            // SAFETY: `n` bytes are there and in `now`, which is ours alone. If the peer writes at the same time,
+            // the copy has old or new bytes, which nothing has examined yet.
             unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), now.as_mut_ptr(), n) };
             (rest, guest) = (later, guest.wrapping_add(n as u64));
         }
         true
     }
 
-    /// Copies to a descriptor's address; `false` if part of it is nobody's, with the part before written.
+    /// Copies to a descriptor's address; `false` if a part is in no region, with the part before it written.
     #[inline]
     pub(super) fn write(&self, guest: u64, from: &[u8]) -> bool {
         let (mut guest, mut rest) = (guest, from);
         while !rest.is_empty() {
             let Some((at, there)) = self.find(guest) else { return false };
             let (now, later) = rest.split_at(rest.len().min(there as usize));
-            // SAFETY: as many bytes lie there, and none of ours are in a shared region.
+            // SAFETY: that many bytes are there, and `now` is not in a shared region.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), at.as_ptr(), now.len()) };
             (rest, guest) = (later, guest.wrapping_add(now.len() as u64));
         }
         true
     }
 
-    /// Copies what stands at a descriptor's address, the first bytes here and the others there: one look for
-    /// the region instead of two, and a copy whose length is known.
+    /// Copies from a descriptor's address into `first` and then `then`, with one lookup of the region and a first
+    /// copy of constant length.
     #[inline]
     pub(super) fn read_parts<const N: usize>(
         &self,
@@ -255,11 +256,11 @@ impl Memory {
     ) -> bool {
         match self.find(guest) {
             Some((at, there)) if there >= (N + then.len()) as u64 => {
-                // SAFETY: as many bytes lie there as in both together; see `read`.
+                // SAFETY: as many bytes are there as in both together; see `read`.
                 unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), first.as_mut_ptr(), N) };
                 // SAFETY: within the same bytes.
                 let at = unsafe { at.add(N) };
-                // SAFETY: what is left of them is what is to be copied.
+                // SAFETY: the remaining bytes are as many as are copied.
                 unsafe {
                     std::ptr::copy_nonoverlapping(at.as_ptr(), then.as_mut_ptr(), then.len());
                 }
@@ -269,7 +270,7 @@ impl Memory {
         }
     }
 
-    /// Brings the cache lines of a small frame nearer, to be written.
+    /// Prefetches the cache lines of a small frame for writing.
     #[inline]
     pub(super) fn prefetch(&self, guest: u64) {
         #[cfg(target_arch = "x86_64")]
@@ -278,16 +279,15 @@ impl Memory {
         {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             for line in [0, 64] {
-                // SAFETY: both are within the region.
+                // SAFETY: both lines are within the region.
                 let at = unsafe { at.add(line) }.as_ptr().cast();
-                // SAFETY: a hint, which changes nothing.
+                // SAFETY: a hint without side effects.
                 unsafe { _mm_prefetch::<_MM_HINT_ET0>(at) };
             }
         }
     }
 
-    /// A part of a ring, by the address that messages use; `None` if it is not within one region or not
-    /// aligned.
+    /// A part of a ring, by its address in messages; `None` if it is not within one region, or not aligned.
     pub(super) fn area(self: &Arc<Memory>, user: u64, len: usize, align: usize) -> Option<Area> {
         let region = self.regions.iter().find(|it| user.wrapping_sub(it.at.user) < it.at.len)?;
         let offset = user.wrapping_sub(region.at.user);
@@ -301,14 +301,14 @@ impl Memory {
     }
 }
 
-/// Bytes of memory that this host has.
+/// The size of this host's memory, in bytes.
 fn host_memory() -> u64 {
     let info = rustix::system::sysinfo();
     let bytes = u128::from(info.totalram) * u128::from(info.mem_unit);
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// A part of a ring: fields at offsets, each an atomic, little-endian.
+/// A part of a ring: little-endian fields at offsets, accessed as atomics.
 #[derive(Debug)]
 pub(super) struct Area {
     base: NonNull<u8>,
@@ -316,12 +316,13 @@ pub(super) struct Area {
     _memory: Arc<Memory>,
 }
 
-// SAFETY: as for `Region`: fields are atomics, and the mapping lives as long as this.
+// SAFETY: as for `Region`: fields are atomics, and the mapping lives as long as the area.
 unsafe impl Send for Area {}
 
 macro_rules! fields {
     ($($load:ident $store:ident $update:ident $int:ty, $atomic:ty;)*) => { $(
-        /// Writes only what changes: a cache line that both sides have read stays with both.
+        /// Writes the field only if it changes, so that a cache line which both sides have read stays in both
+        /// caches.
         #[inline]
         pub(super) fn $update(&self, offset: usize, value: $int) {
             let field = self.field::<$atomic>(offset);
@@ -342,26 +343,25 @@ macro_rules! fields {
     )* };
 }
 
-/// The atomics, all of whose bit patterns are values.
+/// Atomic integers, for which all bit patterns are valid.
 trait Atomic {}
 impl Atomic for AtomicU16 {}
 impl Atomic for AtomicU32 {}
 impl Atomic for AtomicU64 {}
 
 impl Area {
-    /// The offsets are of rings' own making: a masked index times a size. They are checked all the same.
+    /// Returns a field. Offsets are computed by the rings (a masked index times a size), and checked nevertheless.
     #[inline]
     fn field<T: Atomic>(&self, offset: usize) -> &T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
         // SAFETY: within the area.
         let field = unsafe { self.base.add(offset) }.cast::<T>();
-        // SAFETY: it lives as long as `self`; it is aligned, as the area is by what its ring asked for and
-        // the offset just was; any bits are a value of an atomic integer, and all of ours goes through
-        // atomics.
+        // SAFETY: it lives as long as `self`; it is aligned, since both the area and the offset were checked for
+        // that; any bits are a valid atomic integer, and all of our accesses are atomic.
         unsafe { field.as_ref() }
     }
 
-    /// `count` fields of 64 bits from an offset on, little-endian: one check for many.
+    /// Returns `count` consecutive 64-bit little-endian fields, with one check.
     ///
     /// # Panics
     /// If they are not all within the area, or not aligned.
@@ -425,7 +425,7 @@ mod tests {
         assert!(matches!(Memory::map(&two), Err(MemoryError::Overlap { .. })));
         let (pipe, _other) = rustix::pipe::pipe().expect("a pipe");
         assert!(matches!(Memory::map(&[(at(0, 1, 0), pipe)]), Err(MemoryError::NoFile)));
-        // Of a file system that keeps nothing in memory.
+        // A file of a file system that is not in memory.
         let other = std::fs::File::open("/proc/self/maps").expect("it is there");
         let refused = Memory::map(&[(at(0, 1, 0), other.into())]).expect_err("it has no seals");
         assert!(refused.to_string().contains("memfd, /dev/shm or hugetlbfs"), "{refused}");

@@ -1,13 +1,12 @@
-//! Messages of the vhost-user protocol, and how they go over a socket.
+//! Messages of the vhost-user protocol, and their transport over a Unix socket.
 //!
-//! A message is a header of three 32-bit words (request, flags, size), as many bytes as the size says, and up to
-//! eight descriptors that come with the header. The peer is not trusted: a message that is too long, has another version, more
-//! descriptors than can be or does not come to its end in time ends the connection, and descriptors that nobody
-//! takes are closed.
+//! A message is a header of three 32-bit words (request, flags, size), a payload of that size, and up to eight
+//! descriptors that come with the header. The peer is not trusted: a message that is too long, has another version
+//! or too many descriptors, or is not complete in time ends the connection, and unclaimed descriptors are closed.
 //!
-//! Our own instead of the crate `vhost`: that one brings fifteen others for what are two hundred lines, cannot give
-//! up on a message that does not end, has no ring's lap in a base, and keeps the state machine behind thirty
-//! requests that a NIC has no use for.
+//! Why not the crate `vhost`: it adds fifteen other crates for what are two hundred lines, cannot abandon an
+//! incomplete message, has no lap of a packed ring in a base, and its state machine covers thirty requests that a
+//! NIC does not need.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,7 +25,7 @@ use super::cut::MAX_REGIONS;
 use super::inflight::InflightAt;
 use super::memory::RegionAt;
 
-/// Requests, by the numbers of the protocol.
+/// Request numbers of the protocol.
 #[allow(missing_docs)]
 pub(super) mod request {
     pub(in super::super) const GET_FEATURES: u32 = 1;
@@ -54,18 +53,18 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// Set in the number that comes with a kick, call or error descriptor if none comes.
+/// Set in the payload of a kick, call or error request that comes without a descriptor.
 pub(super) const NO_DESCRIPTOR: u64 = 1 << 8;
 
 const HEADER: usize = 12;
 
-/// The most bytes of a message behind its header; that of a table of regions has 264.
+/// The longest payload in bytes. A memory table has at most 264.
 pub(super) const MAX_PAYLOAD: usize = 4096;
 
-/// How long a message may take from its first byte to its last, and an answer until it begins.
+/// The most time from a message's first byte to its last, and from a request to the start of its answer.
 const MESSAGE_TIME: Duration = Duration::from_secs(1);
 
-/// A message, either way.
+/// A message in either direction.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) request: u32,
@@ -75,17 +74,17 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A request of ours.
+    /// Makes a request.
     pub(super) fn ask(request: u32, payload: Vec<u8>, files: Vec<OwnedFd>) -> Message {
         Message { request, flags: VERSION, payload, files }
     }
 
-    /// The answer to a request.
+    /// Makes the answer to a request.
     pub(super) fn reply(request: u32, payload: Vec<u8>) -> Message {
         Message { request, flags: VERSION | REPLY, payload, files: Vec::new() }
     }
 
-    /// Whether the sender waits for a word on how it went.
+    /// Whether the sender requests an acknowledgement.
     pub(super) fn needs_reply(&self) -> bool {
         self.flags & NEED_REPLY != 0
     }
@@ -95,18 +94,18 @@ impl Message {
         self.flags & REPLY != 0
     }
 
-    /// The payload as one number, if it is just that.
+    /// The payload as one 64-bit number; `None` for any other length.
     pub(super) fn number(&self) -> Option<u64> {
         self.payload[..].try_into().map(u64::from_ne_bytes).ok()
     }
 
-    /// The payload as a ring and a number.
+    /// The payload as a ring index and a number.
     pub(super) fn ring_number(&self) -> Option<(u32, u32)> {
         let [index, number] = words(&self.payload)?;
         Some((index, number))
     }
 
-    /// The payload as a table of regions.
+    /// The payload as a memory table.
     pub(super) fn regions(&self) -> Option<Vec<RegionAt>> {
         let (head, rest) = self.payload.split_at_checked(8)?;
         let [count, _padding] = words(head)?;
@@ -123,7 +122,7 @@ impl Message {
         Some(entries.iter().map(region).collect())
     }
 
-    /// The payload as a ring, its flags, and four addresses: descriptors, used, available, log.
+    /// The payload as a ring index, its flags, and four addresses: descriptors, used, available, log.
     pub(super) fn ring_addresses(&self) -> Option<(u32, u32, [u64; 4])> {
         let (head, rest) = self.payload.split_at_checked(8)?;
         let [index, flags] = words(head)?;
@@ -132,7 +131,7 @@ impl Message {
         Some((index, flags, fields.map(u64::from_ne_bytes)))
     }
 
-    /// The payload as a description of memory for what is in flight. Behind it may be what a compiler adds.
+    /// The payload as a description of in-flight memory, with or without the padding of the C structure.
     pub(super) fn inflight(&self) -> Option<InflightAt> {
         let (fields, rest) = self.payload.split_at_checked(16)?;
         let (fields, _) = fields.as_chunks::<8>();
@@ -149,21 +148,21 @@ impl Message {
     }
 }
 
-/// Bytes of a description of memory for what is in flight, as long as C's compilers make it.
+/// The bytes of a description of in-flight memory, with the padding of the C structure.
 pub(super) fn inflight(at: InflightAt) -> Vec<u8> {
     let InflightAt { len, offset, rings, size } = at;
     let counts = [rings, size, 0, 0].map(u16::to_ne_bytes).concat();
     [[len, offset].map(u64::to_ne_bytes).concat(), counts].concat()
 }
 
-/// Where a ring goes on, as messages have it: of a packed one where descriptors are taken, and in the upper half
-/// where they are given back. With us that is one place.
+/// The base of a ring as in messages: for a packed ring, the position of the next available descriptor, and in the
+/// upper half that of the next used one. Here both are the same.
 pub(super) fn base_word(packed: bool, base: u16) -> u32 {
     let base = u32::from(base);
     if packed { base | base << 16 } else { base }
 }
 
-/// Two words of 32 bits; `None` of any other length.
+/// Parses two 32-bit words; `None` for any other length.
 fn words(bytes: &[u8]) -> Option<[u32; 2]> {
     let number = u64::from_ne_bytes(bytes.try_into().ok()?);
     let bytes = number.to_ne_bytes();
@@ -171,27 +170,27 @@ fn words(bytes: &[u8]) -> Option<[u32; 2]> {
     Some([u32::from_ne_bytes(words[0]), u32::from_ne_bytes(words[1])])
 }
 
-/// Bytes of two words.
+/// The bytes of two 32-bit words.
 pub(super) fn two(first: u32, second: u32) -> Vec<u8> {
     [first.to_ne_bytes(), second.to_ne_bytes()].concat()
 }
 
-/// Why a connection ends.
+/// Why a connection ended.
 #[derive(Debug, Error)]
 pub(super) enum Ended {
-    /// Whoever owns this end is done.
+    /// The owner of this end has stopped it.
     #[error("stopped")]
     Stopped,
-    /// The peer has gone.
+    /// The peer has closed it.
     #[error("the peer has closed the connection")]
     Closed,
-    /// A message that is none.
+    /// An invalid message.
     #[error("a message {0}")]
     Malformed(&'static str),
-    /// The peer does not answer.
+    /// The peer did not answer in time.
     #[error("the peer did not answer within {} s", MESSAGE_TIME.as_secs())]
     Silent,
-    /// The operating system refused.
+    /// The operating system refused a call.
     #[error("the socket: {0}")]
     System(#[from] io::Error),
 }
@@ -221,8 +220,9 @@ impl<'a> Connection<'a> {
         self.read(Instant::now() + MESSAGE_TIME)
     }
 
-    /// Sends a request, and waits for its answer, which comes without descriptors: with `late` for as long as it
-    /// takes, since a backend that serves another answers when that has gone. It is called if that is long.
+    /// Sends a request and waits for its answer, which must come without descriptors. With `late`, waits without
+    /// limit, since a backend that serves another frontend answers once that is gone; `late` is called after the
+    /// usual time limit.
     pub(super) fn ask(&self, request: u32, late: Option<&dyn Fn()>) -> Result<Message, Ended> {
         self.send(&Message::ask(request, Vec::new(), Vec::new()))?;
         let began = self.wait(Some(Instant::now() + MESSAGE_TIME));
@@ -240,14 +240,14 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends a request, and waits for its answer.
+    /// Sends a request and waits for its answer, which may come with descriptors.
     pub(super) fn ask_files(&self, request: u32, payload: Vec<u8>) -> Result<Message, Ended> {
         self.send(&Message::ask(request, payload, Vec::new()))?;
         self.wait(Some(Instant::now() + MESSAGE_TIME))?;
         self.answer(request)
     }
 
-    /// Reads an answer whose first byte is there.
+    /// Reads an answer whose first byte has arrived.
     fn answer(&self, request: u32) -> Result<Message, Ended> {
         let answer = self.read(Instant::now() + MESSAGE_TIME)?;
         if answer.request != request || !answer.is_reply() {
@@ -256,7 +256,7 @@ impl<'a> Connection<'a> {
         Ok(answer)
     }
 
-    /// Sends a message. It waits for a peer that does not read for as long as a message may take.
+    /// Sends a message. Waits up to [`MESSAGE_TIME`] for a peer that does not read.
     pub(super) fn send(&self, message: &Message) -> Result<(), Ended> {
         let mut bytes = Vec::with_capacity(HEADER + message.payload.len());
         for word in [message.request, message.flags, message.payload.len() as u32] {
@@ -278,7 +278,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits until the peer has sent something.
+    /// Waits until the peer has sent something, or until `until`.
     fn wait(&self, until: Option<Instant>) -> Result<(), Ended> {
         loop {
             let mut watched = [
@@ -297,7 +297,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Reads a message whose first byte is there.
+    /// Reads a message whose first byte has arrived.
     fn read(&self, until: Instant) -> Result<Message, Ended> {
         let (mut header, mut files) = ([0; HEADER], Vec::new());
         self.fill(&mut header, &mut files, until)?;
@@ -346,7 +346,7 @@ impl<'a> Connection<'a> {
                 }
             }
             if received.flags.contains(ReturnFlags::CTRUNC) || files.len() > MAX_REGIONS {
-                // The kernel says the same of both.
+                // The kernel reports both causes in the same way.
                 return Err(Ended::Malformed(
                     "comes with more descriptors than can be had here: eight, or the limit of open files",
                 ));

@@ -1,52 +1,55 @@
-//! Virtio over vhost-user: rings in memory that two processes share, and a socket over which they agree on
-//! them.
+//! Virtio network devices over vhost-user: rings in memory that two processes share, negotiated over a Unix socket.
 //!
-//! As a **backend** ([`Vhost::backend`]) a device of ours is the NIC of a peer that drives it: a virtual
-//! machine's (QEMU, cloud-hypervisor), or a program's (DPDK's `virtio_user`). It listens at a path, serves
-//! one peer at a time, and listens again when that has gone. As a **frontend** ([`Vhost::frontend`]) it
-//! drives a peer's device (DPDK's `net_vhost`, VPP, another napkin): it connects to a path, and does so
-//! again when the peer has gone.
+//! As a **backend** ([`Vhost::backend`]) our device is the NIC of a peer that drives it: of a virtual machine
+//! (QEMU, cloud-hypervisor), or of a program (DPDK's `virtio_user`). It listens at a path, serves one peer at a
+//! time, and listens again when the peer is gone. As a **frontend** ([`Vhost::frontend`]) it drives a peer's device
+//! (DPDK's `net_vhost`, VPP, another napkin): it connects to a path, and reconnects when the peer is gone.
 //!
-//! Here notifications can be switched off for good: masking is a word in shared memory, and costs no system
-//! call; unmasking writes another and looks at the ring once more. A poll copies each frame once, makes no
-//! system call and allocates nothing; the peer is notified only if it has asked for it.
+//! Virtio can switch notifications off completely: masking writes a word in shared memory, without a system call;
+//! unmasking writes another and checks the ring once more. A poll copies each frame once, makes no system call and
+//! allocates nothing; the peer is notified only if it has asked for it.
 //!
-//! Rings are split or packed, with event indices; a peer's buffers may be merged for one frame; checksums that
-//! a peer leaves open are completed, and TCP packets of up to 64 KiB that it leaves to be cut (TSO) are cut where they come in, by
-//! a backend and, in rings of at least 64 entries whose buffers are merged, by a frontend. A peer
-//! that drives may use indirect descriptors. Buffers are used in order (`VIRTIO_F_IN_ORDER`) where both sides know of that; a
-//! backend then need not tell of each, and ours tells of a burst at once on packed rings. It does not where the ring alone tells the next
-//! backend where to go on; after another's, which does, a device of ours may begin at the wrong place there. Large packets towards a driver are not offered: a frame has at
-//! most [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. There are no control queues, no migration (logging),
-//! no virtio before 1.0, and no IOMMU.
+//! Rings are split or packed, with event indices; a frame may span several of a peer's buffers (mergeable receive
+//! buffers); checksums that a peer leaves open are completed. TCP packets of up to 64 KiB that it leaves to be
+//! segmented (TSO) are segmented on receipt, by a backend and, in rings of at least 64 entries with mergeable
+//! buffers, by a frontend. A peer that drives may use indirect descriptors. Buffers are used in order
+//! (`VIRTIO_F_IN_ORDER`) where both sides negotiate it; a backend then need not mark each as used, and on packed
+//! rings ours marks a burst with one descriptor. It does not do so where the next backend has to find its position
+//! in the ring itself; after another implementation's backend that does, our device may start at the wrong
+//! position. Large packets towards a driver are not offered: a frame has at most
+//! [`FRAME_CAPACITY`](crate::FRAME_CAPACITY) bytes here. There are no control queues, no migration (logging), no
+//! virtio before 1.0, and no IOMMU.
 //!
-//! # Whoever is killed
+//! # Restarts
 //!
-//! What a backend has taken and not given back is noted in memory that outlives it, where a frontend has agreed to that
-//! (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`): the next backend goes on at the descriptor at which the last one was killed, with split and
-//! packed rings alike. A frontend of ours keeps its rings then, and what is in them, for the next backend. Without such notes a split
-//! ring tells by its used index where to go on, and a packed one by its descriptors, if its driver was given indirect ones (it
-//! chains none then): a virtual machine of QEMU's goes on with either.
+//! The chains that a backend has taken and not yet returned are recorded in memory that outlives it, if a frontend
+//! has negotiated that (`VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`): the next backend continues at the descriptor at
+//! which the last one was killed, with split and packed rings alike. Our frontend then keeps its rings, with their
+//! contents, for the next backend. Without such a record, a split ring's used index tells where to continue, and so
+//! do a packed ring's descriptors, if its driver was offered indirect ones (it then chains none): a virtual machine
+//! of QEMU's continues with either.
 //!
-//! # A peer that means no good
+//! # Hostile peers
 //!
-//! It can stop its own traffic, hold up the end of this process, and have memory counted as this process' (both below), and nothing
-//! else: what it says is checked before it is done ([`Peers`] counts what is refused), descriptors are read once and checked against the
-//! memory that it shares with each access, chains are followed for at most 1024 steps in all of a frame, and a frame that makes no sense is
-//! counted in [`rx_malformed`](crate::QueueCounters::rx_malformed). A ring that makes none (an index that leaps) is not looked at
-//! again until the peer sets it up anew; a frontend ends the connection for that, and makes it anew. Nor is one that cuts the file of its
-//! memory short: a SIGBUS in it is caught (from the first peer on, for the whole process; of any other comes what would have come of it
-//! before), and the memory is empty from then on.
+//! A hostile peer can stop its own traffic, delay the end of this process, and have memory charged to this process
+//! (both below), but nothing else. Its messages are checked before they take effect ([`Peers`] counts the refused
+//! ones), descriptors are read once and checked against the shared memory with each access, chains are followed for
+//! at most 1024 steps per frame, and an invalid frame is counted in
+//! [`rx_malformed`](crate::QueueCounters::rx_malformed). An invalid ring (an index that jumps) is ignored until the
+//! peer sets it up again; a frontend closes the connection instead and makes a new one. A peer may also truncate
+//! the file of its memory: the SIGBUS is caught (from the first peer on, for the whole process; any other SIGBUS
+//! has the effect it would have had before), and the memory reads as zeros from then on.
 //!
-//! A page of its memory that holds nothing yet is counted as the memory of whoever touches it first, by control groups: as ours, where a
-//! frame or a table of descriptors is said to lie there. A limit of ours (`MemoryMax=`) has to leave room for all of a peer's memory; one
-//! that is to have more than this host has is refused.
+//! A page of its memory that holds nothing yet is charged to the control group of the process that touches it
+//! first: to ours, if a frame or a descriptor table is said to lie there. A memory limit of ours (`MemoryMax=`) has
+//! to leave room for all of a peer's memory; a peer that shares more memory than this host has is refused.
 //!
-//! Its memory has to be in a memfd, /dev/shm or hugetlbfs, and what it notifies by an eventfd: a file of any other kind may be one of a
-//! file system of its own (FUSE), and whoever touches that waits for it. Such a file is refused and closed;
-//! where its file system has even the closing wait, the control thread waits, and with it whoever ends the device, or the process.
-//! Whoever notifies a peer does not wait, whatever that does to its eventfd, where the kernel has asynchronous reads (`CONFIG_AIO`);
-//! elsewhere a peer that has an eventfd count to its end, and then makes it waiting again, stops the one who notifies it.
+//! Its memory must be in a memfd, /dev/shm or hugetlbfs, and its notification descriptors must be eventfds: a file
+//! of any other kind may belong to a file system that the peer itself serves (FUSE), which could block any access.
+//! Such a file is refused and closed; if its file system blocks even the close, the control thread blocks, and with
+//! it the end of the device or of the process. Notifying a peer never blocks, whatever the peer does to its
+//! eventfd, if the kernel has asynchronous I/O (`CONFIG_AIO`); otherwise a peer that drives an eventfd's count to
+//! its maximum and then makes it blocking again stops the thread that notifies it.
 
 mod backend;
 mod control;
@@ -101,46 +104,46 @@ use control::Control;
 use port::Port;
 use socket::Listener;
 
-/// The most pairs of rings of a device.
+/// The most ring pairs of a device.
 pub const MAX_VHOST_QUEUES: u16 = 64;
 
-/// Why there is no device.
+/// Why a device could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum VhostError {
     /// The number of queues is out of range.
     #[error("a vhost-user device has 1 to {MAX_VHOST_QUEUES} queues, not {queues}")]
     Queues {
-        /// What was given.
+        /// The number that was given.
         queues: u16,
     },
-    /// Somebody listens at the path.
+    /// Another program listens at the path.
     #[error(
         "{} is in use: another program listens there (ss -lxp names it); end it, or give another path",
         path.display()
     )]
     InUse {
-        /// What was given.
+        /// The path that was given.
         path: PathBuf,
     },
-    /// Something else is at the path.
+    /// A file that is not a socket is at the path.
     #[error("{} exists and is no socket: remove it, or give another path", path.display())]
     NoSocket {
-        /// What was given.
+        /// The path that was given.
         path: PathBuf,
     },
     /// The operating system refused the path.
     #[error("cannot listen at {}: {source}", path.display())]
     Listen {
-        /// What was given.
+        /// The path that was given.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// No ring has this size.
+    /// The size of the rings is out of range, or not a power of two.
     #[error("a ring has 16 to {MAX_RING} entries, a power of two, not {ring}")]
     Ring {
-        /// What was given.
+        /// The size that was given, in entries.
         ring: u16,
     },
     /// The operating system refused descriptors or a thread.
@@ -148,16 +151,16 @@ pub enum VhostError {
     System(#[from] io::Error),
 }
 
-/// Which backend a frontend drives, and with which rings.
+/// The configuration of a frontend: the path of its backend, and its rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrontendConfig {
-    /// Where its backend listens.
+    /// The path that the backend listens at.
     pub path: PathBuf,
-    /// Pairs of rings, from 1 to [`MAX_VHOST_QUEUES`].
+    /// Number of ring pairs, from 1 to [`MAX_VHOST_QUEUES`].
     pub queues: u16,
-    /// Whether they are packed.
+    /// Whether the rings are packed.
     pub packed: bool,
-    /// Entries of each, a power of two from 16 to [`MAX_RING`]. There is a buffer for each.
+    /// Entries of each ring, a power of two from 16 to [`MAX_RING`]. There is a buffer for each.
     pub ring: u16,
 }
 
@@ -168,22 +171,21 @@ impl FrontendConfig {
     }
 }
 
-/// A device's queues.
+/// A virtio network device.
 #[derive(Debug)]
 pub struct Vhost {
-    /// One for each pair of rings, in their order. The device goes with the last of them.
+    /// One queue for each ring pair, in order. The device is closed with the last of them.
     pub queues: Vec<VhostQueue>,
-    /// How it goes with its peers.
+    /// Counters of the device's peers.
     pub peers: Arc<Peers>,
 }
 
 impl Vhost {
-    /// A device that listens at `path`, with so many queues. Received frames are in buffers of `pool`.
-    ///
-    /// A socket at which nobody listens any more is replaced.
+    /// Makes a device with `queues` queues that listens at `path`. Received frames are in buffers of `pool`. A
+    /// stale socket at the path, without a listener, is replaced.
     ///
     /// # Errors
-    /// What is out of range, or a path that cannot be had.
+    /// The number of queues is out of range, or the path cannot be used.
     pub fn backend(path: &Path, queues: u16, pool: &Pool) -> Result<Vhost, VhostError> {
         let ports = ports(queues, pool)?;
         let listener = Listener::bind(path)?;
@@ -195,11 +197,11 @@ impl Vhost {
         Ok(Vhost::new(&ports, peers, control))
     }
 
-    /// A device that drives the backend at a path. It need not be there yet: the path is tried again,
-    /// and so it is when the backend has gone.
+    /// Makes a device that drives the backend at a path. The backend need not be there yet: connecting is retried,
+    /// also after the backend has gone.
     ///
     /// # Errors
-    /// What is out of range.
+    /// A number is out of range, or the operating system refuses descriptors or a thread.
     pub fn frontend(config: &FrontendConfig, pool: &Pool) -> Result<Vhost, VhostError> {
         let FrontendConfig { ring, queues, .. } = *config;
         if !ring.is_power_of_two() || !(16..=MAX_RING).contains(&ring) {

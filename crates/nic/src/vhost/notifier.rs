@@ -1,15 +1,15 @@
-//! Where a peer is notified: an eventfd, with which the peer may do anything as well.
+//! Notification of a peer by an eventfd, which the peer controls as well.
 //!
-//! A write to an eventfd waits while the count in it is at its end, unless its file was made not to; and that is undone
-//! by whoever shares the file, at any time. No way of writing says otherwise (`RWF_NOWAIT` is not for eventfds). So
-//! nothing is written: the kernel counts by itself, as it does at the end of an asynchronous read (`IOCB_FLAG_RESFD` of
-//! io_submit(2)), and the kernel never waits: a count at its end stays there. What is read is nothing, from a file in
-//! which nothing is. That is one system call as well, at about twice the price of a write; now and then there is another,
-//! which takes what the kernel remembers of the reads.
+//! A write to an eventfd blocks while its count is at the maximum, unless its file is non-blocking; and any process
+//! that shares the file can undo that at any time. No flag of a write overrides it (`RWF_NOWAIT` does not apply to
+//! eventfds). So nothing is written: the kernel itself increments the count, as it does at the end of an
+//! asynchronous read (`IOCB_FLAG_RESFD` of io_submit(2)), and that never blocks: a count at its maximum stays
+//! there. The read is of 0 bytes from an empty file. This is one system call as well, at about twice the cost of a
+//! write; now and then another one collects the completions.
 //!
-//! Where there are no such reads (a kernel without `CONFIG_AIO`, a filter of system calls, `fs.aio-max-nr` used up by
-//! others, a process that was forked off) it is written after all. There a peer that has counted to the end and made the
-//! file waiting again stops whoever notifies it.
+//! Where asynchronous reads are not available (a kernel without `CONFIG_AIO`, a seccomp filter, `fs.aio-max-nr`
+//! exhausted by others, a forked process), the eventfd is written after all. There, a peer that has driven the
+//! count to its maximum and made the file blocking again stops the thread that notifies it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::{MemfdFlags, OFlags, memfd_create};
 
-/// An eventfd, and how it is counted in.
+/// An eventfd, and the means to increment it.
 #[derive(Debug)]
 pub(super) struct Notifier {
     event: OwnedFd,
@@ -26,7 +26,7 @@ pub(super) struct Notifier {
 }
 
 impl Notifier {
-    /// Of a descriptor that came from a peer; `None` if it is no eventfd.
+    /// Wraps a descriptor from a peer; `None` if it is not an eventfd.
     pub(super) fn of_peer(file: OwnedFd) -> Option<Notifier> {
         if !is_eventfd(&file) {
             return None;
@@ -36,38 +36,38 @@ impl Notifier {
         Some(Notifier::new(file))
     }
 
-    /// Of an eventfd that was made not to wait, and that the peer has as well.
+    /// Wraps a non-blocking eventfd of our own that is shared with the peer.
     pub(super) fn new(event: OwnedFd) -> Notifier {
         Notifier { event, reads: Reads::of_this_process() }
     }
 
-    /// Notifies the peer, without waiting for anybody.
+    /// Notifies the peer, without blocking.
     #[cold]
     pub(super) fn notify(&self) {
         if !self.reads.is_some_and(|it| it.count_in(&self.event)) {
-            // It refuses for a count near the largest integer: the peer has notifications enough then.
+            // It fails only for a count near the maximum: the peer then has a notification pending anyway.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// Whether a descriptor is of an eventfd. Whatever else it is of, that is not asked, and so cannot make anybody wait.
+/// Whether a descriptor is an eventfd. Makes no call to the descriptor's own file, which could block.
 pub(super) fn is_eventfd(file: &OwnedFd) -> bool {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// Reads of nothing, which end as soon as they begin.
+/// Asynchronous reads of 0 bytes, which complete at once.
 #[derive(Debug)]
 struct Reads {
     context: libc::c_ulong,
     nothing: OwnedFd,
 }
 
-/// Ended reads that the kernel remembers, at least.
+/// The least number of completions that the kernel holds.
 const REMEMBERED: usize = 64;
 
-/// `struct iocb`, of which the kernel has made part of its interface what begins and ends where.
+/// `struct iocb`, whose layout is part of the kernel's interface.
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Request {
@@ -98,7 +98,8 @@ struct Ended {
 }
 
 impl Reads {
-    /// Those of the process: one kernel object, which ends with it, for all devices. `None` if there are none.
+    /// The context of this process: one kernel object for all devices, which ends with the process. `None` if
+    /// unavailable.
     fn of_this_process() -> Option<&'static Reads> {
         static READS: OnceLock<Option<Reads>> = OnceLock::new();
         READS.get_or_init(|| Reads::new().ok()).as_ref()
@@ -107,14 +108,14 @@ impl Reads {
     fn new() -> io::Result<Reads> {
         let nothing = memfd_create("napkin-nothing", MemfdFlags::CLOEXEC)?;
         let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes the number of the context, for which there is room.
+        // SAFETY: the kernel writes the context's number, for which there is room.
         match unsafe { libc::syscall(libc::SYS_io_setup, REMEMBERED, &raw mut context) } {
             0 => Ok(Reads { context, nothing }),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Has the kernel count one more in an eventfd; `false` if it does not.
+    /// Has the kernel increment an eventfd by one; `false` if it cannot.
     fn count_in(&self, event: &OwnedFd) -> bool {
         let mut request = Request {
             opcode: READ,
@@ -123,11 +124,11 @@ impl Reads {
             event: event.as_raw_fd() as u32,
             ..Request::default()
         };
-        // Once is enough, unless other threads take each place that is made.
+        // One repetition suffices, unless other threads take each place that becomes free.
         for _ in 0..REMEMBERED {
             let mut list = [&raw mut request];
-            // SAFETY: one request, which the kernel reads, and into whose key it writes, before it returns. It reads
-            // no bytes, so that there is no buffer.
+            // SAFETY: one request, which the kernel reads, and whose key it writes, before it returns. It reads 0
+            // bytes, so there is no buffer.
             match unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1, &raw mut list) } {
                 1 => return true,
                 _ if io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN) => {}
@@ -138,11 +139,12 @@ impl Reads {
         false
     }
 
-    /// Takes what the kernel remembers, which makes room for as many.
+    /// Collects completions, which makes room for as many.
     fn forget_ended(&self) {
         let mut ended = [Ended::default(); REMEMBERED];
         let at_once = null_mut::<libc::timespec>();
-        // SAFETY: there is room for as many as are asked for; none is waited for, so that no time limits that.
+        // SAFETY: there is room for as many as are requested; at least 0 are requested, so the call does not wait
+        // and needs no timeout.
         unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -164,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// A peer's, and ours of the same file.
+    /// A peer's eventfd, and our notifier of the same file.
     fn shared() -> (OwnedFd, Notifier) {
         let theirs = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let ours = theirs.as_fd().try_clone_to_owned().expect("a descriptor");
@@ -204,7 +206,7 @@ mod tests {
         let (theirs, ours) = shared();
         write(&theirs, &(u64::MAX - 1).to_ne_bytes()).expect("there is room");
         rustix::fs::fcntl_setfl(&theirs, OFlags::empty()).expect("it may");
-        // A write would wait now.
+        // A write would block now.
         (0..3).for_each(|_| ours.notify());
         assert_eq!(count(&theirs), Ok(u64::MAX));
         ours.notify();

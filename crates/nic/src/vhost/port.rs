@@ -1,8 +1,8 @@
-//! One pair of rings as it is shared: by the queue's owner, who polls; by senders; and by the control
-//! thread, which puts rings in and takes them out as the peer comes, changes its mind, and goes.
+//! A ring pair, as shared by the queue's owner, which polls; by senders; and by the control thread, which puts
+//! rings in and takes them out as the peer connects, changes settings, and disconnects.
 //!
-//! Who moves frames never waits, and a queue that is being changed is empty ([`Gate`]). What came meanwhile is
-//! found because the control thread wakes the queue when it is done ([`Port::wake`]).
+//! Threads that move frames never wait, and a queue that is being changed looks empty ([`Gate`]). Frames that
+//! arrived meanwhile are found because the control thread wakes the queue when it is done ([`Port::wake`]).
 
 use std::io;
 use std::net::Shutdown;
@@ -26,17 +26,17 @@ use crate::counters::add;
 use crate::places::Places;
 use crate::{Pool, QueueCounters};
 
-/// A ring of either kind, from either side.
+/// A ring of either layout, on either side.
 #[derive(Debug)]
 pub(super) enum Kind {
     SplitDevice(SplitDevice),
     SplitDriver(SplitDriver),
-    // Most of it is what it has not shown its driver yet.
+    // Boxed for its size: most of it is the batch that is not published yet.
     PackedDevice(Box<PackedDevice>),
     PackedDriver(PackedDriver),
 }
 
-/// Calls a function that takes any ring with the one that there is.
+/// Evaluates an expression with the ring inside, whatever its kind.
 macro_rules! with {
     ($ring:expr, $inner:ident => $call:expr) => {
         match &mut $ring.kind {
@@ -53,7 +53,7 @@ macro_rules! with {
 pub(super) use with;
 
 impl Kind {
-    /// Notes what is in flight from now on ([`PackedDevice::track`]); `false` if that cannot be.
+    /// Records in-flight chains from now on ([`PackedDevice::track`]); `false` if that is impossible.
     pub(super) fn track(&mut self, region: Region, recover: bool) -> bool {
         match self {
             Kind::SplitDevice(ring) => ring.track(region, recover),
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Where another device would go on.
+    /// The base at which another device would continue.
     pub(super) fn base(&self) -> u16 {
         match self {
             Kind::SplitDevice(ring) => ring.base(),
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// Whether it makes no sense, and is not looked at any more.
+    /// Whether the ring is invalid, and no longer used.
     pub(super) fn is_broken(&self) -> bool {
         match self {
             Kind::SplitDevice(ring) => ring.is_broken(),
@@ -83,7 +83,7 @@ impl Kind {
     }
 }
 
-/// A ring in use, and where its peer is notified, if it wants to be at all.
+/// A ring in use, and the means to notify its peer, if it gave one.
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) kind: Kind,
@@ -91,19 +91,19 @@ pub(super) struct Ring {
     pub(super) sending: Sending,
 }
 
-/// What its senders note of a ring.
+/// State of a ring that its senders update.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    /// Frames wait for room, and the peer is to notify us of it.
+    /// Whether frames wait for room, of which the peer is to notify us.
     pub(super) awaits_room: bool,
-    /// Who is told if the ring makes no sense, and of which pair it is: taken, for it is told once.
+    /// Where to report a broken ring, and the index of its pair; taken, since it is reported once.
     tell: Option<(Arc<Peers>, usize)>,
-    /// The connection to the one who serves a ring of ours.
+    /// The connection to the backend that serves this ring, if we drive it.
     backend: Option<Arc<Backend>>,
 }
 
 impl Sending {
-    /// A frame found that the ring makes no sense.
+    /// Handles a frame that found the ring broken.
     #[cold]
     pub(super) fn broken(&mut self) {
         let Some((peers, pair)) = self.tell.take() else { return };
@@ -117,9 +117,10 @@ impl Sending {
         }
     }
 
-    /// The ring makes no sense: until when that is so, to be told. A peer that drives one sets it up anew some time; of
-    /// our own there is another with the next connection alone, so this one is ended, which wakes the control
-    /// thread. It tells then, for it knows whether that was so the last time, too.
+    /// Gives up a broken ring, and returns until when, for a report. A peer that drives the ring sets it up again
+    /// some time. A ring that we drive is replaced only with the next connection, so the current one is ended,
+    /// which wakes the control thread; that thread then reports, since it knows whether the last connection ended
+    /// for the same reason.
     #[cold]
     pub(super) fn give_up(&self, why: impl FnOnce(&str) -> String) -> Option<&'static str> {
         let Some(backend) = &self.backend else { return Some("until the peer sets it up anew") };
@@ -128,7 +129,7 @@ impl Sending {
     }
 }
 
-/// The connection to a backend that serves rings of ours, and why it was ended if one of them made no sense.
+/// The connection to a backend that serves our rings, and why it was ended, if one of them was broken.
 #[derive(Debug)]
 pub(super) struct Backend {
     pub(super) socket: UnixStream,
@@ -140,7 +141,7 @@ impl Backend {
         Backend { socket, broken: Mutex::default() }
     }
 
-    /// Ends it, if nobody has.
+    /// Ends the connection, if it has not been ended.
     fn end(&self, why: impl FnOnce() -> String) {
         let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
         if broken.is_none() {
@@ -149,7 +150,7 @@ impl Backend {
         }
     }
 
-    /// Why it was ended from here, in a sentence. For who has taken its rings out of use.
+    /// Why this side ended it, in a sentence. For the thread that has taken its rings out of use.
     pub(super) fn broken(&self) -> Option<String> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -160,13 +161,13 @@ impl Ring {
         Ring { kind, notify, sending: Sending::default() }
     }
 
-    /// Who is told if a sender finds that it makes no sense, and of which pair it is.
+    /// Sets where to report if a sender finds the ring broken, and the index of its pair.
     pub(super) fn telling(mut self, peers: &Arc<Peers>, pair: usize) -> Ring {
         self.sending.tell = Some((Arc::clone(peers), pair));
         self
     }
 
-    /// Of our own, and served over this connection.
+    /// Marks the ring as driven by us and served over `backend`.
     pub(super) fn over(mut self, backend: &Arc<Backend>) -> Ring {
         self.sending.backend = Some(Arc::clone(backend));
         self
@@ -180,24 +181,24 @@ impl Ring {
     }
 }
 
-/// A pair of rings, one to receive from and one to send to.
+/// A ring pair, one to receive from and one to send to.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) incoming: Gate<Ring>,
     pub(super) outgoing: Gate<Ring>,
-    /// Frames of senders that found another one at the ring, in their order; those that then find it full stay
+    /// Frames of senders that found another one at the ring, in order; those that then find the ring full stay
     /// until there is room.
     pub(super) waiting: Places,
-    /// How often a driver has stopped the ring to send to: what was left for one is not for the next.
+    /// How often a driver has stopped the ring to send to: frames left for one driver are not for the next.
     stops: AtomicU64,
     pub(super) pool: Pool,
     pub(super) counters: Arc<QueueCounters>,
-    /// Readable when the peer notifies, or the control thread does; see [`Port::quiet`].
+    /// Readable when the peer or the control thread notifies; see [`Port::quiet`].
     interrupt: OwnedFd,
     wake: OwnedFd,
 }
 
-/// Frames that may wait for a sender at a time.
+/// The most frames that wait to be sent.
 const WAITING: usize = 64;
 
 impl Port {
@@ -218,8 +219,8 @@ impl Port {
         Ok(port)
     }
 
-    /// Interrupts when this descriptor becomes readable. It is never read: it may be a peer's, and reading
-    /// might wait; each time that it is written to counts.
+    /// Interrupts when `notified` becomes readable. The descriptor is never read, since it may be a peer's, and
+    /// reading might block; the watch is edge-triggered, so each write to it counts.
     pub(super) fn watch(&self, notified: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.interrupt, notified, epoll::EventData::new_u64(0), flags)?;
@@ -234,7 +235,7 @@ impl Port {
         self.interrupt.as_fd()
     }
 
-    /// Makes the descriptor unreadable; whether it was readable.
+    /// Clears the interrupt descriptor; returns whether it was readable.
     pub(super) fn quiet(&self) -> bool {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -244,26 +245,27 @@ impl Port {
         epoll::wait(&self.interrupt, &mut events[..], Some(&at_once)).is_ok_and(|n| n > 0)
     }
 
-    /// Drops what senders have left, and says how much it was. For who is at the ring to send to.
+    /// Drops the frames that senders have left, and returns how many. For the thread at the ring to send to.
     pub(super) fn drop_waiting(&self) -> u64 {
         std::iter::from_fn(|| self.waiting.pop()).count() as u64
     }
 
-    /// The driver has stopped the ring to send to, or has gone: what waits for room there is not for the next one.
+    /// Drops the waiting frames after the driver has stopped the ring to send to, or has gone.
     pub(super) fn end_waiting(&self) {
         self.outgoing.enter(|_| {
-            // A sender that was late is behind one that has not put its frame in yet: that is found by its number.
+            // A late sender may be behind one that has not inserted its frame yet: that frame is found by its
+            // number.
             self.stops.fetch_add(1, Relaxed);
             add(&self.counters.tx_dropped, self.drop_waiting());
         });
     }
 
-    /// The number of drivers before the one that is there.
+    /// The number of drivers so far that have stopped.
     pub(super) fn stops(&self) -> u64 {
         self.stops.load(Relaxed)
     }
 
-    /// Interrupts: something has changed, and is to be looked at.
+    /// Interrupts, since the rings have changed.
     pub(super) fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }

@@ -1,14 +1,16 @@
-//! Where the device of a packed ring was, by what is written in the ring: for a driver whose monitor does not know. QEMU
-//! keeps no notes of what is in flight for a NIC, and after its backend was killed it tells the next one to begin at the beginning.
+//! Recovery of a packed ring's position from its descriptors, for a driver whose monitor does not know the
+//! position. QEMU records no in-flight chains for a NIC, and after its backend was killed it tells the next one to
+//! start at the beginning.
 //!
 //! The driver goes round the ring and leaves its lap's parity in each descriptor, so the place where the parity
-//! changes is where it writes next. From there on, oldest first, come descriptors that were used and then
-//! those that are still available: a device that keeps the order, as ours does, goes on at the first of these. That holds where each
-//! chain is one descriptor: of a longer one only the first is written over, and the rest looks available for
-//! ever. A driver that was given indirect descriptors has no longer ones (Linux); where there are any, nothing is found.
+//! changes is where it writes next. From there on, oldest first, come used descriptors and then those that are
+//! still available: a device that uses buffers in order, as ours does, continues at the first of the latter. That
+//! holds if each chain is one descriptor: of a longer one only the first is overwritten, and the rest looks
+//! available for ever. A driver that was offered indirect descriptors has no longer chains (Linux); if there is
+//! one, no position is found.
 //!
-//! A batch is shown last to first, so a device that was killed meanwhile leaves available ones before used ones. They
-//! are given back empty: what was in them is lost, as what was in the device is.
+//! A batch is published last to first, so a device that was killed meanwhile leaves available descriptors before
+//! used ones. Those are returned empty: their frames are lost, as the frames inside the device are.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -16,10 +18,10 @@ use super::memory::Area;
 use super::ring::{Descriptor, NEXT, WRITE};
 use super::turn::{AVAILABLE, BATCH, Turn, USED, packed_word};
 
-/// How often it is tried: the driver may write while the ring is read.
+/// Number of attempts: the driver may write while the ring is read.
 const ATTEMPTS: usize = 16;
 
-/// The place where a device goes on; `None` if the ring does not tell.
+/// Finds the place where a device continues; `None` if the ring does not tell.
 pub(super) fn find(table: &Area, size: u16) -> Option<Turn> {
     (0..ATTEMPTS).find_map(|_| {
         let flags: Vec<u16> =
@@ -41,7 +43,7 @@ fn look(table: &Area, flags: &[u16]) -> Option<Turn> {
     if flags.iter().any(|flags| flags & NEXT != 0) {
         return None;
     }
-    // By age: the oldest is where the driver writes next.
+    // The entry of an age: the oldest is where the driver writes next.
     let by_age = |age: u16| if age < size - first { first + age } else { age - (size - first) };
     let waits = (0..size).find(|age| !used(by_age(*age))).unwrap_or(size);
     let end = (waits..size).rfind(|age| used(by_age(*age))).map_or(waits, |age| age + 1);

@@ -1,13 +1,13 @@
-//! What all rings have in common: split or packed, ours to serve (device) or ours to drive (driver).
+//! The common parts of all rings: split or packed, served by us (device) or driven by us (driver).
 //!
-//! # Suppression
+//! # Notification suppression
 //!
-//! A ring's consumer says when it wants to be notified, and its producer looks at that after it has put
-//! something in. Both write one place and then read the other's, so each has a sequentially consistent
-//! fence in between: the producer between its index (split) or flags (packed) and the look at the
-//! consumer's wish ([`Incoming::publish`], [`Outgoing::publish`]); the consumer between its wish and the
-//! look for work ([`Incoming::unmask`]) or for room ([`Outgoing::await_room`]). One of the two therefore sees the other: the producer notifies, or
-//! the consumer finds the work. Both may, and then a notification is spurious. Other wishes (masking) need no
+//! A ring's consumer requests notifications, and its producer checks for the request after it has put something in.
+//! Each writes one place and then reads the other's, so each has a sequentially consistent fence in between: the
+//! producer between its index (split) or flags (packed) and the read of the request ([`Incoming::publish`],
+//! [`Outgoing::publish`]); the consumer between its request and the check for work ([`Incoming::unmask`]) or for
+//! room ([`Outgoing::await_room`]). At least one of the two therefore sees the other: the producer notifies, or the
+//! consumer finds the work. If both do, the notification is spurious. Withdrawing a request (masking) needs no
 //! order: a notification that was on its way is spurious as well.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,66 +18,66 @@ use super::segments::Segments;
 use super::setup::RingFeatures;
 use crate::ETHERNET_HEADER;
 
-/// The most entries of a ring of ours to drive, and of a peer's that we serve: virtio's limit.
+/// The most entries of a ring: virtio's limit.
 pub const MAX_RING: u16 = 1 << 15;
 
-/// How many frames before it is copied a frame's memory is brought nearer: it comes from another CPU's cache,
-/// which takes about as long as copying so many.
+/// The distance, in frames, at which the memory of a frame to be copied is prefetched: it comes from another CPU's
+/// cache, which takes about as long as copying that many frames.
 pub(super) const AHEAD: u16 = 8;
 
-/// A buffer continues in another descriptor.
+/// The chain continues in another descriptor.
 pub(super) const NEXT: u16 = 1;
-/// A buffer for the device to write to.
+/// The buffer is for the device to write.
 pub(super) const WRITE: u16 = 2;
-/// A buffer that is a table of descriptors.
+/// The buffer is a table of descriptors.
 pub(super) const INDIRECT: u16 = 4;
 
-/// What came of taking the next frame.
+/// The result of taking the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// There is none.
+    /// There is no frame.
     Empty,
-    /// One of so many bytes.
+    /// A frame of this many bytes.
     Frame(usize),
-    /// One that does not fit a buffer; it was let go, as were those below.
+    /// A frame that does not fit a buffer; like the following kinds, it was returned to the peer.
     Oversized,
-    /// One that is shorter than an Ethernet header.
+    /// A frame shorter than an Ethernet header.
     Truncated,
-    /// One whose descriptors, addresses or header make no sense.
+    /// A frame with invalid descriptors, addresses or header.
     Malformed,
-    /// A packet to be cut, which is still there for [`take_large`](Incoming::take_large).
+    /// A packet to be segmented, which stays in the ring for [`take_large`](Incoming::take_large).
     Large,
-    /// The ring itself makes no sense, and will not be looked at again.
+    /// The ring itself is invalid, and is no longer used.
     Broken,
 }
 
-/// What came of putting a frame.
+/// The result of putting a frame into a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Put {
-    /// It is in the ring.
+    /// The frame is in the ring.
     Sent,
     /// There is no buffer for it now.
     Full,
     /// The peer's buffers are too small for it.
     TooLong,
-    /// The ring makes no sense, and will not be looked at again.
+    /// The ring is invalid, and is no longer used.
     Broken,
 }
 
-/// A ring that frames come from.
+/// A ring from which frames are received.
 pub(super) trait Incoming {
-    /// How many frames there are, at most and as far as is known; 0 only if there is none, and `None` if the ring makes
-    /// no sense.
+    /// The number of frames that are ready, up to `most` and as far as is known; 0 only if there is none, and
+    /// `None` if the ring is broken.
     fn ready(&mut self, most: u16) -> Option<u16>;
-    /// Takes the next frame into `buffer` and gives its place back, which the peer sees with the next
+    /// Takes the next frame into `buffer` and returns its descriptors, which the peer sees after the next
     /// [`publish`](Incoming::publish).
     fn take(&mut self, buffer: &mut [u8]) -> Taken;
-    /// What was agreed on.
+    /// The negotiated features.
     fn features(&self) -> RingFeatures;
-    /// Takes the next frame as its parts are, and gives its place back: whether it makes sense, or what there is in
-    /// place of a frame.
+    /// Takes the next frame part by part, and returns its descriptors. Returns whether it is valid, or the reason
+    /// why there is no frame.
     fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken>;
-    /// Takes the next frame, which is [`Large`](Taken::Large), to be cut: `Large` again if it can be.
+    /// Takes the next frame, which is [`Large`](Taken::Large), to be segmented; `Large` again if that can begin.
     #[cold]
     fn take_large(&mut self, into: &mut Segments) -> Taken {
         let features = self.features();
@@ -85,49 +85,51 @@ pub(super) trait Incoming {
         let large = self.take_parts(&mut gather).and_then(|good| gather.large(good));
         large.map_or_else(|why| why, |it| it.begin(into, features))
     }
-    /// Lets the peer see all that was given back; `true` if it wants to be notified of that.
+    /// Publishes all that was returned; `true` if the peer requests a notification of that.
     fn publish(&mut self) -> bool;
-    /// Asks for no notifications.
+    /// Requests no notifications.
     fn mask(&mut self);
-    /// Asks for one with the next frame, and looks once more: `true` if there is one already.
+    /// Requests a notification with the next frame, then checks the ring once more: `true` if there is a frame
+    /// already.
     fn unmask(&mut self) -> bool;
 }
 
-/// A ring that frames go to.
+/// A ring to which frames are sent.
 pub(super) trait Outgoing {
-    /// Puts a frame in, which the peer sees with the next [`publish`](Outgoing::publish).
+    /// Puts a frame in, which the peer sees after the next [`publish`](Outgoing::publish).
     fn put(&mut self, frame: &[u8]) -> Put;
-    /// Lets the peer see all that was put in; `true` if it wants to be notified of that.
+    /// Publishes all that was put in; `true` if the peer requests a notification of that.
     fn publish(&mut self) -> bool;
-    /// After [`Put::Full`], with all published: asks for a notification once there is more room, and looks once
-    /// more: `true` if there is already, and then none is asked for.
+    /// To be called after [`Put::Full`], with everything published: requests a notification once there is more
+    /// room, then checks once more: `true` if there is room already, and then the request is withdrawn.
     fn await_room(&mut self) -> bool;
-    /// No longer asks for one.
+    /// Withdraws the request for room.
     fn ignore_room(&mut self);
-    /// Frames that the peer has not taken yet. Who serves a ring has written them into the peer's own memory.
+    /// The number of frames that the peer has not taken yet. 0 for a ring that we serve: its frames are in the
+    /// peer's own memory.
     fn under_way(&mut self) -> u16 {
         0
     }
 }
 
-/// The standard's `vring_need_event`: whether the move from `old` to `new` passed `event`.
+/// The virtio specification's `vring_need_event`: whether the move from `old` to `new` passed `event`.
 pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// One descriptor of either ring; the last field is `next` in a split one, and `id` comes before the flags in
-/// a packed one.
+/// A descriptor of either ring. The two 16-bit fields are flags and `next` in a split ring, id and flags in a
+/// packed one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Descriptor {
     pub(super) address: u64,
     pub(super) len: u32,
-    /// The two 16-bit fields behind the length, in their order.
+    /// The two 16-bit fields after the length, in memory order.
     pub(super) first: u16,
     pub(super) second: u16,
 }
 
 impl Descriptor {
-    /// Reads entry `index`, once: what is checked is what is used.
+    /// Reads entry `index` once, so that the checked values are the used ones.
     #[inline]
     pub(super) fn read(table: &Area, index: u16) -> Descriptor {
         let at = usize::from(index) * 16;
@@ -141,11 +143,12 @@ impl Descriptor {
     }
 }
 
-/// The most descriptors of a frame, in all of its chains and tables together: as many as QEMU takes. Linux makes some twenty at
-/// most. A descriptor of no bytes costs a step as well, and each entry of a ring may lead to as many as the ring has.
+/// The most descriptors of a frame, in all of its chains and tables together: QEMU's limit. Linux uses some twenty
+/// at most. A descriptor of no bytes costs a step as well, and each entry of a ring may lead to as many as the ring
+/// has.
 pub(super) const MAX_PARTS: u16 = 1024;
 
-/// A table of descriptors in the peer's memory, to which one descriptor of a ring leads.
+/// A table of descriptors in the peer's memory, which a descriptor of a ring refers to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     address: u64,
@@ -153,7 +156,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// `None` if it has no whole number of descriptors, none at all, or too many.
+    /// `None` if the length is not a whole number of descriptors, 0, or too large.
     pub(super) fn new(address: u64, len: u32) -> Option<Table> {
         let count = len / 16;
         (len.is_multiple_of(16) && (1..=u32::from(MAX_PARTS)).contains(&count))
@@ -164,7 +167,7 @@ impl Table {
         self.count
     }
 
-    /// Reads an entry, once; `None` if there is none of this number, or it is not within the peer's memory.
+    /// Reads an entry once; `None` if the index is out of range, or the entry is not within the peer's memory.
     pub(super) fn read(self, memory: &Memory, index: u16) -> Option<Descriptor> {
         let mut bytes = [0; 16];
         let at = self.address.wrapping_add(16 * u64::from(index));
@@ -176,13 +179,13 @@ impl Table {
     }
 }
 
-/// A frame as it comes together from the parts of a chain.
+/// A frame being assembled from the parts of a chain.
 #[derive(Debug)]
 pub(super) struct Gather<'a> {
     header: [u8; HEADER],
     /// Bytes of header and frame so far.
     have: u64,
-    /// Parts so far.
+    /// Number of parts so far.
     parts: u16,
     buffer: &'a mut [u8],
 }
@@ -192,11 +195,11 @@ impl<'a> Gather<'a> {
         Gather { header: [0; HEADER], have: 0, parts: 0, buffer }
     }
 
-    /// Adds the bytes at `address`; `false` if they are not within the peer's memory, or one part too many.
+    /// Adds the bytes at `address`; `false` if they are not within the peer's memory, or there are too many parts.
     #[inline]
     pub(super) fn add(&mut self, memory: &Memory, mut address: u64, len: u32) -> bool {
         let mut left = u64::from(len);
-        // As it is nearly always: the header and all of the frame in one piece.
+        // The common case: the header and the whole frame in one part.
         if self.have == 0
             && let Some(body) = left.checked_sub(HEADER as u64)
             && let Some(part) = self.buffer.get_mut(..body as usize)
@@ -221,7 +224,7 @@ impl<'a> Gather<'a> {
         self.have += left;
         match self.buffer.get_mut(start as usize..(start + left) as usize) {
             Some(part) => memory.read(address, part),
-            // It does not fit, so it is of no interest where it lies.
+            // It does not fit, so its bytes need not be read.
             None => true,
         }
     }
@@ -231,17 +234,17 @@ impl<'a> Gather<'a> {
         self.have == 0
     }
 
-    /// In how many buffers the frame is said to be.
+    /// The number of buffers that the frame spans, by its header.
     pub(super) fn buffers(&self) -> u16 {
         header::buffers(&self.header)
     }
 
-    /// Whether it is a packet to be cut.
+    /// Whether it is a packet to be segmented.
     pub(super) fn is_large(&self) -> bool {
         self.have >= HEADER as u64 && header::is_large(&self.header)
     }
 
-    /// All parts of a packet to be cut are there, and make sense or do not.
+    /// Ends a packet to be segmented; `good` tells whether its parts were valid.
     fn large(self, good: bool) -> Result<Large, Taken> {
         let len = self.have.checked_sub(HEADER as u64).filter(|_| good).ok_or(Taken::Malformed)?;
         match len > self.buffer.len() as u64 {
@@ -250,7 +253,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// All parts are there, and make sense or do not.
+    /// Ends a frame; `good` tells whether its parts were valid.
     #[inline]
     pub(super) fn end(self, good: bool) -> Taken {
         if !good {
@@ -269,7 +272,7 @@ impl<'a> Gather<'a> {
     }
 }
 
-/// A packet to be cut as it came, in the room of the segments.
+/// A packet to be segmented, in the buffer of the segments.
 #[derive(Debug)]
 pub(super) struct Large {
     header: [u8; HEADER],
@@ -277,7 +280,7 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// Begins to cut it.
+    /// Starts the segmentation.
     fn begin(self, segments: &mut Segments, agreed: RingFeatures) -> Taken {
         match segments.begin(&self.header, self.len, agreed) {
             true => Taken::Large,
@@ -286,8 +289,8 @@ impl Large {
     }
 }
 
-/// Takes a frame as it nearly always comes: with its header in one piece, about which nothing is to be done. How
-/// long it is; `None`, and nothing counts as done, if it comes in any other way.
+/// Takes a frame in its most common form: in one part, with a header that requests nothing. Returns its length;
+/// `None`, and nothing is done, for any other form.
 #[inline]
 pub(super) fn take_whole(
     memory: &Memory,
@@ -305,14 +308,14 @@ pub(super) fn take_whole(
     }
 }
 
-/// A frame as it is spread over the parts of one or more chains.
+/// A frame being spread over the parts of one or more chains.
 #[derive(Debug)]
 pub(super) struct Scatter<'a> {
-    /// What is left of it.
+    /// The rest of the frame.
     rest: &'a [u8],
-    /// Where its header goes, once the number of buffers is known.
+    /// The address of its header, which is written once the number of buffers is known.
     header: Option<u64>,
-    /// Parts that it was not done with.
+    /// Number of parts that were too small for the rest.
     parts: u16,
 }
 
@@ -321,8 +324,8 @@ impl<'a> Scatter<'a> {
         Scatter { rest: frame, header: None, parts: 0 }
     }
 
-    /// Writes as much as fits `len` bytes at `address`: how many, or `None` if they are not within the peer's
-    /// memory, the first buffer cannot hold a header, or the frame would be in too many.
+    /// Writes as much as fits `len` bytes at `address`, and returns how many bytes, header included. `None` if they
+    /// are not within the peer's memory, the first buffer cannot hold a header, or there are too many parts.
     #[inline]
     pub(super) fn add(&mut self, memory: &Memory, address: u64, len: u32) -> Option<u32> {
         let (mut at, mut room) = (address, len as usize);

@@ -1,6 +1,5 @@
-//! What a peer has told a device of ours, from its first message to its last: sans-I/O, a message in and an
-//! answer out. Rings come into use as soon as all is known of them, and go out of use before anything of them
-//! changes.
+//! A backend's session with a peer, from its first message to its last: sans-I/O, a message in and an answer out. A
+//! ring comes into use as soon as all of its parameters are known, and goes out of use before any of them changes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,72 +21,72 @@ use super::ring::{Incoming, MAX_RING};
 use super::setup::RingAddresses;
 use super::split_device::SplitDevice;
 
-/// The base of a packed ring that has never run; or that somebody has lost track of.
+/// The base of a packed ring that has never run, or whose position a monitor has lost.
 const BEGINNING: u16 = 1 << 15;
 
-/// Why a peer is refused.
+/// Why a message is refused, which ends the session.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(super) enum Refused {
-    /// Not as long as it has to be, or with the wrong number of descriptors.
+    /// The wrong length or the wrong number of descriptors.
     #[error("request {0} has not the form that it has to have")]
     Form(u32),
-    /// Not one that a NIC knows, or not agreed on.
+    /// A request that a NIC does not support, or that was not negotiated.
     #[error("request {0} was not agreed on")]
     Unknown(u32),
-    /// What was not offered, or not without which nothing can be done.
+    /// Features that were not offered, or the lack of a required one.
     #[error("features {0:#x}: only what was offered can be taken, and virtio 1 has to be")]
     Features(u64),
-    /// Beyond the number of rings.
+    /// The index of a ring is out of range.
     #[error("ring {0} does not exist")]
     NoRing(u32),
-    /// A ring of this size cannot be.
+    /// The size of a ring is invalid.
     #[error("a ring of {0} entries: at most 32768, and a power of two unless it is packed")]
     Size(u32),
-    /// Its parts are not within the memory that is shared.
+    /// A part of a ring is not within the shared memory.
     #[error("ring {0} is not within the memory that is shared, or not aligned, or begins nowhere")]
     Outside(u32),
-    /// The protocol then has the ring polled, which nobody does here who waits for interrupts.
+    /// A ring without a kick descriptor would have to be polled, but an owner may wait for interrupts here.
     #[error(
         "ring {0} comes without a descriptor to notify by: it would have to be polled, which is not done here"
     )]
     NoKick(u32),
-    /// What is to be notified cannot be.
+    /// A descriptor to notify by is not an eventfd.
     #[error("a descriptor to notify by is no eventfd")]
     NoEvent,
-    /// The kernel has no room for another to be watched (ENOSPC, ENOMEM).
+    /// The kernel cannot watch another descriptor (ENOSPC, ENOMEM).
     #[error("a descriptor to notify by cannot be watched: {0}")]
     Watch(io::Error),
-    /// Logging is for migration, which was not agreed on.
+    /// Flags of a ring: logging is for migration, which was not negotiated.
     #[error("flags {0:#x} of a ring were not agreed on")]
     Flags(u32),
-    /// What is said to be in flight cannot be, or there is no place for it.
+    /// The in-flight region of a ring is invalid or missing.
     #[error(
         "the memory for what is in flight has no region for ring {0}, or one that makes no sense"
     )]
     Inflight(u32),
-    /// The memory cannot be had.
+    /// The memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
 
-/// A ring as far as it is known.
+/// The parameters of a ring, as far as they are known, and its state.
 #[derive(Debug, Default)]
 struct Known {
     size: u16,
     base: u16,
     at: Option<RingAddresses>,
-    /// Where the peer notifies; kept over changes of the ring.
+    /// The descriptor by which the peer notifies us; kept when the ring changes.
     kick: Option<OwnedFd>,
     call: Option<Arc<Notifier>>,
-    /// Begun by its kick, until its base is asked for.
+    /// Whether the ring was started by its kick, until its base is requested.
     started: bool,
     enabled: bool,
-    /// What is in flight is still to be taken over from the last backend.
+    /// Whether in-flight chains of the last backend are still to be recovered.
     recover: bool,
-    /// It was started, and is in use.
+    /// Whether the ring was started and is in use.
     runs: bool,
-    /// It has been in use in this session: `base` is where it stopped.
+    /// Whether the ring was in use in this session: `base` is then where it stopped.
     ran: bool,
 }
 
@@ -100,10 +99,10 @@ pub(super) struct Session {
     protocol: u64,
     memory: Option<Arc<Memory>>,
     inflight: Option<Inflight>,
-    /// The file that was made for what is in flight, and its bytes.
+    /// The file made for in-flight tracking, and its size in bytes.
     made_inflight: Option<(OwnedFd, u64)>,
     rings: Vec<Known>,
-    /// Whether any ring has run, so that it is counted once.
+    /// Whether any ring has run in this session, so that the peer is counted once.
     served: bool,
 }
 
@@ -122,7 +121,7 @@ impl Session {
         }
     }
 
-    /// Does what a message asks for.
+    /// Handles a message, and returns the answer, if there is one.
     pub(super) fn handle(&mut self, mut message: Message) -> Result<Option<Message>, Refused> {
         let Message { request, .. } = message;
         if message.is_reply() {
@@ -184,7 +183,8 @@ impl Session {
             }
             request::SET_VRING_BASE => {
                 let (index, base) = message.ring_number().ok_or_else(form)?;
-                // The half above is where a packed ring's used descriptors go on; here it is the same place.
+                // The upper half is where a packed ring's used descriptors continue, which is the same position
+                // here.
                 self.change(index, |ring| ring.base = base as u16)?;
             }
             request::SET_VRING_ADDR => {
@@ -223,14 +223,14 @@ impl Session {
                         let call = call.transpose()?.map(Arc::new);
                         self.known(index)?.call = call;
                     }
-                    // Nothing is ever told there: an error ends the connection.
+                    // The error descriptor is never used: an error ends the connection.
                     _ => {}
                 }
                 self.start(index)?;
             }
             request::SET_VRING_ENABLE => {
                 let (index, enabled) = message.ring_number().ok_or_else(form)?;
-                // QEMU does so before it has taken any features, this one included.
+                // QEMU sends this before it has set any features, the one for it included.
                 if enabled > 1 {
                     return Err(form());
                 }
@@ -247,7 +247,7 @@ impl Session {
                 let mut answer = Message::reply(request, inflight(made.at()));
                 answer.files.push(file);
                 self.set_inflight(made, false)?;
-                // Asked again, as by cloud-hypervisor each time that its guest begins anew.
+                // A repeated request, as cloud-hypervisor sends each time that its guest restarts.
                 if let Some((file, len)) = self.made_inflight.replace(ours) {
                     Inflight::empty(&file, len);
                 }
@@ -267,7 +267,7 @@ impl Session {
         self.rings.get_mut(index as usize).ok_or(Refused::NoRing(index))
     }
 
-    /// Takes a ring out of use, changes what is known of it, and takes it into use again.
+    /// Takes a ring out of use, changes its parameters, and takes it into use again.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Known)) -> Result<(), Refused> {
         self.known(index)?;
         self.stop(index);
@@ -279,7 +279,7 @@ impl Session {
         if taken & !features::OFFERED != 0 || taken & features::VERSION_1 == 0 {
             return Err(Refused::Features(taken));
         }
-        // QEMU repeats them to switch logging on, which was not offered; the rings need not be disturbed.
+        // QEMU repeats the features to switch logging on, which was not offered; the rings need not stop for that.
         if taken != self.features {
             self.stop_all();
             self.features = taken;
@@ -300,12 +300,12 @@ impl Session {
         self.features & features::RING_PACKED != 0
     }
 
-    /// Whether it was agreed that what is in flight is noted.
+    /// Whether in-flight tracking was negotiated.
     fn tracks(&self) -> bool {
         self.protocol & features::PROTOCOL_INFLIGHT_SHMFD != 0
     }
 
-    /// Rings begin with new memory for what is in flight; with `recover`, where that of a last backend says.
+    /// Sets new in-flight memory and restarts the rings; with `recover`, where the last backend's records say.
     fn set_inflight(&mut self, inflight: Inflight, recover: bool) -> Result<(), Refused> {
         self.stop_all();
         self.tell_of_cut();
@@ -320,7 +320,7 @@ impl Session {
             port.forget(kick.as_fd());
         }
         if let Some(kick) = &kick {
-            // A file of the peer's making would be asked whether it is readable, and need not answer (FUSE).
+            // Watching a file that the peer serves (FUSE) could block.
             if !is_eventfd(kick) {
                 return Err(Refused::NoEvent);
             }
@@ -330,7 +330,7 @@ impl Session {
         Ok(())
     }
 
-    /// The pair of a ring, and whether it is the one that frames come from: the driver's to send.
+    /// The port of a ring, and whether frames arrive by it: the driver's transmit ring.
     fn port(&self, index: u32) -> (&Arc<Port>, bool) {
         (&self.ports[index as usize / 2], index % 2 == 1)
     }
@@ -357,7 +357,7 @@ impl Session {
         (0..self.rings.len() as u32).for_each(|index| self.stop(index));
     }
 
-    /// Stops a ring of a driver that is done with it.
+    /// Stops a ring that its driver no longer uses.
     fn end(&mut self, index: u32) {
         self.stop(index);
         if let (port, false) = self.port(index) {
@@ -369,7 +369,7 @@ impl Session {
         (0..self.rings.len() as u32).for_each(|index| self.end(index));
     }
 
-    /// Takes a ring into use, if all is known of it.
+    /// Takes a ring into use, if all of its parameters are known.
     fn start(&mut self, index: u32) -> Result<(), Refused> {
         let known = &self.rings[index as usize];
         let enabled = known.enabled || self.features & features::PROTOCOL_FEATURES == 0;
@@ -389,7 +389,8 @@ impl Session {
         .ok_or(Refused::Outside(index))?;
         let region = self.inflight.as_ref().map(|it| it.region(index, packed, known.size));
         let region = region.map(|it| it.ok_or(Refused::Inflight(index))).transpose()?;
-        // Of the last backend's ring. Where there are notes, bursts are told of at once, and the ring does not say it.
+        // Concerns the last backend's ring. With in-flight records, bursts are marked with one descriptor, and the
+        // ring does not tell the position.
         let told_each = rings.indirect && region.is_none() && !known.ran;
         if let Kind::PackedDevice(ring) = &mut kind
             && (told_each, known.base) == (true, BEGINNING)
@@ -407,7 +408,7 @@ impl Session {
             Kind::SplitDriver(_) | Kind::PackedDriver(_) => {}
         }
         let ring = Ring::new(kind, known.call.clone()).telling(&self.peers, index as usize / 2);
-        // The last backend may have died between giving back and telling.
+        // The last backend may have died between returning chains and notifying.
         ring.ring();
         self.gate(index).enter(|place| *place = Some(ring));
         let known = &mut self.rings[index as usize];
@@ -420,7 +421,7 @@ impl Session {
         Ok(())
     }
 
-    /// Counts memory that is about to be given up and whose file the peer has cut short.
+    /// Reports memory that is about to be dropped and whose file the peer has truncated.
     fn tell_of_cut(&self) {
         let memory = self.memory.as_ref().is_some_and(|it| it.cut());
         if memory || self.inflight.as_ref().is_some_and(Inflight::cut) {
@@ -446,7 +447,7 @@ impl Drop for Session {
     }
 }
 
-/// The ring, and the one descriptor that comes for it; `None` if there are too many or too few.
+/// The ring, and the descriptor that comes with it, if any; `None` if the number of descriptors is wrong.
 fn one(number: u64, mut files: Vec<OwnedFd>) -> Option<(u32, Option<OwnedFd>)> {
     let without = number & NO_DESCRIPTOR != 0;
     let index = number & !NO_DESCRIPTOR;

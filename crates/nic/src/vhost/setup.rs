@@ -1,38 +1,38 @@
-//! The set-up of a ring, split or packed: where its parts are, and what both sides agreed on.
+//! The parameters of a ring, split or packed: its addresses and negotiated features.
 //!
-//! It is below all that reads or writes rings, and uses none of it.
+//! All modules that read or write rings depend on this one; it depends on none of them.
 
-/// Where a ring's parts are, in addresses of messages.
+/// Addresses of a ring's parts, in the address space of vhost-user messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RingAddresses {
     /// The descriptor table.
     pub(super) table: u64,
-    /// What the driver writes: the available ring, or (packed) its event suppression.
+    /// The part that the driver writes: the available ring, or (packed) its event suppression.
     pub(super) driver: u64,
-    /// What the device writes: the used ring, or (packed) its event suppression.
+    /// The part that the device writes: the used ring, or (packed) its event suppression.
     pub(super) device: u64,
 }
 
-/// What was agreed that a ring has to know.
+/// The negotiated features that concern a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RingFeatures {
-    /// Notifications at a place instead of on or off.
+    /// Whether notifications are requested at an index, not just switched on or off.
     pub(super) event: bool,
-    /// A frame may be spread over several buffers of the receiver's.
+    /// Whether a frame may span several of the receiver's buffers.
     pub(super) mergeable: bool,
-    /// A driver's frame may leave a checksum to the device. If not, its header says nothing.
+    /// Whether a driver's frame may leave a checksum to the device. If not, the header of its frames is not read.
     pub(super) checksums: bool,
-    /// A descriptor may be of a table of descriptors.
+    /// Whether a descriptor may refer to a table of descriptors.
     pub(super) indirect: bool,
-    /// A driver may leave TCP packets to the device to be cut: over IPv4, and over IPv6.
+    /// Whether TCP packets may come to be segmented here: over IPv4, and over IPv6.
     pub(super) tso4: bool,
     pub(super) tso6: bool,
-    /// The device uses buffers in order.
+    /// Whether the device uses buffers in order.
     pub(super) in_order: bool,
 }
 
 impl RingFeatures {
-    /// Whether there may be packets to be cut.
+    /// Whether packets may have to be segmented.
     pub(super) fn cuts(self) -> bool {
         self.tso4 || self.tso6
     }

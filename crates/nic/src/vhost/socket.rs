@@ -1,5 +1,4 @@
-//! The socket that a backend listens at: a path that is free, or that of a socket at which nobody listens
-//! any more.
+//! The listening socket of a backend: at a free path, or in place of a stale socket without a listener.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -19,11 +18,11 @@ use super::VhostError;
 pub(super) struct Listener {
     pub(super) socket: UnixListener,
     path: PathBuf,
-    /// The inode that was made here: somebody may have put another in its place.
+    /// Inode of the socket made here: another program may have replaced it since.
     inode: Option<u64>,
 }
 
-/// Connects, and waits for nobody: where as many are at the door as the listener lets wait, it is `WouldBlock`.
+/// Connects without blocking: fails with `WouldBlock` if the listener's accept queue is full.
 pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -42,7 +41,7 @@ impl Listener {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(path)?;
                 UnixListener::bind(path).map_err(|error| match error.kind() {
-                    // Somebody who takes no turns was faster.
+                    // A program that does not take turns was faster.
                     ErrorKind::AddrInUse => in_use(),
                     _ => refused(error),
                 })?
@@ -56,7 +55,7 @@ impl Listener {
     }
 }
 
-/// Removes a socket at which nobody listens any more. One that has gone meanwhile is as good.
+/// Removes a stale socket, which has no listener. One that has disappeared meanwhile is fine.
 fn remove_stale(path: &Path) -> Result<(), VhostError> {
     let refused = |source| VhostError::Listen { path: path.to_owned(), source };
     match std::fs::symlink_metadata(path) {
@@ -66,7 +65,7 @@ fn remove_stale(path: &Path) -> Result<(), VhostError> {
         Err(error) => return Err(refused(error)),
     }
     let removed = match connect(path) {
-        // Whoever listened there is no more.
+        // No process listens there any more.
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(error),
@@ -78,19 +77,19 @@ fn remove_stale(path: &Path) -> Result<(), VhostError> {
     }
 }
 
-/// Those who begin to listen in one directory do so one after the other: a socket that is bound and does not listen yet
-/// looks like one at which nobody listens any more.
+/// Serialises programs that start to listen in one directory: a socket that is bound but not yet listening looks
+/// stale.
 struct Turn {
-    /// Whose closing ends it.
+    /// The locked directory; closing it releases the lock.
     _directory: OwnedFd,
 }
 
 impl Turn {
-    /// For how long at most, as often as that many milliseconds: a lock of a directory may have another meaning for
-    /// somebody else (systemd-tmpfiles leaves what is in it alone), who keeps it.
+    /// Number of attempts, and milliseconds between them. Another program may keep the lock of a directory for
+    /// other reasons (systemd-tmpfiles leaves a locked directory alone).
     const PATIENCE: (u32, u64) = (100, 10);
 
-    /// `None` if there are no turns to be had: then whoever else begins at the same moment may be in the way.
+    /// Takes the lock. Without it (`None`) two programs that start at the same moment may collide.
     fn take(path: &Path) -> Option<Turn> {
         let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

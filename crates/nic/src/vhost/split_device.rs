@@ -1,7 +1,6 @@
 //! A split ring that a peer drives and we serve.
 //!
-//! Every chain is given back in the call that takes it, in order, so that what is taken and what is given
-//! back is one number.
+//! Every chain is returned in the call that takes it, in order, so that one index counts both.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -14,7 +13,7 @@ use super::ring::{
 use super::setup::{RingAddresses, RingFeatures};
 use super::tracking::{Region, SplitTracking};
 
-/// The device's side.
+/// The device side of a split ring.
 #[derive(Debug)]
 pub(super) struct SplitDevice {
     memory: Arc<Memory>,
@@ -23,22 +22,22 @@ pub(super) struct SplitDevice {
     used: Area,
     size: u16,
     features: RingFeatures,
-    /// The next to be taken, and given back.
+    /// Index of the next chain to take and return.
     next: u16,
-    /// The driver's index as it was read last.
+    /// The driver's index when it was last read.
     seen: u16,
-    /// Our index as the driver sees it.
+    /// Our index as published to the driver.
     told: u16,
-    /// Where the next backend finds what is in flight.
+    /// The record of in-flight chains for the next backend.
     tracking: Option<SplitTracking>,
     broken: bool,
 }
 
 impl SplitDevice {
-    /// `None` if a part is not within the memory, or the size is no power of two.
+    /// Opens a ring; `None` if a part is not within the memory, or the size is not a power of two.
     ///
-    /// It goes on where the used ring says: the last device may have gone without a word, and what it has
-    /// not given back is taken again.
+    /// Continues at the used ring's index: the last device may have been killed, and the chains that it has not
+    /// returned are taken again.
     pub(super) fn new(
         memory: &Arc<Memory>,
         at: RingAddresses,
@@ -70,9 +69,9 @@ impl SplitDevice {
         })
     }
 
-    /// From now on what is in flight is noted in `region`. With `recover`, what a region that was in use says to be in
-    /// flight is given back: its chains were taken, perhaps out of order, and their places in the available ring may have
-    /// been written over. `false` if it makes no sense.
+    /// Records in-flight chains in `region` from now on. With `recover`, returns the chains that a region in use
+    /// records as in flight: they were taken, perhaps out of order, and their places in the available ring may have
+    /// been overwritten. `false` if the region is invalid.
     pub(super) fn track(&mut self, region: Region, recover: bool) -> bool {
         if !recover || !region.is_used() {
             self.tracking = Some(SplitTracking::begin(region, self.next));
@@ -94,17 +93,17 @@ impl SplitDevice {
         true
     }
 
-    /// The place where another device would go on.
+    /// The index at which another device would continue.
     pub(super) fn base(&self) -> u16 {
         self.told
     }
 
-    /// Whether it makes no sense, and is not looked at any more.
+    /// Whether the ring is invalid, and no longer used.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// How many chains wait. The driver's index is read only when those known of are used up.
+    /// The number of waiting chains. Reads the driver's index only when the known ones are used up.
     #[inline]
     fn waiting(&mut self) -> u16 {
         if self.next == self.seen && !self.broken {
@@ -123,7 +122,8 @@ impl SplitDevice {
         usize::from(self.next & (self.size - 1))
     }
 
-    /// The head of the next chain; `None` if it is none, after which nobody knows what to give back.
+    /// The head of the next chain. `None` if it is invalid; the ring is then broken, since its place cannot be
+    /// returned.
     #[inline]
     fn head(&mut self) -> Option<u16> {
         let head = self.available.load16(4 + 2 * self.place(), Relaxed);
@@ -139,7 +139,7 @@ impl SplitDevice {
         self.seen = self.next;
     }
 
-    /// A frame that was begun at `start` found that the ring makes no sense: nothing of it is published.
+    /// Abandons a frame that began at `start` in a ring that is found broken: nothing of it is published.
     #[cold]
     fn fail_at(&mut self, start: u16) -> Put {
         self.next = start;
@@ -155,8 +155,8 @@ impl SplitDevice {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Calls `part` with each descriptor of a chain until it says that it has enough; `false` if the chain
-    /// is none: it leads out of the table, in a circle, or `part` refuses.
+    /// Calls `part` with each descriptor of a chain until it returns that it has enough; `false` if the chain is
+    /// invalid: it leaves the table, loops, or `part` refuses a descriptor.
     #[inline]
     fn walk(&self, head: u16, mut part: impl FnMut(&Memory, Descriptor) -> Option<bool>) -> bool {
         let mut index = head;
@@ -178,7 +178,7 @@ impl SplitDevice {
         false
     }
 
-    /// Goes on in a table, with which a chain ends; its descriptors are linked as in the ring.
+    /// Continues in a table, which ends the chain; its descriptors are linked like those of the ring.
     #[cold]
     fn walk_table(
         &self,
@@ -200,7 +200,7 @@ impl SplitDevice {
         false
     }
 
-    /// Takes a frame that comes in any way, and reads its descriptors anew.
+    /// Takes a frame in any form, reading its descriptors again.
     #[cold]
     fn take_chain(&mut self, head: u16, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
@@ -212,7 +212,7 @@ impl SplitDevice {
         gather.end(whole)
     }
 
-    /// `false` if the chain is none.
+    /// Gathers the parts of a chain; `false` if it is invalid.
     fn gather(&self, head: u16, gather: &mut Gather<'_>) -> bool {
         self.walk(head, |memory, it| {
             let readable = it.first & (WRITE | INDIRECT) == 0;
@@ -280,7 +280,8 @@ impl Incoming for SplitDevice {
     }
 
     fn mask(&mut self) {
-        // With events nothing is to be done: the place is behind us, and comes again after 65536 frames.
+        // With event indices there is nothing to do: the requested index is in the past, and recurs only after
+        // 65536 frames.
         if !self.features.event {
             self.used.store16(0, 1, Relaxed);
         }
@@ -329,10 +330,10 @@ impl Outgoing for SplitDevice {
                 buffers += 1;
                 continue;
             } else {
-                // More than the whole ring holds will never fit.
+                // A frame that the whole ring cannot hold will never fit.
                 if buffers >= self.size { Put::TooLong } else { Put::Full }
             };
-            // Nothing was published, so it is as if nothing had been taken.
+            // Nothing was published, so the taken chains are available again.
             self.next = start;
             return back;
         }
@@ -343,7 +344,7 @@ impl Outgoing for SplitDevice {
     fn publish(&mut self) -> bool {
         Incoming::publish(self)
     }
-    /// What is known to be there was too little: it is what comes behind that is waited for.
+    /// The known chains were too few, so this waits for those after them.
     fn await_room(&mut self) -> bool {
         if self.broken {
             return false;

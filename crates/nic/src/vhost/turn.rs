@@ -1,20 +1,21 @@
-//! Places of a packed ring, the flags and words of its descriptors, and its event suppression: what its
-//! device, its driver, and whoever finds out where a device was, have in common.
+//! Positions in a packed ring, the flags and words of its descriptors, and its event suppression: common to its
+//! device, its driver, and the recovery of a position.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::memory::Area;
 use super::ring::need_event;
 
-/// Set as the driver's lap when a descriptor is made available.
+/// Equals the driver's lap parity when a descriptor is made available.
 pub(super) const AVAILABLE: u16 = 1 << 7;
-/// Set as the device's lap when it was used.
+/// Equals the device's lap parity when a descriptor is used.
 pub(super) const USED: u16 = 1 << 15;
 
-/// The most chains that a device gives back before the driver sees them; with more, some are shown earlier.
+/// The most chains that a device returns before it publishes them to the driver; with more, some are published
+/// early.
 pub(super) const BATCH: usize = 64;
 
-/// A place in the ring and the lap that it is in, whose parity says what the flags mean.
+/// A position in the ring and its lap, whose parity determines the meaning of the flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     at: u16,
@@ -23,23 +24,23 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// The beginning of the first lap.
+    /// The start of the first lap.
     pub(super) fn first(size: u16) -> Turn {
         Turn { at: 0, lap: true, size }
     }
 
-    /// A place in a lap, 1 or 0; `None` if there is no such place.
+    /// The position `at` in a lap of parity `lap`, 1 or 0; `None` if invalid.
     pub(super) fn new(at: u16, lap: u8, size: u16) -> Option<Turn> {
         (at < size && lap <= 1).then_some(Turn { at, lap: lap == 1, size })
     }
 
-    /// The place before this one, by less than a lap or by a whole one, at which is `at`.
+    /// The last position before this one with the index `at`, at most one lap back.
     #[inline]
     pub(super) fn before(self, at: u16) -> Turn {
         Turn { at, lap: self.lap == (at < self.at), size: self.size }
     }
 
-    /// As messages have it: the lap in the highest bit. `None` if there is no such place.
+    /// Decodes a base as in messages: the lap in the highest bit. `None` if invalid.
     pub(super) fn from_base(base: u16, size: u16) -> Option<Turn> {
         let (at, lap) = (base & 0x7fff, base >> 15 == 1);
         (at < size).then_some(Turn { at, lap, size })
@@ -62,7 +63,7 @@ impl Turn {
         self.size
     }
 
-    /// Goes on by at most a lap.
+    /// Advances by `count`, at most a lap.
     #[inline]
     pub(super) fn step(&mut self, count: u16) {
         self.at += count;
@@ -72,7 +73,7 @@ impl Turn {
         }
     }
 
-    /// On how many places from here on something holds, of at most so many, and a lap.
+    /// Counts the consecutive positions from here on for which `holds` is true, up to `most` and a lap.
     #[inline]
     pub(super) fn count(mut self, most: u16, holds: impl Fn(Turn) -> bool) -> u16 {
         let most = most.min(self.size);
@@ -85,32 +86,32 @@ impl Turn {
         most
     }
 
-    /// Whether flags say that the descriptor here is for the device.
+    /// Whether `flags` mark the descriptor here as available to the device.
     #[inline]
     pub(super) fn is_available(self, flags: u16) -> bool {
         (flags & AVAILABLE != 0) == self.lap && (flags & USED != 0) != self.lap
     }
 
-    /// Whether flags say that the descriptor here was used.
+    /// Whether `flags` mark the descriptor here as used.
     #[inline]
     pub(super) fn is_used(self, flags: u16) -> bool {
         (flags & AVAILABLE != 0) == self.lap && (flags & USED != 0) == self.lap
     }
 
-    /// The flags of a descriptor that is used here.
+    /// The flags that mark a descriptor here as used.
     #[inline]
     pub(super) fn used(self) -> u16 {
         if self.lap { AVAILABLE | USED } else { 0 }
     }
 }
 
-/// Length, id and flags of a descriptor, which are written at once.
+/// The second word of a descriptor: length, id and flags, which are written at once.
 #[inline]
 pub(super) fn packed_word(len: u32, id: u16, flags: u16) -> u64 {
     u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48
 }
 
-/// Both flags as a driver sets them in the lap that `turn` is in.
+/// Both flags as a driver sets them in the lap of `turn`.
 #[inline]
 pub(super) fn available_flags(turn: Turn) -> u16 {
     if turn.lap() { AVAILABLE } else { USED }
@@ -118,10 +119,10 @@ pub(super) fn available_flags(turn: Turn) -> u16 {
 
 const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
-/// At a place.
+/// Notify at a given position.
 const PLACE: u16 = 2;
 
-/// What one side wants to be notified of: a place and its lap, and flags.
+/// The event suppression structure of one side: a position with its lap, and flags.
 #[derive(Debug)]
 pub(super) struct Suppression {
     area: Area,
@@ -136,19 +137,19 @@ impl Suppression {
         self.area.store16(2, DISABLE, Relaxed);
     }
 
-    /// From now on, or from a place on.
+    /// Enables notifications from now on, or at a position.
     pub(super) fn enable(&self, place: Option<Turn>) {
         match place {
             Some(turn) => {
                 self.area.store16(0, turn.base(), Relaxed);
-                // Who sees the flags sees the place.
+                // A reader that sees the flags also sees the position.
                 self.area.store16(2, PLACE, Release);
             }
             None => self.area.store16(2, ENABLE, Relaxed),
         }
     }
 
-    /// Whether the move by `moved` descriptors to `now` is to be told of.
+    /// Whether the other side is to be notified of the advance by `moved` descriptors to `now`.
     #[inline]
     pub(super) fn wants(&self, now: Turn, moved: u16) -> bool {
         match self.area.load16(2, Acquire) {
@@ -157,7 +158,7 @@ impl Suppression {
                 let place = self.area.load16(0, Relaxed);
                 let mut event = place & 0x7fff;
                 if (place >> 15 == 1) != now.lap {
-                    // Of the lap before.
+                    // The position is in the previous lap.
                     event = event.wrapping_sub(now.size);
                 }
                 need_event(event, now.at, now.at.wrapping_sub(moved))

@@ -1,6 +1,6 @@
-//! Whether busy polling does anything: a driver may ignore it, and then a caller spins for nothing
-//! while the kernel's interrupts, on another CPU perhaps, bring the frames. They then come between two calls of who
-//! spins, too; where calls bring them none does.
+//! Detection of whether busy polling has any effect. A driver may ignore it, and then a caller spins in vain while
+//! the kernel's interrupts, perhaps on another CPU, bring the frames. Frames then also arrive between two calls of
+//! a spinning thread; if its calls bring them, none does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use napkin_policy::Ns;
 
-/// Looks that found frames, after which something can be said.
+/// Number of polls with frames after which there is a verdict.
 const ENOUGH: u64 = 256;
 
-/// A thread that looks again within this time spins: what it finds then without a call, right after a call that
-/// found nothing, another one has brought.
+/// A thread that polls again within this time, in ns, is spinning: frames that it finds before a call, right after
+/// a call that found nothing, were brought by another context.
 const SPINS: Ns = 10_000;
 
-/// What has been seen of a queue's busy polling.
+/// The verdict on a queue's busy polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BusyPolling {
-    /// Too few frames came to say.
+    /// Too few frames so far.
     Unknown,
-    /// Calls bring frames.
+    /// Calls bring the frames.
     Honoured,
-    /// Frames come between calls: the interrupts bring them. The driver does not let its NAPI be polled, or
-    /// nothing puts the interrupts off.
+    /// Frames arrive between calls, by interrupts. The driver does not allow its NAPI instance to be polled, or
+    /// interrupts are not deferred.
     Ignored,
-    /// The socket has no NAPI id, so that nothing can be polled: the driver tells none, or the kernel
-    /// copies (since Linux 6.13 zero-copy sockets alone have one). No calls are made for it any more.
+    /// The socket has no NAPI id, so nothing can be polled: the driver reports none, or the kernel copies (since
+    /// Linux 6.13 only zero-copy sockets have one). Polls no longer make calls for it.
     NoNapi,
 }
 
@@ -46,35 +46,36 @@ impl fmt::Display for BusyPolling {
     }
 }
 
-/// What is seen of a queue's busy polling, for whoever does not own the queue.
+/// A handle on the verdict, for threads that do not own the queue.
 #[derive(Debug, Clone, Default)]
 pub struct BusyVerdict(Arc<AtomicU8>);
 
 impl BusyVerdict {
-    /// As it was a moment ago.
+    /// The current verdict, which may be slightly stale.
     pub fn get(&self) -> BusyPolling {
         BusyPolling::ALL[usize::from(self.0.load(Relaxed)) % BusyPolling::ALL.len()]
     }
 }
 
-/// How frames came.
+/// The statistics behind the verdict.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    /// Calls that brought some, of the last ones.
+    /// Recent calls that brought frames.
     by_call: u64,
-    /// Looks of who spins that found some before any call.
+    /// Recent polls of a spinning thread that found frames before any call.
     alone: u64,
-    /// When a call found nothing, and after how many calls to send (twice as many), if no look and no interrupt came
-    /// since.
+    /// The last call, if it found nothing and no poll and no interrupt came since: its time, and twice the number
+    /// of calls to send before it.
     spins: Option<(Ns, u32)>,
     asked: bool,
-    /// There is nothing that could be polled.
+    /// Whether there is no NAPI instance to poll.
     pub(super) useless: bool,
     pub(super) verdict: BusyVerdict,
 }
 
 impl Busy {
-    /// `at` has the time, and twice the calls to send before it, which poll as well; an odd number while one lasts.
+    /// Records a call. `at` has its time and twice the number of calls to send before it, which poll as well; the
+    /// number is odd during such a call.
     pub(super) fn called(&mut self, found: bool, at: (Ns, u32)) {
         self.spins = (!found && at.1.is_multiple_of(2)).then_some(at);
         if found {
@@ -83,7 +84,8 @@ impl Busy {
         }
     }
 
-    /// `napi_id` is asked once, by when the first frames have come: the kernel knows it then, or never.
+    /// Records a poll that found frames before any call. `napi_id` is called once, when the first frames have
+    /// arrived: the kernel knows the id then, or never.
     pub(super) fn came_alone(&mut self, (now, sent): (Ns, u32), napi_id: impl FnOnce() -> u32) {
         if !std::mem::replace(&mut self.asked, true) && napi_id() == 0 {
             self.useless = true;
@@ -96,12 +98,12 @@ impl Busy {
         }
     }
 
-    /// What is found next an interrupt has told of.
+    /// Records an interrupt: frames found next were announced by it.
     pub(super) fn interrupted(&mut self) {
         self.spins = None;
     }
 
-    /// What was long ago counts less and less.
+    /// Counts an observation; halves the counts at times, so that older ones weigh less.
     fn age(&mut self) {
         if self.by_call + self.alone >= 64 * ENOUGH {
             self.by_call /= 2;
@@ -117,7 +119,7 @@ impl Busy {
         let verdict = match self.alone {
             _ if self.useless => BusyPolling::NoNapi,
             _ if seen < ENOUGH => BusyPolling::Unknown,
-            // A call finds what came while it lasted, whoever brought it.
+            // A call also finds frames that others brought during the call.
             alone if alone * 16 > seen => BusyPolling::Ignored,
             _ => BusyPolling::Honoured,
         };
@@ -129,7 +131,8 @@ impl Busy {
 mod tests {
     use super::*;
 
-    /// A spinner, whose calls find something every so many times, and who else finds something after a pause.
+    /// A spinning thread of whose calls one in `by_call` finds frames, and which finds frames after `pause` each
+    /// time.
     fn spins(busy: &mut Busy, times: u64, by_call: u64, pause: Ns) {
         for time in 0..times {
             busy.called(time % by_call == 0, (0, 0));
@@ -141,7 +144,7 @@ mod tests {
     fn a_driver_whose_frames_come_between_calls_is_found_out() {
         let mut busy = Busy::default();
         assert_eq!(busy.verdict.get(), BusyPolling::Unknown);
-        // Who looks now and then only, after an interrupt, or after another thread's call, finds what came meanwhile.
+        // A poll after a pause, after an interrupt, or after another thread's call finds what arrived meanwhile.
         spins(&mut busy, 10 * ENOUGH, u64::MAX, SPINS);
         for _ in 0..10 * ENOUGH {
             busy.called(false, (0, 0));
@@ -152,10 +155,10 @@ mod tests {
             busy.called(false, (0, 1));
             busy.came_alone((1, 1), || 8);
         }
-        // Nor does the rest of a full budget say anything.
+        // A poll that continues after a full budget is no evidence either.
         (0..10 * ENOUGH).for_each(|_| busy.came_alone((0, 0), || 8));
         assert!([BusyPolling::Unknown, BusyPolling::Honoured].contains(&busy.verdict.get()));
-        // Where others bring the frames a call finds a share of them, too.
+        // Where other contexts bring the frames, calls find some of them, too.
         spins(&mut busy, 10 * ENOUGH, 3, 1_000);
         assert_eq!(busy.verdict.get(), BusyPolling::Ignored);
         (0..100 * ENOUGH).for_each(|_| busy.called(true, (0, 0)));
