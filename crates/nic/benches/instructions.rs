@@ -1,8 +1,8 @@
-//! How many instructions a frame takes through a virtio queue, counted by callgrind, so the same on every
-//! run of one build: sent by the frontend, received by the backend, and a poll that finds nothing.
+//! Instructions per frame of a virtio queue, counted by callgrind, so that every run of one build gives the same
+//! numbers: for sending by the frontend, receiving by the backend, and a poll that finds nothing.
 //!
-//! `cargo bench -p napkin-nic --bench instructions` runs itself under valgrind. Frames have 60 bytes and go 32 at
-//! a time, both ends in one thread in turn, so that each finds what the other did, and waits for nothing.
+//! `cargo bench -p napkin-nic --bench instructions` runs itself under valgrind. Frames have 60 bytes and go in
+//! bursts of 32, both ends in turn in one thread, so that neither waits for the other.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use napkin_testing::{callgrind, has_valgrind};
 
 const BURST: u16 = 32;
 const CHILD: &str = "--child";
-/// What is counted: the name of a function, and what it does.
+/// The functions whose instructions are counted.
 const PARTS: [&str; 3] = ["send_burst", "receive_burst", "poll_nothing"];
 
 #[inline(never)]
@@ -34,7 +34,7 @@ fn poll_nothing(queue: &mut VhostQueue, frames: &mut Vec<Frame>) {
     assert_eq!(black_box(&mut *queue).poll(BURST, 0, frames).rx, 0, "there are none");
 }
 
-/// Sends and receives so many bursts.
+/// Sends and receives `bursts` bursts.
 fn run(packed: bool, bursts: u32) {
     let path = std::env::temp_dir().join(format!("napkin-instructions-{}", std::process::id()));
     let pool = Pool::new(4_096);
@@ -56,7 +56,7 @@ fn run(packed: bool, bursts: u32) {
     };
     let burst: Vec<Frame> = (0..BURST).map(|_| frame()).collect();
     let mut frames = Vec::with_capacity(BURST.into());
-    // Each end takes what was agreed on to use at a poll of its own.
+    // Each end starts to use the rings in a poll of its own.
     let mut warm = 0;
     while warm < BURST {
         if wire.send(&burst[0], 0).is_ok() {
@@ -70,21 +70,21 @@ fn run(packed: bool, bursts: u32) {
         send_burst(&*wire, &burst);
         receive_burst(&mut to, &mut frames);
         poll_nothing(&mut to, &mut frames);
-        // What was sent comes back to the frontend here.
+        // Here the frontend takes its sent buffers back.
         from.poll(BURST, 0, &mut frames);
     }
     let _ = std::fs::remove_file(path);
 }
 
-/// Instructions that a function took in all.
+/// The total of instructions in a function.
 fn collected(part: &str, packed: bool, bursts: u32) -> Result<f64, String> {
     let only = format!("--toggle-collect=*{part}*");
     let arguments = [CHILD.into(), u8::from(packed).to_string(), bursts.to_string()];
     Ok(callgrind(&["--fair-sched=yes", &only], &arguments)?.0)
 }
 
-/// Instructions of a burst in each part. All runs go on at once: their counts are the same, however many CPUs there
-/// are.
+/// Instructions per burst in each function. The runs are concurrent: their counts do not depend on the number of
+/// CPUs.
 fn per_burst(packed: bool) -> Result<Vec<f64>, String> {
     const BURSTS: u32 = 2_000;
     std::thread::scope(|scope| {
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
         run(packed == 1, bursts);
         return ExitCode::SUCCESS;
     }
-    // Others ask what tests there are.
+    // Without `--bench` (as `cargo test` runs it) there is nothing to do.
     if !arguments.iter().any(|it| it == "--bench") {
         return ExitCode::SUCCESS;
     }

@@ -1,22 +1,22 @@
-//! Forwards frames between two interfaces over AF_XDP, as DPDK's `testpmd` does in mode `io`, on one CPU
-//! and without an engine: what the device itself can do. Says each second how many came over each.
+//! Forwards frames between two interfaces over AF_XDP, as DPDK's `testpmd` does in mode `io`, on one CPU and
+//! without an engine: measures the device alone. Prints each second how many frames came over each interface.
 //!
 //! ```text
 //! forward A B [--seconds N] [--first FRAMES] [--generic]
 //! ```
 //!
-//! With `--first` so many frames of 60 bytes are sent over each at the start: between the two ends of one
-//! veth pair they go round for ever. The figures in docs/performance.md are this program's.
+//! With `--first`, sends that many frames of 60 bytes over each interface at the start: between the two ends of one
+//! veth pair they circulate for ever. The figures in docs/performance.md are from this program.
 
 use std::time::{Duration, Instant};
 
 use napkin_nic::xdp::{Mode, Xdp, XdpConfig};
 use napkin_nic::{PacketQueue, Pool};
 
-/// Frames of a poll, as testpmd takes.
+/// Frames per poll, as in testpmd.
 const BURST: u16 = 32;
 
-/// What this thread has had of a CPU: on a busy host the better measure.
+/// CPU time of this thread: on a busy host a better measure than the time of day.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mode =
         if arguments.iter().any(|it| it == "--generic") { Mode::Generic } else { Mode::Auto };
     let mut queues = Vec::new();
-    // One memory for both, so that a frame goes out from where it came in.
+    // One pool for both, so that frames are forwarded in place.
     let pool = Pool::new(2 * XdpConfig::new(a).buffers_of_a_queue() + 2048);
     for interface in [a, b] {
         let config = XdpConfig { mode, queues: vec![0], ..XdpConfig::new(interface) };
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
         queues.extend(xdp.queues);
     }
-    // Nobody waits for an interrupt here.
+    // This loop polls without interrupts.
     queues.iter_mut().for_each(PacketQueue::mask);
     let wires: Vec<_> = queues.iter().map(|queue| queue.transmitter()).collect();
     let counters: Vec<_> = queues.iter().map(|queue| queue.counters()).collect();

@@ -1,12 +1,12 @@
-//! Frames that go to a virtio device at a pace and come back: how long that takes and how many do, for
-//! docs/performance.md. The peer is anybody who sends UDP datagrams back: an echo server, or a router that
-//! routes them to where they came from. With `icmp` they are echo requests, which a stack answers where it polls,
-//! without an application, as a router does.
+//! Sends frames to a virtio device at a fixed rate, and measures how many come back and how long that takes, for
+//! docs/performance.md. The peer is any program that returns UDP datagrams: an echo server, or a router that routes
+//! them back to their source. With `icmp` they are echo requests, which an IP stack answers in its poll, without an
+//! application, as a router does.
 //!
 //!   pace PATH RATE SECONDS [MAC] [packed] [ring-N] [icmp]
 //!
-//! RATE is in frames a second; 10 is the way to see what the first frame after a pause takes. The peer's
-//! CPU time is to be read beside it. MAC is where the frames go (02:00:00:00:00:01).
+//! RATE is in frames a second; 10 shows the latency of the first frame after a pause. Note the peer's CPU time
+//! beside it. MAC is the destination of the frames (02:00:00:00:00:01).
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,11 +17,11 @@ use napkin_nic::vhost::{FrontendConfig, Vhost};
 use napkin_nic::{Frame, PacketQueue, Pool};
 
 const BURST: u16 = 32;
-/// Frames that may be due at a time.
+/// The most frames that are made up for when they are late.
 const LATE: u64 = 128;
-/// Where the time of sending stands.
+/// Offset of the timestamp in a frame.
 const STAMP: usize = 42;
-/// What is on its way is waited for so long.
+/// How long to wait for the last frames.
 const AFTER: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
@@ -67,7 +67,8 @@ fn main() -> ExitCode {
     let end = Duration::from_secs_f64(seconds) + AFTER;
     while began.elapsed() < end && (back < total || sent < total) {
         let due = ((now(began) as f64 / 1e9 * rate) as u64).min(total);
-        // What fell due while this program was interrupted is not made up for in a burst that no ring holds.
+        // Frames that fell due while this program was interrupted are skipped, not sent in a burst that no ring
+        // holds.
         if due - sent > LATE {
             (skipped, sent) = (skipped + (due - sent), due);
         }
@@ -128,7 +129,7 @@ fn frame(mac: [u8; 6], icmp: bool) -> [u8; 60] {
     frame
 }
 
-/// The Internet's checksum of an even number of bytes.
+/// The Internet checksum of an even number of bytes.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks_exact(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
     let sum: u32 = words.sum();

@@ -1,9 +1,9 @@
-//! One way through one virtio queue, as fast as it goes: a source or a sink of 64-byte frames that spins, for
+//! One direction of one virtio queue at full speed: a busy-polling source or sink of 64-byte frames, for
 //! docs/performance.md.
 //!
 //!   virtio send|receive vhost|virtio-user PATH SECONDS [packed] [ring-N]
 //!
-//! Prints the frames of each second, and at the end their number a second while there was a peer.
+//! Prints the number of frames in each second, and at the end the mean rate while there was a peer.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use napkin_nic::vhost::{FrontendConfig, Vhost};
 use napkin_nic::{Frame, PacketQueue, Pool, Spent};
 
-/// As many as DPDK's testpmd moves at a time.
+/// Frames per burst, as in DPDK's testpmd.
 const BURST: u16 = 32;
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// 60 bytes, 64 with their check sequence: a UDP datagram's outline to anybody.
+/// A frame of 60 bytes, 64 with the FCS, with the Ethernet header of an IPv4 packet.
 fn frame(pool: &Pool) -> Frame {
     let mut frame = pool.take().expect("the pool is new");
     frame.buffer()[..60].fill(0);

@@ -1,6 +1,6 @@
-//! A driver as a virtual machine has it: each frame in a table of descriptors, TCP packets that are left to be cut, and a
-//! monitor that keeps no notes of what is in flight, so that only the ring says where the next backend goes on. The
-//! backends are killed under it.
+//! Tests with a driver as in a virtual machine: each frame in a table of descriptors, TCP packets that are left to
+//! be segmented, and a monitor that records no in-flight chains, so that only the ring tells the next backend where
+//! to continue. Backends are killed while it runs.
 
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -21,15 +21,15 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Nothing that works takes so long.
+/// Far longer than anything that works.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Entries of a ring, as many as there are buffers for it.
+/// Entries of a ring; there are as many buffers for it.
 const SIZE: u16 = 64;
-/// Where the memory is, for descriptors and messages alike.
+/// Address of the memory, in descriptors and messages alike.
 const START: u64 = 1 << 20;
 const LEN: usize = 0xb_0000;
-/// Parts of the ring to send to; those of the other one are behind them.
+/// Offsets of the second ring, and of the tables, packets and buffers.
 const RING: usize = 0x3000;
 const TABLES: usize = 0x8000;
 const PACKETS: usize = 0x1_0000;
@@ -52,7 +52,7 @@ impl Shared {
         let file = memfd_create("napkin-guest", MemfdFlags::CLOEXEC).expect("a memfd");
         ftruncate(&file, LEN as u64).expect("it grows");
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever the kernel likes; it stays until the process ends.
+        // SAFETY: a new mapping at an address of the kernel's choice; it stays until the process ends.
         let at = unsafe { mmap(std::ptr::null_mut(), LEN, access, MapFlags::SHARED, &file, 0) };
         let at = NonNull::new(at.expect("a mapping").cast()).expect("not at 0");
         Shared { at, file }
@@ -60,9 +60,9 @@ impl Shared {
 
     fn word(&self, at: usize) -> &AtomicU16 {
         assert!(at.is_multiple_of(2) && at + 2 <= LEN);
-        // SAFETY: within the mapping, and aligned, for a page begins at its start.
+        // SAFETY: within the mapping, and aligned, since the mapping is page-aligned.
         let word = unsafe { self.at.add(at).cast::<AtomicU16>() };
-        // SAFETY: the mapping stays, and is accessed by atomics and by copies alone.
+        // SAFETY: the mapping stays, and is accessed only by atomics and by copies.
         unsafe { word.as_ref() }
     }
 
@@ -70,7 +70,7 @@ impl Shared {
         assert!(at + bytes.len() <= LEN);
         // SAFETY: within the mapping.
         let to = unsafe { self.at.add(at) };
-        // SAFETY: of the driver's until it makes it available, and nothing of ours is there.
+        // SAFETY: the driver owns it until it makes it available, and no reference to it exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 
@@ -79,7 +79,7 @@ impl Shared {
         let mut bytes = vec![0; len];
         // SAFETY: within the mapping.
         let from = unsafe { self.at.add(at) };
-        // SAFETY: given back by the device; what another would write there meanwhile is a wrong byte, which a test sees.
+        // SAFETY: returned by the device; if the device still wrote there, a wrong byte would fail the test.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -96,20 +96,20 @@ impl Shared {
     }
 }
 
-/// One ring of the driver's, of either kind.
+/// A ring of the driver, split or packed.
 struct Ring<'a> {
     memory: &'a Shared,
     at: usize,
     packed: bool,
-    /// Of all descriptors so far: those that were made available, and those that came back.
+    /// Numbers of descriptors so far: made available, and returned.
     given: u64,
     back: u64,
-    /// Whether a buffer is with the device.
+    /// For each buffer, whether the device has it.
     out: Vec<bool>,
 }
 
 impl Ring<'_> {
-    /// The lap's flags of a descriptor, the `count`th of all.
+    /// The flags of the `count`th descriptor overall: `first` in even laps, `other` in odd ones.
     fn lap(count: u64, first: u16, other: u16) -> u16 {
         if (count / u64::from(SIZE)).is_multiple_of(2) { first } else { other }
     }
@@ -133,7 +133,7 @@ impl Ring<'_> {
         self.given += 1;
     }
 
-    /// The next buffer that has come back, and how many bytes were written into it.
+    /// Takes back the next returned buffer, with the number of bytes written into it.
     fn take(&mut self) -> Option<(u16, usize)> {
         let place = (self.back % u64::from(SIZE)) as usize;
         let (buffer, len) = if self.packed {
@@ -157,22 +157,22 @@ impl Ring<'_> {
     }
 }
 
-/// A driver, and what has come back to it.
+/// A driver, and counts of the frames that came back to it.
 struct Guest<'a> {
     memory: &'a Shared,
     send: Ring<'a>,
     receive: Ring<'a>,
     kick: Option<OwnedFd>,
     sent: u32,
-    /// The last frame that came: its number, and where in a packet that was cut it begins.
+    /// The last frame that came: its number, and the offset of a segment in its packet.
     last: Option<(u32, usize)>,
     frames: u32,
     segments: u32,
-    /// Buffers that came back with nothing in them.
+    /// Number of buffers that were returned empty.
     empty: u32,
 }
 
-/// Bytes of a packet that is to be cut, and of the parts.
+/// Payload of a packet to be segmented, and of its segments, in bytes.
 const PAYLOAD: usize = 2_200;
 const PART: usize = 500;
 
@@ -180,7 +180,7 @@ fn byte(number: u32, at: usize) -> u8 {
     (number as usize ^ at) as u8
 }
 
-/// A frame behind its virtio header: every fourth is a TCP packet to be cut.
+/// A frame after its virtio header: every fourth is a TCP packet to be segmented.
 fn packet(number: u32) -> Vec<u8> {
     let payload = |len: usize| (0..len).map(move |at| byte(number, at));
     if !number.is_multiple_of(4) {
@@ -219,12 +219,12 @@ impl<'a> Guest<'a> {
         guest
     }
 
-    /// A buffer to receive into.
+    /// Makes a buffer available to receive into.
     fn offer(&mut self, buffer: u16) {
         self.receive.give(buffer, BUFFERS + 0x800 * usize::from(buffer), 0x800, WRITE);
     }
 
-    /// Sends as many packets as there is room for, of at most so many.
+    /// Sends up to `most` packets, as far as there is room.
     fn sends(&mut self, most: u32) {
         while self.send.take().is_some() {}
         for _ in 0..most {
@@ -233,11 +233,11 @@ impl<'a> Guest<'a> {
                 (TABLES + 0x80 * usize::from(slot), PACKETS + 0x2000 * usize::from(slot));
             let bytes = packet(self.sent);
             self.memory.write(at, &bytes);
-            // The header, and the frame in two pieces.
+            // The header, and the frame in two parts.
             let parts = [(at, 12), (at + 12, 30), (at + 42, bytes.len() - 42)];
             for (place, (at, len)) in parts.into_iter().enumerate() {
                 let (flags, next) = if place < 2 { (NEXT, place as u16 + 1) } else { (0, 0) };
-                // A packed ring's tables are not linked.
+                // In a packed ring, tables are not linked.
                 let (first, second) = if self.send.packed { (0, 0) } else { (flags, next) };
                 self.memory.descriptor(table + 16 * place, at, len, first, second);
             }
@@ -249,7 +249,7 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Takes what has come: each frame as it was sent, or a part of it, and none twice.
+    /// Takes received frames, and checks that each is a sent one, or a segment of one, and that none comes twice.
     fn receives(&mut self) {
         while let Some((buffer, len)) = self.receive.take() {
             let bytes = self.memory.read(BUFFERS + 0x800 * usize::from(buffer), len);
@@ -273,7 +273,7 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Tells a backend that is new everything, as a monitor does.
+    /// Sets up a new backend, as a monitor does.
     fn meets(&mut self, path: &Path) -> UnixStream {
         let start = Instant::now();
         let socket = loop {
@@ -303,7 +303,7 @@ impl<'a> Guest<'a> {
             tell(&socket, 12, &number, Some(kick.as_fd()));
             self.kick = Some(kick);
         }
-        // An answer means that nothing before was refused.
+        // An answer means that no earlier request was refused.
         tell(&socket, 1, &[], None);
         (&socket).read_exact(&mut [0; 20]).expect("an answer");
         socket
@@ -323,7 +323,7 @@ fn tell(socket: &UnixStream, request: u32, payload: &[u8], file: Option<Borrowed
 const CHILD: &str = "NAPKIN_TEST_VHOST_GUEST";
 const NAME: &str = "backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on";
 
-/// In a process of its own: a backend that sends back what comes, until it is killed.
+/// In a process of its own: a backend that echoes all frames, until it is killed.
 fn echo(path: &Path) -> ! {
     let mut device = Vhost::backend(path, 1, &Pool::new(2_048)).expect("a free path");
     let mut queue = device.queues.remove(0);
@@ -350,7 +350,7 @@ fn backend(path: &Path) -> Killed {
     Killed(child.expect("it starts"))
 }
 
-/// A path for a socket, gone at the end.
+/// A path for a socket, removed at the end.
 struct Place(PathBuf);
 
 impl Drop for Place {
@@ -359,7 +359,7 @@ impl Drop for Place {
     }
 }
 
-/// `NAPKIN_VHOST_LIVES=300` makes it as many.
+/// `NAPKIN_VHOST_LIVES=300` runs that many.
 #[test]
 fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on() {
     if let Some(path) = std::env::var_os(CHILD) {
@@ -369,7 +369,7 @@ fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on(
         std::env::var("NAPKIN_VHOST_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(15);
     for packed in [false, true] {
         let name = format!("napkin-guest-{}-{packed}", std::process::id());
-        // Before the backends, so that it goes after them.
+        // Declared before the backends, so that it is dropped after them.
         let place = Place(std::env::temp_dir().join(name));
         let path = &place.0;
         let memory = Shared::new();
@@ -377,7 +377,7 @@ fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on(
         for life in 0..lives {
             let child = backend(path);
             let socket = guest.meets(path);
-            // At another place each time, and in the middle of something.
+            // Killed at another position each time, and under traffic.
             let (until, start) = (guest.frames + 50 + 37 * (life % 20), Instant::now());
             while guest.frames < until {
                 guest.sends(16);
@@ -389,7 +389,7 @@ fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on(
             drop(socket);
         }
 
-        // Nothing has got stuck anywhere: all that was sent is taken, and then each place of both rings is used.
+        // Nothing is stuck: all sent packets are taken, and then each place of both rings is used.
         let _child = backend(path);
         let _socket = guest.meets(path);
         let start = Instant::now();

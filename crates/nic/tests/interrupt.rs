@@ -1,7 +1,7 @@
-//! The interrupt descriptor on the real clock, waited for as the engine does: with one-shot epoll.
+//! Tests of the interrupt descriptor on the real clock, waited for as the engine does: with one-shot epoll.
 //!
-//! No times are asserted, only that whoever sleeps is woken: a lost interrupt is a test that fails
-//! after ten seconds.
+//! They assert no times, only that a sleeping engine is woken: a lost interrupt is a test that fails after ten
+//! seconds.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn now() -> Ns {
     now.tv_sec as Ns * 1_000_000_000 + now.tv_nsec as Ns
 }
 
-/// The smallest engine: sleeps, wins, masks, polls, unmasks.
+/// A minimal engine: sleeps, acknowledges, masks, polls, unmasks.
 struct Engine<Q> {
     queue: Q,
     epoll: std::os::fd::OwnedFd,
@@ -146,8 +146,8 @@ fn a_flood_goes_on_whether_the_engine_sleeps_or_not() {
 
 #[test]
 fn every_frame_of_a_cable_wakes_the_engine_whoever_sends_it() {
-    // For what a poll takes while the ring fills again, for the ring, and for what senders have in hand: none is
-    // dropped for want of a buffer.
+    // Buffers for a full poll, for the ring that fills meanwhile, and for one in each sender: none is dropped for
+    // lack of a buffer.
     let end = || EndConfig { queues: 1, ring: 8, pool: Pool::new(64 + 8 + 3) };
     let (mut here, mut there) = cable(end(), end()).expect("a cable");
     let (mut engine, there) = (Engine::new(here.remove(0)), there.remove(0));
@@ -178,7 +178,7 @@ fn every_frame_of_a_cable_wakes_the_engine_whoever_sends_it() {
 
 #[test]
 fn a_late_interrupt_comes_and_a_lost_one_leaves_its_frames_to_the_watchdog() {
-    // Each comes after an unmask of its own, so that every interrupt is drawn for.
+    // Each frame comes after an unmask of its own, so that every interrupt is drawn for.
     let arrivals = Arrivals::AfterUnmask { gap: 5_000 };
     let config = SyntheticConfig { arrivals, start: now(), count: 500, ..Default::default() };
     let template = |_: u32, _: u64, _: &mut [u8]| 60;

@@ -1,4 +1,4 @@
-//! A TAP interface between this process and the kernel: a datagram out and one back.
+//! Tests of a TAP interface between this process and the kernel: a datagram out and one back.
 //!
 //! Ignored without /dev/net/tun and CAP_NET_ADMIN.
 
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const KERNELS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// Opens an interface. Where there can be none, or not with these rights, the test is ignored.
+/// Opens an interface. Skips the test without the driver or the privileges.
 fn open(config: &TapConfig, pool: &Pool) -> Result<Tap, TapError> {
     match Tap::open(config, pool) {
         Err(error @ (TapError::NoDriver | TapError::Permission { .. })) => ignore(error),
@@ -22,8 +22,8 @@ fn open(config: &TapConfig, pool: &Pool) -> Result<Tap, TapError> {
     }
 }
 
-/// The kernel's address and ours, in a network that is for benchmarks (RFC 2544), and of that in
-/// `part` (0 or 1) of what is this process's own.
+/// The kernel's address and ours, in a subnet of the benchmark network 198.18.0.0/15 (RFC 2544) that depends on the
+/// process id and `part` (0 or 1).
 fn addresses(part: u8) -> (Ipv4Addr, Ipv4Addr) {
     let net = (std::process::id() % 128) as u8 + 128 * part;
     (Ipv4Addr::new(198, 18, net, 1), Ipv4Addr::new(198, 18, net, 2))
@@ -53,7 +53,7 @@ fn next(tap: &mut Tap, wanted: impl Fn(&Frame) -> bool) -> Frame {
     }
 }
 
-/// The reply that makes the kernel believe that `address` is here.
+/// The ARP reply that tells the kernel that `address` is here.
 fn arp_reply(kernel: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
     let mut frame = [KERNELS, OURS].concat();
     frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2]);
@@ -90,7 +90,7 @@ fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
     assert_eq!(datagram[..12], [OURS, KERNELS].concat());
     assert_eq!(datagram.arrived(), 7);
 
-    // The same way back: addresses and ports change places; a checksum of 0 is none.
+    // The datagram sent back: addresses and ports swapped; a UDP checksum of 0 means none.
     let mut back = datagram.to_vec();
     back[..6].copy_from_slice(&KERNELS);
     back[6..12].copy_from_slice(&OURS);
@@ -110,7 +110,7 @@ fn a_datagram_goes_out_through_the_queue_and_another_comes_in() {
     let sent = tap.queues[0].counters().read();
     assert_eq!((sent.tx_packets, sent.tx_dropped), (2, 0));
     assert_eq!(wire.send(&[0; 13], 9), Err(SendError::TooShort));
-    // The interface goes with its last descriptor; a transmitter is one too.
+    // The interface goes with its last descriptor; a transmitter holds one too.
     drop((tap, wire));
     assert_eq!(std::fs::metadata(sys).map_err(|e| e.kind()).err(), Some(ErrorKind::NotFound));
 }
@@ -129,8 +129,8 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const IFLA_MTU: u16 = 4;
 
-/// One rtnetlink message about an interface: to remove it, as `ip link delete` does, or to change
-/// it, as `ip link set`, with an attribute.
+/// Sends one rtnetlink message about an interface: to remove it, as `ip link delete`, or to change an attribute, as
+/// `ip link set`.
 fn tell(kind: u16, name: &str, attribute: &[u8]) {
     let index = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).expect("there");
     let index: i32 = index.trim().parse().expect("a number");
@@ -170,7 +170,7 @@ fn frames_that_do_not_fit_or_find_no_buffer_are_read_and_counted() {
     let pool = Pool::new(1);
     let config = TapConfig { address: Some((kernel, 30)), ..TapConfig::default() };
     let mut tap = open(&config, &pool).expect("a device");
-    // An MTU that the configuration refuses, but that somebody else may set.
+    // An MTU that the configuration refuses, but that another program may set.
     let mtu = [&8u16.to_ne_bytes()[..], &IFLA_MTU.to_ne_bytes(), &4_000u32.to_ne_bytes()].concat();
     tell(RTM_NEWLINK, &tap.name, &mtu);
     let _only = pool.take();

@@ -1,5 +1,5 @@
-//! Two ends of a vhost-user socket in one process, each driven as an engine drives a queue; and peers that
-//! come, go, and mean no good.
+//! Tests of both ends of a vhost-user socket in one process, each driven as an engine drives a queue; and of peers
+//! that connect, disconnect, and misbehave.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,10 +14,10 @@ use napkin_nic::{Frame, PacketQueue, Pool, SendError};
 use napkin_testing::{Killed, until};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Nothing that works takes so long.
+/// Far longer than anything that works.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// A path that nobody else has, gone at the end.
+/// A path of our own, removed at the end.
 struct Place(PathBuf);
 
 impl Place {
@@ -50,7 +50,7 @@ fn connected(peers: &Peers, rings: u64) {
     until("the rings are in use", || peers.rings.load(Relaxed) == rings);
 }
 
-/// A frame whose bytes follow from its number, and the number of one whose bytes are right.
+/// A frame whose bytes follow from its number.
 fn numbered(number: u32) -> Vec<u8> {
     let len = 60 + number as usize % 1_400;
     let mut frame: Vec<u8> = (0..len).map(|at| (at as u32 ^ number) as u8).collect();
@@ -86,7 +86,7 @@ fn sleep_of(queues: &mut [&mut VhostQueue]) -> bool {
     interrupted.contains(&true)
 }
 
-/// Takes everything, as an engine does: masked, until nothing is there and interrupts are allowed again.
+/// Polls as an engine does: masked, until no frame is left and interrupts are allowed again.
 fn drain(queue: &mut VhostQueue, mut each: impl FnMut(&Frame)) {
     let mut frames = Vec::with_capacity(64);
     loop {
@@ -101,8 +101,8 @@ fn drain(queue: &mut VhostQueue, mut each: impl FnMut(&Frame)) {
     }
 }
 
-/// Sends `count` numbered frames from one queue to another, who sleeps in between: none is lost, none changed,
-/// none overtakes.
+/// Sends `count` numbered frames from one queue to another, which sleeps in between: none is lost, changed or
+/// overtaken.
 fn carry(from: &VhostQueue, to: &mut VhostQueue, count: u32) {
     let wire = from.transmitter();
     std::thread::scope(|scope| {
@@ -132,7 +132,7 @@ fn carry(from: &VhostQueue, to: &mut VhostQueue, count: u32) {
     });
 }
 
-/// Frames each way in a test that has seconds; by hand ten million.
+/// Frames in each direction: few in a regular test run, ten million by hand.
 fn frames() -> u32 {
     std::env::var("NAPKIN_VHOST_FRAMES").ok().and_then(|it| it.parse().ok()).unwrap_or(10_000)
 }
@@ -188,7 +188,7 @@ fn an_interrupt_that_a_poll_was_faster_than_does_not_come_again_and_again() {
     connected(&peers, 2);
     drain(&mut here, |_| ());
     there.transmitter().send(&numbered(1), 0).expect("room");
-    // Polled without having been acknowledged, twice: as an owner does whom the interrupt found at it.
+    // Polled without an acknowledgement, twice: as by an owner that was polling when the interrupt came.
     let mut frames = 0;
     (0..2).for_each(|_| drain(&mut here, |_| frames += 1));
     assert_eq!(frames, 1);
@@ -202,7 +202,7 @@ fn senders_on_many_threads_wait_for_nobody_and_nothing_is_lost() {
     for packed in [false, true] {
         let place = Place::new();
         let (mut here, peers) = backend(&place.0);
-        // Small, so that it is full more often than not.
+        // A small ring, which is often full.
         let config = FrontendConfig { ring: 16, packed, ..FrontendConfig::new(&place.0) };
         let (mut there, _) = frontend(&config);
         connected(&peers, 2);
@@ -233,8 +233,8 @@ fn senders_on_many_threads_wait_for_nobody_and_nothing_is_lost() {
                     assert_eq!(number, *next, "one was lost, or overtaken");
                     (*next, received) = (number + 1, received + 1);
                 });
-                // The senders' side as well: what one of them left when the ring was full is sent by the
-                // queue's owner, once the peer has told of the room.
+                // The senders' queue as well: frames that a sender left when the ring was full are sent by the
+                // queue's owner, once the peer has notified of the room.
                 drain(&mut there, |_| ());
                 let woken = received == 4 * each || sleep_of(&mut [&mut here, &mut there]);
                 assert!(woken, "an interrupt was lost at {next:?}");
@@ -285,7 +285,7 @@ fn either_side_may_die_and_come_back_under_traffic() {
         drain(&mut here, |_| ());
         carry(&there, &mut here, 300);
         carry(&here, &mut there, 300);
-        // It goes in the middle of something.
+        // It is closed under traffic.
         let wire = there.transmitter();
         (0..50).for_each(|number| _ = wire.send(&numbered(number), 0));
         drop(there);
@@ -293,7 +293,7 @@ fn either_side_may_die_and_come_back_under_traffic() {
         connected(&peers, 0);
         assert_eq!(here.transmitter().send(&numbered(0), 0), Err(SendError::Down));
     }
-    // And now the backend, under a frontend that stays.
+    // The same with the backend, while the frontend stays.
     drop(here);
     let (mut there, others) = frontend(&FrontendConfig::new(&place.0));
     for life in 0..lives {
@@ -311,7 +311,7 @@ fn either_side_may_die_and_come_back_under_traffic() {
     }
 }
 
-/// In a process of its own: a backend that sends back what comes, until it is killed.
+/// In a process of its own: a backend that echoes all frames, until it is killed.
 fn echo(path: &Path) -> ! {
     let (mut queue, _) = backend(path);
     let wire = queue.transmitter();
@@ -345,7 +345,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
                 .spawn();
             let child = Killed(child.expect("it starts"));
             until("it is served", || others.served.load(Relaxed) == life + 1);
-            // At another place each time, and in the middle of something.
+            // Killed at another position each time, and under traffic.
             let until = came + 100 + 37 * life;
             let mut sent = 0;
             while came < until {
@@ -357,7 +357,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
         }
         assert_eq!(others.refused.load(Relaxed), 0, "{:?}", others.trouble());
 
-        // The last one does nothing with what comes, and is killed as well.
+        // The last one does not poll, and is killed as well.
         let (mut here, peers) = backend(&place.0);
         connected(&peers, 2);
         until("it is served", || others.served.load(Relaxed) == lives + 1);
@@ -367,7 +367,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
         assert_eq!(wire.send(&numbered(64), 0), Err(SendError::RingFull));
         drop(here);
         connected(&others, 0);
-        // One that goes before it has got them leaves them as they are.
+        // A backend that goes before it has got the rings leaves them unchanged.
         let listener = UnixListener::bind(&place.0).expect("a free path");
         let (gone, _) = listener.accept().expect("it comes");
         drop(listener);
@@ -413,7 +413,7 @@ fn a_path_that_is_taken_is_refused_and_a_stale_one_is_replaced() {
     }
 }
 
-/// A message's bytes.
+/// The bytes of a message.
 fn message(request: u32, flags: u32, size: u32, payload: &[u8]) -> Vec<u8> {
     let header = [request, flags, size].map(u32::to_ne_bytes).concat();
     [&header[..], payload].concat()
@@ -456,12 +456,12 @@ fn messages_that_make_no_sense_end_the_connection_and_no_more() {
         let trouble = peers.trouble().unwrap_or_default();
         assert!(trouble.contains(why), "{trouble} is not {why}");
     }
-    // One that does not end, and one that nobody reads the answer of.
+    // An incomplete message.
     let mut peer = UnixStream::connect(&place.0).expect("it listens");
     peer.write_all(&message(1, 1, 0, &[])[..7]).expect("written");
     assert_eq!(peer.read(&mut [0; 64]).unwrap_or(0), 0);
     assert!(peers.trouble().is_some_and(|it| it.contains("did not answer")));
-    // After all of them it is as good as new.
+    // After all of them, the backend still works.
     let (there, others) = frontend(&FrontendConfig::new(&place.0));
     connected(&others, 2);
     connected(&peers, 2);
@@ -485,7 +485,7 @@ fn a_backend_that_answers_nonsense_or_nothing_is_tried_again() {
         peer.write_all(&answer).expect("written");
         until(why, || peers.trouble().is_some_and(|it| it.contains(why)));
     }
-    // What lasts is told, and counted, once.
+    // A persistent error is reported, and counted, once.
     for _ in 0..3 {
         let (mut peer, _) = listener.accept().expect("it comes");
         peer.read_exact(&mut [0; 12]).expect("a question");

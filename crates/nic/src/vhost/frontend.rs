@@ -1,7 +1,7 @@
-//! The thread of a frontend: connects, makes rings in memory of its own, tells the backend of them, and
-//! begins again when that has gone: with new memory, so that nothing of the last connection is left; or, where both
-//! backends note what is in flight, with the rings as they are, and what is in them is not lost. A backend that leaves in a
-//! ring what cannot be in one is as good as gone.
+//! The control thread of a frontend: connects, makes rings in its own memory, passes them to the backend, and
+//! reconnects when the backend has gone. Each connection gets new memory, so that nothing of the last one is left;
+//! or, if both backends record in-flight chains, the same rings, so that their contents are not lost. A backend
+//! that breaks a ring is treated as gone.
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,20 +25,20 @@ use super::slots::{STRIDE, Slots};
 use super::socket::connect;
 use super::split_driver::SplitDriver;
 
-/// The address of our memory in descriptors and messages: any will do, but 0.
+/// The address of our memory in descriptors and messages: arbitrary, but not 0.
 const START: u64 = 1 << 32;
 
-/// Milliseconds between two attempts to connect, at first and at most.
+/// The first and the longest pause between attempts to connect, in milliseconds.
 const PAUSE: (i64, i64) = (10, 500);
 
-/// A connection that lasts so long was of use, unless a ring made no sense then: the next one is tried as soon as the
-/// first.
+/// After a connection that lasted this long, without a broken ring at its end, the pause starts again at its
+/// minimum.
 const LASTS: Duration = Duration::from_secs(1);
 
-/// Why a backend is of no use.
+/// Why a connection to a backend failed or ended.
 enum Unusable {
     Ended(Ended),
-    /// In a sentence.
+    /// A reason, as a sentence.
     Lacks(String),
 }
 
@@ -48,7 +48,7 @@ impl<E: Into<Ended>> From<E> for Unusable {
     }
 }
 
-/// Until it is to stop.
+/// Runs until `stop` becomes readable.
 pub(super) fn run(
     config: &FrontendConfig,
     ports: &Arc<[Arc<Port>]>,
@@ -56,13 +56,13 @@ pub(super) fn run(
     stop: BorrowedFd<'_>,
 ) {
     let mut wait = PAUSE.0;
-    // What was wrong, so that what lasts is told once.
+    // The last reported problem, so that a persistent one is reported once.
     let mut told: Option<String> = None;
     let mut last = None;
-    // A connection ended for a ring that made no sense, and none since was of use: another such end is not told,
-    // whichever ring it is.
+    // Whether a connection ended for a broken ring and none has been of use since: another such end is then not
+    // reported, whichever ring it is.
     let mut broke = false;
-    // Backends that hung up before all was agreed on, one after the other.
+    // Consecutive connections that the backend closed during the negotiation.
     let mut hung_up = 0u32;
     loop {
         let why = match connect(&config.path) {
@@ -81,7 +81,7 @@ pub(super) fn run(
                     (Unusable::Ended(Ended::Closed), None) if was_served => None,
                     (Unusable::Ended(Ended::Closed), None) => {
                         hung_up = hung_up.saturating_add(1);
-                        // One that is about to end, and has us still at its door, does so too; once.
+                        // A backend that is ending, with us in its accept queue, also closes one connection.
                         (hung_up == 2).then(|| {
                             let path = config.path.display();
                             format!("the backend at {path} closed the connection while rings were agreed on")
@@ -101,7 +101,7 @@ pub(super) fn run(
             Err(error) => {
                 let path = config.path.display();
                 match error.kind() {
-                    // Not there yet, or not any more.
+                    // The backend is not there yet, or is gone.
                     ErrorKind::NotFound | ErrorKind::ConnectionRefused => None,
                     ErrorKind::WouldBlock => Some(format!(
                         "the backend at {path} accepts no connection: its accept queue is full"
@@ -123,7 +123,7 @@ pub(super) fn run(
     }
 }
 
-/// Why it is over with a backend.
+/// Serves one connection, and returns why it ended.
 fn drive(
     config: &FrontendConfig,
     ports: &Arc<[Arc<Port>]>,
@@ -143,33 +143,34 @@ fn drive(
     if let Err(useless) = agree(config, connection, &mut rings) {
         let given = rings.given;
         drop(rings);
-        // Whatever was wrong with it is not tried again. A backend that never got it has not touched it.
+        // State with which the negotiation failed is not used again. A backend that never got the memory has not
+        // touched it.
         if given {
             *last = None;
         }
         return useless;
     }
     peers.served.fetch_add(1, Relaxed);
-    // A backend says nothing unasked, but that it is gone; where a ring makes no sense, that is as if it were.
+    // A backend sends nothing unasked, so this waits for its end; a broken ring shuts the socket down.
     match connection.receive() {
         Ok(_) => Ended::Malformed("came that was not asked for").into(),
         Err(ended) => ended.into(),
     }
 }
 
-/// What is shared with a backend, and may be with the next one.
+/// The memory and rings that are shared with a backend, and perhaps with the next one.
 struct Shared {
     file: OwnedFd,
-    /// What was agreed on.
+    /// The negotiated features.
     features: u64,
-    /// Where the backend notes what is in flight. Without it the next one does not know where to go on.
+    /// The backend's in-flight record. Without it the next backend does not know where to continue.
     inflight: Option<(InflightAt, OwnedFd)>,
     /// The rings that are not in use.
     kinds: Vec<Option<Kind>>,
 }
 
 impl Shared {
-    /// New rings in new memory.
+    /// Makes new rings in new memory.
     fn new(config: &FrontendConfig, features: u64) -> Result<Shared, Unusable> {
         let lacks = |what: String| Unusable::Lacks(what);
         let count = 2 * u64::from(config.queues);
@@ -194,24 +195,24 @@ impl Shared {
         Ok(Shared { file, features, inflight: None, kinds })
     }
 
-    /// Whether another backend can go on with it.
+    /// Whether another backend can continue with it.
     fn can_go_on(&self) -> bool {
         let good = |it: &Option<Kind>| it.as_ref().is_some_and(|kind| !kind.is_broken());
         self.inflight.is_some() && self.kinds.iter().all(good)
     }
 }
 
-/// Rings in use, taken out of it at the end.
+/// The rings of a connection; taken out of use when dropped.
 struct Rings<'a> {
     ports: Arc<[Arc<Port>]>,
     peers: &'a Arc<Peers>,
-    /// Ended by whoever finds that one of them makes no sense.
+    /// The connection, which a thread ends that finds one of the rings broken.
     backend: &'a Arc<Backend>,
-    /// Where the backend notifies, and of which pair.
+    /// The descriptors by which the backend notifies, each with the index of its pair.
     calls: Vec<(usize, OwnedFd)>,
     run: u64,
     shared: &'a mut Option<Shared>,
-    /// The backend has got the memory.
+    /// Whether the backend has got the memory.
     given: bool,
 }
 
@@ -239,7 +240,7 @@ impl Drop for Rings<'_> {
     }
 }
 
-/// Where everything of a ring lies, from an address on; and where the next begins.
+/// The addresses of a ring's parts and buffers from `start` on, and the address of the next ring.
 fn layout(start: u64, size: u16) -> (RingAddresses, u64, u64) {
     let n = u64::from(size);
     let whole = |bytes: u64| bytes.next_multiple_of(128);
@@ -309,7 +310,7 @@ fn agree(
     send(request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file])?;
 
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    // The calls first: DPDK makes rings with them.
+    // The call descriptors first: DPDK makes its rings when it gets them.
     for index in 0..count {
         let (call, pair) = (event()?, index as usize / 2);
         rings.ports[pair].watch(call.as_fd())?;
@@ -340,7 +341,7 @@ fn agree(
         let (notify, pair) = (Some(Arc::new(Notifier::new(kick))), index as usize / 2);
         let ready = Ring::new(kind, notify).telling(rings.peers, pair).over(rings.backend);
         if goes_on {
-            // Whatever the last backend was told of, it may not have seen.
+            // The last backend may have died before it acted on a notification.
             ready.ring();
         }
         let (port, receive) = (&rings.ports[pair], index % 2 == 0);
@@ -359,7 +360,7 @@ fn agree(
             send(request::SET_VRING_ENABLE, two(ring, 1), vec![])?;
         }
     }
-    // An answer means that nothing before was refused: whoever refuses hangs up.
+    // An answer shows that all requests before it were accepted: a backend that refuses one closes the connection.
     number(request::GET_FEATURES)?;
     for port in &*rings.ports {
         port.wake();
@@ -378,7 +379,8 @@ mod tests {
     use super::*;
     use crate::{PacketQueue, Pool};
 
-    /// A backend of virtio 1.0 and no more, which has agreed with whoever comes next; and the memory that it was given.
+    /// Negotiates as a backend of plain virtio 1.0 with the next frontend; returns the connection and the
+    /// frontend's memory.
     fn agreed(listener: &UnixListener) -> (UnixStream, OwnedFd) {
         let mut came = None;
         until("it connects", || {
@@ -389,7 +391,7 @@ mod tests {
         let never = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let connection = Connection::new(&peer, never.as_fd()).expect("a connection");
         let (mut asked, mut memory) = (0, None);
-        // It asks at first, and once it has said all.
+        // The frontend requests the features first, and again at the end.
         while asked < 2 {
             let mut message = connection.receive().expect("a message");
             match message.request {
@@ -417,7 +419,7 @@ mod tests {
         let mut queue = queues.remove(0);
         let wire = queue.transmitter();
         let (_, _, each) = layout(0, config.ring);
-        // The ring to receive from, and the one to send to.
+        // The ring to receive from, then the one to send to.
         for ring in 0..2 {
             let (_peer, file) = agreed(&listener);
             until("it is served", || peers.served.load(Relaxed) == ring + 1);
@@ -438,7 +440,7 @@ mod tests {
             }
         }
         agreed(&listener);
-        // A backend that does so each time is told of once.
+        // A backend that breaks a ring each time is reported once.
         assert_eq!((peers.refused.load(Relaxed), peers.trouble()), (1, None));
         std::fs::remove_file(&path).expect("it is ours");
     }

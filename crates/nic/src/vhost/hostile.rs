@@ -1,5 +1,5 @@
-//! A peer that does anything, as bytes say: what the fuzzer drives. No sockets and no threads: messages go to
-//! the session, memory is written to, and the queue is polled in between.
+//! A peer that acts as input bytes direct: the target of the fuzzer. It needs no sockets and no threads: messages
+//! go to the session, memory is written to, and the queue is polled in between.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::session::Session;
 use super::{features, ports};
 use crate::{PacketQueue, Pool};
 
-/// Where the peer's memory is, for descriptors and messages alike.
+/// The address of the peer's memory, in descriptors and messages alike.
 const START: u64 = 0x10_0000;
 const LEN: u64 = 0x1_0000;
 
-/// Bytes from the front of the input, zeros behind its end.
+/// The input bytes, followed by zeros.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -41,7 +41,7 @@ fn event() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
 }
 
-/// Memory that the peer may cut short.
+/// Memory that the peer may truncate.
 fn unsealed() -> Option<(Memory, OwnedFd)> {
     let file = memfd_create("napkin-hostile", MemfdFlags::CLOEXEC).ok()?;
     ftruncate(&file, LEN).ok()?;
@@ -50,8 +50,7 @@ fn unsealed() -> Option<(Memory, OwnedFd)> {
     Some((memory, file))
 }
 
-/// Serves a peer that does what `data` says. It panics if a frame is lost or counted twice, or a buffer does
-/// not come back.
+/// Serves a peer that follows `data`. Panics if a frame is lost or counted twice, or a buffer is not returned.
 pub fn serve(data: &[u8]) {
     let mut input = Input(data);
     let pool = Pool::new(16);
@@ -65,11 +64,11 @@ pub fn serve(data: &[u8]) {
     let mut frames = Vec::with_capacity(64);
     let (mut taken, mut sent) = (0, 0);
     let mut round = 0;
-    // Each is a step or more, so that an input's length bounds what is done.
+    // Each step reads at least a byte, so the input's length bounds the work.
     while !input.0.is_empty() && round < 400 {
         round += 1;
         let asked = match input.byte() % 10 {
-            // A message of any kind.
+            // An arbitrary message.
             0 => {
                 let [request, flags, size, files] = input.bytes();
                 let mut payload = vec![0; usize::from(size)];
@@ -83,7 +82,7 @@ pub fn serve(data: &[u8]) {
                 let (request, files) = (request.into(), kinds.collect());
                 vec![Message { request, flags, payload, files }]
             }
-            // All that it takes to begin, with parts of rings anywhere.
+            // A whole set-up, with parts of rings at arbitrary places.
             1 => {
                 let [options, size, base, table, driver, device] = input.bytes();
                 let mut taken = features::VERSION_1;
@@ -138,13 +137,13 @@ pub fn serve(data: &[u8]) {
                 }
                 all
             }
-            // A word anywhere in the memory, as indices and flags have them.
+            // An arbitrary word anywhere in the memory, as indices and flags are.
             2 => {
                 let [place, word] = [(); 2].map(|()| u16::from_le_bytes(input.bytes()));
                 memory.write(START + u64::from(place & !1), &word.to_le_bytes());
                 vec![]
             }
-            // A descriptor, somewhere in the first table, of memory that is mostly there.
+            // A descriptor in the first table, mostly of valid memory.
             3 => {
                 let [slot, id, flags, high] = input.bytes();
                 let [at, len] = [(); 2].map(|()| u16::from_le_bytes(input.bytes()));
@@ -178,13 +177,13 @@ pub fn serve(data: &[u8]) {
                 queue.unmask(0);
                 vec![]
             }
-            // Notes of what is in flight, which a last backend has left somewhere in the memory.
+            // An in-flight record of a previous backend, somewhere in the memory.
             8 => {
                 let [place, size] = input.bytes();
                 let offset = u64::from(place) * 0x100;
                 let at = InflightAt { len: LEN - offset, offset, rings: 2, size: size.into() };
                 let agreed = features::PROTOCOL_OFFERED.to_ne_bytes().to_vec();
-                // A version and a number of entries with which they are looked at.
+                // With the version and number of entries that make it valid.
                 memory.write(START + offset + 8, &[1, 0, size, 0]);
                 vec![
                     Message::ask(request::SET_PROTOCOL_FEATURES, agreed, vec![]),
@@ -195,14 +194,14 @@ pub fn serve(data: &[u8]) {
                     ),
                 ]
             }
-            // The file's end, anywhere in the memory.
+            // Truncates the file.
             _ => {
                 let _ = ftruncate(&file, u64::from(input.byte()) << 8);
                 vec![]
             }
         };
         for message in asked {
-            // Whoever is refused is gone; the next one finds a device as new.
+            // A refused peer is gone; the next one finds a new session.
             if session.handle(message).is_err() {
                 drop(std::mem::replace(&mut session, Session::new(&ports, &peers)));
             }
@@ -228,7 +227,7 @@ mod tests {
             data in prop::collection::vec(any::<u8>(), 0..600),
             begins: bool,
         ) {
-            // With parts of rings that do not overlap, and 16 entries.
+            // A set-up with parts of rings that do not overlap, and 16 entries.
             let begin = [1, 3, 16, 0, 0, 0x80, 0xc0];
             super::serve(&[if begins { &begin[..] } else { &[] }, &data].concat());
         }

@@ -1,4 +1,4 @@
-//! Devices that use buffers in order, and tell of several at once.
+//! Tests with devices that use buffers in order, and mark several as used at once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
@@ -25,11 +25,11 @@ fn features() -> RingFeatures {
 /// A driver of either kind of ring.
 trait Driver: Incoming + Outgoing {
     fn new(memory: &Arc<Memory>, receive: bool, features: RingFeatures) -> Self;
-    /// The device that it has: where it tells of what it used.
+    /// The area in which the device marks buffers as used.
     fn area(memory: &Arc<Memory>) -> Area;
-    /// The device tells, `back` uses after the first, that `count` were used, with so many bytes in the last.
+    /// The device marks `count` buffers as used, after `back` others, with `len` bytes in the last.
     fn uses(area: &Area, back: u16, count: u16, len: u32);
-    /// Where another device would go on, as a number of uses, as far as that says.
+    /// Whether another device would continue after `back` used buffers.
     fn goes_on(&self, back: u16) -> bool;
     fn broken(&self) -> bool;
 }
@@ -214,7 +214,7 @@ proptest! {
                     }
                     4 => assert!(ring.under_way() <= SIZE || ring.broken()),
                     5 => {
-                        // A header: what kind of packet, and in how many buffers.
+                        // A header: the type of packet, and the number of buffers.
                         let at = BUFFERS + u64::from(back % SIZE) * STRIDE as u64;
                         memory.write(at, &[0, kind]);
                         memory.write(at + 10, &count.to_le_bytes());

@@ -1,7 +1,7 @@
 //! A packed ring that a peer drives and we serve.
 //!
-//! One array of descriptors for both directions: a descriptor is available when its two flags differ as the
-//! driver's lap says, and used when they are alike. Chains are consecutive, and given back where they began,
+//! One array of descriptors serves both directions: a descriptor is available when its two flags differ as the
+//! driver's lap says, and used when they are equal. Chains are consecutive, and returned at their first descriptor,
 //! in the call that takes them.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::setup::{RingAddresses, RingFeatures};
 use super::tracking::{PackedTracking, Region};
 use super::turn::{BATCH, Suppression, Turn, packed_word};
 
-/// A chain that was given back, and that the driver does not see yet.
+/// A chain that was returned but is not yet published to the driver.
 #[derive(Debug, Clone, Copy, Default)]
 struct Given {
     at: u16,
@@ -26,7 +26,7 @@ struct Given {
     flags: u16,
 }
 
-/// The device's side.
+/// The device side of a packed ring.
 #[derive(Debug)]
 pub(super) struct PackedDevice {
     memory: Arc<Memory>,
@@ -35,23 +35,23 @@ pub(super) struct PackedDevice {
     theirs: Suppression,
     features: RingFeatures,
     next: Turn,
-    /// Where there was no buffer for a frame, or for the rest of it.
+    /// The position at which there was no buffer for a frame, or for the rest of it.
     lacking: Turn,
     given: [Given; BATCH],
     held: usize,
-    /// Descriptors of those chains.
+    /// Number of descriptors of the unpublished chains.
     span: u16,
-    /// How many these may be: as many as the ring has, for the driver gets none of them back before it sees them, and a
-    /// batch of more than a lap has no place in the notes of what is in flight. None if the ring makes no sense.
+    /// The most these may be: the size of the ring, since the driver gets none of them back before they are
+    /// published, and a batch of more than a lap does not fit the in-flight record. 0 if the ring is broken.
     limit: u16,
-    /// Descriptors that the driver sees since it was last looked after.
+    /// Number of descriptors published since the last check for notifications.
     moved: u16,
-    /// Where the next backend finds what is in flight.
+    /// The record of in-flight chains for the next backend.
     tracking: Option<PackedTracking>,
 }
 
 impl PackedDevice {
-    /// `None` if a part is not within the memory, or `base` (place and lap, as messages have it) is none.
+    /// `None` if a part is not within the memory, or `base` (position and lap, as in messages) is invalid.
     pub(super) fn new(
         memory: &Arc<Memory>,
         at: RingAddresses,
@@ -80,8 +80,8 @@ impl PackedDevice {
         })
     }
 
-    /// From now on what is in flight is noted in `region`. With `recover`, a region that was in use says where to go
-    /// on, and what is in flight is available again; `false` if it makes no sense.
+    /// Records in-flight chains in `region` from now on. With `recover`, continues where a region in use says, with
+    /// its in-flight chains available again; `false` if the region is invalid.
     pub(super) fn track(&mut self, region: Region, recover: bool) -> bool {
         if recover && region.is_used() {
             let size = self.next.size();
@@ -95,19 +95,19 @@ impl PackedDevice {
         true
     }
 
-    /// The place where another device would go on, and its lap.
+    /// The base at which another device would continue.
     pub(super) fn base(&self) -> u16 {
         self.next.base()
     }
 
-    /// Goes on where the ring itself says, if it does.
+    /// Continues where the ring's own descriptors tell, if they do.
     pub(super) fn resume(&mut self) {
         if let Some(turn) = resume::find(&self.table, self.next.size()) {
             (self.next, self.lacking) = (turn, turn);
         }
     }
 
-    /// Whether it makes no sense, and is not looked at any more.
+    /// Whether the ring is invalid, and no longer used.
     pub(super) fn is_broken(&self) -> bool {
         self.limit == 0
     }
@@ -116,7 +116,7 @@ impl PackedDevice {
         self.limit = 0;
     }
 
-    /// Descriptors that may still be given back before the driver sees them.
+    /// The number of descriptors that may still be returned before a publication.
     #[inline]
     fn left(&self) -> u16 {
         self.limit.saturating_sub(self.span)
@@ -132,10 +132,11 @@ impl PackedDevice {
         self.span < self.limit && self.next.is_available(self.flags(self.next.at()))
     }
 
-    /// Calls `part` with each descriptor of the next chain, until it has enough. The id of its last
-    /// descriptor and how many it has; `None` if it has no end, or too far away, or leads to what was taken before.
+    /// Calls `part` with each descriptor of the next chain, until it refuses one. Returns the id of the chain's
+    /// last descriptor, its length, and whether it is valid; `None` if it has no end, is too long, or leads to
+    /// descriptors taken before.
     ///
-    /// A driver makes a chain's first descriptor available last, so all of it is there.
+    /// A driver makes a chain's first descriptor available last, so the whole chain is there.
     #[inline]
     fn walk(
         &self,
@@ -157,7 +158,7 @@ impl PackedDevice {
         None
     }
 
-    /// A table of descriptors, which are taken one after the other; whether it is one.
+    /// Walks a table of descriptors, which are consecutive; `false` if it is invalid.
     #[cold]
     fn walk_table(
         &self,
@@ -178,23 +179,23 @@ impl PackedDevice {
             self.show_early();
         }
         let (at, flags) = (self.next.at(), self.next.used() | flags);
-        // Written later: until the driver is to see it, the descriptor may have to be as it was.
+        // Written at the publication: until then the descriptor may have to be restored.
         self.given[self.held] = Given { at, id, len, flags };
         self.held += 1;
         self.next.step(count);
         self.span += count;
     }
 
-    /// There is no place for more. Out of the way, so that giving back is not.
+    /// Publishes because the batch is full. Outlined, so that the caller can be inlined.
     #[cold]
     fn show_early(&mut self) {
         self.show();
     }
 
-    /// The driver sees what was given back: the first last, so that it finds all at once.
+    /// Publishes the returned chains to the driver: the first last, so that it sees all at once.
     #[inline]
     fn show(&mut self) {
-        // Forgotten first: whatever comes of showing it, it is not shown again.
+        // Reset first, so that nothing is published twice, whatever happens below.
         let (held, span) = (std::mem::take(&mut self.held), std::mem::take(&mut self.span));
         self.moved = self.moved.saturating_add(span);
         if held > 0 {
@@ -226,8 +227,9 @@ impl PackedDevice {
         }
     }
 
-    /// Whether the first place of a burst tells of all of it, if nothing was written to it whose length is to be told: where
-    /// order was agreed on, and the next backend does not have to find its place by what is written in the ring.
+    /// Whether the first descriptor of a burst may mark all of it as used: if order was negotiated, and the next
+    /// backend does not have to find its position by the ring's descriptors. Only for chains without written bytes,
+    /// whose lengths would be lost.
     #[inline]
     fn tells_at_once(&self) -> bool {
         self.features.in_order && (self.tracking.is_some() || !self.features.indirect)
@@ -238,7 +240,7 @@ impl PackedDevice {
         self.table.store64(usize::from(at) * 16 + 8, packed_word(len, id, flags), Release);
     }
 
-    /// Takes a frame that comes in any way, and reads its descriptors anew.
+    /// Takes a frame in any form, reading its descriptors again.
     #[cold]
     fn take_chain(&mut self, buffer: &mut [u8]) -> Taken {
         let mut gather = Gather::new(buffer);
@@ -250,7 +252,7 @@ impl PackedDevice {
         gather.end(good)
     }
 
-    /// As [`walk`](PackedDevice::walk); a chain without an end breaks the ring.
+    /// Walks the next chain to gather a frame; a chain without an end breaks the ring.
     fn gather(&mut self, gather: &mut Gather<'_>) -> Option<(u16, u16, bool)> {
         let chain = self.walk(|memory, it| {
             let readable = it.second & (WRITE | INDIRECT) == 0;
@@ -338,7 +340,7 @@ impl Outgoing for PackedDevice {
             } else if buffers > 0 && !self.features.mergeable {
                 Put::TooLong
             } else if usize::from(buffers) + held >= BATCH {
-                // A frame's buffers are shown together, and room for them has to be kept.
+                // A frame's buffers are published together, so the batch must have room for all of them.
                 if held == 0 {
                     Put::TooLong
                 } else {
@@ -405,7 +407,7 @@ impl Outgoing for PackedDevice {
     }
 }
 
-// By its path, for loom's models take this file from elsewhere.
+// With a path, because the loom models include this file from elsewhere.
 #[cfg(all(test, not(loom)))]
 #[path = "packed_device/tests.rs"]
 mod tests;

@@ -1,8 +1,9 @@
-//! A packed ring of ours that a peer serves. Id *i* always means buffer *i*, and each buffer is one
-//! descriptor; the peer gives back ids in any order, and each is checked to be out.
+//! A packed ring that we drive and a peer serves. Id *i* always means buffer *i*, and each buffer is one
+//! descriptor; the peer returns ids in any order, and each is checked to be with the peer.
 //!
-//! Where it was agreed that buffers are used in order (`VIRTIO_F_IN_ORDER`), one used descriptor may tell of all up to
-//! the one that it names. Buffer *i* then stays at place *i*, for the ring has as many places as there are buffers.
+//! If it was negotiated that buffers are used in order (`VIRTIO_F_IN_ORDER`), one used descriptor may cover all up
+//! to the one that it names. Buffer *i* then stays at position *i*, since the ring has as many positions as there
+//! are buffers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -14,7 +15,7 @@ use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
 use super::turn::{Suppression, Turn, available_flags, packed_word};
 
-/// The driver's side.
+/// The driver side of a packed ring.
 #[derive(Debug)]
 pub(super) struct PackedDriver {
     memory: Arc<Memory>,
@@ -23,21 +24,22 @@ pub(super) struct PackedDriver {
     theirs: Suppression,
     features: RingFeatures,
     slots: Slots,
-    /// The next to be made available.
+    /// The next position to make available.
     next: Turn,
-    /// The next to be taken back.
+    /// The next position to take back.
     back: Turn,
-    /// Places from there on that are known to be used, where order is kept, and how much is in the last of them.
+    /// With order: the number of positions from `back` on that are known to be used, and the length of the last of
+    /// them.
     batch: (u16, u32),
-    /// What the device does not see yet, of the descriptor before which all are to be seen.
+    /// The second word of the first descriptor of a batch, held back until all of the batch is to become visible.
     first: Option<(u16, u64)>,
-    /// Descriptors made available since the device was last looked after.
+    /// Number of descriptors made available since the last check for notifications.
     moved: u16,
     broken: bool,
 }
 
 impl PackedDriver {
-    /// A ring on fresh memory; `None` if it does not fit there. To receive, all buffers are handed over.
+    /// Makes a ring on new memory; `None` if it does not fit. For receiving, all buffers are made available.
     pub(super) fn new(
         memory: &Arc<Memory>,
         at: RingAddresses,
@@ -70,14 +72,14 @@ impl PackedDriver {
         Some(ring)
     }
 
-    /// The place where another device would go on, and its lap: behind all that was used.
+    /// The base at which another device would continue: after all used descriptors.
     pub(super) fn base(&self) -> u16 {
         let mut at = self.back;
         at.step(self.waiting(self.slots.out()));
         at.base()
     }
 
-    /// Whether it makes no sense, and is not looked at any more.
+    /// Whether the ring is invalid, and no longer used.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -111,7 +113,7 @@ impl PackedDriver {
         !self.broken && (self.batch.0 > 0 || seen())
     }
 
-    /// How many were used, of at most so many.
+    /// The number of used descriptors, up to `most`.
     #[inline]
     fn waiting(&self, most: u16) -> u16 {
         if !self.features.in_order {
@@ -130,8 +132,8 @@ impl PackedDriver {
         count.min(most)
     }
 
-    /// How many a used descriptor here tells of that names this one as the last, where order is kept and `before` are to
-    /// be taken back before it; `None` if they are more than are out.
+    /// With order: the number of buffers that a used descriptor at `here` covers if it names `last`, with `before`
+    /// others to be taken back first. `None` if they are more than the device has.
     #[inline]
     fn batch_to(&self, last: u16, here: Turn, before: u16) -> Option<u16> {
         let wrapped = if last < here.at() { here.size() } else { 0 };
@@ -146,7 +148,7 @@ impl PackedDriver {
         self.batch.0 = self.batch.0.saturating_sub(1);
     }
 
-    /// Takes back all that were used, of a ring to send.
+    /// Takes back all used buffers of a transmit ring.
     #[inline]
     fn take_all_back(&mut self) {
         if !self.features.in_order {
@@ -191,7 +193,7 @@ impl Driver for PackedDriver {
             let Some(batch) = self.batch_to(id, self.back, 0) else { return (u16::MAX, 0) };
             self.batch = (batch, len);
         }
-        // What is skipped was used completely, by the standard.
+        // The standard says that skipped buffers were used completely.
         (at, if self.batch.0 == 1 { self.batch.1 } else { self.slots.len() })
     }
 
@@ -218,7 +220,8 @@ impl Incoming for PackedDriver {
     fn ready(&mut self, most: u16) -> Option<u16> {
         let most = most.min(self.slots.out());
         let waiting = self.waiting(most);
-        // What is used and cannot have been; it may have been used since the look above.
+        // A used descriptor with an impossible id breaks the ring. Read again, since it may have been used only
+        // just now.
         if waiting == 0 && most > 0 && self.features.in_order && self.is_used() {
             let (id, _, _) = self.tail(self.back.at());
             self.broken = self.batch.0 == 0 && self.batch_to(id, self.back, 0).is_none();

@@ -1,5 +1,5 @@
-//! A driver against a device, both kinds of rings, in one thread and in any order; and a device against a
-//! driver that writes anything anywhere.
+//! Property tests: a driver against a device, with both kinds of rings, in one thread and in any order; and a
+//! device against a driver that writes arbitrary values.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,16 +32,16 @@ pub(super) fn addresses() -> RingAddresses {
     RingAddresses { table: START, driver: START + 0x8000, device: START + 0xc000 }
 }
 
-/// What is done next.
+/// One step of a test.
 #[derive(Debug, Clone)]
 enum Step {
-    /// The producer puts frames of this length, and shows them.
+    /// The producer puts this many frames of this length, and publishes them.
     Put(u8, usize),
-    /// The consumer takes at most so many, and gives them back.
+    /// The consumer takes up to this many, and publishes their return.
     Take(u8),
-    /// The consumer wants to be notified.
+    /// The consumer requests notifications.
     Unmask,
-    /// It does not.
+    /// The consumer requests none.
     Mask,
 }
 
@@ -56,12 +56,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// Frames come out as they went in, and nobody who waits for a notification waits in vain.
+/// Checks that frames come out as they went in, and that each requested notification comes.
 fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Step>) {
     let (mut sent, mut number) = (VecDeque::new(), 0u32);
-    // Nothing was there when the consumer asked to be notified, and nothing has come since.
+    // The ring was empty when the consumer requested a notification, and no frame has come since.
     let mut waits = false;
-    // The ring was full, and nothing has come back since.
+    // The ring was full, and nothing was returned since.
     let mut awaits = false;
     let mut buffer = vec![0; FRAME_CAPACITY];
     for step in steps.into_iter().chain([Step::Take(u8::MAX), Step::Take(u8::MAX)]) {
@@ -176,14 +176,14 @@ proptest! {
         size in prop_oneof![Just(1u16), Just(2), Just(8), Just(64)],
         features in any::<(bool, bool, bool, bool)>(),
         base: u16,
-        // Small numbers are what indices, flags and lengths are made of.
+        // Mostly small numbers, as indices, flags and lengths are.
         words in prop::collection::vec((0..0x400u64, prop_oneof![0..8u64, any::<u64>(),
             (0..0x10000u64).prop_map(|it| START + it)]), 0..120),
         index in 0..80u16,
         tracks: bool,
     ) {
         let (memory, at) = (memory(1), addresses());
-        // Notes of what is in flight, with the version and the entries that they have to have.
+        // An in-flight record with a valid version and number of entries.
         let notes = START + 0x4000;
         for (place, word) in words {
             let area = [at.table, at.driver, at.device, notes][place as usize % 4];
@@ -225,8 +225,8 @@ proptest! {
     }
 }
 
-/// What another sender left, and was told had gone, is sent once there is room, by whoever comes first: no frame
-/// is lost, none overtakes, and the peer is asked to tell of the room.
+/// Frames that another sender left, and that were reported as sent, are sent once there is room, by the first
+/// thread that comes: none is lost or overtaken, and the peer is asked to notify of the room.
 #[test]
 fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
     fn one(kind: Kind, mut peer: impl Incoming, size: usize) {
@@ -242,7 +242,7 @@ fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
         };
         (0..size).for_each(|_| send().expect("room"));
         assert_eq!(send(), Err(SendError::RingFull));
-        // Somebody is at the ring: who comes leaves its frame, as long as there are places for it.
+        // A thread is at the ring: others leave their frames, as long as there is space.
         let there = ports[0].outgoing.try_enter().expect("nobody is there");
         (0..64).for_each(|_| send().expect("it is left"));
         assert_eq!(send(), Err(SendError::RingFull), "the places are bounded");

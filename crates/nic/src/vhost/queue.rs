@@ -1,4 +1,4 @@
-//! One pair of rings as a [`PacketQueue`] and its [`Transmitter`].
+//! A ring pair as a [`PacketQueue`] and its [`Transmitter`].
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use super::transmitter::Wire;
 use crate::counters::add;
 use crate::{FRAME_CAPACITY, Frame, PacketQueue, QueueCounters, Transmitter};
 
-/// One queue of a virtio device: a ring to receive from and a ring to send to. It outlives its peers: without
-/// one it finds nothing, and cannot send.
+/// One queue of a virtio device: a ring to receive from and a ring to send to. It outlives its peers: without a
+/// peer it receives nothing and cannot send.
 #[derive(Debug)]
 pub struct VhostQueue {
     port: Arc<Port>,
     wire: Arc<Wire>,
-    /// The ring was found broken, and that was told.
+    /// Whether the ring was found broken, and that was reported.
     broken: bool,
     index: usize,
-    /// Who tells it.
+    /// Where problems are reported.
     peers: Arc<Peers>,
-    /// Where frames go for which there is no buffer: they are given back all the same.
+    /// Where frames are read to if no buffer is free: their descriptors are returned nevertheless.
     spare: Box<[u8]>,
-    /// A packet that is being cut, perhaps over several polls.
+    /// A packet being segmented, perhaps over several polls.
     segments: Segments,
-    /// Keeps the control thread, if there is one, while there is a queue.
+    /// Keeps the control thread, if there is one, alive as long as a queue.
     _control: Option<Arc<Control>>,
 }
 
 impl VhostQueue {
-    /// The queue of a pair; `ports` are all pairs of the device.
+    /// Makes the queue of pair `index`; `ports` are all pairs of the device.
     pub(super) fn new(
         ports: &Arc<[Arc<Port>]>,
         index: usize,
@@ -57,10 +57,10 @@ impl VhostQueue {
     }
 }
 
-/// Frames that are taken with buffers that come from the pool together.
+/// The most frames for which buffers are taken from the pool at once.
 const BATCH: u16 = 32;
 
-/// What a poll has counted.
+/// The counts of one poll.
 #[derive(Default)]
 struct Polled {
     taken: u16,
@@ -96,7 +96,7 @@ impl Polled {
             for _ in 0..ready {
                 match ring.take(stash.buffer().unwrap_or(&mut *spare)) {
                     Taken::Large => {
-                        // Its segments need the buffers, which were taken for frames that are its parts.
+                        // Its segments need the buffers, which were taken for the frames in the ring.
                         drop(stash);
                         match ring.take_large(segments) {
                             Taken::Large => self.cut(segments, (budget, now), port, spare, into),
@@ -128,7 +128,7 @@ impl Polled {
         ring.publish()
     }
 
-    /// Counts what was taken and is no frame.
+    /// Counts a result that is not a frame.
     #[cold]
     fn dropped(&mut self, taken: Taken) {
         let count = match taken {
@@ -145,7 +145,7 @@ impl Polled {
         self.taken += 1;
     }
 
-    /// Takes segments of a packet that is being cut.
+    /// Takes segments of a packet being segmented.
     #[cold]
     fn cut(
         &mut self,
@@ -196,7 +196,7 @@ impl PacketQueue for VhostQueue {
                 until = ring.sending.give_up(why);
             }
         }
-        // Whoever was not there has not seen whether it is.
+        // A poll that did not get the lock does not know whether the ring is broken.
         if entered && polled.broken != self.broken {
             self.broken = polled.broken;
             if let Some(until) = until {
@@ -221,10 +221,10 @@ impl PacketQueue for VhostQueue {
         }
     }
 
-    /// Where the control thread is changing the ring there is nothing to look at: it interrupts when it is done.
+    /// While the control thread changes the ring there is nothing to check: it interrupts when it is done.
     fn unmask(&mut self, _now: Ns) -> bool {
-        // First the descriptor, then the rings. Left readable, by an interrupt that a poll was faster than, it
-        // would interrupt at once, and so on for ever; and what it was readable for is found by looking.
+        // Clears the descriptor before it checks the rings. If an interrupt whose frame was already polled left it
+        // readable, it would interrupt at once, again and again; and checking finds whatever it was readable for.
         self.port.quiet();
         self.wire.see_to_waiting();
         if self.segments.pending() {
@@ -238,7 +238,8 @@ impl PacketQueue for VhostQueue {
         self.port.interrupt()
     }
 
-    /// Counts. The descriptor is cleared where that has to be done anyway, when interrupts are allowed again.
+    /// Counts the interrupt. The descriptor is cleared when interrupts are allowed again, where that is necessary
+    /// anyway.
     fn acknowledge(&mut self) {
         add(&self.port.counters.interrupts_rx, 1);
     }

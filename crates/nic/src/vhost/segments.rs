@@ -1,56 +1,57 @@
-//! Segmentation: a TCP packet of up to 64 KiB that a driver leaves to its device (`VIRTIO_NET_F_HOST_TSO4` and `_TSO6`), or a
-//! device to its driver (`VIRTIO_NET_F_GUEST_TSO4` and `_TSO6`), cut into the frames that go over a wire. All that receives here, and all that it is forwarded to, has
-//! frames of [`FRAME_CAPACITY`]; so it is cut where it comes in, once, and nobody behind needs to know.
+//! Segmentation of TCP packets of up to 64 KiB that a driver leaves to its device (`VIRTIO_NET_F_HOST_TSO4` and
+//! `_TSO6`), or a device to its driver (`VIRTIO_NET_F_GUEST_TSO4` and `_TSO6`). All receivers here, and all devices
+//! to which a packet is forwarded, have frames of [`FRAME_CAPACITY`]; so it is segmented once, on receipt, and the
+//! code after that need not know.
 //!
-//! No frame here is longer than what goes over a wire, so a device of ours does not offer to leave any to its driver. Nor is
-//! segmentation of UDP offered (UFO, USO), which drivers do as well themselves.
+//! Frames here are never longer than a wire's, so our device does not offer large ones to its driver. Nor is
+//! segmentation of UDP offered (UFO, USO), which drivers do equally well themselves.
 //!
-//! Nothing that the peer says of the packet is believed: where its parts are is read from the packet, and what the header
-//! of virtio says has to agree.
+//! The peer's description of a packet is not trusted: the offsets are parsed from the packet, and the virtio header
+//! has to agree with them.
 
 use super::header::{HEADER, NEEDS_CSUM, fold, sum};
 use super::setup::RingFeatures;
 use crate::FRAME_CAPACITY;
 
-/// Bytes of the longest packet: Ethernet, two VLAN tags, and what IP can have.
+/// The longest packet in bytes: Ethernet, two VLAN tags, and the IPv6 maximum.
 const LONGEST: usize = 14 + 8 + 40 + 65_535;
 
 const TCPV4: u8 = 1;
 const TCPV6: u8 = 4;
-/// Of either kind: the packet has ECN's CWR, which only its first segment keeps.
+/// Flag of either type: the packet has ECN's CWR, which only its first segment keeps.
 const ECN: u8 = 0x80;
 
-/// The fewest bytes of payload of a segment: TCP's least segment of 48 without its options, as in Linux. With fewer, one packet
+/// The least payload of a segment in bytes: a TCP MSS of 48 without options, as in Linux. With less, one packet
 /// would make tens of thousands of frames.
 const LEAST: usize = 8;
 
-/// The checksum's place in a TCP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 const TCP: u8 = 6;
 const FIN: u8 = 1 << 0;
 const PSH: u8 = 1 << 3;
 const CWR: u8 = 1 << 7;
 
-/// A packet that is being cut.
+/// A packet that is being segmented.
 #[derive(Debug)]
 pub(super) struct Segments {
     packet: Box<[u8]>,
     cut: Option<Cut>,
 }
 
-/// Where its parts are, and what is left.
+/// The offsets of a packet's parts, and the progress of its segmentation.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
-    /// Bytes of the packet.
+    /// Length of the packet in bytes.
     len: usize,
-    /// Where IP begins, and TCP, and the payload.
+    /// Offsets of the IP header, the TCP header, and the payload.
     network: usize,
     transport: usize,
     payload: usize,
     six: bool,
-    /// Bytes of payload of each segment.
+    /// Payload of each segment in bytes.
     size: usize,
-    /// Where the next one's payload begins.
+    /// Offset of the next segment's payload.
     at: usize,
 }
 
@@ -59,14 +60,14 @@ impl Segments {
         Segments { packet: vec![0; LONGEST].into_boxed_slice(), cut: None }
     }
 
-    /// Where a packet is to be put. Whatever was to be cut is gone.
+    /// The buffer to put a packet into. Drops a packet that is being segmented.
     pub(super) fn room(&mut self) -> &mut [u8] {
         self.cut = None;
         &mut self.packet
     }
 
-    /// Begins to cut the packet of `len` bytes that was put there. `false` if it is none, or its header says what is
-    /// not so, or what was not agreed on.
+    /// Starts to segment the packet of `len` bytes in the buffer. `false` if it is invalid, disagrees with its
+    /// virtio header, or was not negotiated.
     pub(super) fn begin(
         &mut self,
         header: &[u8; HEADER],
@@ -83,7 +84,7 @@ impl Segments {
         self.cut.is_some()
     }
 
-    /// Writes the next segment; how many bytes it has. `None` if there is none.
+    /// Writes the next segment, and returns its length in bytes. `None` if there is none.
     pub(super) fn next(&mut self, into: &mut [u8]) -> Option<usize> {
         let cut = self.cut.as_mut()?;
         let Cut { network, transport, payload, .. } = *cut;
@@ -137,7 +138,7 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Where the parts of a packet are.
+/// Parses a packet and checks it against its virtio header.
 fn read(header: &[u8; HEADER], packet: &[u8], agreed: RingFeatures) -> Option<Cut> {
     let six = match header[1] & !ECN {
         TCPV4 if agreed.tso4 => false,
@@ -157,7 +158,7 @@ fn read(header: &[u8; HEADER], packet: &[u8], agreed: RingFeatures) -> Option<Cu
     let ip = packet.get(network..).filter(|ip| ip.len() >= least)?;
     let (len, protocol, whole) = match six {
         true => (40, ip[6], ip[0] >> 4 == 6),
-        // Not a fragment.
+        // Must not be a fragment.
         false => {
             (usize::from(ip[0] & 15) * 4, ip[9], ip[0] >> 4 == 4 && get16(ip, 6) & 0x3fff == 0)
         }
@@ -198,7 +199,7 @@ mod tests {
         in_order: false,
     };
 
-    /// A packet with so much payload, behind so many VLAN tags; where IP is, and TCP.
+    /// A packet with `payload` bytes of payload and `tags` VLAN tags, and the offsets of IP and TCP.
     fn packet(six: bool, tags: usize, payload: usize) -> (Vec<u8>, usize, usize) {
         let mut bytes = vec![2; 12];
         (0..tags).for_each(|_| bytes.extend([0x81, 0, 0, 7]));
@@ -213,7 +214,7 @@ mod tests {
         }
         let transport = bytes.len();
         bytes.extend([0x12, 0x34, 0, 80, 0xff, 0xff, 0xff, 0, 0, 0, 0, 9, 0x60, 0x99, 1, 0]);
-        // The checksum has what drivers leave there.
+        // The checksum field holds arbitrary bytes, as drivers may leave there.
         bytes.extend([0xab, 0xcd, 0, 0, 1, 1, 1, 0]);
         bytes.extend((0..payload).map(|it| (it % 251) as u8));
         (bytes, network, transport)
@@ -234,7 +235,7 @@ mod tests {
         segments.begin(header, packet.len(), agreed).then_some(segments)
     }
 
-    /// All ones: what the sum over something with its checksum is.
+    /// Whether the sum over data including its checksum is all ones.
     fn whole(parts: &[&[u8]], rest: u64) -> bool {
         fold(parts.iter().map(|it| sum(it)).sum::<u64>() + rest) == 0xffff
     }

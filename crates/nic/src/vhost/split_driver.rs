@@ -1,10 +1,11 @@
-//! A split ring of ours that a peer serves.
+//! A split ring that we drive and a peer serves.
 //!
-//! Descriptor *i* always means buffer *i*, in memory of our own that is shared; the peer gives back numbers
-//! of descriptors, in any order, and each is checked to be out.
+//! Descriptor *i* always means buffer *i*, in our own shared memory; the peer returns descriptor numbers in any
+//! order, and each is checked to be with the peer.
 //!
-//! Where it was agreed that buffers are used in order (`VIRTIO_F_IN_ORDER`), one used entry may tell of all up to the one
-//! that it names, at the place of the first of them. Buffer *i* then stays at place *i* of the available ring.
+//! If it was negotiated that buffers are used in order (`VIRTIO_F_IN_ORDER`), one used entry, at the place of the
+//! first of them, may cover all up to the one that it names. Buffer *i* then stays at place *i* of the available
+//! ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -15,7 +16,7 @@ use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event, tak
 use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
 
-/// The driver's side.
+/// The driver side of a split ring.
 #[derive(Debug)]
 pub(super) struct SplitDriver {
     memory: Arc<Memory>,
@@ -25,21 +26,22 @@ pub(super) struct SplitDriver {
     size: u16,
     features: RingFeatures,
     slots: Slots,
-    /// The next to be made available.
+    /// Index of the next buffer to make available.
     next: u16,
-    /// Our index as the device sees it.
+    /// Our index as published to the device.
     told: u16,
-    /// The next to be taken back.
+    /// Index of the next buffer to take back.
     back: u16,
-    /// Places from there on of which one used entry told, where order is kept, and how much is in the last of them.
+    /// With order: the number of places from `back` on that one used entry covers, and the length of the last of
+    /// them.
     batch: (u16, u32),
-    /// The device's index as it was read last.
+    /// The device's index when it was last read.
     seen: u16,
     broken: bool,
 }
 
 impl SplitDriver {
-    /// A ring on fresh memory; `None` if it does not fit there. To receive, all buffers are handed over.
+    /// Makes a ring on new memory; `None` if it does not fit. For receiving, all buffers are made available.
     pub(super) fn new(
         memory: &Arc<Memory>,
         at: RingAddresses,
@@ -79,7 +81,7 @@ impl SplitDriver {
                 Relaxed,
             );
         }
-        // Whoever sends wants to hear of nothing: buffers are taken back when they are needed.
+        // A transmit ring wants no notifications: buffers are taken back when they are needed.
         ring.available.store16(0, u16::from(!ring.features.event), Relaxed);
         while receive && let Some(slot) = ring.slots.lend() {
             ring.hand_over(slot);
@@ -88,12 +90,12 @@ impl SplitDriver {
         Some(ring)
     }
 
-    /// The place where another device would go on: what was used was taken before.
+    /// The index at which another device would continue: all used buffers were taken in order.
     pub(super) fn base(&self) -> u16 {
         self.used.load16(2, Relaxed)
     }
 
-    /// Whether it makes no sense, and is not looked at any more.
+    /// Whether the ring is invalid, and no longer used.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -106,7 +108,7 @@ impl SplitDriver {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// How many have been used.
+    /// The number of used buffers.
     #[inline]
     fn waiting(&mut self) -> u16 {
         if self.back == self.seen && !self.broken {
@@ -126,7 +128,7 @@ impl SplitDriver {
         self.batch.0 = self.batch.0.saturating_sub(1);
     }
 
-    /// Has one back; `false`, and broken, if it was not out.
+    /// Takes back a buffer; `false`, and broken, if the device did not have it.
     #[inline]
     fn is_back(&mut self, slot: u16) -> bool {
         self.step_back();
@@ -138,8 +140,8 @@ impl SplitDriver {
         good
     }
 
-    /// Takes back all that were used. Where order is kept, the index says which these are, and the entries stay with
-    /// the device's CPU.
+    /// Takes back all used buffers. With order, the index tells which these are, and the entries' cache lines stay
+    /// with the device's CPU.
     #[inline]
     fn take_all_back(&mut self) {
         while self.waiting() > 0 {
@@ -178,7 +180,7 @@ impl Driver for SplitDriver {
             }
             self.batch = (batch, len);
         }
-        // What is skipped was used completely, by the standard.
+        // The standard says that skipped buffers were used completely.
         (place, if self.batch.0 == 1 { self.batch.1 } else { self.slots.len() })
     }
 

@@ -1,15 +1,15 @@
-//! What of a ring is in flight, written where the next backend finds it: the region of one ring in the memory of
-//! [`inflight`](super::inflight), as the vhost-user specification lays it out ("Inflight I/O tracking").
+//! The record of a ring's in-flight chains for the next backend: one ring's region in the memory of
+//! [`inflight`](super::inflight), in the layout of the vhost-user specification ("Inflight I/O tracking").
 //!
-//! Our rings give back what they take before they let go of it, so something is in flight only while used
-//! descriptors are being shown to the driver. A split ring's used index says at once where that ended, and a backend
-//! of ours leaves nothing in flight there. A packed ring has no index: place and lap are kept here, and the
-//! descriptors of a batch are copied here before the first of them is written over, so that whoever
-//! finds half of a batch written puts all of it back. What is in flight by another's hand is taken as
-//! the specification says: in the order in which it was taken.
+//! Our rings return what they take before they release the ring's lock, so chains are in flight only while used
+//! descriptors are being published to the driver. A split ring's used index tells at once how far that got, and our
+//! backend leaves nothing in flight there. A packed ring has no index: position and lap are recorded here, and the
+//! descriptors of a batch are copied here before the first of them is overwritten, so that a backend that finds
+//! half of a batch written restores all of it. Chains that another implementation left in flight are taken as the
+//! specification says: in the order in which they were taken first.
 //!
-//! The frontend can write all of this. It is read once, when a ring begins, and believed only where it
-//! makes sense; where it makes none, the ring is refused.
+//! The frontend can write all of this. It is read once, when a ring starts, and checked; if it is invalid, the ring
+//! is refused.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -17,16 +17,16 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use super::memory::Area;
 use super::turn::{AVAILABLE, Turn, USED, available_flags};
 
-/// The version of both layouts; 0 where nobody has written yet.
+/// The version of both layouts; 0 in a region that was never written.
 const VERSION: u16 = 1;
 
-/// Where the version is, and behind it the number of entries.
+/// Offset of the version, which the number of entries follows.
 const HEAD: usize = 8;
 
-/// The first byte of an entry of either layout.
+/// Mask of the in-flight flag: the first byte of an entry in either layout.
 const IN_FLIGHT: u16 = 0xff;
 
-/// The region of one ring: where it is, and its entries.
+/// The region of one ring, and its number of entries.
 #[derive(Debug)]
 pub(super) struct Region {
     area: Area,
@@ -38,13 +38,13 @@ impl Region {
         Region { area, entries }
     }
 
-    /// Bytes of a region with so many entries; the next region begins at the next cache line.
+    /// Size of a region with `entries` entries, rounded up to a cache line, where the next region begins.
     pub(super) fn bytes(packed: bool, entries: u16) -> usize {
         let (head, entry) = if packed { (PACKED_HEAD, PACKED_ENTRY) } else { (SPLIT_HEAD, 16) };
         (head + entry * usize::from(entries)).next_multiple_of(64)
     }
 
-    /// Whether somebody has written to it.
+    /// Whether it was ever written.
     pub(super) fn is_used(&self) -> bool {
         self.area.load16(HEAD, Relaxed) != 0
     }
@@ -54,7 +54,7 @@ impl Region {
             && self.area.load16(HEAD + 2, Relaxed) == self.entries
     }
 
-    /// Says that it is valid from now on, with two words of 16 bits behind the number of entries.
+    /// Marks it as valid, with two 16-bit words after the number of entries.
     fn begin(&self, then: u32) {
         let words = u64::from(VERSION) | u64::from(self.entries) << 16 | u64::from(then) << 32;
         self.area.store64(HEAD, words, Release);
@@ -63,12 +63,12 @@ impl Region {
 
 const SPLIT_HEAD: usize = 16;
 
-/// Of a split ring: up to which of the used descriptors everything is settled.
+/// The record of a split ring: the used index up to which everything is settled.
 #[derive(Debug)]
 pub(super) struct SplitTracking(Region);
 
 impl SplitTracking {
-    /// From the beginning, with nothing in flight.
+    /// Starts a record with nothing in flight.
     pub(super) fn begin(region: Region, used: u16) -> SplitTracking {
         for entry in 0..region.entries {
             region.area.store16(split(entry), 0, Relaxed);
@@ -77,14 +77,14 @@ impl SplitTracking {
         SplitTracking(region)
     }
 
-    /// What another has left in flight, oldest first; `None` if the region makes no sense. `used` is the used
-    /// ring's index.
+    /// Reads the chains that another backend left in flight, oldest first; `None` if the region is invalid. `used`
+    /// is the used ring's index.
     pub(super) fn recover(region: Region, used: u16) -> Option<(SplitTracking, Vec<u16>)> {
         if !region.is_known() {
             return None;
         }
         let area = &region.area;
-        // The last batch was given back, and perhaps not all of it marked so.
+        // The last batch was returned, though perhaps not all of it is marked as such.
         let settled = area.load16(14, Relaxed);
         let mut at = area.load16(12, Relaxed);
         for _ in 0..used.wrapping_sub(settled).min(region.entries) {
@@ -98,12 +98,12 @@ impl SplitTracking {
         let mut heads: Vec<u16> = (0..region.entries)
             .filter(|entry| area.load16(split(*entry), Relaxed) & IN_FLIGHT != 0)
             .collect();
-        // Each is read once: sorting panics where an order changes under it.
+        // Each counter is read once: sorting may panic if the order changes meanwhile.
         heads.sort_by_cached_key(|entry| area.load64(split(*entry) + 8, Relaxed));
         Some((SplitTracking(region), heads))
     }
 
-    /// These are about to be given back all at once.
+    /// Records that the chains of `heads` are about to be returned, all at once.
     pub(super) fn giving_back(&self, heads: &[u16]) {
         let area = &self.0.area;
         for head in heads {
@@ -113,7 +113,8 @@ impl SplitTracking {
         }
     }
 
-    /// The chains of `heads` are given back, and in flight no more; `used` is the used ring's index now.
+    /// Records that the chains of `heads` were returned and are no longer in flight; `used` is the used ring's
+    /// index now.
     pub(super) fn given_back(&self, heads: &[u16], used: u16) {
         for head in heads {
             self.0.area.store16(split(*head), 0, Release);
@@ -121,7 +122,7 @@ impl SplitTracking {
         self.settle(used);
     }
 
-    /// Nothing is in flight; this is the used ring's index.
+    /// Records that nothing is in flight; `used` is the used ring's index.
     #[inline]
     pub(super) fn settle(&self, used: u16) {
         self.0.area.store16(14, used, Release);
@@ -135,21 +136,21 @@ fn split(entry: u16) -> usize {
 const PACKED_HEAD: usize = 32;
 const PACKED_ENTRY: usize = 32;
 
-/// Where the list of free entries begins now (16 bits), and where it began before the batch.
+/// Offset of the first free entry now, and before the batch (16 bits each).
 const FREE: usize = 12;
-/// Where the ring goes on: place now and before the batch (16 bits each), laps (8 bits each).
+/// Offset of the ring's positions: index now and before the batch (16 bits each), laps (8 bits each).
 const PLACES: usize = 16;
 
-/// Of a packed ring: where it goes on, and the descriptors of the batch that is being shown.
+/// The record of a packed ring: its position, and the descriptors of the batch being published.
 #[derive(Debug)]
 pub(super) struct PackedTracking(Region);
 
 impl PackedTracking {
-    /// From a place on, with nothing in flight and all entries free.
+    /// Starts a record at a position, with nothing in flight and all entries free.
     pub(super) fn begin(region: Region, at: Turn) -> PackedTracking {
         for entry in 0..region.entries {
             region.area.store64(packed(entry), free(entry), Relaxed);
-            // Chains are noted in their order, so this is the order in which they were taken.
+            // Chains are recorded in order, so this is also the order in which they were taken.
             region.area.store64(packed(entry) + 8, entry.into(), Relaxed);
         }
         region.area.store64(PLACES, places(at, at), Release);
@@ -157,8 +158,8 @@ impl PackedTracking {
         PackedTracking(region)
     }
 
-    /// Where the ring goes on. What is in flight was put back into it from there on, as its driver had made
-    /// it available. `None` if the region makes no sense.
+    /// Recovers the ring's position. Writes the in-flight chains back into the ring from there on, as its driver
+    /// had made them available. `None` if the region is invalid.
     pub(super) fn recover(
         region: Region,
         table: &Area,
@@ -174,7 +175,7 @@ impl PackedTracking {
         let mut free = area.load16(FREE + 2, Relaxed);
         let flags = table.load16(usize::from(old.at()) * 16 + 14, Relaxed);
         if now != old && !old.is_available(flags) {
-            // The first is written last, so the driver has got the whole batch.
+            // The first descriptor is written last, so the driver has got the whole batch.
             (old, free) = (now, area.load16(FREE, Relaxed));
         }
         let mut in_flight: Vec<bool> = (0..region.entries)
@@ -188,7 +189,7 @@ impl PackedTracking {
         }
         let mut heads: Vec<u16> =
             (0..region.entries).filter(|it| in_flight[usize::from(*it)]).collect();
-        // Each is read once, as above.
+        // Each counter is read once, as above.
         heads.sort_by_cached_key(|entry| area.load64(packed(*entry) + 8, Relaxed));
         let (mut turn, mut left) = (old, size);
         for head in &heads {
@@ -209,15 +210,15 @@ impl PackedTracking {
                 entry = next(entry);
             }
         }
-        // The youngest first: whoever is interrupted here leaves what belongs to the first places.
+        // The youngest first: an interruption here leaves those that belong to the first places.
         for head in heads.iter().rev() {
             area.store16(packed(*head), 0, Release);
         }
         Some((PackedTracking::begin(region, old), old))
     }
 
-    /// The chains that begin at these places are about to be given back, all at once; `to` is the place behind
-    /// the last of them. How many descriptors that is.
+    /// Records that the chains that begin at these places are about to be returned, all at once; `to` is the place
+    /// after the last of them. Returns their number of descriptors.
     #[inline]
     pub(super) fn giving_back(
         &self,
@@ -226,7 +227,7 @@ impl PackedTracking {
         to: Turn,
         chains: impl ExactSizeIterator<Item = u16>,
     ) -> u16 {
-        // Never none, so that as far as one place means a whole lap.
+        // Never 0 chains, so equal places mean a whole lap.
         let count = distance(from.at(), to.at(), from.size());
         if chains.len() == usize::from(count) {
             self.note_single(table, from, count);
@@ -238,7 +239,7 @@ impl PackedTracking {
         count
     }
 
-    /// Notes so many chains of one descriptor, which is how frames nearly always come.
+    /// Records `count` chains of one descriptor each, the common case.
     #[inline]
     fn note_single(&self, table: &Area, from: Turn, count: u16) {
         let mut entries = self.entries(count).iter();
@@ -276,7 +277,7 @@ impl PackedTracking {
         }
     }
 
-    /// The driver sees them, `count` descriptors.
+    /// Records that the driver has got the batch, of `count` descriptors.
     #[inline]
     pub(super) fn given_back(&self, count: u16, at: Turn) {
         let mut head = free(0);
@@ -288,14 +289,14 @@ impl PackedTracking {
         self.0.area.store64(PLACES, places(at, at), Release);
     }
 
-    /// The first so many entries, as words.
+    /// The first `count` entries, as words.
     #[inline]
     fn entries(&self, count: u16) -> &[[AtomicU64; PACKED_ENTRY / 8]] {
         self.0.area.words(PACKED_HEAD, usize::from(count) * (PACKED_ENTRY / 8)).as_chunks().0
     }
 }
 
-/// From one place to another, and a whole lap if they are one.
+/// The distance from one place to another; a whole lap if they are equal.
 #[inline]
 fn distance(from: u16, to: u16, size: u16) -> u16 {
     if to > from { to - from } else { to + (size - from) }
@@ -306,7 +307,7 @@ fn packed(entry: u16) -> usize {
     PACKED_HEAD + PACKED_ENTRY * usize::from(entry)
 }
 
-/// The first word of a free entry: which one is free behind it.
+/// The first word of a free entry: the number of the next free one.
 #[inline]
 fn free(entry: u16) -> u64 {
     u64::from(entry + 1) << 16
@@ -330,8 +331,8 @@ mod tests {
     use super::super::split_device::SplitDevice;
     use super::*;
 
-    /// A ring of eight descriptors whose driver has made five available, of which another backend took four, gave
-    /// back the third, and died while it gave back the first.
+    /// A ring of eight descriptors of which the driver has made five available. Another backend took four, returned
+    /// the third, and died while it returned the first.
     fn half_done() -> (Arc<Memory>, SplitDevice, impl Fn() -> Region) {
         let memory = Arc::new(Memory::own(0, 0x2000).expect("a memfd").0);
         let at = RingAddresses { table: 0, driver: 0x800, device: 0xc00 };
@@ -341,7 +342,7 @@ mod tests {
             memory.write(16 * slot, &[address.to_le_bytes(), rest].concat());
             memory.write(address + 12, &[slot as u8; 20]);
         }
-        // The first four places may have been written over.
+        // The first four places may have been overwritten.
         memory.write(0x800, &[0, 0, 5, 0, 6, 0, 6, 0, 6, 0, 6, 0, 4, 0]);
         memory.write(0xc00, &[0, 0, 2, 0, 2, 0, 0, 0]);
         let entry = |slot: u64, in_flight: u8, next: u8, counter: u8| {
@@ -351,7 +352,7 @@ mod tests {
         entry(0, 1, 7, 1);
         entry(1, 1, 0, 9);
         entry(3, 1, 0, 4);
-        // The second of the used was the first of the batch that is not settled.
+        // The second used entry was the first of the batch that is not settled.
         memory.write(0x1800 + 8, &[1, 0, 8, 0, 0, 0, 1, 0]);
         let device = SplitDevice::new(&memory, at, 8, Default::default()).expect("it fits");
         let ours = Arc::clone(&memory);
@@ -393,7 +394,7 @@ mod tests {
         let good = |memory: &Memory| {
             memory.write(0x1800, &[0; 0x100]);
             memory.write(0x1808, &[1, 0, 4, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1, 1]);
-            // One is in flight, of one descriptor; the others are free, one behind the other.
+            // One descriptor is in flight; the other entries are free, each linked to the next.
             for (entry, bytes) in [[1, 0, 1, 0, 0, 0, 1], [0, 0, 2, 0, 0, 0, 0]].iter().enumerate()
             {
                 memory.write(0x1820 + 32 * entry as u64, bytes);
@@ -410,7 +411,7 @@ mod tests {
             memory.write(0x1800 + at, &[byte]);
             assert!(recover().is_none(), "{at}");
         }
-        // A chain of two descriptors, the second of which leads nowhere.
+        // A chain of two descriptors, the second of which is out of range.
         good(&memory);
         memory.write(0x1820 + 2, &[77, 0, 0, 0, 2]);
         assert!(recover().is_none());

@@ -1,9 +1,10 @@
-//! The way out of a queue.
+//! The transmit side of a virtio queue.
 //!
-//! One sender is at the ring at a time. Another one leaves its frame in a buffer, to be sent by the one who is
-//! there ([`Gate`](super::gate::Gate)); nobody waits. What was left and finds the ring full stays, in its order,
-//! until the peer has made room: it is asked to notify us of that, and then the queue's owner sends it, unless a
-//! sender comes first. Until then no other frame is taken. If the driver stops the ring before, it is dropped and counted.
+//! One sender is at the ring at a time. Another one leaves its frame in a buffer, to be sent by the one that is
+//! there ([`Gate`](super::gate::Gate)), so that no sender waits. Frames that were left and find the ring full stay,
+//! in order, until the peer has made room: it is asked to notify us of that, and then the queue's owner sends them,
+//! unless a sender comes first. Until then no other frame is accepted. If the driver stops the ring before, they
+//! are dropped and counted.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::ring::{Outgoing, Put};
 use crate::counters::add;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, SendError, Transmitter};
 
-/// The [`Transmitter`] of one queue, of a device with these pairs of rings.
+/// The [`Transmitter`] of one queue, with all ring pairs of its device.
 #[derive(Debug)]
 pub(super) struct Wire {
     ports: Arc<[Arc<Port>]>,
@@ -26,15 +27,14 @@ impl Wire {
         Wire { ports: Arc::clone(ports), index }
     }
 
-    /// The pair that a frame goes by: a driver that has not enabled all of them takes everything from the
-    /// first.
+    /// The pair to send by: a driver that has not enabled all pairs receives everything by the first.
     fn port(&self) -> &Port {
         let own = &self.ports[self.index];
         if self.index > 0 && !own.outgoing.there() { &self.ports[0] } else { own }
     }
 
-    /// Sends frames until one is refused: how many went, and why no more did. Those that were left for
-    /// another sender are as good as sent.
+    /// Sends frames until one is refused; returns how many were sent, and why no more were. Frames left to another
+    /// sender count as sent.
     fn carry<'a>(
         &self,
         mut frames: impl Iterator<Item = &'a [u8]>,
@@ -61,7 +61,7 @@ impl Wire {
         (count - usize::from(result.is_err() && count > 0), result)
     }
 
-    /// Sends what waits at the queue's own pair, for its owner: there may be room now.
+    /// For the queue's owner: sends the frames that wait at its own pair, since there may be room now.
     #[inline]
     pub(super) fn see_to_waiting(&self) {
         let port = &*self.ports[self.index];
@@ -91,12 +91,12 @@ impl Transmitter for Wire {
         self.carry(std::iter::once(frame)).1
     }
 
-    /// The peer sees all of them at once, and is notified once.
+    /// Publishes all frames at once, with one notification.
     fn send_all(&self, frames: &[Frame], _now: Ns) -> usize {
         self.carry(frames.iter().map(|frame| &**frame)).0
     }
 
-    /// Who is at the ring meanwhile is about to send one. Without a peer nobody takes any.
+    /// A thread at the ring counts as one frame. Without a peer, waiting frames are dropped.
     fn under_way(&self) -> usize {
         let port = self.port();
         let Some(mut gate) = port.outgoing.try_enter() else { return 1 };
@@ -109,12 +109,12 @@ impl Transmitter for Wire {
     }
 }
 
-/// What happened to frames.
+/// The results of sending frames.
 #[derive(Debug, Default)]
 struct Sent {
     frames: u64,
     bytes: u64,
-    /// Refused, or left by others for a peer that has gone or has no buffer of such a size.
+    /// Frames refused, or left by other senders for a peer that has gone or has no buffer of their size.
     dropped: u64,
 }
 
@@ -150,18 +150,18 @@ fn checked(frame: &[u8]) -> Result<(), SendError> {
     }
 }
 
-/// Leaves a frame for whoever is at the ring, or comes next.
+/// Leaves a frame for the thread at the ring, or the next one.
 fn leave(port: &Port, frame: &[u8]) -> Result<(), SendError> {
     checked(frame)?;
     let mut copy = port.pool.take().ok_or(SendError::RingFull)?;
-    // Nobody asks when it arrived: the place says for which driver it is.
+    // The arrival time is not needed here: its field holds the number of the driver that the frame is for.
     copy.set_arrived(port.stops());
     copy.buffer()[..frame.len()].copy_from_slice(frame);
     copy.set_len(frame.len());
     if port.waiting.push(copy) { Ok(()) } else { Err(SendError::RingFull) }
 }
 
-/// Sends what others left, if that was asked for.
+/// Sends the frames that other senders left, if requested.
 #[inline]
 fn send_waiting(port: &Port, sent: &mut Sent) {
     port.outgoing.answer(|ring| match ring {
@@ -172,7 +172,7 @@ fn send_waiting(port: &Port, sent: &mut Sent) {
     });
 }
 
-/// Puts into a ring what others left, and then these, until one is refused.
+/// Puts the frames that other senders left into a ring, and then `frames`, until one is refused.
 #[inline]
 fn send<'a>(
     ring: &mut Ring,
@@ -214,8 +214,8 @@ fn put_all<'a>(
     if std::mem::take(&mut sending.awaits_room) {
         ring.ignore_room();
     }
-    // Somebody is about to leave a frame, and one of ours may be behind it: what comes after that one does
-    // not overtake it.
+    // Another sender is about to leave a frame, and a frame of this thread may be behind it. Later ones must not
+    // overtake that one, so they are left as well.
     let result = match port.waiting.len() {
         0 => frames
             .try_for_each(|frame| checked(frame).and_then(|()| sent.put(ring, sending, frame))),
@@ -224,7 +224,7 @@ fn put_all<'a>(
     (result, notify | ring.publish())
 }
 
-/// Puts into a ring what others left; `true` if it is full before the last of them.
+/// Puts the frames that other senders left into a ring; `true` if it is full before the last of them.
 fn put_waiting(
     ring: &mut impl Outgoing,
     sending: &mut Sending,

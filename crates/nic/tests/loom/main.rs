@@ -1,15 +1,15 @@
-//! Models of what two sides of a virtio ring decide together without a lock: when one notifies and the other
-//! sleeps; of senders that leave frames for each other; and of the list of a pool's free buffers.
+//! Models of lock-free protocols: notification and sleep of the two sides of a virtio ring; senders that leave
+//! frames for each other; and the free list of a pool's buffers.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p napkin-nic --release --test loom
 //! ```
-//! explores every interleaving, and old values of loads, within two preemptions a schedule.
+//! explores every interleaving, and stale values of loads, within two preemptions per schedule.
 //! `LOOM_MAX_PREEMPTIONS` sets another bound.
 //!
-//! The files under test are those that ship, compiled here a second time with loom's atomics (`sync.rs`) and with
-//! a stand-in for the memory that two processes share (`memory.rs`). A notification that is lost shows as a
-//! deadlock. What makes it right is taken away beside each model, and then it must fail.
+//! The files under test are those that ship, compiled here a second time with loom's atomics (`sync.rs`) and with a
+//! stand-in for the memory that two processes share (`memory.rs`). A lost notification shows as a deadlock. Beside
+//! each model there are variants that lack a part of the protocol, and must fail.
 //!
 //! Without `--cfg loom` this file is empty.
 #![cfg(loom)]
@@ -23,7 +23,7 @@ mod sync;
 
 mod taking;
 
-/// The files of the rings, which name each other as they do where they ship.
+/// The files of the rings, with the same module paths as where they ship.
 mod vhost {
     #[path = "../../../src/vhost/driver.rs"]
     pub mod driver;
@@ -60,7 +60,7 @@ mod vhost {
     mod notifying;
 }
 
-/// Bytes of a frame's buffer: few, for each is looked at in every schedule.
+/// Capacity of a frame: few bytes, since each is accessed in every schedule.
 const FRAME_CAPACITY: usize = 16;
 const ETHERNET_HEADER: usize = 14;
 
@@ -68,14 +68,14 @@ const ETHERNET_HEADER: usize = 14;
 #[derive(Debug, PartialEq, Eq)]
 struct Frame(u32);
 
-/// Runs a model in every schedule within the usual bound.
+/// Runs a model in every schedule within the bound.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(2);
     builder.check(model);
 }
 
-/// An eventfd that is watched edge-triggered, as a queue's interrupt descriptor watches it.
+/// A model of an eventfd that is watched edge-triggered, as by a queue's interrupt descriptor.
 #[derive(Debug, Default)]
 struct Event {
     rung: loom::sync::Mutex<bool>,
@@ -92,7 +92,7 @@ impl Event {
         *self.rung.lock().expect("no model panics with the lock") = false;
     }
 
-    /// Sleeps until it is readable, which it stays.
+    /// Sleeps until it is readable, and leaves it so.
     fn wait(&self) {
         let mut rung = self.rung.lock().expect("no model panics with the lock");
         while !*rung {

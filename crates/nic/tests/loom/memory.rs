@@ -1,8 +1,8 @@
-//! A stand-in for the memory that two processes share (`src/vhost/memory.rs`): the words of rings are loom's
-//! atomics of 16 bits, of which wider fields are made. That is weaker than the processor, whose wider fields are
-//! written at once: what holds here holds there.
+//! A stand-in for the memory that two processes share (`src/vhost/memory.rs`): the words of rings are loom's 16-bit
+//! atomics, of which wider fields are composed. That is weaker than the processor, which writes wider fields at
+//! once: what holds here holds there.
 //!
-//! Frames are bytes under a lock: what orders them is not what is looked at, but that they are there.
+//! Frames are bytes under a lock: the models check that they are there, not what orders them.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{self, Relaxed};
@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use loom::sync::atomic::{AtomicU16, AtomicUsize};
 
 thread_local! {
-    /// Whether fences do nothing, in the models that must fail for it.
+    /// Whether fences do nothing, in the models that must fail without them.
     static WITHOUT_FENCES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this test has no fences.
+/// Disables fences for the rest of this test.
 pub fn take_fences_away() {
     WITHOUT_FENCES.set(true);
 }
@@ -26,15 +26,16 @@ pub(in crate::vhost) fn fence(order: Ordering) {
     }
 }
 
-/// Where rings begin, and where frames do.
+/// Address of the rings.
 pub const START: u64 = 0x1000;
-/// Bytes of all three parts of a ring.
+/// Size of all three parts of a ring, in bytes.
 pub const RING: usize = 0x80;
-/// Where frames begin.
+/// Address of the frames.
 pub const FRAMES: u64 = START + 0x1000;
 
-/// A word of a ring. loom 0.7 remembers one last access of an atomic, so that a thread's own loads may hide the
-/// others' from its search: each access first writes to a companion, relaxed, and every order is tried.
+/// A word of a ring. loom 0.7 remembers only the last access to an atomic, so that a thread's own loads may hide
+/// others from its search. Each access therefore first writes to a companion, relaxed, so that every order is
+/// tried.
 #[derive(Debug, Default)]
 struct Word {
     value: AtomicU16,
@@ -48,7 +49,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// For a ring at [`START`] and so many bytes of frames at [`FRAMES`].
+    /// Memory for a ring at [`START`] and `frames` bytes of frames at [`FRAMES`].
     pub fn new(frames: usize) -> Memory {
         let words = (0..RING / 2).map(|_| Word::default()).collect();
         Memory { words, frames: Mutex::new(vec![0; frames]) }
@@ -116,7 +117,7 @@ impl Area {
         self.store16(offset, value, Relaxed);
     }
 
-    /// For what is in flight, which nobody tracks here.
+    /// For in-flight records, which the models do not use.
     pub fn words(&self, _: usize, _: usize) -> &[std::sync::atomic::AtomicU64] {
         unreachable!("nothing is tracked")
     }
@@ -138,7 +139,7 @@ impl Area {
         u64::from(self.load32(offset, order)) | u64::from(self.load32(offset + 4, order)) << 32
     }
 
-    /// The last word last, in the order that is asked for: it has a packed descriptor's flags.
+    /// Stores the upper half last, with the requested order: it has a packed descriptor's flags.
     pub fn store64(&self, offset: usize, value: u64, order: Ordering) {
         self.store32(offset, value as u32, Relaxed);
         self.store32(offset + 4, (value >> 32) as u32, order);

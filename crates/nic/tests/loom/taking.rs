@@ -1,4 +1,4 @@
-//! The list of free buffers: a buffer belongs to one holder at a time, whoever takes and puts back beside it.
+//! Models of the free list: a buffer belongs to one holder at a time, whatever other threads take and return.
 
 use std::sync::Arc;
 
@@ -8,14 +8,15 @@ use loom::thread::spawn;
 use crate::explore;
 use crate::free::FreeList;
 
-/// A list, and what each number is the key to: loom sees to it that whoever uses it has it alone, and sees what
-/// the one before it did.
+/// A list, and a cell for each number. loom checks that a cell's user has it exclusively, and sees the writes of
+/// its previous user.
 struct Scene {
     list: FreeList,
     buffers: [UnsafeCell<u32>; 3],
 }
 
-// SAFETY: what is in a cell is used by the thread that has its number; that it does is what the model shows.
+// SAFETY: a cell is used only by the thread that has taken its number; that this is exclusive is what the model
+// shows.
 unsafe impl Sync for Scene {}
 
 impl Scene {
@@ -23,12 +24,12 @@ impl Scene {
         Arc::new(Scene { list: FreeList::new(3), buffers: [(); 3].map(|()| UnsafeCell::new(0)) })
     }
 
-    /// Takes up to so many, uses them, and puts them back.
+    /// Takes up to `most` numbers, uses their cells, and returns them.
     fn turn(&self, most: usize) {
         let mut into = [0; 3];
         let taken = self.list.take_many(&mut into[..most]);
         for number in &into[..taken] {
-            // SAFETY: the number is ours.
+            // SAFETY: this thread has taken the number.
             self.buffers[*number as usize].with_mut(|it| unsafe { *it += 1 });
         }
         self.list.put_back_many(&into[..taken]);
@@ -55,8 +56,8 @@ fn a_buffer_is_with_one_at_a_time() {
     two_take([&[2], &[3]]);
 }
 
-/// One reads the top and what is below it; the other takes both and puts the first back. The top is as before, and
-/// what was below it is not free: the count of exchanges tells it.
+/// ABA: one thread reads the top and the number below it; the other takes both and returns the first. The top is as
+/// before, but the number below it is not free: the count of exchanges tells.
 #[test]
 fn what_is_on_top_again_may_have_something_else_below_it() {
     explore(|| {
@@ -77,8 +78,7 @@ fn what_is_on_top_again_may_have_something_else_below_it() {
     });
 }
 
-/// A frame that is dropped after the last handle of its pool: whoever sees all numbers back may free what they are
-/// the keys to.
+/// A frame dropped after the last handle of its pool: a thread that sees all numbers back may free their memory.
 #[test]
 fn who_sees_all_back_has_all_to_himself() {
     explore(|| {
@@ -86,14 +86,14 @@ fn who_sees_all_back_has_all_to_himself() {
         let number = scene.list.take().expect("there are three");
         let theirs = Arc::clone(&scene);
         let there = spawn(move || {
-            // SAFETY: the number is ours.
+            // SAFETY: the number was taken above.
             theirs.buffers[number as usize].with_mut(|it| unsafe { *it += 1 });
             theirs.list.put_back(number);
         });
         while scene.list.len() < 3 {
             loom::thread::yield_now();
         }
-        // SAFETY: nobody has a number.
+        // SAFETY: all numbers are back.
         scene.buffers.iter().for_each(|it| it.with_mut(|it| unsafe { *it += 1 }));
         there.join().expect("it ends");
     });

@@ -1,4 +1,4 @@
-//! What happens to the interface, and to the kernel's NAPI below it, while a device is open.
+//! Tests of changes to the interface, and to the kernel's NAPI instance below it, while a device is open.
 
 use std::process::Command;
 
@@ -46,7 +46,7 @@ fn an_interface_that_goes_down_comes_up_changes_its_mtu_and_goes_is_survived_and
         ours.unmask();
     }
     route.delete(lab.ifindex).expect("away");
-    // Who sleeps is woken, and finds out.
+    // A sleeping owner is woken, and sees that the device is gone.
     assert!(ours.sleeps(10_000), "the news came");
     none.clear();
     ours.queue.poll(64, 0, &mut none);
@@ -79,7 +79,7 @@ fn busy_polling_brings_the_frames_or_is_said_to_do_nothing_and_then_interrupts_b
         wire.send(&bytes[..length], 0).expect("room");
         ours.next(|frame| checked(frame) == Some(number));
     }
-    // Linux polls the NAPI of a copying socket up to 6.12 only.
+    // Linux polls the NAPI instance of a copying socket only up to 6.12.
     let verdict = ours.queue.busy_polling().expect("it was asked for").get();
     match verdict {
         BusyPolling::Honoured => {}

@@ -1,4 +1,4 @@
-//! Every frame once, with its bytes, over one queue and several, with buffers and without.
+//! Tests that every frame arrives once and unchanged, over one queue and several, with buffers and without.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use napkin_testing::test;
 
 use crate::lab::{DEVICE, Engine, Lab, checked, numbered, open, small};
 
-/// Every frame that was sent arrives once, with its bytes, also where three threads send at once and
-/// the rings go round many times. `NAPKIN_LONG=1` makes it ten million.
+/// Every sent frame arrives once and unchanged, also when three threads send at once and the rings wrap many times.
+/// `NAPKIN_LONG=1` sends ten million.
 #[test]
 fn every_frame_arrives_once_with_all_its_bytes() {
     let lab = Lab::new(1);
@@ -28,7 +28,7 @@ fn every_frame_arrives_once_with_all_its_bytes() {
             std::thread::spawn(move || {
                 let mut frame = [0; 2048];
                 for number in 0..each {
-                    // No more on their way than the other side has room for.
+                    // Keep no more in flight than the other side has room for.
                     while number * senders
                         >= received.load(std::sync::atomic::Ordering::SeqCst) + 48
                     {
@@ -54,7 +54,7 @@ fn every_frame_arrives_once_with_all_its_bytes() {
             assert!(ours.sleeps(10_000), "{count} of {} came", senders * each);
         }
         for frame in frames.drain(..) {
-            // The kernel has a few words of its own.
+            // The kernel sends a few frames of its own.
             if frame[12..14] != [0x88, 0xb5] {
                 continue;
             }
@@ -73,7 +73,7 @@ fn every_frame_arrives_once_with_all_its_bytes() {
 #[test]
 fn a_card_takes_frames_to_any_address_as_long_as_that_is_wanted() {
     let _lab = Lab::new(1);
-    // IFF_PROMISC does not show what a socket asks for; the count that the kernel keeps does.
+    // IFF_PROMISC does not show the requests of sockets; the kernel's promiscuity count does.
     let promiscuity = || {
         let output = Command::new("ip").args(["-d", "link", "show", DEVICE]).output();
         let said = String::from_utf8(output.expect("ip runs").stdout).expect("text");
@@ -116,7 +116,7 @@ fn all_queues_of_a_device_share_its_memory_and_each_has_its_own_frames() {
     let mut xdp = open(&small(Traffic::All), &Pool::new(1024)).expect("a device");
     assert_eq!(xdp.numbers, [0, 1]);
     let mut bytes = [0; 2048];
-    // A veth has as many queues for what comes as the other side has for what goes, in their order.
+    // The receive queues of a veth correspond to the peer's transmit queues, in order.
     for (number, from) in (0..).zip(&there) {
         let length = numbered(number, &mut bytes);
         from.transmitter().send(&bytes[..length], 0).expect("room");

@@ -1,4 +1,4 @@
-//! Two network namespaces with a veth between them, a device on one end, and what a test needs at the other.
+//! The test setup: two network namespaces with a veth between them, a device on one end, and helpers for the other.
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,15 +13,15 @@ use napkin_testing::{ignore, needs};
 use rustix::event::{Timespec, epoll};
 
 pub(crate) const OURS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// In frames alone; the kernel does not have it.
+/// Only in frames of tests; the kernel does not have this address.
 pub(crate) const OURS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0x8001);
 pub(crate) const THEIRS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 
-/// Our end, and theirs.
+/// Our end and the peer's end of the veth.
 pub(crate) const DEVICE: &str = "nk-xdp";
 pub(crate) const PEER: &str = "nk-peer";
 
-/// Two namespaces and a veth; the test's thread is in ours.
+/// Two namespaces and a veth; the test's thread is in the first namespace.
 pub(crate) struct Lab {
     pub(crate) peer: Namespace,
     pub(crate) ifindex: u32,
@@ -59,7 +59,7 @@ impl Lab {
         Lab { peer, ifindex }
     }
 
-    /// A socket of the kernel's on the other side.
+    /// A kernel socket on the other side.
     pub(crate) fn socket(&self) -> UdpSocket {
         let bound = || {
             let socket = UdpSocket::bind((THEIRS, 0)).expect("the address is there");
@@ -69,7 +69,7 @@ impl Lab {
         self.peer.run(bound).expect("the other namespace")
     }
 
-    /// An AF_XDP device at the other end, for a test that sends and receives frames of its own.
+    /// An AF_XDP device at the other end, for a test that sends and receives its own frames.
     pub(crate) fn peer_device(&self) -> Engine {
         let config = XdpConfig { interface: PEER.into(), ..small(Traffic::All) };
         let mut there = self
@@ -97,18 +97,18 @@ pub(crate) fn open(config: &XdpConfig, pool: &Pool) -> Result<Xdp, XdpError> {
     }
 }
 
-/// Small rings, so that a test goes round them often.
+/// Small rings, which wrap often in a test.
 pub(crate) fn small(traffic: Traffic) -> XdpConfig {
     XdpConfig { rx_ring: 64, tx_ring: 64, traffic, ..XdpConfig::new(DEVICE) }
 }
 
-/// What goes to these ports of our addresses.
+/// The traffic to these ports of our addresses.
 pub(crate) fn ports(ports: &[u16]) -> Traffic {
     let addresses = vec![OURS.into(), OURS6.into()];
     Traffic::Ports { ports: ports.to_vec(), addresses }
 }
 
-/// The smallest engine: sleeps, wins, polls, arms again.
+/// A minimal engine: sleeps, acknowledges and masks, polls, arms again.
 pub(crate) struct Engine {
     epoll: OwnedFd,
     pub(crate) queue: XdpQueue,
@@ -123,7 +123,7 @@ impl Engine {
         Engine { epoll, queue, frames: Vec::with_capacity(64) }
     }
 
-    /// Whether an interrupt comes within so many milliseconds.
+    /// Whether an interrupt comes within `milliseconds`.
     pub(crate) fn sleeps(&mut self, milliseconds: i64) -> bool {
         let mut events = Vec::with_capacity(1);
         let timeout =
@@ -144,7 +144,7 @@ impl Engine {
         epoll::modify(&self.epoll, self.queue.interrupt(), data, flags).expect("armed");
     }
 
-    /// The next frame that is wanted, after as many interrupts as it takes.
+    /// The next frame that is `wanted`, after any number of interrupts.
     pub(crate) fn next(&mut self, wanted: impl Fn(&Frame) -> bool) -> Frame {
         loop {
             while self.queue.poll(1, 7, &mut self.frames).rx == 1 {
@@ -159,7 +159,7 @@ impl Engine {
     }
 }
 
-/// A frame of a test, numbered, with its sum: what comes must be what was sent.
+/// Writes a numbered frame with a checksum, so that a changed frame is detected; returns its length.
 pub(crate) fn numbered(number: u64, frame: &mut [u8]) -> usize {
     let length = 60 + (number % 1400) as usize;
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);

@@ -1,5 +1,5 @@
-//! Processes that have the device, one after the other or at once, killed or not: nothing is left of any, and little
-//! memory that may be locked is said.
+//! Tests with several processes that open the device, in turn or at once, and are killed or not: nothing is left of
+//! any, and a low limit of locked memory is reported.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::UdpSocket;
@@ -18,13 +18,14 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::lab::{Engine, Lab, OURS, checked, numbered, open, small};
 
-/// Says that it has the device, and keeps it until it is killed; or, with little memory to be locked, why not.
+/// In a child process: opens the device, reports that, and keeps it until killed; or, with little memory to lock,
+/// prints the error.
 pub(crate) fn child() -> bool {
     let Some(what) = std::env::var_os("NAPKIN_XDP_CHILD") else { return false };
     if what == "memlock" {
         let little = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
         setrlimit(Resource::Memlock, little).expect("it may be less");
-        // Not CAP_IPC_LOCK, which knows no limit.
+        // Without CAP_IPC_LOCK, which lifts the limit.
         keep_only(&[Right::NetAdmin, Right::NetRaw, Right::Bpf]).expect("rights can be given up");
     }
     let device = Xdp::open(&small(Traffic::All), &Pool::new(512));
@@ -35,7 +36,7 @@ pub(crate) fn child() -> bool {
     true
 }
 
-/// A process of its own that opens the device, and what it says of that. A child of this thread is in its
+/// Starts a process that opens the device, and returns its report. A child of this thread is in the same network
 /// namespace.
 fn another(what: &str) -> (Killed, String) {
     let other = Command::new(std::env::current_exe().expect("this program"))
@@ -49,7 +50,8 @@ fn another(what: &str) -> (Killed, String) {
     (other, said.trim().to_owned())
 }
 
-/// Opens the device as soon as the sockets of one that has ended are closed, in the background.
+/// Opens the device as soon as the kernel has closed the sockets of an ended process, which it does in the
+/// background.
 fn opened_again(config: &XdpConfig) -> Xdp {
     let again = (0..500).find_map(|_| {
         let again = open(config, &Pool::new(512)).ok();
@@ -76,7 +78,7 @@ fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
         drop(other);
         drop(opened_again(&small(Traffic::All)));
     }
-    // And the kernel has the interface for itself again.
+    // The kernel receives the interface's traffic again.
     let kernels = UdpSocket::bind((OURS, 7)).expect("the address is there");
     kernels.set_read_timeout(Some(Duration::from_millis(100))).expect("it may");
     let client = lab.socket();
@@ -94,11 +96,11 @@ fn two_on_one_device_is_a_clear_error_and_a_kill_leaves_no_program() {
     assert!(came, "no program takes it");
 }
 
-/// What of BPF a process holds: the numbers of its programs and of its maps.
+/// The ids of the BPF programs and maps that a process holds.
 fn programs_and_maps(process: u32) -> [Vec<u32>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for file in std::fs::read_dir(format!("/proc/{process}/fdinfo")).expect("it lives") {
-        // One that was closed meanwhile has nothing to say.
+        // The file may have been closed meanwhile.
         let Ok(info) = std::fs::read_to_string(file.expect("a name").path()) else { continue };
         for (kind, list) in ["prog_id:", "map_id:"].iter().zip(&mut found) {
             let number: Option<u32> =
@@ -109,25 +111,25 @@ fn programs_and_maps(process: u32) -> [Vec<u32>; 2] {
     found
 }
 
-/// Whether the kernel still has a program or a map of this number.
+/// Whether the kernel still has a program or map with this id.
 fn is_there(program: bool, number: u32) -> bool {
     // BPF_PROG_GET_FD_BY_ID and BPF_MAP_GET_FD_BY_ID.
     let command = if program { 13 } else { 14 };
     let attributes = [number, 0, 0];
-    // SAFETY: both commands read a number and two more of 4 bytes, which live until it returns.
+    // SAFETY: both commands read three 4-byte numbers, which live until the call returns.
     let file = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), 12) };
     if file < 0 {
         let error = std::io::Error::last_os_error();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
         return false;
     }
-    // SAFETY: a descriptor that was made for us a moment ago.
+    // SAFETY: the call has returned a new descriptor.
     drop(unsafe { OwnedFd::from_raw_fd(file as i32) });
     true
 }
 
-/// The device is opened and closed, or killed, again and again under traffic that goes on: each finds frames, and
-/// nothing is left of any. `NAPKIN_XDP_LIVES=1000` makes it as many.
+/// The device is opened and closed, or killed, again and again under continuous traffic: each instance finds
+/// frames, and nothing is left of any. `NAPKIN_XDP_LIVES=1000` runs that many.
 #[test]
 fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
     let lab = Lab::new(1);
@@ -142,7 +144,7 @@ fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
                 return;
             }
             let length = numbered(number, &mut bytes);
-            // Nobody is there half of the time.
+            // Half of the time there is no receiver.
             let _ = wire.send(&bytes[..length], 0);
             std::thread::sleep(Duration::from_micros(50));
         }
@@ -153,7 +155,7 @@ fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
             let mut xdp = opened_again(&XdpConfig { mode, ..small(Traffic::All) });
             let mut ours = Engine::new(xdp.queues.remove(0));
             let kept = ours.next(|frame| frame[12..14] == [0x88, 0xb5]);
-            // Its frame outlives it, and its memory with it.
+            // A frame outlives its queue, and keeps its memory alive.
             drop(ours);
             assert!(checked(&kept).is_some(), "life {life}");
         } else {
@@ -162,7 +164,7 @@ fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
                 if said == "ready" {
                     break other;
                 }
-                // The queue of one that has just ended may not be free yet.
+                // The queue of a process that has just ended may still be in use.
                 other.0.wait().expect("ended");
                 assert!(said.contains("in use") || said.contains("attached"), "{said}");
             };
@@ -177,7 +179,7 @@ fn a_device_may_be_restarted_and_killed_under_traffic_and_nothing_is_left() {
     drop(opened_again(&small(Traffic::All)));
 }
 
-/// None of these is there any more, or soon.
+/// Waits until none of these programs and maps exists.
 fn left(life: u32, programs: &[u32], maps: &[u32]) {
     for (program, numbers) in [(true, programs), (false, maps)] {
         for number in numbers {
@@ -201,6 +203,6 @@ fn too_little_memory_that_may_be_locked_is_told_with_how_much_it_takes() {
     // 512 buffers of 2 KiB each.
     assert!(said.contains("take 1024 KiB") && said.contains("may lock 64 KiB"), "{said}");
     assert!(said.contains("ulimit -l 1024") && said.contains("CAP_IPC_LOCK"), "{said}");
-    // Nothing was attached for it.
+    // The failed attempt has attached nothing.
     drop(open(&small(Traffic::All), &Pool::new(512)).expect("a device"));
 }

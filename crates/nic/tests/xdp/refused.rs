@@ -1,4 +1,4 @@
-//! What cannot be had, and is said before anything is changed.
+//! Tests of configurations that are refused before anything is changed.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::lab::{Lab, open, small};
 
-/// A socket of another program, which has the queue and no program attached.
+/// A socket of another program that is bound to the queue, without an XDP program.
 fn stranger(ifindex: u32) -> OwnedFd {
     let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
         .expect("a socket");
@@ -34,7 +34,7 @@ fn stranger(ifindex: u32) -> OwnedFd {
     socket
 }
 
-/// Memory as the kernel takes it.
+/// Page-aligned memory, as the kernel requires.
 #[repr(align(4096))]
 struct Page([u8; 16 << 10]);
 
@@ -74,7 +74,7 @@ fn what_is_not_there_or_not_allowed_is_said_before_anything_is_changed() {
     route.set_down(lab.ifindex).expect("down");
     assert!(told(&|_| {}).contains("is down: bring it up"));
     route.set_up(lab.ifindex).expect("up");
-    // After all this nothing is attached, and nothing is in use.
+    // After all these errors nothing is attached, and nothing is in use.
     drop(open(&small(Traffic::All), &pool).expect("a device"));
     for (kept, missing) in [
         (&[Right::NetRaw, Right::Bpf][..], "CAP_NET_ADMIN"),

@@ -1,4 +1,4 @@
-//! Which frames are ours, and which stay the kernel's.
+//! Tests of which frames the XDP program redirects, and which stay with the kernel.
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use napkin_testing::test;
 
 use crate::lab::{Engine, Lab, OURS, OURS6, THEIRS, open, ports, small};
 
-/// The same datagram back to where it came from, with other bytes.
+/// The datagram sent back to its source, with another payload.
 fn answer(frame: &Frame, text: &[u8; 3]) -> Vec<u8> {
     let mut back = frame.to_vec();
     back[..6].copy_from_slice(&frame[6..12]);
@@ -18,7 +18,7 @@ fn answer(frame: &Frame, text: &[u8; 3]) -> Vec<u8> {
     back[30..34].copy_from_slice(&frame[26..30]);
     back[34..36].copy_from_slice(&frame[36..38]);
     back[36..38].copy_from_slice(&frame[34..36]);
-    // A checksum of 0 is none.
+    // A UDP checksum of 0 means none.
     back[40..42].fill(0);
     back[42..45].copy_from_slice(text);
     back
@@ -26,7 +26,7 @@ fn answer(frame: &Frame, text: &[u8; 3]) -> Vec<u8> {
 
 fn echo_over(mode: Mode) {
     let lab = Lab::new(1);
-    // The kernel's own, beside the program.
+    // The kernel's own socket, beside the program.
     let kernels = UdpSocket::bind((OURS, 9)).expect("the address is there");
     kernels.set_read_timeout(Some(Duration::from_secs(10))).expect("it may");
     let config = XdpConfig { mode, ..small(ports(&[7, 22_122])) };
@@ -40,7 +40,7 @@ fn echo_over(mode: Mode) {
     for round in 0..200 {
         client.send_to(b"out", (OURS, 7)).expect("the kernel answers its ARP");
         assert!(engine.sleeps(10_000), "an interrupt in round {round}");
-        // Masked: another one does not come, whatever arrives.
+        // Masked: no further interrupt comes, whatever arrives.
         client.send_to(b"two", (OURS, 7)).expect("sent");
         assert!(!engine.sleeps(0), "it is masked");
         for text in [b"out", b"two"] {
@@ -53,7 +53,7 @@ fn echo_over(mode: Mode) {
             assert_eq!((&read[..length], from), (&b"in!"[..], (OURS, 7).into()));
         }
         engine.unmask();
-        // The kernel may have had news of the interface, and then there is no frame.
+        // The interrupt may be for a link notification, without a frame.
         for _ in 0..10 {
             if !engine.sleeps(0) {
                 break;
@@ -131,7 +131,7 @@ fn ports_of_ours_are_found_over_ipv4_and_ipv6_and_other_hosts_vlans_and_fragment
     for (number, ((kind, packet), _)) in (0_u8..).zip(&cases) {
         let vlan = [[0x81, 0, 0, 5], [0x88, 0xa8, 0, 0]][usize::from(number % 2)];
         for tags in [&[][..], &[0x81, 0, 0xe0, 0], &vlan] {
-            // Who is asked for nothing is answered by nobody: the address is a group's.
+            // To a multicast address, so that the kernel does not answer.
             let mut frame = vec![1, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, number];
             frame.extend(tags.iter().chain(kind).chain(packet));
             frame.resize(frame.len().max(60), 0);
@@ -143,7 +143,7 @@ fn ports_of_ours_are_found_over_ipv4_and_ipv6_and_other_hosts_vlans_and_fragment
         (0..).zip(&cases).filter(|case| case.1.1).flat_map(|(it, _)| [it; 2]).collect();
     let found: Vec<u8> = wanted.iter().map(|_| ours.next(|_| true)[11]).collect();
     assert_eq!(found, wanted);
-    // Cut off in the middle of a header: the kernel's as well.
+    // Truncated within a header: passed to the kernel as well.
     for length in 14..34 {
         wire.send(
             &[&[1, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 0, 8, 0], &[0x45; 20][..length - 14]].concat(),

@@ -1,4 +1,4 @@
-//! What comes of a SIGBUS, each in a process of its own.
+//! Tests of SIGBUS handling, each in a process of its own.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, exit};
@@ -10,11 +10,11 @@ use super::*;
 
 const PAGE: usize = 4096;
 
-/// A page of a file that has since been cut short, for ever.
+/// A page of a file that has been truncated since, mapped for ever.
 fn cut() -> NonNull<u8> {
     let file = memfd_create("napkin-test", MemfdFlags::CLOEXEC).expect("a memfd");
     ftruncate(&file, PAGE as u64).expect("it grows");
-    // SAFETY: a new mapping, wherever the kernel likes.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let at =
         unsafe { mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
     ftruncate(&file, 0).expect("it shrinks");
@@ -22,34 +22,35 @@ fn cut() -> NonNull<u8> {
 }
 
 fn read(at: NonNull<u8>) -> u8 {
-    // SAFETY: it was mapped; whether there is something is what is tried.
+    // SAFETY: it was mapped; whether the access succeeds is the test.
     unsafe { at.read_volatile() }
 }
 
-/// Somebody sends the signal to this thread.
+/// Sends the signal to this thread.
 fn send() {
-    // SAFETY: whatever comes of it is what is tried.
+    // SAFETY: the effect of the signal is the test.
     unsafe { libc::raise(libc::SIGBUS) };
 }
 
-/// The peer cuts a file of its memory short: nothing happens.
+/// A peer truncates a file of its memory: the access succeeds.
 fn a_peer_cuts() {
     let ours = cut();
     let watched = Watched::new(ours, PAGE).expect("there is a place");
     assert_eq!((read(ours), watched.cut()), (0, true));
 }
 
-/// What is done about the signal, of a program that this one is a part of.
+/// Sets the action for the signal, as the program that uses this library would.
 fn before(action: usize, flags: c_int) {
-    // SAFETY: zeros are an action.
+    // SAFETY: zeros are a valid action.
     let mut theirs: libc::sigaction = unsafe { std::mem::zeroed() };
     (theirs.sa_sigaction, theirs.sa_flags) = (action, flags);
-    // SAFETY: an action, or a handler below, which does what a handler may.
+    // SAFETY: a plain action, or a handler below, which is async-signal-safe.
     let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const theirs, std::ptr::null_mut()) };
     assert_eq!(set, 0, "{}", io::Error::last_os_error());
 }
 
-/// Does something in a process of its own, by the test of this name that calls it: how that ended, and what it said.
+/// Runs `act` in a process of its own, by running the calling test, named `name`, again. Returns its status and
+/// output.
 fn apart(name: &str, act: impl FnOnce()) -> Output {
     const CHILD: &str = "NAPKIN_TEST_SIGBUS";
     if std::env::var_os(CHILD).is_some() {
@@ -60,7 +61,7 @@ fn apart(name: &str, act: impl FnOnce()) -> Output {
     let name = format!("vhost::cut::tests::{name}");
     let arguments = ["--exact", &name, "--nocapture"];
     let ended = Command::new(this).args(arguments).env(CHILD, "").output().expect("it starts");
-    // It ends by itself, or is killed; one without this test would say so.
+    // The child exits in `act` or is killed; a run without this test would print a result.
     assert!(!said(&ended, "test result"), "{ended:?}");
     ended
 }
@@ -113,13 +114,13 @@ fn where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not() {
 static CALLED: AtomicUsize = AtomicUsize::new(0);
 static AT: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts; and, as ours does, mends what is at the address, so that the process goes on.
+/// Counts calls; and, as our handler does, maps a page at the address, so that the process continues.
 extern "C" fn theirs(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives it, by way of ours.
+    // SAFETY: the kernel passes it, by way of our handler.
     let about = unsafe { &*info };
     CALLED.fetch_add(1, Relaxed);
     if about.si_code > 0 {
-        // SAFETY: the signal is of an access.
+        // SAFETY: the signal is for an access.
         let at = unsafe { about.si_addr() };
         AT.store(at.addr(), Relaxed);
         // SAFETY: a page that a test has mapped.
@@ -165,7 +166,7 @@ fn a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process(
 
 #[test]
 fn a_handler_of_before_that_gives_itself_up_leaves_ours() {
-    // That of Rust's runtime: it knows stacks that overflow, and for all else has the default action come next.
+    // The handler of Rust's runtime: it handles stack overflows, and resets the action to the default for all else.
     let name = "a_handler_of_before_that_gives_itself_up_leaves_ours";
     let ended = apart(name, || {
         a_peer_cuts();
@@ -184,7 +185,7 @@ fn sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memor
     let name = "sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memory";
     let ended = apart(name, || {
         let page = cut();
-        // The regions, and what is in flight.
+        // The regions, and the in-flight memory.
         let each = 2 * (MAX_REGIONS + 1);
         let watch = |_| Watched::new(page, PAGE);
         let all: Vec<_> = (0..64 * each).map(watch).collect::<io::Result<_>>().expect("places");

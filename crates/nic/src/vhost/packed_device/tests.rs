@@ -1,4 +1,4 @@
-//! Devices that die, and the next ones.
+//! Tests of devices that are killed, and of their successors.
 
 use super::super::packed_driver::PackedDriver;
 use super::super::slots::{STRIDE, Slots};
@@ -16,8 +16,8 @@ fn region(memory: &Arc<Memory>) -> Region {
     Region::new(memory.area(0, Region::bytes(true, SIZE), 8).expect("within"), SIZE)
 }
 
-/// The device dies while it shows what it has given back: after the note of it, and with the last `written` of it
-/// written; with all of it, before or after the note is closed.
+/// Kills the device while it publishes returned chains: after it has recorded them, and with the last `written` of
+/// them written; if all are written, before or after the record is closed.
 fn dies(mut device: PackedDevice, written: usize, closed: bool) {
     let tracking = device.tracking.take().expect("it tracks");
     let (from, to) = (device.next.before(device.given[0].at), device.next);
@@ -31,8 +31,7 @@ fn dies(mut device: PackedDevice, written: usize, closed: bool) {
     }
 }
 
-/// Between a driver that has its buffers and a device that begins where the last one ended, as far as the ring
-/// tells.
+/// Between a driver with its buffers and a device that continues where the ring's descriptors tell.
 #[test]
 fn a_ring_tells_where_its_last_device_was() {
     let features = RingFeatures { indirect: true, ..RingFeatures::default() };
@@ -54,13 +53,13 @@ fn a_ring_tells_where_its_last_device_was() {
         let mut take = |ring: &mut dyn Incoming| match ring.take(&mut buffer) {
             Taken::Frame(20) => Some(buffer[0]),
             Taken::Empty => None,
-            // A buffer that came back empty.
+            // A buffer that was returned empty.
             Taken::Malformed if !to_device => Some(u8::MAX),
             other => panic!("{other:?}"),
         };
         for life in 0..60u8 {
             let mut device = next();
-            // Of five frames none, some or all are shown when the device dies.
+            // Of five frames none, some or all are published when the device is killed.
             let dies = |mut device: PackedDevice| {
                 device.given.copy_within(5 - written..5, 0);
                 device.show_given(written);
@@ -124,7 +123,7 @@ fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
     for (to_device, in_order) in [(true, false), (false, false), (true, true), (false, true)] {
         let features = RingFeatures { in_order, ..RingFeatures::default() };
         for (written, closed) in (0..5).map(|it| (it, false)).chain([(5, false), (5, true)]) {
-            // Where order was agreed on, what was sent is told of at once.
+            // If order was negotiated, sent frames are marked as used by one descriptor.
             if to_device && in_order && (1..5).contains(&written) {
                 continue;
             }
@@ -187,7 +186,7 @@ fn a_burst_is_told_of_by_its_first_place_where_order_was_agreed_on() {
     for (in_order, indirect, tracked, told) in [
         (true, false, false, 1),
         (true, true, true, 1),
-        // Only what is written in the ring would tell the next device where to go on.
+        // Only the ring's descriptors would tell the next device where to continue.
         (true, true, false, 5),
         (false, false, false, 5),
     ] {
@@ -210,8 +209,8 @@ fn a_burst_is_told_of_by_its_first_place_where_order_was_agreed_on() {
     }
 }
 
-/// A driver whose chains together are longer than the ring: the second begins where the first one ended, and ends where
-/// that one did. The notes have an entry for each descriptor of the ring, and no more.
+/// A driver whose chains are together longer than the ring: the second begins where the first one ended, and ends
+/// where that one did. The record has one entry for each descriptor of the ring.
 #[test]
 fn chains_of_more_than_a_lap_break_the_ring_before_they_are_shown() {
     for tracked in [true, false] {
@@ -240,7 +239,7 @@ fn chains_of_more_than_a_lap_break_the_ring_before_they_are_shown() {
     }
 }
 
-/// One that makes descriptors available again before it was shown that they are back.
+/// A driver that makes descriptors available again before their return is published.
 #[test]
 fn no_more_than_a_lap_is_taken_before_it_is_shown() {
     let memory = Arc::new(Memory::own(START, 0x2000).expect("a memfd").0);

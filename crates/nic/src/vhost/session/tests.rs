@@ -1,4 +1,4 @@
-//! A driver's messages, without a socket.
+//! Tests of a session with a driver's messages, without a socket.
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -15,12 +15,12 @@ const TABLE: u64 = START + 0x1000;
 const DRIVER: u64 = START + 0x2000;
 const DEVICE: u64 = START + 0x3000;
 
-/// A driver that has given one buffer to receive into.
+/// A driver that has made one buffer available to receive into.
 fn begin(session: &mut Session) -> Memory {
     begin_at(session, 0)
 }
 
-/// A driver that has one ring, with one buffer for the device to write into.
+/// A driver with one ring, and one buffer in it for the device to write into.
 fn begin_at(session: &mut Session, ring: u32) -> Memory {
     let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
     let buffer = [&(START + 0x4000).to_le_bytes()[..], &2_060u32.to_le_bytes(), &[2, 0, 0, 0]];
@@ -70,7 +70,7 @@ fn what_waits_for_room_when_a_driver_stops_is_dropped_and_not_for_the_next_one()
         assert_eq!((counts.tx_packets, counts.tx_dropped), (0, 3));
         assert_eq!(pool.available(), 4, "their buffers are back");
 
-        // One whose sender was late comes out of its place only now.
+        // A late sender inserts its frame only now.
         let mut late = pool.take().expect("a buffer");
         late.set_len(60);
         assert!(late.arrived() < ports[0].stops() && ports[0].waiting.push(late));
@@ -106,7 +106,7 @@ fn a_driver_whose_eventfd_is_at_its_end_and_waiting_again_stops_no_sender() {
     assert_eq!(counted(), u64::MAX, "it was notified");
 }
 
-/// A file whose readiness is to be asked for may be one that never answers.
+/// A file other than an eventfd could block when it is watched.
 #[test]
 fn a_kick_that_is_no_eventfd_is_refused_before_it_is_watched() {
     let ports = ports(1, &Pool::new(4)).expect("a port");
@@ -131,7 +131,7 @@ fn what_goes_by_the_first_pair_does_so_also_while_another_sender_looks() {
     assert_eq!(used, [1, 0], "it went by the first");
 }
 
-/// Its owner may wait for interrupts, and would never look at it.
+/// Its owner may wait for interrupts, and would never poll it.
 #[test]
 fn a_ring_that_would_have_to_be_polled_is_refused() {
     let ports = ports(1, &Pool::new(4)).expect("a port");
@@ -188,7 +188,7 @@ fn a_ring_to_send_to_that_makes_no_sense_is_told_of_once_and_nothing_more_goes_t
     let wire = VhostQueue::new(&ports, 0, &peers, None).transmitter();
     let mut session = Session::new(&ports, &peers);
     let memory = begin(&mut session);
-    // The frame's bytes have a place there, its header has none.
+    // The frame's bytes are within the memory, its header is not.
     assert!(memory.write(TABLE, &(START - 4).to_le_bytes()));
     assert_eq!(wire.send(&[1; 60], 0), Err(SendError::Down));
     let trouble = peers.trouble().expect("a reason");
@@ -217,7 +217,8 @@ fn a_ring_that_makes_no_sense_is_told_of_once_also_by_polls_that_find_it_taken()
     assert_eq!(peers.refused.load(Relaxed), 1);
 }
 
-/// A driver whose chains are single descriptors sends by a packed ring, at its beginning as far as its monitor knows.
+/// A driver whose chains are single descriptors sends by a packed ring, whose base is the beginning as far as its
+/// monitor knows.
 fn begin_packed(session: &mut Session, file: OwnedFd, notes: Option<Message>) {
     let agreed = features::VERSION_1 | features::RING_PACKED | features::INDIRECT_DESC;
     let map = [START, 0x1_0000, START, 0].map(u64::to_ne_bytes).concat();
@@ -241,7 +242,7 @@ fn begin_packed(session: &mut Session, file: OwnedFd, notes: Option<Message>) {
     }
 }
 
-/// What it gives back is then not what a backend that died has left.
+/// Used descriptors in it are then our own, not those of a backend that died.
 #[test]
 fn a_ring_that_has_run_here_goes_on_where_it_stopped_whatever_it_looks_like() {
     let ports = ports(1, &Pool::new(4)).expect("a port");
@@ -250,7 +251,7 @@ fn a_ring_that_has_run_here_goes_on_where_it_stopped_whatever_it_looks_like() {
     let memory = Arc::new(memory);
     let table = memory.area(TABLE, 256, 16).expect("within");
     begin_packed(&mut session, file, None);
-    // One to send, and behind it one that looks used.
+    // One to send, and after it one that looks used.
     let first = Turn::first(16);
     table.store16(14, AVAILABLE, Relaxed);
     table.store16(16 + 14, first.used(), Relaxed);
@@ -260,7 +261,7 @@ fn a_ring_that_has_run_here_goes_on_where_it_stopped_whatever_it_looks_like() {
     assert!(first.is_available(table.load16(14, Relaxed)));
 }
 
-/// A backend died while it gave back two frames, of which its driver sees the second.
+/// A backend was killed while it returned two frames, of which the driver sees the second.
 #[test]
 fn where_there_are_notes_nothing_is_given_back_by_what_the_ring_looks_like() {
     let ports = ports(1, &Pool::new(4)).expect("a port");

@@ -1,4 +1,4 @@
-//! Who is at a path, and who comes.
+//! Tests of the listening socket, and of frontends that connect to it.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use super::super::{FrontendConfig, Peers, Vhost};
 use super::*;
 use crate::Pool;
 
-/// A path that nobody else has, gone at the end.
+/// A path of our own, removed at the end.
 struct Place(PathBuf);
 
 impl Place {
@@ -41,7 +41,7 @@ fn told(peers: &Peers, what: &str) {
     until(what, || peers.trouble().is_some_and(|it| it.contains(what)));
 }
 
-/// A backend that listens, accepts nobody, and has as many at its door as it lets wait.
+/// A backend that listens but does not accept, with a full accept queue.
 fn full(place: &Place) -> (OwnedFd, Vec<OwnedFd>) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
@@ -69,7 +69,7 @@ fn a_backend_that_accepts_nobody_is_in_use_and_keeps_no_frontend_from_ending() {
     let ends = std::thread::spawn(move || drop(device));
     until("it ends", || ends.is_finished());
 
-    // Once there is another it is served.
+    // Once the queue has room, the frontend is served.
     let device = frontend(&place);
     told(&device.peers, "its accept queue is full");
     drop(listens);
@@ -99,7 +99,7 @@ fn of_several_backends_that_begin_at_one_path_at_once_one_has_it() {
     }
 }
 
-/// Some programs lock a directory for good, so that nothing in it is removed.
+/// Some programs lock a directory permanently, so that nothing in it is removed.
 #[test]
 fn a_directory_that_somebody_has_locked_is_as_good() {
     let place = Place::new();
@@ -119,7 +119,7 @@ fn a_backend_that_refuses_by_hanging_up_is_told_of_once_and_has_not_served() {
         let (mut peer, _) = listener.accept().expect("it comes");
         peer.read_exact(&mut [0; 12]).expect("a question");
         if attempt > 0 {
-            // Of virtio 1.0 and no more, so that nothing else is asked for; then come the memory and the rings.
+            // Plain virtio 1.0, so that nothing else is requested; the memory and the rings follow.
             let answer = [1u32, 5, 8, 0, 1].map(u32::to_ne_bytes).concat();
             peer.write_all(&answer).expect("it waits for that");
             peer.read_exact(&mut [0; 12 + 12]).expect("it goes on");
@@ -137,7 +137,7 @@ fn a_frontend_at_the_door_of_a_backend_that_serves_another_waits_and_says_so() {
     let first = frontend(&place);
     until("one is served", || first.peers.rings.load(Relaxed) == 2);
     let second = frontend(&place);
-    // After a time that any other answer has to have come in.
+    // After the time limit of all other answers.
     until("it says so", || {
         second.peers.trouble().is_some_and(|it| it.contains("may serve another"))
     });

@@ -1,5 +1,5 @@
-//! A sender that finds another one at the ring leaves its frame and goes: it is sent by whoever is there, or by
-//! itself, and never left for nobody.
+//! Models of a sender that finds another one at the ring, leaves its frame and returns: one of the two sends it,
+//! and it never stays behind.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::gate::Gate;
 use crate::places::Places;
 use crate::{Frame, explore};
 
-/// What is behind the gate: a ring that never fills.
+/// The ring behind the gate, which never fills.
 type Ring = Mutex<Vec<u32>>;
 
 struct Scene {
@@ -30,7 +30,7 @@ impl Scene {
         self.sent.lock().expect("no model panics with the lock").push(number);
     }
 
-    /// As `Wire::carry` does, without frames of its own that could be refused.
+    /// As `Wire::carry`, for a frame that is never refused.
     fn send(&self, number: u32, asks: bool) {
         match self.gate.try_enter() {
             Some(_place) => {

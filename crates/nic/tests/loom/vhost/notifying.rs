@@ -1,5 +1,5 @@
-//! `enable_notification` and its "new buffers arrived": who asks to be notified and then finds nothing is
-//! notified of what comes, from either side of a split or a packed ring; and so is who waits for room.
+//! Models of notification: a side that requests a notification and then finds nothing is notified of what comes, on
+//! either side of a split or a packed ring; and so is a side that waits for room.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{ETHERNET_HEADER, Event, FRAME_CAPACITY, explore};
 /// Entries of a ring.
 const SIZE: u16 = 2;
 
-/// Whose frames go to whom, over which ring.
+/// The kind of ring, and the direction of its frames.
 #[derive(Clone, Copy)]
 enum Way {
     ToSplitDevice,
@@ -28,15 +28,15 @@ enum Way {
 }
 use Way::{ToPackedDevice, ToPackedDriver, ToSplitDevice, ToSplitDriver};
 
-/// What is taken away from the protocol.
+/// The part of the protocol that is left out.
 #[derive(Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
-    /// The order between one's own word and the look at the other's.
+    /// The fence between a side's own write and its read of the other side's word.
     Fences,
-    /// The look at the ring once it may notify.
+    /// The check of the ring after the request.
     Look,
-    /// That look comes last: the descriptor is cleared after it.
+    /// The descriptor is cleared after that check, not before.
     Order,
 }
 
@@ -47,7 +47,7 @@ struct Bells {
     room: Event,
 }
 
-/// Takes what there is and sleeps until so many frames have come, as a queue's owner does.
+/// Takes frames and sleeps until `count` have come, as a queue's owner does.
 fn consume(mut ring: impl Incoming, bells: &Bells, count: u8, without: Without) {
     let mut next = 0;
     let mut buffer = [0; FRAME_CAPACITY];
@@ -126,7 +126,7 @@ fn ordered(way: Way, (event, in_order): (bool, bool), count: u8, without: Withou
             ($producer:expr, $consumer:expr) => {{
                 let (mut producer, mut consumer) = ($producer, $consumer);
                 let theirs = Arc::clone(&bells);
-                // As a session begins: nobody wants to hear of anything.
+                // As at the start of a session: neither side requests notifications.
                 Incoming::mask(&mut producer);
                 Incoming::mask(&mut consumer);
                 let there = spawn(move || produce(producer, &theirs, count));
@@ -162,7 +162,7 @@ macro_rules! scenes {
             #[test]
             #[should_panic(expected = "deadlock")]
             fn without_fences_somebody_does() {
-                // With events the first frame is told of in any case.
+                // With event indices the first frame is notified in any case.
                 scene($way, $event, 2, Without::Fences);
             }
 
