@@ -44,8 +44,7 @@ pub struct EndConfig {
     pub queues: u16,
     /// Size of each queue's receive ring in frames, from 1 to [`MAX_RING`].
     pub ring: usize,
-    /// The buffers of received frames. If none is free, a frame is dropped and counted by the queue that it was
-    /// for.
+    /// The buffers of received frames. If none is free, a frame is dropped and counted by the queue that it was for.
     pub pool: Pool,
 }
 

@@ -338,8 +338,7 @@ mod tests {
     use crate::synthetic::{Arrivals, SyntheticConfig, SyntheticQueue};
     use proptest::prelude::*;
 
-    /// Polls a thousand frames, filled with their sequence number and ones, through `faults` until the ring is
-    /// empty.
+    /// Polls a thousand frames, filled with their sequence number and ones, through `faults` until the ring is empty.
     fn faulty(faults: Faults, seed: u64, budget: u16) -> (Happened, Vec<Vec<u8>>) {
         let arrivals = Arrivals::Fixed { per_second: 1e9 };
         let config =

@@ -1,10 +1,9 @@
 //! Frames and the pool that owns their memory.
 //!
-//! A [`Frame`] is one Ethernet frame in a buffer of fixed size that belongs to a [`Pool`]. All buffers are
-//! allocated when the pool is made, in one block (which AF_XDP shares with the kernel), and none later. Taking a
-//! buffer pops it off a lock-free list (`free.rs`), and dropping the frame pushes it back, from any thread. A
-//! backlogged application can therefore never make the packet path's memory grow; it can only exhaust the buffers,
-//! which devices count.
+//! A [`Frame`] is one Ethernet frame in a buffer of fixed size that belongs to a [`Pool`]. All buffers are allocated
+//! when the pool is made, in one block (which AF_XDP shares with the kernel), and none later. Taking a buffer pops it
+//! off a lock-free list (`free.rs`), and dropping the frame pushes it back, from any thread. A backlogged application
+//! can therefore never make the packet path's memory grow; it can only exhaust the buffers, which devices count.
 //!
 //! Each operation on that list is an atomic read-modify-write, which also drains the processor's store buffer. Code
 //! that handles frames in batches therefore takes buffers and returns them ([`Spent`]) in batches, too; and a frame

@@ -97,10 +97,9 @@ impl Alarm {
             seen = other;
             to = due.min(other);
         }
-        // If a sender's time stays, that sender sets the timer; and a timer that was off may stay off. A timer to
-        // be switched off is programmed even so if it was set before. A timer that was set to the same time is
-        // programmed again: a late sender may have read `wanted` while it was reset, and have switched the timer
-        // off.
+        // If a sender's time stays, that sender sets the timer; and a timer that was off may stay off. A timer to be
+        // switched off is programmed even so if it was set before. A timer that was set to the same time is
+        // programmed again: a late sender may have read `wanted` while it was reset, and have switched the timer off.
         if to != seen || (to == NEVER && prior != NEVER) {
             self.program();
         }

@@ -38,9 +38,8 @@ pub enum Arrivals {
         /// Time between two frames of a burst, ns. A burst has to end before the next one starts.
         within: Ns,
     },
-    /// Each frame arrives a fixed time after interrupts are allowed again, and the first at the start: the worst
-    /// case of the 2018 proposal, in which every frame interrupts the application just after the last softirq
-    /// ended.
+    /// Each frame arrives a fixed time after interrupts are allowed again, and the first at the start: the worst case
+    /// of the 2018 proposal, in which every frame interrupts the application just after the last softirq ended.
     AfterUnmask {
         /// Time from unmasking to the arrival, ns; at least 1.
         gap: Ns,

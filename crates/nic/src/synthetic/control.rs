@@ -63,7 +63,7 @@ impl SourceControl {
         self.gate.until.store(NEVER, SeqCst);
     }
 
-    /// Stops the source at once: also drops the frames that fell due since the last poll from the schedule.
+    /// Stops the source at once: frames that fell due since the last poll do not arrive either.
     pub fn stop(&self) {
         self.stop_at(0);
     }

@@ -1,8 +1,7 @@
 //! The transmit side of a synthetic queue: a transmit ring that drains by itself.
 //!
-//! A frame handed to [`Wire`] completes after a fixed time. The completion waits to be reaped by a poll and
-//! occupies its place in the ring until then. The bytes go to the observer, if there is one, and are then
-//! discarded.
+//! A frame handed to [`Wire`] completes after a fixed time. The completion waits to be reaped by a poll and occupies
+//! its place in the ring until then. The bytes go to the observer, if there is one, and are then discarded.
 
 use std::fmt;
 use std::sync::Arc;

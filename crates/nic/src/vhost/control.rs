@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 /// Counters of a device's peers, for any thread.
 #[derive(Debug, Default)]
 pub struct Peers {
-    /// Connections in which at least one ring came into use.
+    /// Connections whose rings came into use.
     pub served: AtomicU64,
     /// Protocol violations of peers: connections closed for one, and broken rings. A frontend counts an error that
     /// recurs with each attempt once, until a connection succeeds; and rings that a backend breaks in each

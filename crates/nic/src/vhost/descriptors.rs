@@ -184,8 +184,7 @@ fn tables_that_are_none_are_given_back_and_counted() {
     }
 }
 
-/// A TCP packet over IPv4 with a payload of `payload` bytes, after a virtio header that requests segments of
-/// `size`.
+/// A TCP packet over IPv4 with a payload of `payload` bytes, after a virtio header that requests segments of `size`.
 fn large(payload: usize, size: u16) -> Vec<u8> {
     let mut bytes = vec![1, 1, 54, 0, size as u8, (size >> 8) as u8, 34, 0, 16, 0, 0, 0];
     bytes.extend([[2; 12].as_slice(), &[8, 0, 0x45, 0, 0, 0, 0, 9, 0x40, 0, 64, 6, 0, 0]].concat());
@@ -412,8 +411,7 @@ fn a_frame_of_more_descriptors_than_anybody_makes_is_not_followed_to_its_end() {
             }
         }
     }
-    // All entries lead to one chain, into which no frame fits: for a ring of 2048, as many steps as its size
-    // squared.
+    // All entries lead to one chain, into which no frame fits: for a ring of 2048, as many steps as its size squared.
     let memory = self::memory(8);
     let mut split = SplitDevice::new(&memory, addresses(), 2_048, features).expect("it fits");
     let mut parts = long(1_000, false, 2);

@@ -31,8 +31,7 @@ const START: u64 = 1 << 32;
 /// The first and the longest pause between attempts to connect, in milliseconds.
 const PAUSE: (i64, i64) = (10, 500);
 
-/// After a connection that lasted this long, without a broken ring at its end, the pause starts again at its
-/// minimum.
+/// After a connection that lasted this long, without a broken ring at its end, the pause starts again at its minimum.
 const LASTS: Duration = Duration::from_secs(1);
 
 /// Why a connection to a backend failed or ended.

@@ -23,8 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-/// The fence between a notification request and the check of the ring; here because `tests/loom` replaces this
-/// file.
+/// The fence between a notification request and the check of the ring; here because `tests/loom` replaces this file.
 pub(super) use std::sync::atomic::fence;
 
 use rustix::fs::{FileType, MemfdFlags, SealFlags};
@@ -321,8 +320,7 @@ unsafe impl Send for Area {}
 
 macro_rules! fields {
     ($($load:ident $store:ident $update:ident $int:ty, $atomic:ty;)*) => { $(
-        /// Writes the field only if it changes, so that a cache line which both sides have read stays in both
-        /// caches.
+        /// Writes the field only if it changes, so that a cache line which both sides have read stays in both caches.
         #[inline]
         pub(super) fn $update(&self, offset: usize, value: $int) {
             let field = self.field::<$atomic>(offset);

@@ -253,14 +253,13 @@ impl Port {
     /// Drops the waiting frames after the driver has stopped the ring to send to, or has gone.
     pub(super) fn end_waiting(&self) {
         self.outgoing.enter(|_| {
-            // A late sender may be behind one that has not inserted its frame yet: that frame is found by its
-            // number.
+            // A late sender may be behind one that has not inserted its frame yet: that frame is found by its number.
             self.stops.fetch_add(1, Relaxed);
             add(&self.counters.tx_dropped, self.drop_waiting());
         });
     }
 
-    /// The number of drivers so far that have stopped.
+    /// How often a driver has stopped the ring to send to so far.
     pub(super) fn stops(&self) -> u64 {
         self.stops.load(Relaxed)
     }

@@ -143,9 +143,8 @@ impl Descriptor {
     }
 }
 
-/// The most descriptors of a frame, in all of its chains and tables together: QEMU's limit. Linux uses some twenty
-/// at most. A descriptor of no bytes costs a step as well, and each entry of a ring may lead to as many as the ring
-/// has.
+/// The most descriptors of a frame, in all of its chains and tables together: QEMU's limit. Linux uses some twenty at
+/// most. A descriptor of no bytes costs a step as well, and each entry of a ring may lead to as many as the ring has.
 pub(super) const MAX_PARTS: u16 = 1024;
 
 /// A table of descriptors in the peer's memory, which a descriptor of a ring refers to.

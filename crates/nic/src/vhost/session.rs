@@ -183,8 +183,7 @@ impl Session {
             }
             request::SET_VRING_BASE => {
                 let (index, base) = message.ring_number().ok_or_else(form)?;
-                // The upper half is where a packed ring's used descriptors continue, which is the same position
-                // here.
+                // The upper half is where a packed ring's used descriptors continue, which is the same position here.
                 self.change(index, |ring| ring.base = base as u16)?;
             }
             request::SET_VRING_ADDR => {

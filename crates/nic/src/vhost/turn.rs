@@ -11,8 +11,7 @@ pub(super) const AVAILABLE: u16 = 1 << 7;
 /// Equals the device's lap parity when a descriptor is used.
 pub(super) const USED: u16 = 1 << 15;
 
-/// The most chains that a device returns before it publishes them to the driver; with more, some are published
-/// early.
+/// The most chains that a device returns before it publishes them to the driver; with more, some are published early.
 pub(super) const BATCH: usize = 64;
 
 /// A position in the ring and its lap, whose parity determines the meaning of the flags.

@@ -103,7 +103,7 @@ impl Busy {
         self.spins = None;
     }
 
-    /// Counts an observation; halves the counts at times, so that older ones weigh less.
+    /// Halves the counts at times, so that older observations weigh less; updates the verdict now and then.
     fn age(&mut self) {
         if self.by_call + self.alone >= 64 * ENOUGH {
             self.by_call /= 2;

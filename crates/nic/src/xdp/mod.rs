@@ -9,8 +9,8 @@
 //! put it. Bytes are copied only by the kernel, where the NIC cannot write to that memory itself
 //! ([`Xdp::zero_copy`]), and once when a frame is sent by reference, since the sender keeps it.
 //!
-//! The rings' contents are not trusted: an index or an address that no correct kernel writes is counted and
-//! dropped.
+//! The rings' contents are not trusted: an index that no correct kernel writes is ignored, and a descriptor with such
+//! an address is counted and dropped.
 //!
 //! Not supported: frames in several buffers (an MTU beyond some 1770 bytes), checksum offload and hardware
 //! timestamps, one queue in two programs, and other XDP programs beside this one: an interface has one, so any

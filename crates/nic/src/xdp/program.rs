@@ -1,9 +1,8 @@
 //! The XDP program that decides, for each received frame, whether to redirect it to a socket or pass it to the
 //! kernel.
 //!
-//! It redirects to the socket in a map, at the index of the frame's queue. If there is none, the frame is passed
-//! on, so that a program that is attached before its sockets are bound, or whose sockets were closed, takes no
-//! traffic.
+//! It redirects to the socket in a map, at the index of the frame's queue. If there is none, the frame is passed on,
+//! so that a program that is attached before its sockets are bound, or whose sockets were closed, takes no traffic.
 //!
 //! With ports it takes only frames to our own addresses, and none with a VLAN tag in the frame: packets that the
 //! host forwards, or that belong to a VLAN interface above this one, stay with the kernel, whatever their port.

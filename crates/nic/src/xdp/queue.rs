@@ -11,10 +11,9 @@
 //! queue is masked and polls find frames, the socket is removed from that epoll instance, because the kernel wakes
 //! a watched socket's waiters for each batch that arrives, masked or not; that costs it some percent of a frame.
 //!
-//! With [busy polling](super::BusyPoll), a poll that finds the ring empty has the kernel's NAPI instance polled
-//! once and checks the ring again; that is the only system call of a poll, and there is none while there is work.
-//! (Every 10 ms a poll also asks what was dropped and whether the interface has gone, whether or not it found
-//! frames.)
+//! With [busy polling](super::BusyPoll), a poll that finds the ring empty has the kernel's NAPI instance polled once
+//! and checks the ring again; that is the only system call of a poll, and there is none while there is work. (Every
+//! 10 ms a poll also asks what was dropped and whether the interface has gone, whether or not it found frames.)
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;

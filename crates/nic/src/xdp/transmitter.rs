@@ -106,8 +106,7 @@ struct Ring {
     complete: Consumer<u64>,
     /// Unused buffers.
     free: VecDeque<u32>,
-    /// For each buffer of the pool, by number, whether it is being sent. A completion with another number is
-    /// invalid.
+    /// For each buffer of the pool, by number, whether it is being sent. A completion with another number is invalid.
     out: Vec<bool>,
     most: usize,
 }
@@ -163,9 +162,8 @@ impl Wire {
         Some(result)
     }
 
-    /// As [`with_ring`](Wire::with_ring), for a thread with frames to send: also returns `None` while another
-    /// thread is adding to the list, since an earlier frame of the caller may be behind that one, and must not be
-    /// overtaken.
+    /// As [`with_ring`](Wire::with_ring), for a thread with frames to send: also returns `None` while another thread
+    /// is adding to the list, since an earlier frame of the caller may be behind that one, and must not be overtaken.
     fn in_turn<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
         let act = |ring: &mut Ring| match self.left.len() {
             0 => Some(act(ring)),
@@ -310,8 +308,7 @@ impl Wire {
         .unwrap_or(0)
     }
 
-    /// For the owner, before it sleeps: flushes, and checks whether a kernel that left frames asks for a call by
-    /// now.
+    /// For the owner, before it sleeps: flushes, and checks whether a kernel that left frames asks for a call by now.
     pub(super) fn settle(&self) {
         if self.untaken.unasked() {
             self.with_ring(|ring| {

@@ -63,8 +63,7 @@ impl Watch {
         !self.deaf
     }
 
-    /// Whether there were link notifications, for any interface. They are not parsed: the socket is queried
-    /// instead.
+    /// Whether there were link notifications, for any interface. They are not parsed: the socket is queried instead.
     pub(super) fn news(&self) -> bool {
         let mut news = false;
         let mut bytes = [0; 64];

@@ -34,8 +34,7 @@ pub const RING: usize = 0x80;
 pub const FRAMES: u64 = START + 0x1000;
 
 /// A word of a ring. loom 0.7 remembers only the last access to an atomic, so that a thread's own loads may hide
-/// others from its search. Each access therefore first writes to a companion, relaxed, so that every order is
-/// tried.
+/// others from its search. Each access therefore first writes to a companion, relaxed, so that every order is tried.
 #[derive(Debug, Default)]
 struct Word {
     value: AtomicU16,
