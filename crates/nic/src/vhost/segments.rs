@@ -21,8 +21,8 @@ const TCPV6: u8 = 4;
 /// Flag of either type: the packet has ECN's CWR, which only its first segment keeps.
 const ECN: u8 = 0x80;
 
-/// The least payload of a segment in bytes: a TCP MSS of 48 without options, as in Linux. With less, one packet
-/// would make tens of thousands of frames.
+/// The least payload of a segment in bytes: the least TCP MSS of 48 less 40 for options, as in Linux. With less, one
+/// packet would make tens of thousands of frames.
 const LEAST: usize = 8;
 
 /// Offset of the checksum in a TCP header.

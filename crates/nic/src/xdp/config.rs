@@ -69,7 +69,7 @@ impl Default for BusyPoll {
 pub struct XdpConfig {
     /// The interface's name.
     pub interface: String,
-    /// Numbers of the queues, each once; empty for all queues of the interface.
+    /// Numbers of the queues, each once; empty for all of them (the first, if the driver does not report how many).
     pub queues: Vec<u32>,
     /// The frames that are taken.
     pub traffic: Traffic,

@@ -268,7 +268,7 @@ impl Wire {
 
     fn reap(&self, ring: &mut Ring) -> u32 {
         let done = ring.complete.ready(1);
-        // Buffers of frames that were handed over by `send_owned`.
+        // Buffers of frames that were sent in place: these return to the pool.
         let (mut theirs, mut count) = ([0; BATCH as usize], 0);
         for _ in 0..done {
             let address = ring.complete.pop();
