@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use napkin_policy::Ns;
 
 /// Number of polls with frames after which there is a verdict.
-const ENOUGH: u64 = 256;
+const MIN_SAMPLES: u64 = 256;
 
 /// A thread that polls again within this time, in ns, is spinning: frames that it finds before a call, right after
 /// a call that found nothing, were brought by another context.
-const SPINS: Ns = 10_000;
+const SPIN_TIME: Ns = 10_000;
 
 /// The verdict on a queue's busy polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,13 +63,13 @@ pub(super) struct Busy {
     /// Recent calls that brought frames.
     by_call: u64,
     /// Recent polls of a spinning thread that found frames before any call.
-    alone: u64,
+    without_call: u64,
     /// The last call, if it found nothing and no poll and no interrupt came since: its time, and twice the number
     /// of calls to send before it.
     spins: Option<(Ns, u32)>,
-    asked: bool,
+    napi_checked: bool,
     /// Whether there is no NAPI instance to poll.
-    pub(super) useless: bool,
+    pub(super) no_napi: bool,
     pub(super) verdict: BusyVerdict,
 }
 
@@ -86,14 +86,19 @@ impl Busy {
 
     /// Records a poll that found frames before any call. `napi_id` is called once, when the first frames have
     /// arrived: the kernel knows the id then, or never.
-    pub(super) fn came_alone(&mut self, (now, sent): (Ns, u32), napi_id: impl FnOnce() -> u32) {
-        if !std::mem::replace(&mut self.asked, true) && napi_id() == 0 {
-            self.useless = true;
+    pub(super) fn found_without_call(
+        &mut self,
+        (now, sent): (Ns, u32),
+        napi_id: impl FnOnce() -> u32,
+    ) {
+        if !std::mem::replace(&mut self.napi_checked, true) && napi_id() == 0 {
+            self.no_napi = true;
             self.judge();
         }
-        let spins = |(then, before): (Ns, u32)| now.saturating_sub(then) < SPINS && sent == before;
+        let spins =
+            |(then, before): (Ns, u32)| now.saturating_sub(then) < SPIN_TIME && sent == before;
         if self.spins.take().is_some_and(spins) {
-            self.alone += 1;
+            self.without_call += 1;
             self.age();
         }
     }
@@ -105,22 +110,22 @@ impl Busy {
 
     /// Halves the counts at times, so that older observations weigh less; updates the verdict now and then.
     fn age(&mut self) {
-        if self.by_call + self.alone >= 64 * ENOUGH {
+        if self.by_call + self.without_call >= 64 * MIN_SAMPLES {
             self.by_call /= 2;
-            self.alone /= 2;
+            self.without_call /= 2;
         }
-        if (self.by_call + self.alone).is_multiple_of(ENOUGH) {
+        if (self.by_call + self.without_call).is_multiple_of(MIN_SAMPLES) {
             self.judge();
         }
     }
 
     fn judge(&self) {
-        let seen = self.by_call + self.alone;
-        let verdict = match self.alone {
-            _ if self.useless => BusyPolling::NoNapi,
-            _ if seen < ENOUGH => BusyPolling::Unknown,
+        let seen = self.by_call + self.without_call;
+        let verdict = match self.without_call {
+            _ if self.no_napi => BusyPolling::NoNapi,
+            _ if seen < MIN_SAMPLES => BusyPolling::Unknown,
             // A call also finds frames that others brought during the call.
-            alone if alone * 16 > seen => BusyPolling::Ignored,
+            without_call if without_call * 16 > seen => BusyPolling::Ignored,
             _ => BusyPolling::Honoured,
         };
         self.verdict.0.store(verdict as u8, Relaxed);
@@ -136,7 +141,7 @@ mod tests {
     fn spins(busy: &mut Busy, times: u64, by_call: u64, pause: Ns) {
         for time in 0..times {
             busy.called(time % by_call == 0, (0, 0));
-            busy.came_alone((pause, 0), || 8);
+            busy.found_without_call((pause, 0), || 8);
         }
     }
 
@@ -145,27 +150,27 @@ mod tests {
         let mut busy = Busy::default();
         assert_eq!(busy.verdict.get(), BusyPolling::Unknown);
         // A poll after a pause, after an interrupt, or after another thread's call finds what arrived meanwhile.
-        spins(&mut busy, 10 * ENOUGH, u64::MAX, SPINS);
-        for _ in 0..10 * ENOUGH {
+        spins(&mut busy, 10 * MIN_SAMPLES, u64::MAX, SPIN_TIME);
+        for _ in 0..10 * MIN_SAMPLES {
             busy.called(false, (0, 0));
             busy.interrupted();
-            busy.came_alone((1, 0), || 8);
+            busy.found_without_call((1, 0), || 8);
             busy.called(false, (0, 0));
-            busy.came_alone((1, 1), || 8);
+            busy.found_without_call((1, 1), || 8);
             busy.called(false, (0, 1));
-            busy.came_alone((1, 1), || 8);
+            busy.found_without_call((1, 1), || 8);
         }
         // A poll that continues after a full budget is no evidence either.
-        (0..10 * ENOUGH).for_each(|_| busy.came_alone((0, 0), || 8));
+        (0..10 * MIN_SAMPLES).for_each(|_| busy.found_without_call((0, 0), || 8));
         assert!([BusyPolling::Unknown, BusyPolling::Honoured].contains(&busy.verdict.get()));
         // Where other contexts bring the frames, calls find some of them, too.
-        spins(&mut busy, 10 * ENOUGH, 3, 1_000);
+        spins(&mut busy, 10 * MIN_SAMPLES, 3, 1_000);
         assert_eq!(busy.verdict.get(), BusyPolling::Ignored);
-        (0..100 * ENOUGH).for_each(|_| busy.called(true, (0, 0)));
+        (0..100 * MIN_SAMPLES).for_each(|_| busy.called(true, (0, 0)));
         assert_eq!(busy.verdict.get(), BusyPolling::Honoured);
 
         let mut busy = Busy::default();
-        busy.came_alone((0, 0), || 0);
+        busy.found_without_call((0, 0), || 0);
         assert_eq!(busy.verdict.get(), BusyPolling::NoNapi);
     }
 }

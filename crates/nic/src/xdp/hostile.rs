@@ -88,12 +88,12 @@ impl Kernel {
         }
     }
 
-    pub(super) fn send(&self) -> super::socket::Called {
+    pub(super) fn send(&self) -> super::socket::CallResult {
         self.calls.fetch_add(1, Relaxed);
         for _ in 0..self.frames_a_call.load(Relaxed) {
             moves(&self.transmit, &self.complete, |address| [address, 0], 1);
         }
-        super::socket::Called::Done
+        super::socket::CallResult::Done
     }
 }
 

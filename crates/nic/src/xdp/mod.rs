@@ -28,10 +28,10 @@ mod interface;
 mod limits;
 mod program;
 mod queue;
+mod retry;
 mod ring;
 mod socket;
 mod transmitter;
-mod untaken;
 mod watch;
 
 use std::os::fd::AsFd;

@@ -23,7 +23,7 @@ use napkin_policy::{MILLISECOND, Ns};
 
 use super::busy::{Busy, BusyVerdict};
 use super::ring::{Consumer, Descriptor, Producer};
-use super::socket::{Called, Dropped};
+use super::socket::{CallResult, Dropped};
 use super::transmitter::Wire;
 use super::watch::Watch;
 use crate::counters::add;
@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The interval at which the kernel is asked what it dropped and whether interfaces have changed, ns.
-const ASK: Ns = 10 * MILLISECOND;
+const CHECK_INTERVAL: Ns = 10 * MILLISECOND;
 
 /// One queue of an AF_XDP device.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub struct XdpQueue {
     busy: Option<Busy>,
     /// Whether an interrupt came and no poll has found a frame since.
     interrupted: bool,
-    asked: Ns,
+    last_check: Ns,
     dropped: Dropped,
     /// Whether the NIC writes into the buffers itself.
     zero_copy: bool,
@@ -73,7 +73,7 @@ impl Fill {
 
     /// Takes back a descriptor's buffer: returns its number, the frame's offset in it and the frame's length.
     /// `None` if the buffer was not lent to the kernel.
-    fn believe(&mut self, descriptor: Descriptor) -> Option<(u32, usize, usize)> {
+    fn take_back(&mut self, descriptor: Descriptor) -> Option<(u32, usize, usize)> {
         let capacity = FRAME_CAPACITY as u64;
         let buffer = usize::try_from(descriptor.address / capacity).ok()?;
         let lent = self.lent.get_mut(buffer).filter(|lent| **lent)?;
@@ -97,7 +97,7 @@ impl XdpQueue {
         buffers: u32,
         busy: bool,
     ) -> std::io::Result<XdpQueue> {
-        let watch = Watch::new(wire.socket.as_fd(), wire.untaken.timer())?;
+        let watch = Watch::new(wire.socket.as_fd(), wire.retry.timer())?;
         let zero_copy = wire.socket.zero_copy();
         let mut queue = XdpQueue {
             receive,
@@ -106,7 +106,7 @@ impl XdpQueue {
             watch,
             busy: busy.then(Busy::default),
             interrupted: false,
-            asked: 0,
+            last_check: 0,
             dropped: Dropped::default(),
             zero_copy,
             wire,
@@ -122,8 +122,8 @@ impl XdpQueue {
             }
         }
         // A driver that started with the socket has found no buffer, and looks again only when it is called.
-        if queue.fill.ring.publish_and_look() {
-            queue.look();
+        if queue.fill.ring.publish_and_check_wakeup() {
+            queue.wake_receive();
         }
         Ok(queue)
     }
@@ -148,7 +148,7 @@ impl XdpQueue {
         let (fill, mut next) = (&mut self.fill, self.pool.stash(ready as usize));
         for _ in 0..ready {
             let descriptor = self.receive.pop();
-            let Some((buffer, start, length)) = fill.believe(descriptor) else {
+            let Some((buffer, start, length)) = fill.take_back(descriptor) else {
                 // The buffer was not lent, so it cannot be returned.
                 truncated += 1;
                 continue;
@@ -173,7 +173,7 @@ impl XdpQueue {
             }
         }
         self.receive.release();
-        if fill.ring.publish_and_look() {
+        if fill.ring.publish_and_check_wakeup() {
             self.wire.socket.receive();
         }
         let counters = &self.wire.counters;
@@ -188,7 +188,7 @@ impl XdpQueue {
     /// Has the kernel's NAPI instance polled, then polls the ring again.
     fn call(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> u16 {
         let sent = self.wire.calls();
-        self.look();
+        self.wake_receive();
         let rx = self.take(budget, now, into);
         if let Some(busy) = &mut self.busy {
             busy.called(rx > 0, (now, sent));
@@ -199,33 +199,33 @@ impl XdpQueue {
     /// Calls the kernel if it asks for it: without buffers it receives nothing, and polls would never find a frame.
     fn kick(&self) {
         if self.fill.ring.needs_wakeup() {
-            self.look();
+            self.wake_receive();
         }
     }
 
-    /// Reads link notifications after an interrupt without frames, and every [`ASK`] for the sake of pollers
+    /// Reads link notifications after an interrupt without frames, and every [`CHECK_INTERVAL`] for the sake of pollers
     /// without interrupts. At that interval it also asks the kernel what it dropped, even while every poll finds
     /// frames, for then it drops the most.
-    fn see_to_kernel(&mut self, found: bool, now: Ns) {
+    fn check_kernel(&mut self, found: bool, now: Ns) {
         let for_nothing = std::mem::take(&mut self.interrupted) && !found;
-        let due = now.wrapping_sub(self.asked) >= ASK;
-        if (for_nothing || due) && self.watch.news() {
-            self.look();
+        let due = now.wrapping_sub(self.last_check) >= CHECK_INTERVAL;
+        if (for_nothing || due) && self.watch.links_changed() {
+            self.wake_receive();
         }
         if due {
-            self.asked = now;
-            self.ask();
+            self.last_check = now;
+            self.count_dropped();
         }
     }
 
-    fn look(&self) {
-        if self.wire.socket.receive() == Called::Gone {
+    fn wake_receive(&self) {
+        if self.wire.socket.receive() == CallResult::Gone {
             self.wire.counters.depart();
         }
     }
 
     /// Updates the counters of frames that the kernel dropped.
-    fn ask(&mut self) {
+    fn count_dropped(&mut self) {
         let Some(dropped) = self.wire.socket.dropped(self.zero_copy) else { return };
         let before = std::mem::replace(&mut self.dropped, dropped);
         let counters = &self.wire.counters;
@@ -242,18 +242,18 @@ impl PacketQueue for XdpQueue {
         }
         let mut rx = self.take(budget, now, into);
         match &mut self.busy {
-            Some(busy) if !busy.useless && rx > 0 => {
+            Some(busy) if !busy.no_napi && rx > 0 => {
                 let at = (now, self.wire.calls());
-                busy.came_alone(at, || self.wire.socket.napi_id());
+                busy.found_without_call(at, || self.wire.socket.napi_id());
             }
-            Some(busy) if !busy.useless => rx = self.call(budget, now, into),
+            Some(busy) if !busy.no_napi => rx = self.call(budget, now, into),
             _ if rx == 0 => self.kick(),
             _ => {}
         }
         if rx > 0 {
             self.watch.found(self.wire.socket.as_fd());
         }
-        self.see_to_kernel(rx > 0, now);
+        self.check_kernel(rx > 0, now);
         Work { rx, tx }
     }
 
@@ -266,9 +266,9 @@ impl PacketQueue for XdpQueue {
     /// `true` if frames to be sent wait for another call to the kernel, unless the last calls made no progress; or
     /// if the socket could not be watched again. Received frames are found by arming the descriptor again.
     fn unmask(&mut self, _now: Ns) -> bool {
-        self.wire.settle();
+        self.wire.flush_and_recheck();
         self.kick();
-        let again = self.wire.untaken.calls_at_once(self.wire.counters.gone());
+        let again = self.wire.retry.retry_now(self.wire.counters.gone());
         !self.watch.unmask(self.wire.socket.as_fd()) || again
     }
 
@@ -300,8 +300,8 @@ impl PacketQueue for XdpQueue {
 impl Drop for XdpQueue {
     fn drop(&mut self) {
         // Count the frames dropped since the last time.
-        self.ask();
-        self.wire.keep(self.fill.buffers());
+        self.count_dropped();
+        self.wire.retire(self.fill.buffers());
     }
 }
 
@@ -314,9 +314,9 @@ mod tests {
     use rustix::time::timerfd_gettime;
 
     use super::super::hostile::Kernel;
+    use super::super::retry::IMMEDIATE_RETRIES;
     use super::super::ring::OwnRing;
     use super::super::socket::XdpSocket;
-    use super::super::untaken::AT_ONCE;
     use super::*;
 
     const SIZE: u32 = 8;
@@ -407,7 +407,7 @@ mod tests {
             queue.unmask(0)
         };
         let at_once = (0..1_000).take_while(|_| round(&mut queue)).count();
-        assert_eq!(at_once, AT_ONCE.into());
+        assert_eq!(at_once, IMMEDIATE_RETRIES.into());
         for _ in 0..3 {
             let before = kernel.calls.load(Relaxed);
             poll(&mut [PollFd::new(&queue.interrupt(), PollFlags::IN)], None).expect("the timer");
@@ -417,7 +417,7 @@ mod tests {
         kernel.frames_a_call.store(1, Relaxed);
         assert!(!round(&mut queue));
         assert_eq!(scene.wire.under_way(), 0);
-        let left = timerfd_gettime(&queue.wire.untaken.timer).expect("a setting").it_value;
+        let left = timerfd_gettime(&queue.wire.retry.timer).expect("a setting").it_value;
         assert_eq!((left.tv_sec, left.tv_nsec), (0, 0), "nothing waits any more");
     }
 
@@ -441,7 +441,7 @@ mod tests {
         let mut queue = scene.queue();
         let kernel = scene.kernel();
         kernel.transmit.words[2].store(1, Relaxed);
-        for _ in 0..3 * AT_ONCE {
+        for _ in 0..3 * IMMEDIATE_RETRIES {
             kernel.frames_a_call.store(0, Relaxed);
             (0..2).for_each(|_| scene.wire.send(&[1; 60], 0).expect("there is room"));
             kernel.frames_a_call.store(1, Relaxed);
@@ -462,11 +462,11 @@ mod tests {
         queue.watch.links = ours;
         rustix::io::write(&theirs, b"it has gone").expect("there is room");
         let mut frames = Vec::new();
-        queue.poll(8, ASK - 1, &mut frames);
+        queue.poll(8, CHECK_INTERVAL - 1, &mut frames);
         assert_eq!(scene.calls(), 0, "not yet");
-        queue.poll(8, ASK, &mut frames);
+        queue.poll(8, CHECK_INTERVAL, &mut frames);
         assert_eq!(scene.calls(), 1, "it is asked whether the queue is there");
-        queue.poll(8, 2 * ASK, &mut frames);
+        queue.poll(8, 2 * CHECK_INTERVAL, &mut frames);
         assert_eq!(scene.calls(), 0, "nothing new");
     }
 
@@ -478,9 +478,9 @@ mod tests {
         let mut frames = Vec::new();
         scene.kernel().dropped.store(5, Relaxed);
         scene.come(1);
-        assert_eq!((queue.poll(8, ASK - 1, &mut frames).rx, counted()), (1, 0));
+        assert_eq!((queue.poll(8, CHECK_INTERVAL - 1, &mut frames).rx, counted()), (1, 0));
         scene.come(1);
-        assert_eq!((queue.poll(8, ASK, &mut frames).rx, counted()), (1, 5));
+        assert_eq!((queue.poll(8, CHECK_INTERVAL, &mut frames).rx, counted()), (1, 5));
         scene.kernel().dropped.store(7, Relaxed);
         drop(queue);
         assert_eq!(counted(), 7);

@@ -200,7 +200,7 @@ impl<T: Entry> Producer<T> {
     /// Publishes, then returns whether the kernel asks for a wakeup call. The fence keeps the read of the flag
     /// behind the store of the index. Without it, the kernel could set the flag and find the ring still empty while
     /// this side has read the flag as clear, and no wakeup would follow.
-    pub(super) fn publish_and_look(&mut self) -> bool {
+    pub(super) fn publish_and_check_wakeup(&mut self) -> bool {
         self.publish();
         fence(SeqCst);
         self.needs_wakeup()

@@ -25,7 +25,7 @@ use crate::{FRAME_CAPACITY, Pool};
 const SEND_MEMORY: u32 = 4096;
 
 /// How often `bind` is retried, at 10 ms, while the queue is in use.
-const PATIENCE: u32 = 50;
+const BIND_RETRIES: u32 = 50;
 
 /// The bound socket of one queue.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Dropped {
 
 /// The result of a wakeup call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Called {
+pub(super) enum CallResult {
     /// The kernel did what it could.
     Done,
     /// The kernel has more to do, or no room: call again.
@@ -146,7 +146,7 @@ impl XdpSocket {
         };
         // The kernel releases a socket's queue some time after the socket was closed.
         let mut bound = bind();
-        for _ in 0..PATIENCE {
+        for _ in 0..BIND_RETRIES {
             if bound != Err(Errno::BUSY) {
                 break;
             }
@@ -281,23 +281,23 @@ impl XdpSocket {
     }
 
     /// Wakes the kernel's receive side: there are new buffers to fill, or its NAPI instance is to be polled.
-    pub(super) fn receive(&self) -> Called {
+    pub(super) fn receive(&self) -> CallResult {
         #[cfg(test)]
         if let Some(kernel) = &self.kernel {
             kernel.received.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            return Called::Done;
+            return CallResult::Done;
         }
         let none: &mut [u8] = &mut [];
-        Called::from(rustix::net::recv(&self.socket, none, RecvFlags::DONTWAIT).map(drop))
+        CallResult::from(rustix::net::recv(&self.socket, none, RecvFlags::DONTWAIT).map(drop))
     }
 
     /// Has the kernel send the frames in the ring, or some of them.
-    pub(super) fn send(&self) -> Called {
+    pub(super) fn send(&self) -> CallResult {
         #[cfg(test)]
         if let Some(kernel) = &self.kernel {
             return kernel.send();
         }
-        Called::from(rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop))
+        CallResult::from(rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT).map(drop))
     }
 
     /// Wakes the transmit side after a call to send made no progress: with preferred busy polling, the call polls
@@ -311,15 +311,15 @@ impl XdpSocket {
     }
 }
 
-impl From<Result<(), Errno>> for Called {
-    fn from(answer: Result<(), Errno>) -> Called {
+impl From<Result<(), Errno>> for CallResult {
+    fn from(answer: Result<(), Errno>) -> CallResult {
         match answer {
-            Ok(()) => Called::Done,
-            Err(Errno::NETDOWN) => Called::Down,
-            Err(Errno::NXIO | Errno::BADF | Errno::NODEV) => Called::Gone,
+            Ok(()) => CallResult::Done,
+            Err(Errno::NETDOWN) => CallResult::Down,
+            Err(Errno::NXIO | Errno::BADF | Errno::NODEV) => CallResult::Gone,
             // EBUSY means that the peer of a veth had no room for a frame: the frame is lost, and the rest waits.
             // The other errors mean that memory or room is short.
-            Err(_) => Called::Again,
+            Err(_) => CallResult::Again,
         }
     }
 }

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use napkin_policy::Ns;
 
+use super::retry::TxRetry;
 use super::ring::{Consumer, Descriptor, Producer};
-use super::socket::{Called, XdpSocket};
-use super::untaken::Untaken;
+use super::socket::{CallResult, XdpSocket};
 use crate::counters::add;
 use crate::places::Places;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, QueueCounters, SendError, Transmitter};
@@ -33,10 +33,10 @@ const ROUNDS: u32 = 8;
 
 /// How long buffers stay unused after a zero-copy socket is closed: the kernel takes them back from the NIC in a
 /// worker, without notice.
-const ASIDE: Duration = Duration::from_millis(500);
+const RETIRE_TIME: Duration = Duration::from_millis(500);
 
 /// The most frames in the list for the thread that has the ring.
-const LEFT: usize = 256;
+const MAX_QUEUED: usize = 256;
 
 /// The state that a queue and its senders share.
 #[derive(Debug)]
@@ -46,36 +46,36 @@ pub(super) struct Wire {
     pub(super) socket: XdpSocket,
     pool: Pool,
     /// Frames of senders that found the ring taken.
-    left: Places,
+    queued: Places,
     /// Frames in the ring that are not yet published to the kernel.
-    untold: AtomicU32,
+    unpublished: AtomicU32,
     /// Twice the number of calls to send so far, plus one during a call. In busy polling each such call polls the
     /// kernel's instance as well.
     calls: AtomicU32,
-    pub(super) untaken: Untaken,
+    pub(super) retry: TxRetry,
     pub(super) counters: Arc<QueueCounters>,
     /// Keeps the XDP program attached as long as there is a queue.
     _attachment: Arc<dyn fmt::Debug + Send + Sync>,
     /// The last field: its buffers are returned after the socket is closed.
-    kept: Kept,
+    retired: RetiredBuffers,
 }
 
 /// Buffers that the kernel may access until it has closed the socket. Returns them to the pool when dropped, for
-/// zero-copy after [`ASIDE`].
+/// zero-copy after [`RETIRE_TIME`].
 #[derive(Debug)]
-struct Kept {
+struct RetiredBuffers {
     pool: Pool,
     zero_copy: bool,
     buffers: Mutex<Vec<u32>>,
 }
 
-impl Kept {
+impl RetiredBuffers {
     fn add(&self, buffers: impl Iterator<Item = u32>) {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner).extend(buffers);
     }
 }
 
-impl Drop for Kept {
+impl Drop for RetiredBuffers {
     fn drop(&mut self) {
         let buffers = self.buffers.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !self.zero_copy {
@@ -83,7 +83,7 @@ impl Drop for Kept {
         }
         let (pool, buffers) = (self.pool.clone(), std::mem::take(buffers));
         let later = move || {
-            thread::sleep(ASIDE);
+            thread::sleep(RETIRE_TIME);
             pool.put_back_many(&buffers);
         };
         // If no thread can be started the buffers are lost, which is better than foreign bytes in another frame.
@@ -95,7 +95,7 @@ impl Drop for Wire {
     fn drop(&mut self) {
         let ring = self.ring.get_mut().unwrap_or_else(PoisonError::into_inner);
         let out = (0..).zip(&ring.out).filter(|(_, out)| **out).map(|(buffer, _)| buffer);
-        self.kept.add(out.chain(ring.free.drain(..)));
+        self.retired.add(out.chain(ring.free.drain(..)));
     }
 }
 
@@ -127,19 +127,19 @@ impl Wire {
             ring: Mutex::new(ring),
             socket,
             pool: pool.clone(),
-            left: Places::new(LEFT),
-            untold: AtomicU32::new(0),
+            queued: Places::new(MAX_QUEUED),
+            unpublished: AtomicU32::new(0),
             calls: AtomicU32::new(0),
-            untaken: Untaken::new()?,
+            retry: TxRetry::new()?,
             counters: Arc::default(),
             _attachment: attachment,
-            kept: Kept { pool: pool.clone(), zero_copy, buffers: Mutex::default() },
+            retired: RetiredBuffers { pool: pool.clone(), zero_copy, buffers: Mutex::default() },
         })
     }
 
     /// Keeps buffers that were lent to the kernel for as long as it may write into them.
-    pub(super) fn keep(&self, buffers: impl Iterator<Item = u32>) {
-        self.kept.add(buffers);
+    pub(super) fn retire(&self, buffers: impl Iterator<Item = u32>) {
+        self.retired.add(buffers);
     }
 
     fn try_ring(&self) -> Option<MutexGuard<'_, Ring>> {
@@ -155,21 +155,21 @@ impl Wire {
     /// Returns `None` if another thread has the lock, which then handles them.
     fn with_ring<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
         let mut ring = self.try_ring()?;
-        self.take_left(&mut ring);
+        self.take_queued(&mut ring);
         let result = act(&mut ring);
         drop(ring);
-        self.see_to_left();
+        self.send_queued();
         Some(result)
     }
 
     /// As [`with_ring`](Wire::with_ring), for a thread with frames to send: also returns `None` while another thread
     /// is adding to the list, since an earlier frame of the caller may be behind that one, and must not be overtaken.
     fn in_turn<T>(&self, act: impl FnOnce(&mut Ring) -> T) -> Option<T> {
-        let act = |ring: &mut Ring| match self.left.len() {
+        let act = |ring: &mut Ring| match self.queued.len() {
             0 => Some(act(ring)),
             // Earlier frames are in the ring now.
             _ => {
-                self.tell(ring);
+                self.submit(ring);
                 None
             }
         };
@@ -179,24 +179,24 @@ impl Wire {
     /// Handles frames that were left while the ring was taken. A sender leaves its frame before it tries the lock,
     /// and the holder checks the list after it releases the lock. Does not wait for a frame that is still being
     /// added: its sender may have been preempted by this thread, and tries the lock afterwards.
-    fn see_to_left(&self) {
+    fn send_queued(&self) {
         loop {
             fence(SeqCst);
-            if !self.left.ready() {
+            if !self.queued.ready() {
                 return;
             }
             let Some(mut ring) = self.try_ring() else { return };
-            self.take_left(&mut ring);
-            self.tell(&mut ring);
+            self.take_queued(&mut ring);
+            self.submit(&mut ring);
         }
     }
 
     /// Moves frames that other threads left into the ring. Drops frames for which there is still no room after one
     /// call to the kernel, since their senders have returned.
-    fn take_left(&self, ring: &mut Ring) {
+    fn take_queued(&self, ring: &mut Ring) {
         let mut called = false;
-        for _ in 0..LEFT {
-            let Some(frame) = self.left.pop() else { return };
+        for _ in 0..MAX_QUEUED {
+            let Some(frame) = self.queued.pop() else { return };
             if ring.transmit.room(1) == 0 && !std::mem::replace(&mut called, true) {
                 self.make_room(ring);
             }
@@ -213,7 +213,7 @@ impl Wire {
     /// Counts frames that the holder of the ring has written into it.
     fn written(&self, frames: u32, bytes: u64) {
         // Only the holder of the ring writes this; only `flush` reads it without the ring.
-        self.untold.store(self.untold.load(Relaxed) + frames, Relaxed);
+        self.unpublished.store(self.unpublished.load(Relaxed) + frames, Relaxed);
         add(&self.counters.tx_packets, frames.into());
         add(&self.counters.tx_bytes, bytes);
     }
@@ -221,17 +221,17 @@ impl Wire {
     /// Has the kernel send the frames in the ring, even if all are published.
     #[cold]
     fn make_room(&self, ring: &mut Ring) {
-        self.untold.fetch_add(1, Relaxed);
-        self.tell(ring);
+        self.unpublished.fetch_add(1, Relaxed);
+        self.submit(ring);
     }
 
     /// Publishes the frames in the ring and has the kernel send them. Does nothing if none is unpublished.
-    fn tell(&self, ring: &mut Ring) {
-        if self.untold.load(Relaxed) == 0 {
+    fn submit(&self, ring: &mut Ring) {
+        if self.unpublished.load(Relaxed) == 0 {
             return;
         }
         // In copy mode the kernel always asks for a call, in zero-copy mode only while its driver is idle.
-        let asks = ring.transmit.publish_and_look();
+        let asks = ring.transmit.publish_and_check_wakeup();
         let mut waiting = ring.transmit.waiting();
         let (first, mut stuck) = (waiting, false);
         if asks {
@@ -240,13 +240,13 @@ impl Wire {
                 let called = self.socket.send();
                 self.calls.fetch_add(1, SeqCst);
                 match called {
-                    Called::Done | Called::Again => {}
+                    CallResult::Done | CallResult::Again => {}
                     // The first send after the interface is up again includes these frames.
-                    Called::Down => {
+                    CallResult::Down => {
                         stuck = false;
                         break;
                     }
-                    Called::Gone => {
+                    CallResult::Gone => {
                         self.counters.depart();
                         break;
                     }
@@ -261,8 +261,8 @@ impl Wire {
                 }
             }
         }
-        self.untold.store(0, Relaxed);
-        self.untaken.left(stuck, waiting > 0 && !asks, waiting < first);
+        self.unpublished.store(0, Relaxed);
+        self.retry.record_left(stuck, waiting > 0 && !asks, waiting < first);
         self.reap(ring);
     }
 
@@ -299,21 +299,21 @@ impl Wire {
     /// how many were reaped.
     pub(super) fn poll(&self) -> u32 {
         self.with_ring(|ring| {
-            if self.untaken.stuck() || self.untaken.unasked() {
-                self.untold.fetch_add(1, Relaxed);
+            if self.retry.stuck() || self.retry.left_without_wakeup() {
+                self.unpublished.fetch_add(1, Relaxed);
             }
-            self.tell(ring);
+            self.submit(ring);
             self.reap(ring)
         })
         .unwrap_or(0)
     }
 
     /// For the owner, before it sleeps: flushes, and checks whether a kernel that left frames asks for a call by now.
-    pub(super) fn settle(&self) {
-        if self.untaken.unasked() {
+    pub(super) fn flush_and_recheck(&self) {
+        if self.retry.left_without_wakeup() {
             self.with_ring(|ring| {
-                self.untold.fetch_add(1, Relaxed);
-                self.tell(ring);
+                self.unpublished.fetch_add(1, Relaxed);
+                self.submit(ring);
             });
         }
         self.flush();
@@ -323,7 +323,7 @@ impl Wire {
     pub(super) fn buffers(&self) -> usize {
         let ring = self.try_ring();
         let there = ring.map_or(0, |it| it.free.len() + it.out.iter().filter(|out| **out).count());
-        there + self.left.len()
+        there + self.queued.len()
     }
 
     /// Twice the number of calls to send so far, plus one during a call.
@@ -336,12 +336,12 @@ impl Wire {
         let written = self.in_turn(|ring| {
             self.put(ring, frame)?;
             self.written(1, frame.len() as u64);
-            if now_or_later == When::Now || self.untold.load(Relaxed) >= BATCH {
-                self.tell(ring);
+            if now_or_later == When::Now || self.unpublished.load(Relaxed) >= BATCH {
+                self.submit(ring);
             }
             Ok(())
         });
-        written.unwrap_or_else(|| self.leave(frame))
+        written.unwrap_or_else(|| self.enqueue(frame))
     }
 
     /// Checks whether a frame can be sent at all, apart from room.
@@ -379,14 +379,14 @@ impl Wire {
     }
 
     /// Leaves a copy of a frame to the thread that has the ring.
-    fn leave(&self, frame: &[u8]) -> Result<(), SendError> {
+    fn enqueue(&self, frame: &[u8]) -> Result<(), SendError> {
         let mut copy = self.pool.take().ok_or(SendError::RingFull)?;
         copy.buffer()[..frame.len()].copy_from_slice(frame);
         copy.set_len(frame.len());
-        if !self.left.push(copy) {
+        if !self.queued.push(copy) {
             return Err(SendError::RingFull);
         }
-        self.see_to_left();
+        self.send_queued();
         Ok(())
     }
 }
@@ -424,13 +424,13 @@ impl Transmitter for Wire {
                 Ok(())
             });
             self.written(sent, bytes);
-            self.tell(ring);
+            self.submit(ring);
             refused
         });
         let all: Result<(), SendError> = written.unwrap_or_else(|| {
             frames.iter().try_for_each(|frame| {
                 self.check(frame)?;
-                self.leave(frame)?;
+                self.enqueue(frame)?;
                 sent += 1;
                 Ok(())
             })
@@ -446,7 +446,7 @@ impl Transmitter for Wire {
         let written = self.in_turn(|ring| {
             let wanted = frames.len() as u32;
             if ring.transmit.room(wanted) < wanted {
-                self.tell(ring);
+                self.submit(ring);
             }
             let room = ring.transmit.room(wanted) as usize;
             let fits = |frame: &&Frame| self.pool.has(frame) && self.check(frame).is_ok();
@@ -458,7 +458,7 @@ impl Transmitter for Wire {
                 bytes += length as u64;
             }
             self.written(sent as u32, bytes);
-            self.tell(ring);
+            self.submit(ring);
             sent
         });
         let sent = written.unwrap_or(0);
@@ -475,8 +475,8 @@ impl Transmitter for Wire {
     }
 
     fn flush(&self) {
-        if self.untold.load(Relaxed) > 0 {
-            self.with_ring(|ring| self.tell(ring));
+        if self.unpublished.load(Relaxed) > 0 {
+            self.with_ring(|ring| self.submit(ring));
         }
     }
 
@@ -484,7 +484,7 @@ impl Transmitter for Wire {
     fn under_way(&self) -> usize {
         self.poll();
         let in_ring = self.with_ring(|ring| ring.out.iter().filter(|out| **out).count());
-        in_ring.unwrap_or(1) + self.left.len()
+        in_ring.unwrap_or(1) + self.queued.len()
     }
 }
 

@@ -15,12 +15,12 @@ pub(super) struct Watch {
     /// Number of polls that found frames since the queue was masked.
     found: u8,
     /// Whether the socket is currently not watched.
-    deaf: bool,
+    unwatched: bool,
 }
 
 /// Number of polls with frames, in one masked period, after which the socket is no longer watched. Where each
 /// interrupt leads to one poll, this costs no system call.
-const DEAF: u8 = 2;
+const UNWATCH_AFTER: u8 = 2;
 
 impl Watch {
     /// Watches `socket`, and `timer` for its frames that are not taken.
@@ -30,14 +30,14 @@ impl Watch {
         let links = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         rustix::net::bind(&links, &SocketAddrNetlink::new(0, libc::RTMGRP_LINK as u32))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let watch = Watch { epoll, links, masked: false, found: 0, deaf: false };
-        watch.listen(socket)?;
-        watch.listen(watch.links.as_fd())?;
-        watch.listen(timer)?;
+        let watch = Watch { epoll, links, masked: false, found: 0, unwatched: false };
+        watch.add(socket)?;
+        watch.add(watch.links.as_fd())?;
+        watch.add(timer)?;
         Ok(watch)
     }
 
-    fn listen(&self, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    fn add(&self, to: BorrowedFd<'_>) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, to, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
     }
 
@@ -49,33 +49,33 @@ impl Watch {
 
     /// Records a poll that found frames.
     pub(super) fn found(&mut self, socket: BorrowedFd<'_>) {
-        if !self.masked || self.deaf {
+        if !self.masked || self.unwatched {
             return;
         }
         self.found = self.found.saturating_add(1);
-        self.deaf = self.found >= DEAF && epoll::delete(&self.epoll, socket).is_ok();
+        self.unwatched = self.found >= UNWATCH_AFTER && epoll::delete(&self.epoll, socket).is_ok();
     }
 
     /// Returns whether the socket is watched again.
     pub(super) fn unmask(&mut self, socket: BorrowedFd<'_>) -> bool {
         self.masked = false;
-        self.deaf = self.deaf && self.listen(socket).is_err();
-        !self.deaf
+        self.unwatched = self.unwatched && self.add(socket).is_err();
+        !self.unwatched
     }
 
     /// Whether there were link notifications, for any interface. They are not parsed: the socket is queried instead.
-    pub(super) fn news(&self) -> bool {
-        let mut news = false;
+    pub(super) fn links_changed(&self) -> bool {
+        let mut links_changed = false;
         let mut bytes = [0; 64];
         // Bounded; more notifications are read the next time.
         for _ in 0..64 {
             match rustix::net::recv(&self.links, &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok(_) => news = true,
+                Ok(_) => links_changed = true,
                 // Notifications were lost, so there were some.
-                Err(rustix::io::Errno::NOBUFS) => news = true,
+                Err(rustix::io::Errno::NOBUFS) => links_changed = true,
                 Err(_) => break,
             }
         }
-        news
+        links_changed
     }
 }

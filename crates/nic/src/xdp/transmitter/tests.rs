@@ -52,14 +52,14 @@ fn a_kernel_that_makes_no_room_is_called_once_for_all_that_were_left() {
     wire.flush();
     assert_eq!(sent_and_dropped(&wire), (SIZE.into(), 3));
     assert_eq!(calls_of(&wire), 1);
-    assert!(wire.untaken.stuck(), "the ring waits for the next call");
+    assert!(wire.retry.stuck(), "the ring waits for the next call");
     assert_eq!(wire.under_way(), SIZE as usize);
     assert_eq!(wire.pool.available(), 32 - SIZE as usize, "the dropped ones' buffers are back");
 }
 
 #[test]
 fn a_kernel_that_has_not_taken_all_and_asks_for_no_call_is_looked_at_again() {
-    let looks: [fn(&Wire); 2] = [|wire| wire.settle(), |wire| _ = wire.poll()];
+    let looks: [fn(&Wire); 2] = [|wire| wire.flush_and_recheck(), |wire| _ = wire.poll()];
     for look in looks {
         let wire = full(SIZE);
         let kernel = wire.socket.kernel.as_ref().expect("it was put there");
@@ -67,7 +67,7 @@ fn a_kernel_that_has_not_taken_all_and_asks_for_no_call_is_looked_at_again() {
         asks.store(0, Relaxed);
         wire.flush();
         look(&wire);
-        assert_eq!((calls_of(&wire), wire.untaken.stuck()), (0, false), "it takes them, perhaps");
+        assert_eq!((calls_of(&wire), wire.retry.stuck()), (0, false), "it takes them, perhaps");
         asks.store(1, Relaxed);
         look(&wire);
         assert_eq!((calls_of(&wire), wire.under_way()), (1, 0), "it has fallen asleep");
@@ -79,7 +79,7 @@ fn a_kernel_that_has_not_taken_all_and_asks_for_no_call_is_looked_at_again() {
 #[test]
 fn a_sender_that_was_preempted_before_its_frame_was_there_stops_nobody() {
     let wire = full(SIZE);
-    let place = wire.left.hold_place();
+    let place = wire.queued.hold_place();
     let taken = wire.try_ring().expect("nobody has it");
     wire.send(&[3; 60], 0).expect("it is left");
     drop(taken);
@@ -91,7 +91,7 @@ fn a_sender_that_was_preempted_before_its_frame_was_there_stops_nobody() {
 
     let mut late = wire.pool.take().expect("a buffer");
     late.set_len(60);
-    wire.left.fill_place(place, late);
+    wire.queued.fill_place(place, late);
     wire.poll();
     assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 6, 0));
     assert_eq!(wire.under_way(), 0);
@@ -102,7 +102,7 @@ fn buffers_go_back_later_where_the_card_may_still_write_into_them() {
     let pool = Pool::new(2);
     for (zero_copy, at_once) in [(false, 2), (true, 0)] {
         let lent: Vec<u32> = std::iter::from_fn(|| pool.lend()).collect();
-        drop(Kept { pool: pool.clone(), zero_copy, buffers: Mutex::new(lent) });
+        drop(RetiredBuffers { pool: pool.clone(), zero_copy, buffers: Mutex::new(lent) });
         assert_eq!(pool.available(), at_once);
     }
     napkin_testing::until("they are back", || pool.available() == 2);

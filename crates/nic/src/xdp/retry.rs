@@ -17,15 +17,15 @@ use rustix::time::{
 };
 
 /// How many times in a row the owner retries at once without progress: the NIC is mostly about to make room.
-pub(super) const AT_ONCE: u8 = 8;
+pub(super) const IMMEDIATE_RETRIES: u8 = 8;
 
 /// The interval of retries after that, ns, for example while the link is paused. Also the delay of the first retry
 /// of frames that another thread sent.
-const REST: Ns = MILLISECOND / 10;
+const RETRY_INTERVAL: Ns = MILLISECOND / 10;
 
 /// What is known of the frames that are not taken.
 #[derive(Debug)]
-pub(super) struct Untaken {
+pub(super) struct TxRetry {
     pub(super) timer: OwnedFd,
     /// Whether the timer was set and not stopped since; written under the lock.
     is_set: AtomicBool,
@@ -34,23 +34,23 @@ pub(super) struct Untaken {
     stuck: AtomicBool,
     /// Whether the kernel had left frames without asking for a call: it may be about to take them, or it read the
     /// ring before they were there.
-    unasked: AtomicBool,
+    left_without_wakeup: AtomicBool,
     /// Whether it has taken frames since the owner last checked.
     moved: AtomicBool,
     /// How many times in a row the owner has retried at once.
-    calls: AtomicU8,
+    retries: AtomicU8,
 }
 
-impl Untaken {
-    pub(super) fn new() -> io::Result<Untaken> {
-        Ok(Untaken {
+impl TxRetry {
+    pub(super) fn new() -> io::Result<TxRetry> {
+        Ok(TxRetry {
             timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?,
             is_set: AtomicBool::new(false),
             lock: Mutex::new(()),
             stuck: AtomicBool::new(false),
-            unasked: AtomicBool::new(false),
+            left_without_wakeup: AtomicBool::new(false),
             moved: AtomicBool::new(false),
-            calls: AtomicU8::new(0),
+            retries: AtomicU8::new(0),
         })
     }
 
@@ -60,8 +60,8 @@ impl Untaken {
 
     /// Records the outcome of the last call to the kernel: whether the NIC had no room, whether frames are left for
     /// which the kernel did not ask for a call, and whether it has taken some. For senders; never blocks.
-    pub(super) fn left(&self, stuck: bool, unasked: bool, moved: bool) {
-        self.unasked.store(unasked, Relaxed);
+    pub(super) fn record_left(&self, stuck: bool, left_without_wakeup: bool, moved: bool) {
+        self.left_without_wakeup.store(left_without_wakeup, Relaxed);
         if moved {
             self.moved.store(true, Relaxed);
         }
@@ -71,7 +71,7 @@ impl Untaken {
             && !self.is_set.load(SeqCst)
             && let Ok(_lock) = self.lock.try_lock()
         {
-            self.set(REST);
+            self.set(RETRY_INTERVAL);
         }
     }
 
@@ -79,25 +79,25 @@ impl Untaken {
         self.stuck.load(Relaxed)
     }
 
-    pub(super) fn unasked(&self) -> bool {
-        self.unasked.load(Relaxed)
+    pub(super) fn left_without_wakeup(&self) -> bool {
+        self.left_without_wakeup.load(Relaxed)
     }
 
-    /// Whether the owner must retry at once because frames wait. After [`AT_ONCE`] retries without progress the
+    /// Whether the owner must retry at once because frames wait. After [`IMMEDIATE_RETRIES`] retries without progress the
     /// timer interrupts it later instead. With `gone`, the frames will never be taken.
-    pub(super) fn calls_at_once(&self, gone: bool) -> bool {
+    pub(super) fn retry_now(&self, gone: bool) -> bool {
         let moved = self.moved.swap(false, Relaxed);
-        let calls = if moved { 0 } else { self.calls.load(Relaxed) };
+        let retries = if moved { 0 } else { self.retries.load(Relaxed) };
         let waits = || self.stuck.load(SeqCst) && !gone;
-        if waits() && calls < AT_ONCE {
-            self.calls.store(calls + 1, Relaxed);
+        if waits() && retries < IMMEDIATE_RETRIES {
+            self.retries.store(retries + 1, Relaxed);
             return true;
         }
         if waits() {
             // If another thread has the lock, it sets the timer as well.
-            return self.lock.try_lock().is_ok_and(|_lock| !self.set(REST));
+            return self.lock.try_lock().is_ok_and(|_lock| !self.set(RETRY_INTERVAL));
         }
-        self.calls.store(0, Relaxed);
+        self.retries.store(0, Relaxed);
         if !self.is_set.load(SeqCst) {
             return waits();
         }
