@@ -7,13 +7,13 @@ use proptest::prelude::*;
 
 use super::memory::{Area, Memory};
 use super::packed_driver::PackedDriver;
+use super::packed_ring::{Position, packed_word};
 use super::properties::{BUFFERS, addresses, memory};
 use super::ring::{Incoming, Outgoing, Put, Taken};
 use super::segments::Segments;
 use super::setup::RingFeatures;
 use super::slots::{STRIDE, Slots};
 use super::split_driver::SplitDriver;
-use super::turn::{Turn, packed_word};
 use crate::FRAME_CAPACITY;
 
 const SIZE: u16 = 16;
@@ -34,8 +34,8 @@ trait Driver: Incoming + Outgoing {
     fn broken(&self) -> bool;
 }
 
-fn turn(back: u16) -> Turn {
-    Turn::new(back % SIZE, u8::from((back / SIZE).is_multiple_of(2)), SIZE).expect("within")
+fn position(back: u16) -> Position {
+    Position::new(back % SIZE, u8::from((back / SIZE).is_multiple_of(2)), SIZE).expect("within")
 }
 
 impl Driver for PackedDriver {
@@ -49,14 +49,14 @@ impl Driver for PackedDriver {
     }
 
     fn uses(area: &Area, back: u16, count: u16, len: u32) {
-        let at = turn(back);
-        let last = turn(back.wrapping_add(count.wrapping_sub(1))).at();
+        let at = position(back);
+        let last = position(back.wrapping_add(count.wrapping_sub(1))).at();
         let last = if count > SIZE { count } else { last };
         area.store64(usize::from(at.at()) * 16 + 8, packed_word(len, last, at.used()), Release);
     }
 
     fn goes_on(&self, back: u16) -> bool {
-        self.base() == turn(back).base()
+        self.base() == position(back).base()
     }
 
     fn broken(&self) -> bool {

@@ -84,7 +84,7 @@ impl Inflight {
     }
 
     /// Whether its file was found truncated.
-    pub(super) fn cut(&self) -> bool {
-        self.memory.cut()
+    pub(super) fn truncated(&self) -> bool {
+        self.memory.truncated()
     }
 }

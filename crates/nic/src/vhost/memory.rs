@@ -6,7 +6,7 @@
 //! file when it is mapped.
 //!
 //! A peer may truncate its file afterwards, unless it is sealed (QEMU's `memory-backend-memfd` is by default; ours
-//! is). The regions in it are then [empty](super::cut).
+//! is). The regions in it are then [empty](super::sigbus).
 //!
 //! A page of a file that holds nothing yet is allocated by the process that touches it first, and charged to its
 //! control group: to ours if we read a hole. Regions that together exceed this host's memory are therefore refused.
@@ -30,7 +30,7 @@ use rustix::fs::{FileType, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use thiserror::Error;
 
-use super::cut::Watched;
+use super::sigbus::Watched;
 
 /// The position of a region: in descriptors, in the peer's address space, and in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,8 +194,8 @@ impl Memory {
     }
 
     /// Whether a file was found truncated.
-    pub(super) fn cut(&self) -> bool {
-        self.regions.iter().any(|it| it.watched.cut())
+    pub(super) fn truncated(&self) -> bool {
+        self.regions.iter().any(|it| it.watched.truncated())
     }
 
     /// The byte at a descriptor's address, and the number of bytes from it to the end of its region.
@@ -449,13 +449,13 @@ mod tests {
         let area = memory.area(0x10_2000, 0x100, 16).expect("within");
         assert!(memory.write(0x1000, b"first") && memory.write(0x8000, b"other"));
         area.store16(0, 7, Ordering::Relaxed);
-        assert!(!memory.cut());
+        assert!(!memory.truncated());
 
         rustix::fs::ftruncate(&ours, 0).expect("nobody has sealed it");
         let mut read = [1; 5];
         assert!(memory.read(0x1000, &mut read), "the addresses are still the peer's");
         assert_eq!((&read, area.load16(0, Ordering::Relaxed)), (&[0; 5], 0));
-        assert!(memory.cut());
+        assert!(memory.truncated());
         area.store16(0, 8, Ordering::Relaxed);
         assert!(memory.write(0x2fff, b"x") && memory.read(0x8000, &mut read));
         assert_eq!(&read, b"other", "another file's is as it was");

@@ -21,9 +21,9 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use super::cut::MAX_REGIONS;
 use super::inflight::InflightAt;
 use super::memory::RegionAt;
+use super::sigbus::MAX_REGIONS;
 
 /// Request numbers of the protocol.
 #[allow(missing_docs)]

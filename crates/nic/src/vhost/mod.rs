@@ -53,7 +53,6 @@
 
 mod backend;
 mod control;
-mod cut;
 mod driver;
 mod features;
 mod frontend;
@@ -67,6 +66,7 @@ mod message;
 mod notifier;
 mod packed_device;
 mod packed_driver;
+mod packed_ring;
 mod port;
 mod queue;
 mod resume;
@@ -74,13 +74,13 @@ mod ring;
 mod segments;
 mod session;
 mod setup;
+mod sigbus;
 mod slots;
 mod socket;
 mod split_device;
 mod split_driver;
 mod tracking;
 mod transmitter;
-mod turn;
 
 #[cfg(test)]
 mod descriptors;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use super::memory::{Area, Memory, fence};
+use super::packed_ring::{BATCH, Position, Suppression, packed_word};
 use super::resume;
 use super::ring::{
     Descriptor, Gather, INDIRECT, Incoming, MAX_PARTS, MAX_RING, NEXT, Outgoing, Put, Scatter,
@@ -15,7 +16,6 @@ use super::ring::{
 };
 use super::setup::{RingAddresses, RingFeatures};
 use super::tracking::{PackedTracking, Region};
-use super::turn::{BATCH, Suppression, Turn, packed_word};
 
 /// A chain that was returned but is not yet published to the driver.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,9 +34,9 @@ pub(super) struct PackedDevice {
     ours: Suppression,
     theirs: Suppression,
     features: RingFeatures,
-    next: Turn,
+    next: Position,
     /// The position at which there was no buffer for a frame, or for the rest of it.
-    lacking: Turn,
+    lacking: Position,
     given: [Given; BATCH],
     held: usize,
     /// Number of descriptors of the unpublished chains.
@@ -62,7 +62,7 @@ impl PackedDevice {
         if size == 0 || size > MAX_RING {
             return None;
         }
-        let next = Turn::from_base(base, size)?;
+        let next = Position::from_base(base, size)?;
         Some(PackedDevice {
             table: memory.area(at.table, 16 * usize::from(size), 16)?,
             theirs: Suppression::new(memory.area(at.driver, 4, 4)?),
@@ -102,8 +102,8 @@ impl PackedDevice {
 
     /// Continues where the ring's own descriptors tell, if they do.
     pub(super) fn resume(&mut self) {
-        if let Some(turn) = resume::find(&self.table, self.next.size()) {
-            (self.next, self.lacking) = (turn, turn);
+        if let Some(position) = resume::find(&self.table, self.next.size()) {
+            (self.next, self.lacking) = (position, position);
         }
     }
 
@@ -142,9 +142,9 @@ impl PackedDevice {
         &self,
         mut part: impl FnMut(&Memory, Descriptor) -> Option<()>,
     ) -> Option<(u16, u16, bool)> {
-        let (mut turn, mut good) = (self.next, true);
+        let (mut position, mut good) = (self.next, true);
         for count in 1..=self.left().min(MAX_PARTS) {
-            let it = Descriptor::read(&self.table, turn.at());
+            let it = Descriptor::read(&self.table, position.at());
             good = good
                 && match it.second & INDIRECT {
                     0 => part(&self.memory, it).is_some(),
@@ -153,7 +153,7 @@ impl PackedDevice {
             if it.second & NEXT == 0 {
                 return Some((it.first, count, good));
             }
-            turn.step(1);
+            position.step(1);
         }
         None
     }
@@ -268,7 +268,7 @@ impl PackedDevice {
 impl Incoming for PackedDevice {
     #[inline]
     fn ready(&mut self, most: u16) -> Option<u16> {
-        let available = |turn: Turn| turn.is_available(self.flags(turn.at()));
+        let available = |position: Position| position.is_available(self.flags(position.at()));
         (!self.is_broken()).then(|| self.next.count(most.min(self.left()), available))
     }
 

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
+use super::packed_ring::{Position, Suppression, available_flags, packed_word};
 use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, take_whole};
 use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
-use super::turn::{Suppression, Turn, available_flags, packed_word};
 
 /// The driver side of a packed ring.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub(super) struct PackedDriver {
     features: RingFeatures,
     slots: Slots,
     /// The next position to make available.
-    next: Turn,
+    next: Position,
     /// The next position to take back.
-    back: Turn,
+    back: Position,
     /// With order: the number of positions from `back` on that are known to be used, and the length of the last of
     /// them.
     batch: (u16, u32),
@@ -56,8 +56,8 @@ impl PackedDriver {
             memory: Arc::clone(memory),
             features,
             slots,
-            next: Turn::first(size),
-            back: Turn::first(size),
+            next: Position::first(size),
+            back: Position::first(size),
             batch: (0, 0),
             first: None,
             moved: 0,
@@ -117,7 +117,7 @@ impl PackedDriver {
     #[inline]
     fn waiting(&self, most: u16) -> u16 {
         if !self.features.in_order {
-            return self.back.count(most, |turn| turn.is_used(self.tail(turn.at()).2));
+            return self.back.count(most, |position| position.is_used(self.tail(position.at()).2));
         }
         let (mut at, mut count) = (self.back, self.batch.0);
         at.step(count);
@@ -135,7 +135,7 @@ impl PackedDriver {
     /// With order: the number of buffers that a used descriptor at `here` covers if it names `last`, with `before`
     /// others to be taken back first. `None` if they are more than the device has.
     #[inline]
-    fn batch_to(&self, last: u16, here: Turn, before: u16) -> Option<u16> {
+    fn batch_to(&self, last: u16, here: Position, before: u16) -> Option<u16> {
         let wrapped = if last < here.at() { here.size() } else { 0 };
         let batch = u32::from(last) + u32::from(wrapped) + 1 - u32::from(here.at());
         let out = self.slots.out() - before;

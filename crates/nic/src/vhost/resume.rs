@@ -15,14 +15,14 @@
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::memory::Area;
+use super::packed_ring::{AVAILABLE, BATCH, Position, USED, packed_word};
 use super::ring::{Descriptor, NEXT, WRITE};
-use super::turn::{AVAILABLE, BATCH, Turn, USED, packed_word};
 
 /// Number of attempts: the driver may write while the ring is read.
 const ATTEMPTS: usize = 16;
 
 /// Finds the place where a device continues; `None` if the ring does not tell.
-pub(super) fn find(table: &Area, size: u16) -> Option<Turn> {
+pub(super) fn find(table: &Area, size: u16) -> Option<Position> {
     (0..ATTEMPTS).find_map(|_| {
         let flags: Vec<u16> =
             (0..size).map(|at| table.load16(usize::from(at) * 16 + 14, Acquire)).collect();
@@ -30,7 +30,7 @@ pub(super) fn find(table: &Area, size: u16) -> Option<Turn> {
     })
 }
 
-fn look(table: &Area, flags: &[u16]) -> Option<Turn> {
+fn look(table: &Area, flags: &[u16]) -> Option<Position> {
     let size = flags.len() as u16;
     let lap = |at: u16| flags[usize::from(at)] & AVAILABLE != 0;
     let used = |at: u16| (flags[usize::from(at)] & USED != 0) == lap(at);
@@ -56,7 +56,7 @@ fn look(table: &Area, flags: &[u16]) -> Option<Turn> {
         table.store64(usize::from(at) * 16 + 8, packed_word(0, id, flags), Release);
     }
     match end == size {
-        true => Turn::new(first, u8::from(now), size),
-        false => Turn::new(by_age(end), u8::from(lap(by_age(end))), size),
+        true => Position::new(first, u8::from(now), size),
+        false => Position::new(by_age(end), u8::from(lap(by_age(end))), size),
     }
 }

@@ -290,7 +290,7 @@ impl Session {
     fn set_memory(&mut self, list: &[(RegionAt, OwnedFd)]) -> Result<(), Refused> {
         let memory = Memory::map(list)?;
         self.stop_all();
-        self.tell_of_cut();
+        self.report_truncation();
         self.memory = Some(Arc::new(memory));
         self.start_all()
     }
@@ -307,7 +307,7 @@ impl Session {
     /// Sets new in-flight memory and restarts the rings; with `recover`, where the last backend's records say.
     fn set_inflight(&mut self, inflight: Inflight, recover: bool) -> Result<(), Refused> {
         self.stop_all();
-        self.tell_of_cut();
+        self.report_truncation();
         self.inflight = Some(inflight);
         self.rings.iter_mut().for_each(|ring| ring.recover = recover);
         self.start_all()
@@ -421,9 +421,9 @@ impl Session {
     }
 
     /// Reports memory that is about to be dropped and whose file the peer has truncated.
-    fn tell_of_cut(&self) {
-        let memory = self.memory.as_ref().is_some_and(|it| it.cut());
-        if memory || self.inflight.as_ref().is_some_and(Inflight::cut) {
+    fn report_truncation(&self) {
+        let memory = self.memory.as_ref().is_some_and(|it| it.truncated());
+        if memory || self.inflight.as_ref().is_some_and(Inflight::truncated) {
             self.peers.refuse(
                 "the peer has cut a file of its memory short, and was not served any more".into(),
             );
@@ -438,7 +438,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.end_all();
-        self.tell_of_cut();
+        self.report_truncation();
         for index in 0..self.rings.len() as u32 {
             let _ = self.set_kick(index, None);
             self.port(index).0.wake();

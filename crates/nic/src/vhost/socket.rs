@@ -36,7 +36,7 @@ impl Listener {
     pub(super) fn bind(path: &Path) -> Result<Listener, VhostError> {
         let refused = |source| VhostError::Listen { path: path.to_owned(), source };
         let in_use = || VhostError::InUse { path: path.to_owned() };
-        let turn = Turn::take(path);
+        let lock = DirectoryLock::take(path);
         let socket = match UnixListener::bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(path)?;
@@ -50,7 +50,7 @@ impl Listener {
         };
         socket.set_nonblocking(true).map_err(refused)?;
         let inode = std::fs::symlink_metadata(path).ok().map(|file| file.ino());
-        drop(turn);
+        drop(lock);
         Ok(Listener { socket, path: path.to_owned(), inode })
     }
 }
@@ -79,26 +79,26 @@ fn remove_stale(path: &Path) -> Result<(), VhostError> {
 
 /// Serialises programs that start to listen in one directory: a socket that is bound but not yet listening looks
 /// stale.
-struct Turn {
+struct DirectoryLock {
     /// The locked directory; closing it releases the lock.
     _directory: OwnedFd,
 }
 
-impl Turn {
+impl DirectoryLock {
     /// Number of attempts, and milliseconds between them. Another program may keep the lock of a directory for
     /// other reasons (systemd-tmpfiles leaves a locked directory alone).
-    const PATIENCE: (u32, u64) = (100, 10);
+    const ATTEMPTS: (u32, u64) = (100, 10);
 
     /// Takes the lock. Without it (`None`) two programs that start at the same moment may collide.
-    fn take(path: &Path) -> Option<Turn> {
+    fn take(path: &Path) -> Option<DirectoryLock> {
         let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = open(parent.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
-        for _ in 0..Turn::PATIENCE.0 {
+        for _ in 0..DirectoryLock::ATTEMPTS.0 {
             match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Some(Turn { _directory: directory }),
+                Ok(()) => return Some(DirectoryLock { _directory: directory }),
                 Err(Errno::WOULDBLOCK) => {
-                    std::thread::sleep(Duration::from_millis(Turn::PATIENCE.1));
+                    std::thread::sleep(Duration::from_millis(DirectoryLock::ATTEMPTS.1));
                 }
                 Err(_) => return None,
             }

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::memory::Area;
-use super::turn::{AVAILABLE, Turn, USED, available_flags};
+use super::packed_ring::{AVAILABLE, Position, USED, available_flags};
 
 /// The version of both layouts; 0 in a region that was never written.
 const VERSION: u16 = 1;
@@ -147,7 +147,7 @@ pub(super) struct PackedTracking(Region);
 
 impl PackedTracking {
     /// Starts a record at a position, with nothing in flight and all entries free.
-    pub(super) fn begin(region: Region, at: Turn) -> PackedTracking {
+    pub(super) fn begin(region: Region, at: Position) -> PackedTracking {
         for entry in 0..region.entries {
             region.area.store64(packed(entry), free(entry), Relaxed);
             // Chains are recorded in order, so this is also the order in which they were taken.
@@ -164,13 +164,14 @@ impl PackedTracking {
         region: Region,
         table: &Area,
         size: u16,
-    ) -> Option<(PackedTracking, Turn)> {
+    ) -> Option<(PackedTracking, Position)> {
         if !region.is_known() {
             return None;
         }
         let area = &region.area;
         let word = area.load64(PLACES, Relaxed);
-        let place = |at: u32, lap: u32| Turn::new((word >> at) as u16, (word >> lap) as u8, size);
+        let place =
+            |at: u32, lap: u32| Position::new((word >> at) as u16, (word >> lap) as u8, size);
         let (now, mut old) = (place(0, 32)?, place(16, 40)?);
         let mut free = area.load16(FREE + 2, Relaxed);
         let flags = table.load16(usize::from(old.at()) * 16 + 14, Relaxed);
@@ -191,7 +192,7 @@ impl PackedTracking {
             (0..region.entries).filter(|it| in_flight[usize::from(*it)]).collect();
         // Each counter is read once, as above.
         heads.sort_by_cached_key(|entry| area.load64(packed(*entry) + 8, Relaxed));
-        let (mut turn, mut left) = (old, size);
+        let (mut position, mut left) = (old, size);
         for head in &heads {
             let count = area.load16(packed(*head) + 6, Relaxed);
             left = left.checked_sub(count).filter(|_| count > 0)?;
@@ -202,11 +203,11 @@ impl PackedTracking {
                 }
                 let address = area.load64(packed(entry) + 24, Relaxed);
                 let rest = area.load64(packed(entry) + 16, Relaxed).rotate_left(32);
-                let flags = (rest >> 48) as u16 & !(AVAILABLE | USED) | available_flags(turn);
-                let at = usize::from(turn.at()) * 16;
+                let flags = (rest >> 48) as u16 & !(AVAILABLE | USED) | available_flags(position);
+                let at = usize::from(position.at()) * 16;
                 table.store64(at, address, Relaxed);
                 table.store64(at + 8, rest << 16 >> 16 | u64::from(flags) << 48, Release);
-                turn.step(1);
+                position.step(1);
                 entry = next(entry);
             }
         }
@@ -223,8 +224,8 @@ impl PackedTracking {
     pub(super) fn giving_back(
         &self,
         table: &Area,
-        from: Turn,
-        to: Turn,
+        from: Position,
+        to: Position,
         chains: impl ExactSizeIterator<Item = u16>,
     ) -> u16 {
         // Never 0 chains, so equal places mean a whole lap.
@@ -241,7 +242,7 @@ impl PackedTracking {
 
     /// Records `count` chains of one descriptor each, the common case.
     #[inline]
-    fn note_single(&self, table: &Area, from: Turn, count: u16) {
+    fn note_single(&self, table: &Area, from: Position, count: u16) {
         let mut entries = self.entries(count).iter();
         let before_end = count.min(from.size() - from.at());
         let mut head = 1 | free(0) | 1 << 48;
@@ -259,7 +260,7 @@ impl PackedTracking {
     }
 
     #[cold]
-    fn note_chains(&self, table: &Area, to: Turn, chains: impl ExactSizeIterator<Item = u16>) {
+    fn note_chains(&self, table: &Area, to: Position, chains: impl ExactSizeIterator<Item = u16>) {
         let (area, size) = (&self.0.area, to.size());
         let (mut entry, mut chains) = (0, chains.peekable());
         while let Some(at) = chains.next() {
@@ -279,7 +280,7 @@ impl PackedTracking {
 
     /// Records that the driver has got the batch, of `count` descriptors.
     #[inline]
-    pub(super) fn given_back(&self, count: u16, at: Turn) {
+    pub(super) fn given_back(&self, count: u16, at: Position) {
         let mut head = free(0);
         for entry in self.entries(count) {
             entry[0].store(head.to_le(), Release);
@@ -314,7 +315,7 @@ fn free(entry: u16) -> u64 {
 }
 
 #[inline]
-fn places(now: Turn, old: Turn) -> u64 {
+fn places(now: Position, old: Position) -> u64 {
     u64::from(now.at())
         | u64::from(old.at()) << 16
         | u64::from(now.lap()) << 32
@@ -416,6 +417,6 @@ mod tests {
         memory.write(0x1820 + 2, &[77, 0, 0, 0, 2]);
         assert!(recover().is_none());
         good(&memory);
-        assert!(recover().is_some_and(|(_, turn)| turn.base() == 1 << 15));
+        assert!(recover().is_some_and(|(_, position)| position.base() == 1 << 15));
     }
 }

@@ -37,6 +37,8 @@ mod vhost {
     pub mod packed_device;
     #[path = "../../../src/vhost/packed_driver.rs"]
     pub mod packed_driver;
+    #[path = "../../../src/vhost/packed_ring.rs"]
+    pub mod packed_ring;
     #[path = "../../../src/vhost/resume.rs"]
     pub mod resume;
     #[path = "../../../src/vhost/ring.rs"]
@@ -53,8 +55,6 @@ mod vhost {
     pub mod split_driver;
     #[path = "../../../src/vhost/tracking.rs"]
     pub mod tracking;
-    #[path = "../../../src/vhost/turn.rs"]
-    pub mod turn;
 
     mod leaving;
     mod notifying;

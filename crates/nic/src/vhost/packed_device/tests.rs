@@ -1,8 +1,8 @@
 //! Tests of devices that are killed, and of their successors.
 
 use super::super::packed_driver::PackedDriver;
+use super::super::packed_ring::{AVAILABLE, USED};
 use super::super::slots::{STRIDE, Slots};
-use super::super::turn::{AVAILABLE, USED};
 use super::*;
 use crate::FRAME_CAPACITY;
 
@@ -103,7 +103,7 @@ fn a_ring_with_chains_or_of_no_driver_tells_nothing() {
     let found = |flags: [u16; 8]| {
         let at = |place: usize| 16 * place + 14;
         flags.iter().enumerate().for_each(|(it, flags)| table.store16(at(it), *flags, Release));
-        resume::find(&table, 8).map(|turn| turn.base())
+        resume::find(&table, 8).map(|position| position.base())
     };
     let (a, u, n) = (AVAILABLE, USED, NEXT);
     let first = 1 << 15;

@@ -3,10 +3,10 @@
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::super::inflight::InflightAt;
+use super::super::packed_ring::{AVAILABLE, Position};
 use super::super::ports;
 use super::super::queue::VhostQueue;
 use super::super::tracking::PackedTracking;
-use super::super::turn::{AVAILABLE, Turn};
 use super::*;
 use crate::{PacketQueue, Pool, SendError};
 
@@ -252,7 +252,7 @@ fn a_ring_that_has_run_here_goes_on_where_it_stopped_whatever_it_looks_like() {
     let table = memory.area(TABLE, 256, 16).expect("within");
     begin_packed(&mut session, file, None);
     // One to send, and after it one that looks used.
-    let first = Turn::first(16);
+    let first = Position::first(16);
     table.store16(14, AVAILABLE, Relaxed);
     table.store16(16 + 14, first.used(), Relaxed);
     let call = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
@@ -269,7 +269,7 @@ fn where_there_are_notes_nothing_is_given_back_by_what_the_ring_looks_like() {
     let (memory, file) = Memory::own(START, 0x1_0000).expect("a memfd");
     let memory = Arc::new(memory);
     let table = memory.area(TABLE, 256, 16).expect("within");
-    let first = Turn::first(16);
+    let first = Position::first(16);
     for at in [0, 16] {
         table.store64(at, START + 0x4000, Relaxed);
         table.store64(at + 8, 60 | u64::from(AVAILABLE) << 48, Relaxed);
@@ -277,7 +277,7 @@ fn where_there_are_notes_nothing_is_given_back_by_what_the_ring_looks_like() {
     let (notes, noted) = Inflight::make(true, 2, 16).expect("it can be").expect("a memfd");
     let region = notes.region(1, true, 16).expect("within");
     let tracking = PackedTracking::begin(region, first);
-    let behind = Turn::new(2, 1, 16).expect("a place");
+    let behind = Position::new(2, 1, 16).expect("a place");
     tracking.giving_back(&table, first, behind, [0, 1].into_iter());
     table.store16(16 + 14, first.used(), Relaxed);
 

@@ -104,8 +104,8 @@ fn of_several_backends_that_begin_at_one_path_at_once_one_has_it() {
 fn a_directory_that_somebody_has_locked_is_as_good() {
     let place = Place::new();
     std::fs::create_dir(&place.0).expect("a new directory");
-    let _locked = Turn::take(&place.0.join("socket")).expect("nobody has it");
-    assert!(Turn::take(&place.0.join("socket")).is_none());
+    let _locked = DirectoryLock::take(&place.0.join("socket")).expect("nobody has it");
+    assert!(DirectoryLock::take(&place.0.join("socket")).is_none());
     drop(Listener::bind(&place.0.join("socket")).expect("a free path"));
     std::fs::remove_dir(&place.0).expect("it is empty");
 }

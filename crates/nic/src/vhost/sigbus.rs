@@ -25,19 +25,23 @@ pub(super) const MAX_REGIONS: usize = 8;
 const DEVICES: usize = 64;
 
 /// The most watched mappings. A peer has its regions and the in-flight memory, each twice while it replaces them.
-const MOST: usize = DEVICES * (2 * MAX_REGIONS + 2);
+const MAX_MAPPINGS: usize = DEVICES * (2 * MAX_REGIONS + 2);
 
 /// A watched mapping, as the signal handler finds it.
 struct Mapping {
     /// Address; 0 if the entry is free.
     start: AtomicUsize,
     len: AtomicUsize,
-    cut: AtomicBool,
+    truncated: AtomicBool,
 }
 
-static MAPPINGS: [Mapping; MOST] = [const {
-    Mapping { start: AtomicUsize::new(0), len: AtomicUsize::new(0), cut: AtomicBool::new(false) }
-}; MOST];
+static MAPPINGS: [Mapping; MAX_MAPPINGS] = [const {
+    Mapping {
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        truncated: AtomicBool::new(false),
+    }
+}; MAX_MAPPINGS];
 
 /// Held while a mapping is added.
 static ADDING: Mutex<()> = Mutex::new(());
@@ -45,9 +49,9 @@ static ADDING: Mutex<()> = Mutex::new(());
 /// The action for SIGBUS before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// The action, `SIG_DFL` or `SIG_IGN`, that the previous handler has set for itself since; or [`STAYS`].
-static GIVEN_UP: AtomicUsize = AtomicUsize::new(STAYS);
-const STAYS: usize = usize::MAX;
+/// The action, `SIG_DFL` or `SIG_IGN`, that the previous handler has set for itself since; or [`NOT_RESET`].
+static RESET_TO: AtomicUsize = AtomicUsize::new(NOT_RESET);
+const NOT_RESET: usize = usize::MAX;
 
 /// Watches a mapping until dropped, which must be before the mapping is removed.
 #[derive(Debug)]
@@ -57,14 +61,15 @@ impl Watched {
     /// Starts to watch a mapping.
     ///
     /// # Errors
-    /// The signal cannot be caught, or [`MOST`] mappings are watched.
+    /// The signal cannot be caught, or [`MAX_MAPPINGS`] mappings are watched.
     pub(super) fn new(start: NonNull<u8>, len: usize) -> io::Result<Watched> {
         let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
-        catch()?;
+        install_once()?;
         let free = MAPPINGS.iter().position(|it| it.start.load(Relaxed) == 0);
-        let place = free.ok_or_else(|| io::Error::other(format!("{MOST} regions are mapped")))?;
+        let place =
+            free.ok_or_else(|| io::Error::other(format!("{MAX_MAPPINGS} regions are mapped")))?;
         let mapping = &MAPPINGS[place];
-        mapping.cut.store(false, Relaxed);
+        mapping.truncated.store(false, Relaxed);
         // A reader that sees this length also sees that the entry's previous mapping is gone.
         mapping.len.store(len, Release);
         mapping.start.store(start.as_ptr().addr(), Release);
@@ -72,8 +77,8 @@ impl Watched {
     }
 
     /// Whether its file was found truncated.
-    pub(super) fn cut(&self) -> bool {
-        MAPPINGS[self.0].cut.load(Relaxed)
+    pub(super) fn truncated(&self) -> bool {
+        MAPPINGS[self.0].truncated.load(Relaxed)
     }
 }
 
@@ -84,7 +89,7 @@ impl Drop for Watched {
 }
 
 /// Installs the handler, once per process.
-fn catch() -> io::Result<()> {
+fn install_once() -> io::Result<()> {
     static CAUGHT: AtomicBool = AtomicBool::new(false);
     if CAUGHT.load(Relaxed) {
         return Ok(());
@@ -126,7 +131,7 @@ fn install(before: &libc::sigaction) -> io::Result<()> {
 }
 
 /// Maps empty memory in place of the watched mapping that contains `at`. Returns whether that was done.
-fn mend(at: usize) -> bool {
+fn replace_with_empty(at: usize) -> bool {
     let ours = |it: &'static Mapping| {
         let (start, len) = (it.start.load(Acquire), it.len.load(Acquire));
         // An entry that another thread is reusing may mix two mappings.
@@ -141,7 +146,7 @@ fn mend(at: usize) -> bool {
     // SAFETY: the mapping exists, since an access to it has led here, and is only ever used as memory that any
     // process may change at any time.
     let mended = unsafe { mmap_anonymous(start, len, access, flags) };
-    mapping.cut.store(true, Relaxed);
+    mapping.truncated.store(true, Relaxed);
     mended.is_ok()
 }
 
@@ -151,12 +156,12 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut l
     // Only an access has an address; for a sent signal the sender's id is in its place.
     let sent = about.si_code <= 0 || about.si_code == libc::BUS_MCEERR_AO;
     // SAFETY: for an access the kernel provides its address.
-    if !sent && mend(unsafe { about.si_addr() }.addr()) {
+    if !sent && replace_with_empty(unsafe { about.si_addr() }.addr()) {
         return;
     }
-    let (action, flags) = match (GIVEN_UP.load(Relaxed), BEFORE.get()) {
-        (STAYS, Some(before)) => (before.sa_sigaction, before.sa_flags),
-        (STAYS, None) => (libc::SIG_DFL, 0),
+    let (action, flags) = match (RESET_TO.load(Relaxed), BEFORE.get()) {
+        (NOT_RESET, Some(before)) => (before.sa_sigaction, before.sa_flags),
+        (NOT_RESET, None) => (libc::SIG_DFL, 0),
         (plain, _) => (plain, 0),
     };
     match action {
@@ -166,7 +171,7 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut l
         _ => {}
     }
     if flags & libc::SA_RESETHAND != 0 {
-        GIVEN_UP.store(libc::SIG_DFL, Relaxed);
+        RESET_TO.store(libc::SIG_DFL, Relaxed);
     }
     if flags & libc::SA_SIGINFO != 0 {
         type Action = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
@@ -178,15 +183,15 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut l
         let action = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(action) };
         action(signal);
     }
-    stay();
+    reinstall();
 }
 
 /// Reinstalls our handler if the previous one has set the default action, or none, which was meant for itself.
-fn stay() {
+fn reinstall() {
     if let (Ok(now), Some(before)) = (action(), BEFORE.get())
         && matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
     {
-        GIVEN_UP.store(now.sa_sigaction, Relaxed);
+        RESET_TO.store(now.sa_sigaction, Relaxed);
         let _ = install(before);
     }
 }

@@ -16,33 +16,33 @@ pub(super) const BATCH: usize = 64;
 
 /// A position in the ring and its lap, whose parity determines the meaning of the flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct Position {
     at: u16,
     lap: bool,
     size: u16,
 }
 
-impl Turn {
+impl Position {
     /// The start of the first lap.
-    pub(super) fn first(size: u16) -> Turn {
-        Turn { at: 0, lap: true, size }
+    pub(super) fn first(size: u16) -> Position {
+        Position { at: 0, lap: true, size }
     }
 
     /// The position `at` in a lap of parity `lap`, 1 or 0; `None` if invalid.
-    pub(super) fn new(at: u16, lap: u8, size: u16) -> Option<Turn> {
-        (at < size && lap <= 1).then_some(Turn { at, lap: lap == 1, size })
+    pub(super) fn new(at: u16, lap: u8, size: u16) -> Option<Position> {
+        (at < size && lap <= 1).then_some(Position { at, lap: lap == 1, size })
     }
 
     /// The last position before this one with the index `at`, at most one lap back.
     #[inline]
-    pub(super) fn before(self, at: u16) -> Turn {
-        Turn { at, lap: self.lap == (at < self.at), size: self.size }
+    pub(super) fn before(self, at: u16) -> Position {
+        Position { at, lap: self.lap == (at < self.at), size: self.size }
     }
 
     /// Decodes a base as in messages: the lap in the highest bit. `None` if invalid.
-    pub(super) fn from_base(base: u16, size: u16) -> Option<Turn> {
+    pub(super) fn from_base(base: u16, size: u16) -> Option<Position> {
         let (at, lap) = (base & 0x7fff, base >> 15 == 1);
-        (at < size).then_some(Turn { at, lap, size })
+        (at < size).then_some(Position { at, lap, size })
     }
 
     pub(super) fn base(self) -> u16 {
@@ -74,7 +74,7 @@ impl Turn {
 
     /// Counts the consecutive positions from here on for which `holds` is true, up to `most` and a lap.
     #[inline]
-    pub(super) fn count(mut self, most: u16, holds: impl Fn(Turn) -> bool) -> u16 {
+    pub(super) fn count(mut self, most: u16, holds: impl Fn(Position) -> bool) -> u16 {
         let most = most.min(self.size);
         for count in 0..most {
             if !holds(self) {
@@ -110,10 +110,10 @@ pub(super) fn packed_word(len: u32, id: u16, flags: u16) -> u64 {
     u64::from(len) | u64::from(id) << 32 | u64::from(flags) << 48
 }
 
-/// Both flags as a driver sets them in the lap of `turn`.
+/// Both flags as a driver sets them in the lap of `position`.
 #[inline]
-pub(super) fn available_flags(turn: Turn) -> u16 {
-    if turn.lap() { AVAILABLE } else { USED }
+pub(super) fn available_flags(position: Position) -> u16 {
+    if position.lap() { AVAILABLE } else { USED }
 }
 
 const ENABLE: u16 = 0;
@@ -137,10 +137,10 @@ impl Suppression {
     }
 
     /// Enables notifications from now on, or at a position.
-    pub(super) fn enable(&self, place: Option<Turn>) {
+    pub(super) fn enable(&self, place: Option<Position>) {
         match place {
-            Some(turn) => {
-                self.area.store16(0, turn.base(), Relaxed);
+            Some(position) => {
+                self.area.store16(0, position.base(), Relaxed);
                 // A reader that sees the flags also sees the position.
                 self.area.store16(2, PLACE, Release);
             }
@@ -150,7 +150,7 @@ impl Suppression {
 
     /// Whether the other side is to be notified of the advance by `moved` descriptors to `now`.
     #[inline]
-    pub(super) fn wants(&self, now: Turn, moved: u16) -> bool {
+    pub(super) fn wants(&self, now: Position, moved: u16) -> bool {
         match self.area.load16(2, Acquire) {
             DISABLE => false,
             PLACE => {

@@ -11,7 +11,7 @@ use super::*;
 const PAGE: usize = 4096;
 
 /// A page of a file that has been truncated since, mapped for ever.
-fn cut() -> NonNull<u8> {
+fn truncated() -> NonNull<u8> {
     let file = memfd_create("napkin-test", MemfdFlags::CLOEXEC).expect("a memfd");
     ftruncate(&file, PAGE as u64).expect("it grows");
     // SAFETY: a new mapping at an address of the kernel's choice.
@@ -33,10 +33,10 @@ fn send() {
 }
 
 /// A peer truncates a file of its memory: the access succeeds.
-fn a_peer_cuts() {
-    let ours = cut();
+fn a_peer_truncates() {
+    let ours = truncated();
     let watched = Watched::new(ours, PAGE).expect("there is a place");
-    assert_eq!((read(ours), watched.cut()), (0, true));
+    assert_eq!((read(ours), watched.truncated()), (0, true));
 }
 
 /// Sets the action for the signal, as the program that uses this library would.
@@ -58,7 +58,7 @@ fn apart(name: &str, act: impl FnOnce()) -> Output {
         exit(0);
     }
     let this = std::env::current_exe().expect("a path");
-    let name = format!("vhost::cut::tests::{name}");
+    let name = format!("vhost::sigbus::tests::{name}");
     let arguments = ["--exact", &name, "--nocapture"];
     let ended = Command::new(this).args(arguments).env(CHILD, "").output().expect("it starts");
     // The child exits in `act` or is killed; a run without this test would print a result.
@@ -78,8 +78,8 @@ fn said(ended: &Output, what: &str) -> bool {
 fn only_what_is_watched_is_mended_and_any_other_access_ends_the_process_as_ever() {
     let name = "only_what_is_watched_is_mended_and_any_other_access_ends_the_process_as_ever";
     killed(&apart(name, || {
-        a_peer_cuts();
-        read(cut());
+        a_peer_truncates();
+        read(truncated());
     }));
 }
 
@@ -88,7 +88,7 @@ fn where_nothing_was_done_about_it_one_that_is_sent_ends_the_process_at_once() {
     let name = "where_nothing_was_done_about_it_one_that_is_sent_ends_the_process_at_once";
     let ended = apart(name, || {
         before(libc::SIG_DFL, 0);
-        a_peer_cuts();
+        a_peer_truncates();
         send();
         println!("it lives");
     });
@@ -100,12 +100,12 @@ fn where_nothing_was_done_about_it_one_that_is_sent_ends_the_process_at_once() {
 fn where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not() {
     let ended = apart("where_it_was_ignored_one_that_is_sent_is_and_an_access_is_not", || {
         before(libc::SIG_IGN, 0);
-        a_peer_cuts();
+        a_peer_truncates();
         send();
-        a_peer_cuts();
+        a_peer_truncates();
         send();
         println!("it lives");
-        read(cut());
+        read(truncated());
     });
     killed(&ended);
     assert!(said(&ended, "it lives"), "{ended:?}");
@@ -136,8 +136,8 @@ fn the_handler_of_before_is_called_each_time_and_what_is_watched_is_mended_as_we
     let ended = apart(name, || {
         before(theirs as *const () as usize, libc::SA_SIGINFO);
         for round in 1..4 {
-            a_peer_cuts();
-            let other = cut();
+            a_peer_truncates();
+            let other = truncated();
             assert_eq!(read(other), 0);
             assert_eq!(AT.load(Relaxed), other.as_ptr().addr());
             send();
@@ -152,10 +152,10 @@ fn a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process(
     let name = "a_handler_of_before_that_is_called_once_is_and_the_next_one_ends_the_process";
     let ended = apart(name, || {
         before(theirs as *const () as usize, libc::SA_SIGINFO | libc::SA_RESETHAND);
-        a_peer_cuts();
+        a_peer_truncates();
         send();
         assert_eq!(CALLED.load(Relaxed), 1);
-        a_peer_cuts();
+        a_peer_truncates();
         println!("it lives");
         send();
         println!("for ever");
@@ -169,9 +169,9 @@ fn a_handler_of_before_that_gives_itself_up_leaves_ours() {
     // The handler of Rust's runtime: it handles stack overflows, and resets the action to the default for all else.
     let name = "a_handler_of_before_that_gives_itself_up_leaves_ours";
     let ended = apart(name, || {
-        a_peer_cuts();
+        a_peer_truncates();
         send();
-        a_peer_cuts();
+        a_peer_truncates();
         println!("it lives");
         send();
         println!("for ever");
@@ -184,7 +184,7 @@ fn a_handler_of_before_that_gives_itself_up_leaves_ours() {
 fn sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memory() {
     let name = "sixty_four_devices_have_places_also_while_all_of_their_peers_give_other_memory";
     let ended = apart(name, || {
-        let page = cut();
+        let page = truncated();
         // The regions, and the in-flight memory.
         let each = 2 * (MAX_REGIONS + 1);
         let watch = |_| Watched::new(page, PAGE);
