@@ -32,11 +32,11 @@ impl Peers {
 
     pub(super) fn refuse(&self, why: String) {
         self.refused.fetch_add(1, Relaxed);
-        self.tell(why);
+        self.report(why);
     }
 
     /// Reports a condition that is not an error of the peer's.
-    pub(super) fn tell(&self, why: String) {
+    pub(super) fn report(&self, why: String) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 }

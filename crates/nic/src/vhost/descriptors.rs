@@ -12,7 +12,7 @@ use super::port::{Kind, Ring};
 use super::ports;
 use super::properties::{BUFFERS, START, addresses, memory};
 use super::queue::VhostQueue;
-use super::ring::{Incoming, MAX_PARTS, Outgoing, Put, Taken};
+use super::ring::{Incoming, MAX_PARTS, Outgoing, PutResult, TakeResult};
 use super::setup::RingFeatures;
 use super::slots::{STRIDE, Slots};
 use super::split_device::SplitDevice;
@@ -43,7 +43,7 @@ fn a_header_may_be_apart_and_a_frame_in_pieces() {
         [(BUFFERS, 12, 1, 2), (0, 0, 0, 0), (BUFFERS + 100, 11, 1, 3), (BUFFERS + 111, 6, 0, 0)];
     chain(&memory, &parts);
     let mut buffer = [0; 64];
-    assert_eq!(device.take(&mut buffer), Taken::Frame(17));
+    assert_eq!(device.take(&mut buffer), TakeResult::Frame(17));
     assert_eq!(&buffer[..17], b"destinationsource");
 }
 
@@ -64,18 +64,18 @@ fn chains_that_are_none_are_given_back_and_counted() {
         let (memory, mut device) = device(RingFeatures::default());
         chain(&memory, &parts);
         let mut buffer = [0; 256];
-        assert_eq!(device.take(&mut buffer), Taken::Malformed, "{why}");
+        assert_eq!(device.take(&mut buffer), TakeResult::Malformed, "{why}");
         assert!(Incoming::publish(&mut device), "{why}");
         chain(&memory, &[good]);
         memory.write(START + 0x8002, &2u16.to_le_bytes());
-        assert_eq!(device.take(&mut buffer), Taken::Frame(88), "after {why}");
+        assert_eq!(device.take(&mut buffer), TakeResult::Frame(88), "after {why}");
     }
     let (memory, mut device) = device(RingFeatures::default());
     chain(&memory, &[(BUFFERS, 12 + 257, 0, 0)]);
-    assert_eq!(device.take(&mut [0; 256]), Taken::Oversized);
+    assert_eq!(device.take(&mut [0; 256]), TakeResult::Oversized);
     chain(&memory, &[(BUFFERS, 12 + 13, 0, 0)]);
     memory.write(START + 0x8002, &2u16.to_le_bytes());
-    assert_eq!(device.take(&mut [0; 256]), Taken::Truncated);
+    assert_eq!(device.take(&mut [0; 256]), TakeResult::Truncated);
 }
 
 /// Writes a table of descriptors at `at`.
@@ -106,11 +106,11 @@ fn a_table_of_descriptors_is_a_chain() {
     table(&memory, TABLE, &[(BUFFERS + 100, 11, 1, 2), (0, 0, 0, 0), (BUFFERS + 111, 6, 0, 0)]);
     chain(&memory, &[(BUFFERS, 12, 1, 1), (TABLE, 48, 4, 0), (TABLE + 0x100, 32, 4 | 2, 0)]);
     let mut buffer = [0; 64];
-    assert_eq!(device.take(&mut buffer), Taken::Frame(17));
+    assert_eq!(device.take(&mut buffer), TakeResult::Frame(17));
     assert_eq!(&buffer[..17], bytes);
     memory.write(START + 0x8002, &[2, 0, 0, 0, 2, 0]);
     table(&memory, TABLE + 0x100, &[(BUFFERS + 200, 20, 3, 1), (BUFFERS + 300, 40, 2, 0)]);
-    assert_eq!(device.put(bytes), Put::Sent);
+    assert_eq!(device.put(bytes), PutResult::Sent);
     let (mut first, mut then) = ([0; 8], [0; 9]);
     assert!(memory.read(BUFFERS + 212, &mut first) && memory.read(BUFFERS + 300, &mut then));
     assert_eq!([&first[..], &then[..]].concat(), bytes);
@@ -127,9 +127,9 @@ fn a_table_of_descriptors_is_a_chain() {
     );
     table(&memory, TABLE + 0x100, &[(BUFFERS + 200, 20, 0, 2), (BUFFERS + 300, 40, 0, 2)]);
     table(&memory, START, &[(TABLE, 48, 5, 4 | 1 << 7), (TABLE + 0x100, 32, 6, 4 | 1 << 7)]);
-    assert_eq!(device.take(&mut buffer), Taken::Frame(17));
+    assert_eq!(device.take(&mut buffer), TakeResult::Frame(17));
     assert_eq!(&buffer[..17], bytes);
-    assert_eq!(device.put(bytes), Put::Sent);
+    assert_eq!(device.put(bytes), PutResult::Sent);
     Outgoing::publish(&mut device);
     let mut used = [0; 32];
     memory.read(START, &mut used);
@@ -162,10 +162,10 @@ fn tables_that_are_none_are_given_back_and_counted() {
         table(&memory, TABLE, &parts);
         let (address, len, flags) = of;
         chain(&memory, &[(address, len, flags, 0)]);
-        assert_eq!(split.take(&mut [0; 256]), Taken::Malformed, "{why}");
+        assert_eq!(split.take(&mut [0; 256]), TakeResult::Malformed, "{why}");
         chain(&memory, &[(BUFFERS, 100, 0, 0)]);
         memory.write(START + 0x8002, &2u16.to_le_bytes());
-        assert_eq!(split.take(&mut [0; 256]), Taken::Frame(88), "after {why}");
+        assert_eq!(split.take(&mut [0; 256]), TakeResult::Frame(88), "after {why}");
 
         // Packed rings ignore links in tables; NEXT in the ring's own descriptor counts.
         if parts.len() > 1 && len == 32 && !why.contains("outside") {
@@ -179,8 +179,8 @@ fn tables_that_are_none_are_given_back_and_counted() {
         table(&memory, TABLE, &turned);
         let good = (BUFFERS, 100, 1, 1 << 7);
         table(&memory, START, &[(address, len, 0, flags | 1 << 7), good, good]);
-        assert_eq!(packed.take(&mut [0; 256]), Taken::Malformed, "packed: {why}");
-        assert_eq!(packed.take(&mut [0; 256]), Taken::Frame(88), "packed: after {why}");
+        assert_eq!(packed.take(&mut [0; 256]), TakeResult::Malformed, "packed: {why}");
+        assert_eq!(packed.take(&mut [0; 256]), TakeResult::Frame(88), "packed: after {why}");
     }
 }
 
@@ -244,7 +244,7 @@ fn a_packet_that_a_backend_leaves_to_be_cut_comes_as_frames() {
         let packet = large(20_000, 1_448);
         let send = |device: &mut dyn Outgoing| {
             for begins in [0, STRIDE as u64 * 10] {
-                assert_eq!(device.put(&packet[12..]), Put::Sent);
+                assert_eq!(device.put(&packet[12..]), PutResult::Sent);
                 // The buffer count after these bytes stays.
                 memory.write(BUFFERS + begins, &packet[..10]);
             }
@@ -285,8 +285,8 @@ fn an_index_that_leaps_and_a_head_that_is_none_break_the_ring() {
         chain(&memory, &[(BUFFERS, 100, 0, 0)]);
         memory.write(START + 0x8002, &index.to_le_bytes());
         memory.write(START + 0x8004, &head.to_le_bytes());
-        assert_eq!(device.take(&mut [0; 256]), Taken::Broken);
-        assert_eq!((device.put(&[0; 60]), device.unmask()), (Put::Broken, false));
+        assert_eq!(device.take(&mut [0; 256]), TakeResult::Broken);
+        assert_eq!((device.put(&[0; 60]), device.unmask()), (PutResult::Broken, false));
     }
 }
 
@@ -302,12 +302,12 @@ fn a_frame_whose_header_has_no_place_breaks_the_ring_and_nothing_is_given_back()
         table(&other, START, &[(at, 100, 0, 2 | 1 << 7)]);
         assert_eq!(
             (split.put(&[1; 60]), Outgoing::publish(&mut split)),
-            (Put::Broken, false),
+            (PutResult::Broken, false),
             "{what}"
         );
         assert_eq!(
             (packed.put(&[1; 60]), Outgoing::publish(&mut packed)),
-            (Put::Broken, false),
+            (PutResult::Broken, false),
             "{what}"
         );
     }
@@ -343,19 +343,19 @@ fn a_frame_is_spread_over_small_buffers_if_that_was_agreed() {
         memory.write(START + 0x8002, &4u16.to_le_bytes());
         let frame: Vec<u8> = (0..100).collect();
         if !mergeable {
-            assert_eq!(device.put(&frame), Put::TooLong);
-            assert_eq!(device.put(&frame[..28]), Put::Sent);
+            assert_eq!(device.put(&frame), PutResult::TooLong);
+            assert_eq!(device.put(&frame[..28]), PutResult::Sent);
             continue;
         }
-        assert_eq!(device.put(&frame), Put::Sent);
+        assert_eq!(device.put(&frame), PutResult::Sent);
         let (mut read, mut header) = ([0; 100], [0; 12]);
         assert!(memory.read(BUFFERS, &mut header) && memory.read(BUFFERS + 12, &mut read[..28]));
         assert!(memory.read(BUFFERS + 100, &mut read[28..68]));
         assert!(memory.read(BUFFERS + 200, &mut read[68..]));
         assert_eq!((&read[..], header[10]), (&frame[..], 3));
         // One buffer is left, too few for the frame; it stays for a smaller one.
-        assert_eq!(device.put(&frame), Put::Full);
-        assert_eq!(device.put(&frame[..20]), Put::Sent);
+        assert_eq!(device.put(&frame), PutResult::Full);
+        assert_eq!(device.put(&frame[..20]), PutResult::Sent);
     }
 }
 
@@ -371,7 +371,11 @@ fn a_device_that_gives_back_what_it_has_not_breaks_the_ring() {
         }
         memory.write(START + 0xc002, &1u16.to_le_bytes());
         let taken = ring.take(&mut [0; 64]);
-        assert_eq!(taken, if id < 8 { Taken::Malformed } else { Taken::Broken }, "{id} {len}");
+        assert_eq!(
+            taken,
+            if id < 8 { TakeResult::Malformed } else { TakeResult::Broken },
+            "{id} {len}"
+        );
     }
 }
 
@@ -396,7 +400,7 @@ fn a_frame_of_more_descriptors_than_anybody_makes_is_not_followed_to_its_end() {
         let mut split = SplitDevice::new(&memory, addresses(), 2_048, features).expect("it fits");
         chain(&memory, &long(parts, false, 0));
         let taken = split.take(&mut [0; 256]);
-        assert_eq!(taken, if good { Taken::Frame(60) } else { Taken::Malformed });
+        assert_eq!(taken, if good { TakeResult::Frame(60) } else { TakeResult::Malformed });
 
         for writes in [true, false] {
             let memory = self::memory(8);
@@ -404,10 +408,13 @@ fn a_frame_of_more_descriptors_than_anybody_makes_is_not_followed_to_its_end() {
             let mut packed = ring.expect("it fits");
             table(&memory, START, &long(parts, true, if writes { 2 } else { 0 }));
             if writes {
-                assert_eq!(packed.put(&[1; 60]), if good { Put::Sent } else { Put::Broken });
+                assert_eq!(
+                    packed.put(&[1; 60]),
+                    if good { PutResult::Sent } else { PutResult::Broken }
+                );
             } else {
                 let taken = packed.take(&mut [0; 256]);
-                assert_eq!(taken, if good { Taken::Frame(60) } else { Taken::Broken });
+                assert_eq!(taken, if good { TakeResult::Frame(60) } else { TakeResult::Broken });
             }
         }
     }
@@ -418,5 +425,5 @@ fn a_frame_of_more_descriptors_than_anybody_makes_is_not_followed_to_its_end() {
     parts[999].1 = 0;
     chain(&memory, &parts);
     memory.write(START + 0x8002, &2_048u16.to_le_bytes());
-    assert_eq!(split.put(&[1; 60]), Put::Broken);
+    assert_eq!(split.put(&[1; 60]), PutResult::Broken);
 }

@@ -2,7 +2,7 @@
 
 use super::header::HEADER;
 use super::memory::Memory;
-use super::ring::{Gather, Incoming, Taken};
+use super::ring::{Gather, Incoming, TakeResult};
 use super::slots::Slots;
 
 /// A ring that we drive, whose buffers the peer returns.
@@ -24,11 +24,11 @@ pub(super) trait Driver: Incoming {
 
 /// Takes a frame in any form, reading the used entries again. Leaves a packet to be segmented in the ring.
 #[cold]
-pub(super) fn take_any(ring: &mut impl Driver, buffer: &mut [u8]) -> Taken {
+pub(super) fn take_any(ring: &mut impl Driver, buffer: &mut [u8]) -> TakeResult {
     let ((slot, len), cuts) = (ring.next_used(), ring.features().cuts());
     let (memory, slots) = ring.buffers();
     if cuts && slots.is_large(memory, slot, len) {
-        return Taken::Large;
+        return TakeResult::Large;
     }
     let mut gather = Gather::new(buffer);
     let taken = ring.take_parts(&mut gather);
@@ -38,7 +38,10 @@ pub(super) fn take_any(ring: &mut impl Driver, buffer: &mut [u8]) -> Taken {
 /// Takes the next frame part by part, and makes its buffers available again. Returns whether it is valid, or the
 /// reason why there is no frame.
 #[cold]
-pub(super) fn take_parts(ring: &mut impl Driver, gather: &mut Gather<'_>) -> Result<bool, Taken> {
+pub(super) fn take_parts(
+    ring: &mut impl Driver,
+    gather: &mut Gather<'_>,
+) -> Result<bool, TakeResult> {
     let mergeable = ring.features().mergeable;
     let (mut parts, mut good) = (1, true);
     while parts > 0 {
@@ -46,9 +49,9 @@ pub(super) fn take_parts(ring: &mut impl Driver, gather: &mut Gather<'_>) -> Res
             let none = gather.is_empty() && !*ring.broken();
             // A frame's parts become visible together.
             *ring.broken() |= !none;
-            return Err(if none { Taken::Empty } else { Taken::Broken });
+            return Err(if none { TakeResult::Empty } else { TakeResult::Broken });
         }
-        let (slot, len) = ring.take_back().ok_or(Taken::Broken)?;
+        let (slot, len) = ring.take_back().ok_or(TakeResult::Broken)?;
         let (memory, slots) = ring.buffers();
         let first = gather.is_empty();
         good &= len <= slots.len() && (!first || len >= HEADER as u32);

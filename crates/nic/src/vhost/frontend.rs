@@ -32,13 +32,13 @@ const START: u64 = 1 << 32;
 const PAUSE: (i64, i64) = (10, 500);
 
 /// After a connection that lasted this long, without a broken ring at its end, the pause starts again at its minimum.
-const LASTS: Duration = Duration::from_secs(1);
+const USEFUL_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a connection to a backend failed or ended.
 enum Unusable {
     Ended(Ended),
     /// A reason, as a sentence.
-    Lacks(String),
+    Reason(String),
 }
 
 impl<E: Into<Ended>> From<E> for Unusable {
@@ -56,11 +56,11 @@ pub(super) fn run(
 ) {
     let mut wait = PAUSE.0;
     // The last reported problem, so that a persistent one is reported once.
-    let mut told: Option<String> = None;
+    let mut reported: Option<String> = None;
     let mut last = None;
     // Whether a connection ended for a broken ring and none has been of use since: another such end is then not
     // reported, whichever ring it is.
-    let mut broke = false;
+    let mut broke_ring = false;
     // Consecutive connections that the backend closed during the negotiation.
     let mut hung_up = 0u32;
     loop {
@@ -76,7 +76,7 @@ pub(super) fn run(
                 let ended_here = broken.is_some();
                 let why = match (driven, broken) {
                     (Unusable::Ended(Ended::Stopped), _) => return,
-                    (_, Some(why)) => (!std::mem::replace(&mut broke, true)).then_some(why),
+                    (_, Some(why)) => (!std::mem::replace(&mut broke_ring, true)).then_some(why),
                     (Unusable::Ended(Ended::Closed), None) if was_served => None,
                     (Unusable::Ended(Ended::Closed), None) => {
                         hung_up = hung_up.saturating_add(1);
@@ -87,12 +87,12 @@ pub(super) fn run(
                         })
                     }
                     (Unusable::Ended(ended), None) => Some(ended.to_string()),
-                    (Unusable::Lacks(what), None) => Some(what),
+                    (Unusable::Reason(what), None) => Some(what),
                 };
                 if was_served && !ended_here {
-                    (hung_up, told, broke) = (0, None, false);
+                    (hung_up, reported, broke_ring) = (0, None, false);
                 }
-                if start.elapsed() >= LASTS && !ended_here {
+                if start.elapsed() >= USEFUL_AFTER && !ended_here {
                     wait = PAUSE.0;
                 }
                 why
@@ -110,10 +110,10 @@ pub(super) fn run(
             }
         };
         if let Some(why) = why
-            && told.as_ref() != Some(&why)
+            && reported.as_ref() != Some(&why)
         {
             peers.refuse(why.clone());
-            told = Some(why);
+            reported = Some(why);
         }
         if pause(stop, wait) {
             return;
@@ -137,14 +137,14 @@ fn drive(
         calls: Vec::new(),
         run: 0,
         shared: last,
-        given: false,
+        memory_sent: false,
     };
-    if let Err(useless) = agree(config, connection, &mut rings) {
-        let given = rings.given;
+    if let Err(useless) = negotiate(config, connection, &mut rings) {
+        let memory_sent = rings.memory_sent;
         drop(rings);
         // State with which the negotiation failed is not used again. A backend that never got the memory has not
         // touched it.
-        if given {
+        if memory_sent {
             *last = None;
         }
         return useless;
@@ -171,7 +171,7 @@ struct Shared {
 impl Shared {
     /// Makes new rings in new memory.
     fn new(config: &FrontendConfig, features: u64) -> Result<Shared, Unusable> {
-        let lacks = |what: String| Unusable::Lacks(what);
+        let lacks = |what: String| Unusable::Reason(what);
         let count = 2 * u64::from(config.queues);
         let (_, _, each) = layout(0, config.ring);
         let (memory, file) = Memory::own(START, each * count)
@@ -195,7 +195,7 @@ impl Shared {
     }
 
     /// Whether another backend can continue with it.
-    fn can_go_on(&self) -> bool {
+    fn can_continue(&self) -> bool {
         let good = |it: &Option<Kind>| it.as_ref().is_some_and(|kind| !kind.is_broken());
         self.inflight.is_some() && self.kinds.iter().all(good)
     }
@@ -212,7 +212,7 @@ struct Rings<'a> {
     run: u64,
     shared: &'a mut Option<Shared>,
     /// Whether the backend has got the memory.
-    given: bool,
+    memory_sent: bool,
 }
 
 impl Drop for Rings<'_> {
@@ -228,11 +228,11 @@ impl Drop for Rings<'_> {
             }
             port.end_waiting();
         }
-        if !self.shared.as_ref().is_some_and(Shared::can_go_on) {
+        if !self.shared.as_ref().is_some_and(Shared::can_continue) {
             *self.shared = None;
         }
         for (pair, call) in &self.calls {
-            self.ports[*pair].forget(call.as_fd());
+            self.ports[*pair].unwatch(call.as_fd());
             self.ports[*pair].wake();
         }
         self.peers.rings.fetch_sub(self.run, Relaxed);
@@ -250,13 +250,13 @@ fn layout(start: u64, size: u16) -> (RingAddresses, u64, u64) {
     (RingAddresses { table: start, driver, device }, buffers, end.next_multiple_of(4096))
 }
 
-fn agree(
+fn negotiate(
     config: &FrontendConfig,
     connection: &Connection<'_>,
     rings: &mut Rings<'_>,
 ) -> Result<(), Unusable> {
     let path = config.path.display();
-    let lacks = |what: &str| Err(Unusable::Lacks(format!("the backend at {path} {what}")));
+    let lacks = |what: &str| Err(Unusable::Reason(format!("the backend at {path} {what}")));
     let ask = |request, late: Option<&dyn Fn()>| {
         let answer = connection.ask(request, late)?;
         answer.number().ok_or(Ended::Malformed("has not the form of a number"))
@@ -264,7 +264,7 @@ fn agree(
     let number = |request| ask(request, None);
     let peers = rings.peers;
     let late =
-        || peers.tell(format!("the backend at {path} does not answer yet: it may serve another"));
+        || peers.report(format!("the backend at {path} does not answer yet: it may serve another"));
     let offered = ask(request::GET_FEATURES, Some(&late))?;
     let taken = features::taken(offered, config.packed, config.ring);
     if taken & features::VERSION_1 == 0 {
@@ -295,8 +295,8 @@ fn agree(
     send(request::SET_FEATURES, value(taken & multiple), vec![])?;
 
     let tracks = protocol & features::PROTOCOL_INFLIGHT_SHMFD != 0;
-    let goes_on = rings.shared.as_ref().is_some_and(|it| tracks && it.features == taken);
-    if !goes_on {
+    let keeps_rings = rings.shared.as_ref().is_some_and(|it| tracks && it.features == taken);
+    if !keeps_rings {
         *rings.shared = Some(Shared::new(config, taken)?);
     }
     let Some(shared) = &mut *rings.shared else { return lacks("has no place for rings") };
@@ -305,7 +305,7 @@ fn agree(
     let (_, _, each) = layout(0, config.ring);
     let region = [START, each * count, START, 0].map(u64::to_ne_bytes).concat();
     let file = shared.file.try_clone()?;
-    rings.given = true;
+    rings.memory_sent = true;
     send(request::SET_MEM_TABLE, [two(1, 0), region].concat(), vec![file])?;
 
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -338,10 +338,11 @@ fn agree(
         };
         let (base, theirs) = (base_word(config.packed, kind.base()), kick.try_clone()?);
         let (notify, pair) = (Some(Arc::new(Notifier::new(kick))), index as usize / 2);
-        let ready = Ring::new(kind, notify).telling(rings.peers, pair).over(rings.backend);
-        if goes_on {
+        let ready =
+            Ring::new(kind, notify).reporting_to(rings.peers, pair).served_over(rings.backend);
+        if keeps_rings {
             // The last backend may have died before it acted on a notification.
-            ready.ring();
+            ready.notify();
         }
         let (port, receive) = (&rings.ports[pair], index % 2 == 0);
         let gate = if receive { &port.incoming } else { &port.outgoing };
@@ -380,7 +381,7 @@ mod tests {
 
     /// Negotiates as a backend of plain virtio 1.0 with the next frontend; returns the connection and the
     /// frontend's memory.
-    fn agreed(listener: &UnixListener) -> (UnixStream, OwnedFd) {
+    fn negotiated(listener: &UnixListener) -> (UnixStream, OwnedFd) {
         let mut came = None;
         until("it connects", || {
             came = listener.accept().ok();
@@ -420,7 +421,7 @@ mod tests {
         let (_, _, each) = layout(0, config.ring);
         // The ring to receive from, then the one to send to.
         for ring in 0..2 {
-            let (_peer, file) = agreed(&listener);
+            let (_peer, file) = negotiated(&listener);
             until("it is served", || peers.served.load(Relaxed) == ring + 1);
             let at = RegionAt { guest: START, len: 2 * each, user: START, offset: 0 };
             let memory = Memory::map(&[(at, file)]).expect("it is whole");
@@ -438,7 +439,7 @@ mod tests {
                 assert!(trouble.contains("until there is another connection"), "{trouble}");
             }
         }
-        agreed(&listener);
+        negotiated(&listener);
         // A backend that breaks a ring each time is reported once.
         assert_eq!((peers.refused.load(Relaxed), peers.trouble()), (1, None));
         std::fs::remove_file(&path).expect("it is ours");

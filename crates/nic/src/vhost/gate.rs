@@ -2,7 +2,7 @@
 //! threads that move frames only try it, and the control thread waits for it.
 //!
 //! Threads that move frames never wait: they try the lock and return if it is taken. Before it tries, such a thread
-//! [requests](Gate::ask) what it wants done; the holder checks for requests after it has released the lock, both
+//! [requests](Gate::request) what it wants done; the holder checks for requests after it has released the lock, both
 //! sequentially consistent, so that one of the two does it. The control thread waits, for one poll at most: it
 //! announces itself first, and then no other thread tries.
 
@@ -18,10 +18,10 @@ pub(super) struct Gate<T> {
     /// Whether the control thread wants the lock.
     wanted: AtomicBool,
     /// Whether a thread has requested work that it could not do itself.
-    asked: AtomicBool,
+    requested: AtomicBool,
     /// Whether a value is present, for threads that only want to know that. Taking the lock to find out would keep
     /// other threads out, which would then take the value for one in use.
-    there: AtomicBool,
+    occupied: AtomicBool,
 }
 
 impl<T> Default for Gate<T> {
@@ -29,8 +29,8 @@ impl<T> Default for Gate<T> {
         Gate {
             place: Mutex::new(None),
             wanted: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
-            there: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
+            occupied: AtomicBool::new(false),
         }
     }
 }
@@ -51,28 +51,28 @@ impl<T> Gate<T> {
 
     /// Whether a value was present when the control thread last left.
     #[inline]
-    pub(super) fn there(&self) -> bool {
-        self.there.load(Acquire)
+    pub(super) fn occupied(&self) -> bool {
+        self.occupied.load(Acquire)
     }
 
-    /// Requests the work that [`answer`](Gate::answer) does; the caller calls that next.
-    pub(super) fn ask(&self) {
-        self.asked.store(true, SeqCst);
+    /// Requests the work that [`serve_requests`](Gate::serve_requests) does; the caller calls that next.
+    pub(super) fn request(&self) {
+        self.requested.store(true, SeqCst);
     }
 
     /// Does the requested work, until no request is left or another thread has the lock, which then does it. For
     /// threads that have requested, and for those that have released the lock.
     #[inline]
-    pub(super) fn answer(&self, mut act: impl FnMut(&mut Option<T>)) {
+    pub(super) fn serve_requests(&self, mut act: impl FnMut(&mut Option<T>)) {
         loop {
             fence(SeqCst);
-            if !self.asked.load(SeqCst) {
+            if !self.requested.load(SeqCst) {
                 return;
             }
             let Some(mut place) = self.try_enter() else { return };
             // A swap, so that what the requesting thread wrote before its request is visible; a store would not
             // synchronise.
-            self.asked.swap(false, AcqRel);
+            self.requested.swap(false, AcqRel);
             act(&mut place);
         }
     }
@@ -83,7 +83,7 @@ impl<T> Gate<T> {
         self.wanted.store(true, SeqCst);
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut place);
-        self.there.store(place.is_some(), Release);
+        self.occupied.store(place.is_some(), Release);
         drop(place);
         self.wanted.store(false, SeqCst);
         result

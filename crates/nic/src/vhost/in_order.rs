@@ -9,7 +9,7 @@ use super::memory::{Area, Memory};
 use super::packed_driver::PackedDriver;
 use super::packed_ring::{Position, packed_word};
 use super::properties::{BUFFERS, addresses, memory};
-use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::ring::{Incoming, Outgoing, PutResult, TakeResult};
 use super::segments::Segments;
 use super::setup::RingFeatures;
 use super::slots::{STRIDE, Slots};
@@ -100,11 +100,11 @@ fn a_device_tells_at_once_of_all_that_were_sent_up_to_one() {
         let mut back = 0;
         for (sent, told) in [(8, 8), (16, 5), (16, 16), (1, 1), (16, 16), (15, 15)] {
             while ring.under_way() < sent {
-                assert_eq!(ring.put(&[1; 60]), Put::Sent);
+                assert_eq!(ring.put(&[1; 60]), PutResult::Sent);
             }
             assert_eq!(
                 ring.put(&[0; FRAME_CAPACITY + 1]),
-                if sent == SIZE { Put::Full } else { Put::TooLong }
+                if sent == SIZE { PutResult::Full } else { PutResult::TooLong }
             );
             Outgoing::publish(&mut ring);
             D::uses(&area, back, told, 0);
@@ -136,10 +136,10 @@ fn what_a_device_skips_it_has_filled() {
             assert_eq!(ring.ready(64), Some(batch));
             for left in (0..batch).rev() {
                 let len = if left > 0 { FRAME_CAPACITY } else { 60 };
-                assert_eq!(ring.take(&mut buffer), Taken::Frame(len));
+                assert_eq!(ring.take(&mut buffer), TakeResult::Frame(len));
                 assert_eq!(ring.ready(64), Some(left));
             }
-            assert_eq!(ring.take(&mut buffer), Taken::Empty);
+            assert_eq!(ring.take(&mut buffer), TakeResult::Empty);
             Incoming::publish(&mut ring);
             back += batch;
             assert!(ring.goes_on(back));
@@ -154,12 +154,12 @@ fn more_than_are_out_cannot_have_been_used() {
     fn of<D: Driver>(count: u16) {
         let memory = memory(SIZE);
         let (mut ring, area) = (D::new(&memory, false, features()), D::area(&memory));
-        (0..3).for_each(|_| assert_eq!(ring.put(&[1; 60]), Put::Sent));
+        (0..3).for_each(|_| assert_eq!(ring.put(&[1; 60]), PutResult::Sent));
         Outgoing::publish(&mut ring);
         D::uses(&area, 0, count, 0);
         ring.under_way();
         assert!(ring.broken(), "{count}");
-        assert_eq!(ring.put(&[1; 60]), Put::Broken);
+        assert_eq!(ring.put(&[1; 60]), PutResult::Broken);
     }
     for count in [4, 10, SIZE, SIZE + 1, u16::MAX] {
         of::<PackedDriver>(count);
@@ -175,7 +175,7 @@ fn an_entry_that_tells_of_more_than_the_index_does_breaks_a_split_ring() {
             (<SplitDriver as Driver>::new(&memory, true, features()), SplitDriver::area(&memory));
         area.store32(4, last.into(), Release);
         area.store16(2, 5, Release);
-        assert_eq!(ring.take(&mut [0; 64]), Taken::Broken, "{last}");
+        assert_eq!(ring.take(&mut [0; 64]), TakeResult::Broken, "{last}");
         assert!(ring.broken());
     }
 }
@@ -200,9 +200,9 @@ proptest! {
                     2 if receive => {
                         let broken = ring.broken();
                         let taken = ring.take(&mut buffer);
-                        assert!(!broken || taken == Taken::Broken);
-                        if taken == Taken::Large {
-                            assert_ne!(ring.take_large(&mut large), Taken::Empty);
+                        assert!(!broken || taken == TakeResult::Broken);
+                        if taken == TakeResult::Large {
+                            assert_ne!(ring.take_large(&mut large), TakeResult::Empty);
                         }
                     }
                     2 => drop(ring.put(&buffer[..60])),

@@ -11,15 +11,15 @@ use super::memory::{Area, Memory, fence};
 use super::packed_ring::{BATCH, Position, Suppression, packed_word};
 use super::resume;
 use super::ring::{
-    Descriptor, Gather, INDIRECT, Incoming, MAX_PARTS, MAX_RING, NEXT, Outgoing, Put, Scatter,
-    Table, Taken, WRITE, take_whole,
+    Descriptor, Gather, INDIRECT, Incoming, MAX_PARTS, MAX_RING, NEXT, Outgoing, PutResult,
+    Scatter, Table, TakeResult, WRITE, take_whole,
 };
 use super::setup::{RingAddresses, RingFeatures};
 use super::tracking::{PackedTracking, Region};
 
 /// A chain that was returned but is not yet published to the driver.
 #[derive(Debug, Clone, Copy, Default)]
-struct Given {
+struct ReturnedChain {
     at: u16,
     id: u16,
     len: u32,
@@ -36,9 +36,9 @@ pub(super) struct PackedDevice {
     features: RingFeatures,
     next: Position,
     /// The position at which there was no buffer for a frame, or for the rest of it.
-    lacking: Position,
-    given: [Given; BATCH],
-    held: usize,
+    no_room_at: Position,
+    returned: [ReturnedChain; BATCH],
+    unpublished: usize,
     /// Number of descriptors of the unpublished chains.
     span: u16,
     /// The most these may be: the size of the ring, since the driver gets none of them back before they are
@@ -70,9 +70,9 @@ impl PackedDevice {
             memory: Arc::clone(memory),
             features,
             next,
-            lacking: next,
-            given: [Given::default(); BATCH],
-            held: 0,
+            no_room_at: next,
+            returned: [ReturnedChain::default(); BATCH],
+            unpublished: 0,
             span: 0,
             limit: size,
             moved: 0,
@@ -88,7 +88,7 @@ impl PackedDevice {
             let Some((tracking, next)) = PackedTracking::recover(region, &self.table, size) else {
                 return false;
             };
-            (self.next, self.lacking, self.tracking) = (next, next, Some(tracking));
+            (self.next, self.no_room_at, self.tracking) = (next, next, Some(tracking));
         } else {
             self.tracking = Some(PackedTracking::begin(region, self.next));
         }
@@ -103,7 +103,7 @@ impl PackedDevice {
     /// Continues where the ring's own descriptors tell, if they do.
     pub(super) fn resume(&mut self) {
         if let Some(position) = resume::find(&self.table, self.next.size()) {
-            (self.next, self.lacking) = (position, position);
+            (self.next, self.no_room_at) = (position, position);
         }
     }
 
@@ -175,55 +175,56 @@ impl PackedDevice {
 
     #[inline]
     fn give_back(&mut self, id: u16, count: u16, len: u32, flags: u16) {
-        if self.held == BATCH {
-            self.show_early();
+        if self.unpublished == BATCH {
+            self.publish_early();
         }
         let (at, flags) = (self.next.at(), self.next.used() | flags);
         // Written at the publication: until then the descriptor may have to be restored.
-        self.given[self.held] = Given { at, id, len, flags };
-        self.held += 1;
+        self.returned[self.unpublished] = ReturnedChain { at, id, len, flags };
+        self.unpublished += 1;
         self.next.step(count);
         self.span += count;
     }
 
     /// Publishes because the batch is full. Outlined, so that the caller can be inlined.
     #[cold]
-    fn show_early(&mut self) {
-        self.show();
+    fn publish_early(&mut self) {
+        self.publish_batch();
     }
 
     /// Publishes the returned chains to the driver: the first last, so that it sees all at once.
     #[inline]
-    fn show(&mut self) {
+    fn publish_batch(&mut self) {
         // Reset first, so that nothing is published twice, whatever happens below.
-        let (held, span) = (std::mem::take(&mut self.held), std::mem::take(&mut self.span));
+        let (unpublished, span) =
+            (std::mem::take(&mut self.unpublished), std::mem::take(&mut self.span));
         self.moved = self.moved.saturating_add(span);
-        if held > 0 {
+        if unpublished > 0 {
             match &self.tracking {
-                Some(tracking) => self.show_tracked(tracking, held),
-                None => self.show_given(held),
+                Some(tracking) => self.publish_tracked(tracking, unpublished),
+                None => self.write_used(unpublished),
             }
         }
     }
 
     #[inline]
-    fn show_tracked(&self, tracking: &PackedTracking, held: usize) {
-        let given = &self.given[..held];
-        let Some(first) = given.first() else { return };
+    fn publish_tracked(&self, tracking: &PackedTracking, unpublished: usize) {
+        let returned = &self.returned[..unpublished];
+        let Some(first) = returned.first() else { return };
         let (from, to) = (self.next.before(first.at), self.next);
-        let count = tracking.giving_back(&self.table, from, to, given.iter().map(|it| it.at));
-        self.show_given(held);
+        let count = tracking.giving_back(&self.table, from, to, returned.iter().map(|it| it.at));
+        self.write_used(unpublished);
         tracking.given_back(count, to);
     }
 
     #[inline]
-    fn show_given(&self, held: usize) {
-        let given = &self.given[..held];
-        match (given.first(), given.last()) {
-            (Some(first), Some(last)) if self.tells_at_once() && first.flags & WRITE == 0 => {
-                self.show_one(Given { id: last.id, ..*first });
+    fn write_used(&self, unpublished: usize) {
+        let returned = &self.returned[..unpublished];
+        match (returned.first(), returned.last()) {
+            (Some(first), Some(last)) if self.marks_at_once() && first.flags & WRITE == 0 => {
+                self.write_one_used(ReturnedChain { id: last.id, ..*first });
             }
-            _ => given.iter().rev().for_each(|it| self.show_one(*it)),
+            _ => returned.iter().rev().for_each(|it| self.write_one_used(*it)),
         }
     }
 
@@ -231,22 +232,22 @@ impl PackedDevice {
     /// backend does not have to find its position by the ring's descriptors. Only for chains without written bytes,
     /// whose lengths would be lost.
     #[inline]
-    fn tells_at_once(&self) -> bool {
+    fn marks_at_once(&self) -> bool {
         self.features.in_order && (self.tracking.is_some() || !self.features.indirect)
     }
 
     #[inline]
-    fn show_one(&self, Given { at, id, len, flags }: Given) {
+    fn write_one_used(&self, ReturnedChain { at, id, len, flags }: ReturnedChain) {
         self.table.store64(usize::from(at) * 16 + 8, packed_word(len, id, flags), Release);
     }
 
     /// Takes a frame in any form, reading its descriptors again.
     #[cold]
-    fn take_chain(&mut self, buffer: &mut [u8]) -> Taken {
+    fn take_chain(&mut self, buffer: &mut [u8]) -> TakeResult {
         let mut gather = Gather::new(buffer);
-        let Some((id, count, good)) = self.gather(&mut gather) else { return Taken::Broken };
+        let Some((id, count, good)) = self.gather(&mut gather) else { return TakeResult::Broken };
         if good && self.features.cuts() && gather.is_large() {
-            return Taken::Large;
+            return TakeResult::Large;
         }
         self.give_back(id, count, 0, 0);
         gather.end(good)
@@ -273,9 +274,9 @@ impl Incoming for PackedDevice {
     }
 
     #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+    fn take(&mut self, buffer: &mut [u8]) -> TakeResult {
         if !self.available() {
-            return if self.is_broken() { Taken::Broken } else { Taken::Empty };
+            return if self.is_broken() { TakeResult::Broken } else { TakeResult::Empty };
         }
         let first = Descriptor::read(&self.table, self.next.at());
         if first.second & (WRITE | INDIRECT | NEXT) == 0
@@ -283,7 +284,7 @@ impl Incoming for PackedDevice {
             && let Some(len) = take_whole(&self.memory, part, self.features.checksums, buffer)
         {
             self.give_back(first.first, 1, 0, 0);
-            return Taken::Frame(len);
+            return TakeResult::Frame(len);
         }
         self.take_chain(buffer)
     }
@@ -293,18 +294,18 @@ impl Incoming for PackedDevice {
     }
 
     #[cold]
-    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, TakeResult> {
         if !self.available() {
-            return Err(if self.is_broken() { Taken::Broken } else { Taken::Empty });
+            return Err(if self.is_broken() { TakeResult::Broken } else { TakeResult::Empty });
         }
-        let (id, count, good) = self.gather(gather).ok_or(Taken::Broken)?;
+        let (id, count, good) = self.gather(gather).ok_or(TakeResult::Broken)?;
         self.give_back(id, count, 0, 0);
         Ok(good)
     }
 
     #[inline]
     fn publish(&mut self) -> bool {
-        self.show();
+        self.publish_batch();
         if self.moved == 0 {
             return false;
         }
@@ -330,23 +331,23 @@ impl Incoming for PackedDevice {
 
 impl Outgoing for PackedDevice {
     #[inline]
-    fn put(&mut self, frame: &[u8]) -> Put {
-        let (start, held, span) = (self.next, self.held, self.span);
+    fn put(&mut self, frame: &[u8]) -> PutResult {
+        let (start, unpublished, span) = (self.next, self.unpublished, self.span);
         let mut scatter = Scatter::new(frame);
         let mut buffers = 0;
         while !scatter.done() {
             let back = if self.is_broken() {
-                Put::Broken
+                PutResult::Broken
             } else if buffers > 0 && !self.features.mergeable {
-                Put::TooLong
-            } else if usize::from(buffers) + held >= BATCH {
+                PutResult::TooLong
+            } else if usize::from(buffers) + unpublished >= BATCH {
                 // A frame's buffers are published together, so the batch must have room for all of them.
-                if held == 0 {
-                    Put::TooLong
+                if unpublished == 0 {
+                    PutResult::TooLong
                 } else {
                     self.next = start;
-                    (self.held, self.span) = (held, span);
-                    self.show();
+                    (self.unpublished, self.span) = (unpublished, span);
+                    self.publish_batch();
                     return self.put(frame);
                 }
             } else if self.available() {
@@ -366,22 +367,22 @@ impl Outgoing for PackedDevice {
                     continue;
                 }
                 self.fail();
-                Put::Broken
+                PutResult::Broken
             } else {
-                self.lacking = self.next;
-                Put::Full
+                self.no_room_at = self.next;
+                PutResult::Full
             };
             self.next = start;
-            (self.held, self.span) = (held, span);
+            (self.unpublished, self.span) = (unpublished, span);
             return back;
         }
         if scatter.end(&self.memory, buffers) {
-            return Put::Sent;
+            return PutResult::Sent;
         }
         self.next = start;
-        (self.held, self.span) = (held, span);
+        (self.unpublished, self.span) = (unpublished, span);
         self.fail();
-        Put::Broken
+        PutResult::Broken
     }
 
     #[inline]
@@ -393,9 +394,9 @@ impl Outgoing for PackedDevice {
         if self.is_broken() {
             return false;
         }
-        self.ours.enable(self.features.event.then_some(self.lacking));
+        self.ours.enable(self.features.event.then_some(self.no_room_at));
         fence(SeqCst);
-        let room = self.lacking.is_available(self.flags(self.lacking.at()));
+        let room = self.no_room_at.is_available(self.flags(self.no_room_at.at()));
         if room {
             self.mask();
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
 use super::packed_ring::{Position, Suppression, available_flags, packed_word};
-use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, take_whole};
+use super::ring::{Gather, Incoming, Outgoing, PutResult, TakeResult, WRITE, take_whole};
 use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
 
@@ -230,9 +230,9 @@ impl Incoming for PackedDriver {
     }
 
     #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+    fn take(&mut self, buffer: &mut [u8]) -> TakeResult {
         if !self.is_used() {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
+            return if self.broken { TakeResult::Broken } else { TakeResult::Empty };
         }
         let (slot, len) = self.next_used();
         if self.slots.is_out(slot)
@@ -242,7 +242,7 @@ impl Incoming for PackedDriver {
         {
             self.step_back();
             self.hand_over(slot, self.slots.len(), WRITE);
-            return Taken::Frame(len);
+            return TakeResult::Frame(len);
         }
         driver::take_any(self, buffer)
     }
@@ -251,7 +251,7 @@ impl Incoming for PackedDriver {
         self.features
     }
 
-    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, TakeResult> {
         driver::take_parts(self, gather)
     }
 
@@ -281,17 +281,19 @@ impl Incoming for PackedDriver {
 
 impl Outgoing for PackedDriver {
     #[inline]
-    fn put(&mut self, frame: &[u8]) -> Put {
+    fn put(&mut self, frame: &[u8]) -> PutResult {
         if self.slots.none_left() {
             self.take_all_back();
         }
         if self.broken {
-            return Put::Broken;
+            return PutResult::Broken;
         }
-        let Some(slot) = self.slots.lend() else { return Put::Full };
-        let Some(len) = self.slots.fill(&self.memory, slot, frame) else { return Put::TooLong };
+        let Some(slot) = self.slots.lend() else { return PutResult::Full };
+        let Some(len) = self.slots.fill(&self.memory, slot, frame) else {
+            return PutResult::TooLong;
+        };
         self.hand_over(slot, len, 0);
-        Put::Sent
+        PutResult::Sent
     }
 
     #[inline]

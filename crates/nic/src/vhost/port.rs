@@ -97,7 +97,7 @@ pub(super) struct Sending {
     /// Whether frames wait for room, of which the peer is to notify us.
     pub(super) awaits_room: bool,
     /// Where to report a broken ring, and the index of its pair; taken, since it is reported once.
-    tell: Option<(Arc<Peers>, usize)>,
+    report_to: Option<(Arc<Peers>, usize)>,
     /// The connection to the backend that serves this ring, if we drive it.
     backend: Option<Arc<Backend>>,
 }
@@ -105,8 +105,8 @@ pub(super) struct Sending {
 impl Sending {
     /// Handles a frame that found the ring broken.
     #[cold]
-    pub(super) fn broken(&mut self) {
-        let Some((peers, pair)) = self.tell.take() else { return };
+    pub(super) fn report_broken(&mut self) {
+        let Some((peers, pair)) = self.report_to.take() else { return };
         let why = |until: &str| {
             format!(
                 "queue {pair}: the peer's ring to send to holds what cannot be in one; nothing is sent there {until}"
@@ -162,19 +162,19 @@ impl Ring {
     }
 
     /// Sets where to report if a sender finds the ring broken, and the index of its pair.
-    pub(super) fn telling(mut self, peers: &Arc<Peers>, pair: usize) -> Ring {
-        self.sending.tell = Some((Arc::clone(peers), pair));
+    pub(super) fn reporting_to(mut self, peers: &Arc<Peers>, pair: usize) -> Ring {
+        self.sending.report_to = Some((Arc::clone(peers), pair));
         self
     }
 
     /// Marks the ring as driven by us and served over `backend`.
-    pub(super) fn over(mut self, backend: &Arc<Backend>) -> Ring {
+    pub(super) fn served_over(mut self, backend: &Arc<Backend>) -> Ring {
         self.sending.backend = Some(Arc::clone(backend));
         self
     }
 
     /// Notifies the peer.
-    pub(super) fn ring(&self) {
+    pub(super) fn notify(&self) {
         if let Some(notify) = &self.notify {
             notify.notify();
         }
@@ -193,7 +193,7 @@ pub(super) struct Port {
     stops: AtomicU64,
     pub(super) pool: Pool,
     pub(super) counters: Arc<QueueCounters>,
-    /// Readable when the peer or the control thread notifies; see [`Port::quiet`].
+    /// Readable when the peer or the control thread notifies; see [`Port::clear_interrupt`].
     interrupt: OwnedFd,
     wake: OwnedFd,
 }
@@ -227,7 +227,7 @@ impl Port {
         Ok(())
     }
 
-    pub(super) fn forget(&self, notified: BorrowedFd<'_>) {
+    pub(super) fn unwatch(&self, notified: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.interrupt, notified);
     }
 
@@ -236,7 +236,7 @@ impl Port {
     }
 
     /// Clears the interrupt descriptor; returns whether it was readable.
-    pub(super) fn quiet(&self) -> bool {
+    pub(super) fn clear_interrupt(&self) -> bool {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),

@@ -12,7 +12,7 @@ use super::packed_driver::PackedDriver;
 use super::port::{Kind, Ring};
 use super::ports;
 use super::queue::VhostQueue;
-use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::ring::{Incoming, Outgoing, PutResult, TakeResult};
 use super::setup::{RingAddresses, RingFeatures};
 use super::slots::{STRIDE, Slots};
 use super::split_device::SplitDevice;
@@ -72,8 +72,8 @@ fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Ste
                     let mut frame = vec![number as u8; len];
                     frame[..4].copy_from_slice(&number.to_le_bytes());
                     match producer.put(&frame) {
-                        Put::Sent => sent.push_back(frame),
-                        Put::Full => {
+                        PutResult::Sent => sent.push_back(frame),
+                        PutResult::Full => {
                             full = true;
                             break;
                         }
@@ -97,10 +97,10 @@ fn talk(mut producer: impl Outgoing, mut consumer: impl Incoming, steps: Vec<Ste
                 assert_eq!(consumer.ready(9) == Some(0), sent.is_empty());
                 for _ in 0..most {
                     match consumer.take(&mut buffer) {
-                        Taken::Frame(len) => {
+                        TakeResult::Frame(len) => {
                             assert_eq!(sent.pop_front().as_deref(), Some(&buffer[..len]));
                         }
-                        Taken::Empty => {
+                        TakeResult::Empty => {
                             assert!(sent.is_empty());
                             break;
                         }
@@ -204,8 +204,8 @@ proptest! {
             for round in 0..200 {
                 if round % 3 == 0 {
                     let _ = ring.put(&[round; 60]);
-                } else if matches!(ring.take(&mut buffer), Taken::Broken) {
-                    assert_eq!(ring.take(&mut buffer), Taken::Broken, "it is not looked at again");
+                } else if matches!(ring.take(&mut buffer), TakeResult::Broken) {
+                    assert_eq!(ring.take(&mut buffer), TakeResult::Broken, "it is not looked at again");
                 }
                 let _ = Incoming::publish(&mut ring);
                 let _ = ring.unmask();
@@ -253,7 +253,7 @@ fn frames_that_another_left_stay_until_there_is_room_and_none_overtakes_them() {
         for _ in 0..=(size + 64) / 3 {
             for _ in 0..3 {
                 let mut buffer = [0; 64];
-                if peer.take(&mut buffer) == Taken::Frame(60) {
+                if peer.take(&mut buffer) == TakeResult::Frame(60) {
                     assert_eq!(buffer[..60], [came as u8; 60]);
                     came += 1;
                 }

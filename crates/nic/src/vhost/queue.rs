@@ -8,7 +8,7 @@ use napkin_policy::Ns;
 
 use super::control::{Control, Peers};
 use super::port::{Kind, Port, with};
-use super::ring::{Incoming, Taken};
+use super::ring::{Incoming, TakeResult};
 use super::segments::Segments;
 use super::transmitter::Wire;
 use crate::counters::add;
@@ -95,21 +95,23 @@ impl Polled {
             let mut stash = port.pool.stash(ready.into());
             for _ in 0..ready {
                 match ring.take(stash.buffer().unwrap_or(&mut *spare)) {
-                    Taken::Large => {
+                    TakeResult::Large => {
                         // Its segments need the buffers, which were taken for the frames in the ring.
                         drop(stash);
                         match ring.take_large(segments) {
-                            Taken::Large => self.cut(segments, (budget, now), port, spare, into),
+                            TakeResult::Large => {
+                                self.cut(segments, (budget, now), port, spare, into)
+                            }
                             other => self.dropped(other),
                         }
                         break;
                     }
-                    Taken::Empty => return ring.publish(),
-                    Taken::Broken => {
+                    TakeResult::Empty => return ring.publish(),
+                    TakeResult::Broken => {
                         self.broken = true;
                         break;
                     }
-                    Taken::Frame(len) => match stash.frame(len, now) {
+                    TakeResult::Frame(len) => match stash.frame(len, now) {
                         Some(frame) => {
                             self.bytes += len as u64;
                             self.frames += 1;
@@ -130,16 +132,16 @@ impl Polled {
 
     /// Counts a result that is not a frame.
     #[cold]
-    fn dropped(&mut self, taken: Taken) {
+    fn dropped(&mut self, taken: TakeResult) {
         let count = match taken {
-            Taken::Oversized => &mut self.oversized,
-            Taken::Truncated => &mut self.truncated,
-            Taken::Malformed => &mut self.malformed,
-            Taken::Broken => {
+            TakeResult::Oversized => &mut self.oversized,
+            TakeResult::Truncated => &mut self.truncated,
+            TakeResult::Malformed => &mut self.malformed,
+            TakeResult::Broken => {
                 self.broken = true;
                 return;
             }
-            Taken::Empty | Taken::Frame(_) | Taken::Large => return,
+            TakeResult::Empty | TakeResult::Frame(_) | TakeResult::Large => return,
         };
         *count += 1;
         self.taken += 1;
@@ -175,7 +177,7 @@ impl Polled {
 
 impl PacketQueue for VhostQueue {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
-        self.wire.see_to_waiting();
+        self.wire.send_waiting_frames();
         let mut polled = Polled::default();
         if self.segments.pending() {
             polled.cut(&mut self.segments, (budget, now), &self.port, &mut self.spare, into);
@@ -190,7 +192,7 @@ impl PacketQueue for VhostQueue {
         {
             let (port, rest) = (&*self.port, (&mut *self.spare, &mut self.segments));
             if with!(ring, it => polled.drain(it, (budget, now), port, rest, into)) {
-                ring.ring();
+                ring.notify();
             }
             if polled.broken {
                 until = ring.sending.give_up(why);
@@ -225,8 +227,8 @@ impl PacketQueue for VhostQueue {
     fn unmask(&mut self, _now: Ns) -> bool {
         // Clears the descriptor before it checks the rings. If an interrupt whose frame was already polled left it
         // readable, it would interrupt at once, again and again; and checking finds whatever it was readable for.
-        self.port.quiet();
-        self.wire.see_to_waiting();
+        self.port.clear_interrupt();
+        self.wire.send_waiting_frames();
         if self.segments.pending() {
             return true;
         }

@@ -34,7 +34,7 @@ pub(super) const INDIRECT: u16 = 4;
 
 /// The result of taking the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum TakeResult {
     /// There is no frame.
     Empty,
     /// A frame of this many bytes.
@@ -53,7 +53,7 @@ pub(super) enum Taken {
 
 /// The result of putting a frame into a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum PutResult {
     /// The frame is in the ring.
     Sent,
     /// There is no buffer for it now.
@@ -71,15 +71,15 @@ pub(super) trait Incoming {
     fn ready(&mut self, most: u16) -> Option<u16>;
     /// Takes the next frame into `buffer` and returns its descriptors, which the peer sees after the next
     /// [`publish`](Incoming::publish).
-    fn take(&mut self, buffer: &mut [u8]) -> Taken;
+    fn take(&mut self, buffer: &mut [u8]) -> TakeResult;
     /// The negotiated features.
     fn features(&self) -> RingFeatures;
     /// Takes the next frame part by part, and returns its descriptors. Returns whether it is valid, or the reason
     /// why there is no frame.
-    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken>;
-    /// Takes the next frame, which is [`Large`](Taken::Large), to be segmented; `Large` again if that can begin.
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, TakeResult>;
+    /// Takes the next frame, which is [`Large`](TakeResult::Large), to be segmented; `Large` again if that can begin.
     #[cold]
-    fn take_large(&mut self, into: &mut Segments) -> Taken {
+    fn take_large(&mut self, into: &mut Segments) -> TakeResult {
         let features = self.features();
         let mut gather = Gather::new(into.room());
         let large = self.take_parts(&mut gather).and_then(|good| gather.large(good));
@@ -97,10 +97,10 @@ pub(super) trait Incoming {
 /// A ring to which frames are sent.
 pub(super) trait Outgoing {
     /// Puts a frame in, which the peer sees after the next [`publish`](Outgoing::publish).
-    fn put(&mut self, frame: &[u8]) -> Put;
+    fn put(&mut self, frame: &[u8]) -> PutResult;
     /// Publishes all that was put in; `true` if the peer requests a notification of that.
     fn publish(&mut self) -> bool;
-    /// To be called after [`Put::Full`], with everything published: requests a notification once there is more
+    /// To be called after [`PutResult::Full`], with everything published: requests a notification once there is more
     /// room, then checks once more: `true` if there is room already, and then the request is withdrawn.
     fn await_room(&mut self) -> bool;
     /// Withdraws the request for room.
@@ -244,28 +244,29 @@ impl<'a> Gather<'a> {
     }
 
     /// Ends a packet to be segmented; `good` tells whether its parts were valid.
-    fn large(self, good: bool) -> Result<Large, Taken> {
-        let len = self.have.checked_sub(HEADER as u64).filter(|_| good).ok_or(Taken::Malformed)?;
+    fn large(self, good: bool) -> Result<Large, TakeResult> {
+        let len =
+            self.have.checked_sub(HEADER as u64).filter(|_| good).ok_or(TakeResult::Malformed)?;
         match len > self.buffer.len() as u64 {
-            true => Err(Taken::Oversized),
+            true => Err(TakeResult::Oversized),
             false => Ok(Large { header: self.header, len: len as usize }),
         }
     }
 
     /// Ends a frame; `good` tells whether its parts were valid.
     #[inline]
-    pub(super) fn end(self, good: bool) -> Taken {
+    pub(super) fn end(self, good: bool) -> TakeResult {
         if !good {
-            return Taken::Malformed;
+            return TakeResult::Malformed;
         }
-        let Some(len) = self.have.checked_sub(HEADER as u64) else { return Taken::Malformed };
+        let Some(len) = self.have.checked_sub(HEADER as u64) else { return TakeResult::Malformed };
         let len = len as usize;
         match self.buffer.get_mut(..len) {
-            None => Taken::Oversized,
-            Some(_) if len < ETHERNET_HEADER => Taken::Truncated,
+            None => TakeResult::Oversized,
+            Some(_) if len < ETHERNET_HEADER => TakeResult::Truncated,
             Some(frame) => match header::apply(&self.header, frame) {
-                true => Taken::Frame(len),
-                false => Taken::Malformed,
+                true => TakeResult::Frame(len),
+                false => TakeResult::Malformed,
             },
         }
     }
@@ -280,10 +281,10 @@ pub(super) struct Large {
 
 impl Large {
     /// Starts the segmentation.
-    fn begin(self, segments: &mut Segments, agreed: RingFeatures) -> Taken {
+    fn begin(self, segments: &mut Segments, agreed: RingFeatures) -> TakeResult {
         match segments.begin(&self.header, self.len, agreed) {
-            true => Taken::Large,
-            false => Taken::Malformed,
+            true => TakeResult::Large,
+            false => TakeResult::Malformed,
         }
     }
 }

@@ -72,7 +72,7 @@ pub(super) enum Refused {
 
 /// The parameters of a ring, as far as they are known, and its state.
 #[derive(Debug, Default)]
-struct Known {
+struct RingState {
     size: u16,
     base: u16,
     at: Option<RingAddresses>,
@@ -101,7 +101,7 @@ pub(super) struct Session {
     inflight: Option<Inflight>,
     /// The file made for in-flight tracking, and its size in bytes.
     made_inflight: Option<(OwnedFd, u64)>,
-    rings: Vec<Known>,
+    rings: Vec<RingState>,
     /// Whether any ring has run in this session, so that the peer is counted once.
     served: bool,
 }
@@ -116,7 +116,10 @@ impl Session {
             memory: None,
             inflight: None,
             made_inflight: None,
-            rings: ports.iter().flat_map(|_| [Known::default(), Known::default()]).collect(),
+            rings: ports
+                .iter()
+                .flat_map(|_| [RingState::default(), RingState::default()])
+                .collect(),
             served: false,
         }
     }
@@ -197,9 +200,9 @@ impl Session {
             }
             request::GET_VRING_BASE => {
                 let (index, _) = message.ring_number().ok_or_else(form)?;
-                self.known(index)?;
+                self.ring_state(index)?;
                 self.end(index);
-                let ring = self.known(index)?;
+                let ring = self.ring_state(index)?;
                 ring.started = false;
                 let base = ring.base;
                 self.set_kick(index, None)?;
@@ -208,19 +211,19 @@ impl Session {
             }
             request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
                 let (index, file) =
-                    one(message.number().ok_or_else(form)?, files).ok_or_else(form)?;
-                self.known(index)?;
+                    ring_and_file(message.number().ok_or_else(form)?, files).ok_or_else(form)?;
+                self.ring_state(index)?;
                 self.stop(index);
                 match request {
                     request::SET_VRING_KICK => {
                         let kick = file.ok_or(Refused::NoKick(index))?;
                         self.set_kick(index, Some(kick))?;
-                        self.known(index)?.started = true;
+                        self.ring_state(index)?.started = true;
                     }
                     request::SET_VRING_CALL => {
                         let call = file.map(|file| Notifier::of_peer(file).ok_or(Refused::NoEvent));
                         let call = call.transpose()?.map(Arc::new);
-                        self.known(index)?.call = call;
+                        self.ring_state(index)?.call = call;
                     }
                     // The error descriptor is never used: an error ends the connection.
                     _ => {}
@@ -262,15 +265,15 @@ impl Session {
         Ok(message.needs_reply().then(|| number(0)))
     }
 
-    fn known(&mut self, index: u32) -> Result<&mut Known, Refused> {
+    fn ring_state(&mut self, index: u32) -> Result<&mut RingState, Refused> {
         self.rings.get_mut(index as usize).ok_or(Refused::NoRing(index))
     }
 
     /// Takes a ring out of use, changes its parameters, and takes it into use again.
-    fn change(&mut self, index: u32, change: impl FnOnce(&mut Known)) -> Result<(), Refused> {
-        self.known(index)?;
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut RingState)) -> Result<(), Refused> {
+        self.ring_state(index)?;
         self.stop(index);
-        change(self.known(index)?);
+        change(self.ring_state(index)?);
         self.start(index)
     }
 
@@ -315,8 +318,8 @@ impl Session {
 
     fn set_kick(&mut self, index: u32, kick: Option<OwnedFd>) -> Result<(), Refused> {
         let port = Arc::clone(self.port(index).0);
-        if let Some(kick) = self.known(index)?.kick.take() {
-            port.forget(kick.as_fd());
+        if let Some(kick) = self.ring_state(index)?.kick.take() {
+            port.unwatch(kick.as_fd());
         }
         if let Some(kick) = &kick {
             // Watching a file that the peer serves (FUSE) could block.
@@ -325,7 +328,7 @@ impl Session {
             }
             port.watch(kick.as_fd()).map_err(Refused::Watch)?;
         }
-        self.known(index)?.kick = kick;
+        self.ring_state(index)?.kick = kick;
         Ok(())
     }
 
@@ -344,10 +347,10 @@ impl Session {
             return;
         }
         let ring = self.gate(index).enter(Option::take);
-        let known = &mut self.rings[index as usize];
-        known.runs = false;
+        let state = &mut self.rings[index as usize];
+        state.runs = false;
         if let Some(ring) = ring {
-            known.base = ring.kind.base();
+            state.base = ring.kind.base();
         }
         self.peers.rings.fetch_sub(1, Relaxed);
     }
@@ -370,34 +373,34 @@ impl Session {
 
     /// Takes a ring into use, if all of its parameters are known.
     fn start(&mut self, index: u32) -> Result<(), Refused> {
-        let known = &self.rings[index as usize];
-        let enabled = known.enabled || self.features & features::PROTOCOL_FEATURES == 0;
+        let state = &self.rings[index as usize];
+        let enabled = state.enabled || self.features & features::PROTOCOL_FEATURES == 0;
         let (true, Some(at), Some(memory)) =
-            (enabled && known.started && known.size > 0, known.at, &self.memory)
+            (enabled && state.started && state.size > 0, state.at, &self.memory)
         else {
             return Ok(());
         };
         let rings = features::of_device(self.features);
         let packed = self.packed();
         let mut kind = if packed {
-            let ring = PackedDevice::new(memory, at, known.size, known.base, rings);
+            let ring = PackedDevice::new(memory, at, state.size, state.base, rings);
             ring.map(Box::new).map(Kind::PackedDevice)
         } else {
-            SplitDevice::new(memory, at, known.size, rings).map(Kind::SplitDevice)
+            SplitDevice::new(memory, at, state.size, rings).map(Kind::SplitDevice)
         }
         .ok_or(Refused::Outside(index))?;
-        let region = self.inflight.as_ref().map(|it| it.region(index, packed, known.size));
+        let region = self.inflight.as_ref().map(|it| it.region(index, packed, state.size));
         let region = region.map(|it| it.ok_or(Refused::Inflight(index))).transpose()?;
         // Concerns the last backend's ring. With in-flight records, bursts are marked with one descriptor, and the
         // ring does not tell the position.
-        let told_each = rings.indirect && region.is_none() && !known.ran;
+        let marked_each = rings.indirect && region.is_none() && !state.ran;
         if let Kind::PackedDevice(ring) = &mut kind
-            && (told_each, known.base) == (true, BEGINNING)
+            && (marked_each, state.base) == (true, BEGINNING)
         {
             ring.resume();
         }
         if let Some(region) = region
-            && !kind.track(region, known.recover)
+            && !kind.track(region, state.recover)
         {
             return Err(Refused::Inflight(index));
         }
@@ -406,12 +409,13 @@ impl Session {
             Kind::PackedDevice(ring) => ring.mask(),
             Kind::SplitDriver(_) | Kind::PackedDriver(_) => {}
         }
-        let ring = Ring::new(kind, known.call.clone()).telling(&self.peers, index as usize / 2);
+        let ring =
+            Ring::new(kind, state.call.clone()).reporting_to(&self.peers, index as usize / 2);
         // The last backend may have died between returning chains and notifying.
-        ring.ring();
+        ring.notify();
         self.gate(index).enter(|place| *place = Some(ring));
-        let known = &mut self.rings[index as usize];
-        (known.runs, known.ran, known.recover) = (true, true, false);
+        let state = &mut self.rings[index as usize];
+        (state.runs, state.ran, state.recover) = (true, true, false);
         self.peers.rings.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.served, true) {
             self.peers.served.fetch_add(1, Relaxed);
@@ -447,7 +451,7 @@ impl Drop for Session {
 }
 
 /// The ring, and the descriptor that comes with it, if any; `None` if the number of descriptors is wrong.
-fn one(number: u64, mut files: Vec<OwnedFd>) -> Option<(u32, Option<OwnedFd>)> {
+fn ring_and_file(number: u64, mut files: Vec<OwnedFd>) -> Option<(u32, Option<OwnedFd>)> {
     let without = number & NO_DESCRIPTOR != 0;
     let index = number & !NO_DESCRIPTOR;
     if index > 0xff || files.len() != usize::from(!without) {

@@ -1,7 +1,7 @@
 //! Handling of files that a peer truncates while they are mapped here. The next access would raise SIGBUS and end
 //! this process; instead the handler maps empty memory in place of the file's, and the access is repeated.
 //!
-//! Rings then read zeros, which makes them empty or [broken](super::ring::Taken::Broken), frames are empty, and
+//! Rings then read zeros, which makes them empty or [broken](super::ring::TakeResult::Broken), frames are empty, and
 //! writes are lost. Only mappings that are [watched](Watched) here are replaced. Any other SIGBUS has the effect
 //! that it would have without this file: the previous handler is called, with its signals blocked and on the stack
 //! that it had requested; a SIGBUS sent by a process is ignored if it was ignored before; and otherwise the process

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::memory::{Area, Memory, fence};
 use super::ring::{
-    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, Put, Scatter, Table, Taken,
-    WRITE, need_event, take_whole,
+    Descriptor, Gather, INDIRECT, Incoming, MAX_RING, NEXT, Outgoing, PutResult, Scatter, Table,
+    TakeResult, WRITE, need_event, take_whole,
 };
 use super::setup::{RingAddresses, RingFeatures};
 use super::tracking::{Region, SplitTracking};
@@ -27,7 +27,7 @@ pub(super) struct SplitDevice {
     /// The driver's index when it was last read.
     seen: u16,
     /// Our index as published to the driver.
-    told: u16,
+    published: u16,
     /// The record of in-flight chains for the next backend.
     tracking: Option<SplitTracking>,
     broken: bool,
@@ -53,7 +53,7 @@ impl SplitDevice {
         let used = memory.area(at.device, 6 + 8 * n, 4)?;
         let next = used.load16(2, Relaxed);
         let memory = Arc::clone(memory);
-        let (seen, told, broken) = (next, next, false);
+        let (seen, published, broken) = (next, next, false);
         Some(SplitDevice {
             memory,
             table,
@@ -63,7 +63,7 @@ impl SplitDevice {
             features,
             next,
             seen,
-            told,
+            published,
             tracking: None,
             broken,
         })
@@ -87,7 +87,7 @@ impl SplitDevice {
         tracking.giving_back(&heads);
         heads.iter().for_each(|head| self.give_back(*head, 0));
         self.used.store16(2, self.next, Release);
-        self.told = self.next;
+        self.published = self.next;
         tracking.given_back(&heads, self.next);
         self.tracking = Some(tracking);
         true
@@ -95,7 +95,7 @@ impl SplitDevice {
 
     /// The index at which another device would continue.
     pub(super) fn base(&self) -> u16 {
-        self.told
+        self.published
     }
 
     /// Whether the ring is invalid, and no longer used.
@@ -141,10 +141,10 @@ impl SplitDevice {
 
     /// Abandons a frame that began at `start` in a ring that is found broken: nothing of it is published.
     #[cold]
-    fn fail_at(&mut self, start: u16) -> Put {
+    fn fail_at(&mut self, start: u16) -> PutResult {
         self.next = start;
         self.fail();
-        Put::Broken
+        PutResult::Broken
     }
 
     #[inline]
@@ -202,11 +202,11 @@ impl SplitDevice {
 
     /// Takes a frame in any form, reading its descriptors again.
     #[cold]
-    fn take_chain(&mut self, head: u16, buffer: &mut [u8]) -> Taken {
+    fn take_chain(&mut self, head: u16, buffer: &mut [u8]) -> TakeResult {
         let mut gather = Gather::new(buffer);
         let whole = self.gather(head, &mut gather);
         if whole && self.features.cuts() && gather.is_large() {
-            return Taken::Large;
+            return TakeResult::Large;
         }
         self.give_back(head, 0);
         gather.end(whole)
@@ -229,18 +229,18 @@ impl Incoming for SplitDevice {
     }
 
     #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+    fn take(&mut self, buffer: &mut [u8]) -> TakeResult {
         if self.waiting() == 0 {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
+            return if self.broken { TakeResult::Broken } else { TakeResult::Empty };
         }
-        let Some(head) = self.head() else { return Taken::Broken };
+        let Some(head) = self.head() else { return TakeResult::Broken };
         let first = Descriptor::read(&self.table, head);
         if first.first & (WRITE | INDIRECT | NEXT) == 0
             && let part = (first.address, first.len)
             && let Some(len) = take_whole(&self.memory, part, self.features.checksums, buffer)
         {
             self.give_back(head, 0);
-            return Taken::Frame(len);
+            return TakeResult::Frame(len);
         }
         self.take_chain(head, buffer)
     }
@@ -250,11 +250,11 @@ impl Incoming for SplitDevice {
     }
 
     #[cold]
-    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, TakeResult> {
         if self.waiting() == 0 {
-            return Err(if self.broken { Taken::Broken } else { Taken::Empty });
+            return Err(if self.broken { TakeResult::Broken } else { TakeResult::Empty });
         }
-        let head = self.head().ok_or(Taken::Broken)?;
+        let head = self.head().ok_or(TakeResult::Broken)?;
         let whole = self.gather(head, gather);
         self.give_back(head, 0);
         Ok(whole)
@@ -262,11 +262,11 @@ impl Incoming for SplitDevice {
 
     #[inline]
     fn publish(&mut self) -> bool {
-        if self.told == self.next {
+        if self.published == self.next {
             return false;
         }
-        let (old, new) = (self.told, self.next);
-        self.told = new;
+        let (old, new) = (self.published, self.next);
+        self.published = new;
         self.used.store16(2, new, Release);
         if let Some(tracking) = &self.tracking {
             tracking.settle(new);
@@ -304,15 +304,15 @@ impl Incoming for SplitDevice {
 
 impl Outgoing for SplitDevice {
     #[inline]
-    fn put(&mut self, frame: &[u8]) -> Put {
+    fn put(&mut self, frame: &[u8]) -> PutResult {
         let start = self.next;
         let mut scatter = Scatter::new(frame);
         let mut buffers = 0;
         while !scatter.done() {
             let back = if self.broken {
-                Put::Broken
+                PutResult::Broken
             } else if buffers > 0 && !self.features.mergeable {
-                Put::TooLong
+                PutResult::TooLong
             } else if self.waiting() > 0 {
                 let Some(head) = self.head() else { return self.fail_at(start) };
                 let mut written = 0;
@@ -331,13 +331,13 @@ impl Outgoing for SplitDevice {
                 continue;
             } else {
                 // A frame that the whole ring cannot hold will never fit.
-                if buffers >= self.size { Put::TooLong } else { Put::Full }
+                if buffers >= self.size { PutResult::TooLong } else { PutResult::Full }
             };
             // Nothing was published, so the taken chains are available again.
             self.next = start;
             return back;
         }
-        if scatter.end(&self.memory, buffers) { Put::Sent } else { self.fail_at(start) }
+        if scatter.end(&self.memory, buffers) { PutResult::Sent } else { self.fail_at(start) }
     }
 
     #[inline]

@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use super::driver::{self, Driver};
 use super::memory::{Area, Memory, fence};
-use super::ring::{Gather, Incoming, Outgoing, Put, Taken, WRITE, need_event, take_whole};
+use super::ring::{
+    Gather, Incoming, Outgoing, PutResult, TakeResult, WRITE, need_event, take_whole,
+};
 use super::setup::{RingAddresses, RingFeatures};
 use super::slots::Slots;
 
@@ -29,7 +31,7 @@ pub(super) struct SplitDriver {
     /// Index of the next buffer to make available.
     next: u16,
     /// Our index as published to the device.
-    told: u16,
+    published: u16,
     /// Index of the next buffer to take back.
     back: u16,
     /// With order: the number of places from `back` on that one used entry covers, and the length of the last of
@@ -65,7 +67,7 @@ impl SplitDriver {
             features,
             slots,
             next: 0,
-            told: 0,
+            published: 0,
             back: 0,
             batch: (0, 0),
             seen: 0,
@@ -207,9 +209,9 @@ impl Incoming for SplitDriver {
     }
 
     #[inline]
-    fn take(&mut self, buffer: &mut [u8]) -> Taken {
+    fn take(&mut self, buffer: &mut [u8]) -> TakeResult {
         if self.waiting() == 0 {
-            return if self.broken { Taken::Broken } else { Taken::Empty };
+            return if self.broken { TakeResult::Broken } else { TakeResult::Empty };
         }
         let (slot, len) = self.next_used();
         if self.slots.is_out(slot)
@@ -219,7 +221,7 @@ impl Incoming for SplitDriver {
         {
             self.step_back();
             self.hand_over(slot);
-            return Taken::Frame(len);
+            return TakeResult::Frame(len);
         }
         driver::take_any(self, buffer)
     }
@@ -228,17 +230,17 @@ impl Incoming for SplitDriver {
         self.features
     }
 
-    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, Taken> {
+    fn take_parts(&mut self, gather: &mut Gather<'_>) -> Result<bool, TakeResult> {
         driver::take_parts(self, gather)
     }
 
     #[inline]
     fn publish(&mut self) -> bool {
-        if self.told == self.next {
+        if self.published == self.next {
             return false;
         }
-        let (old, new) = (self.told, self.next);
-        self.told = new;
+        let (old, new) = (self.published, self.next);
+        self.published = new;
         self.available.store16(2, new, Release);
         fence(SeqCst);
         if self.features.event {
@@ -271,18 +273,20 @@ impl Incoming for SplitDriver {
 
 impl Outgoing for SplitDriver {
     #[inline]
-    fn put(&mut self, frame: &[u8]) -> Put {
+    fn put(&mut self, frame: &[u8]) -> PutResult {
         if self.slots.none_left() {
             self.take_all_back();
         }
         if self.broken {
-            return Put::Broken;
+            return PutResult::Broken;
         }
-        let Some(slot) = self.slots.lend() else { return Put::Full };
-        let Some(len) = self.slots.fill(&self.memory, slot, frame) else { return Put::TooLong };
+        let Some(slot) = self.slots.lend() else { return PutResult::Full };
+        let Some(len) = self.slots.fill(&self.memory, slot, frame) else {
+            return PutResult::TooLong;
+        };
         self.table.update32(usize::from(slot) * 16 + 8, len);
         self.hand_over(slot);
-        Put::Sent
+        PutResult::Sent
     }
 
     #[inline]

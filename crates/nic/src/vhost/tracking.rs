@@ -327,7 +327,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::memory::Memory;
-    use super::super::ring::{Incoming, Taken};
+    use super::super::ring::{Incoming, TakeResult};
     use super::super::setup::RingAddresses;
     use super::super::split_device::SplitDevice;
     use super::*;
@@ -371,9 +371,9 @@ mod tests {
         memory.read(0xc00 + 4 + 16, &mut heads);
         assert_eq!((heads[0], heads[8]), (3, 1));
         let mut buffer = [0; 64];
-        assert_eq!(device.take(&mut buffer), Taken::Frame(20));
+        assert_eq!(device.take(&mut buffer), TakeResult::Frame(20));
         assert_eq!(buffer[..20], [4; 20], "the fifth is the next");
-        assert_eq!(device.take(&mut buffer), Taken::Empty);
+        assert_eq!(device.take(&mut buffer), TakeResult::Empty);
         Incoming::publish(&mut device);
         let (_, none) = SplitTracking::recover(region(), 5).expect("it makes sense");
         assert_eq!(none, [0u16; 0]);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use napkin_policy::Ns;
 
 use super::port::{Kind, Port, Ring, Sending, with};
-use super::ring::{Outgoing, Put};
+use super::ring::{Outgoing, PutResult};
 use crate::counters::add;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, SendError, Transmitter};
 
@@ -30,7 +30,7 @@ impl Wire {
     /// The pair to send by: a driver that has not enabled all pairs receives everything by the first.
     fn port(&self) -> &Port {
         let own = &self.ports[self.index];
-        if self.index > 0 && !own.outgoing.there() { &self.ports[0] } else { own }
+        if self.index > 0 && !own.outgoing.occupied() { &self.ports[0] } else { own }
     }
 
     /// Sends frames until one is refused; returns how many were sent, and why no more were. Frames left to another
@@ -49,9 +49,9 @@ impl Wire {
             None => {
                 let left = frames.try_for_each(|frame| {
                     count += 1;
-                    leave(port, frame)
+                    enqueue(port, frame)
                 });
-                port.outgoing.ask();
+                port.outgoing.request();
                 left
             }
         };
@@ -63,17 +63,17 @@ impl Wire {
 
     /// For the queue's owner: sends the frames that wait at its own pair, since there may be room now.
     #[inline]
-    pub(super) fn see_to_waiting(&self) {
+    pub(super) fn send_waiting_frames(&self) {
         let port = &*self.ports[self.index];
         if port.waiting.ready() {
-            self.send_what_waits(port);
+            self.send_waiting_frames_slow(port);
         }
     }
 
     #[cold]
-    fn send_what_waits(&self, port: &Port) {
+    fn send_waiting_frames_slow(&self, port: &Port) {
         let mut sent = Sent::default();
-        port.outgoing.ask();
+        port.outgoing.request();
         send_waiting(port, &mut sent);
         self.count(&sent);
     }
@@ -127,15 +127,15 @@ impl Sent {
         frame: &[u8],
     ) -> Result<(), SendError> {
         match ring.put(frame) {
-            Put::Sent => {
+            PutResult::Sent => {
                 self.frames += 1;
                 self.bytes += frame.len() as u64;
                 Ok(())
             }
-            Put::Full => Err(SendError::RingFull),
-            Put::TooLong => Err(SendError::TooLong),
-            Put::Broken => {
-                sending.broken();
+            PutResult::Full => Err(SendError::RingFull),
+            PutResult::TooLong => Err(SendError::TooLong),
+            PutResult::Broken => {
+                sending.report_broken();
                 Err(SendError::Down)
             }
         }
@@ -151,7 +151,7 @@ fn checked(frame: &[u8]) -> Result<(), SendError> {
 }
 
 /// Leaves a frame for the thread at the ring, or the next one.
-fn leave(port: &Port, frame: &[u8]) -> Result<(), SendError> {
+fn enqueue(port: &Port, frame: &[u8]) -> Result<(), SendError> {
     checked(frame)?;
     let mut copy = port.pool.take().ok_or(SendError::RingFull)?;
     // The arrival time is not needed here: its field holds the number of the driver that the frame is for.
@@ -164,7 +164,7 @@ fn leave(port: &Port, frame: &[u8]) -> Result<(), SendError> {
 /// Sends the frames that other senders left, if requested.
 #[inline]
 fn send_waiting(port: &Port, sent: &mut Sent) {
-    port.outgoing.answer(|ring| match ring {
+    port.outgoing.serve_requests(|ring| match ring {
         Some(ring) => {
             let _ = send(ring, port, std::iter::empty(), sent);
         }
@@ -183,7 +183,7 @@ fn send<'a>(
     let sending = &mut ring.sending;
     let (result, notify) = with!(ring, it => put_all(it, sending, port, frames, sent));
     if notify {
-        ring.ring();
+        ring.notify();
     }
     result
 }
@@ -219,7 +219,7 @@ fn put_all<'a>(
     let result = match port.waiting.len() {
         0 => frames
             .try_for_each(|frame| checked(frame).and_then(|()| sent.put(ring, sending, frame))),
-        _ => frames.try_for_each(|frame| leave(port, frame)),
+        _ => frames.try_for_each(|frame| enqueue(port, frame)),
     };
     (result, notify | ring.publish())
 }

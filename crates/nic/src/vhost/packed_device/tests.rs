@@ -20,12 +20,12 @@ fn region(memory: &Arc<Memory>) -> Region {
 /// them written; if all are written, before or after the record is closed.
 fn dies(mut device: PackedDevice, written: usize, closed: bool) {
     let tracking = device.tracking.take().expect("it tracks");
-    let (from, to) = (device.next.before(device.given[0].at), device.next);
-    let given = device.given[..device.held].to_vec();
-    let places = given.iter().map(|it| it.at);
+    let (from, to) = (device.next.before(device.returned[0].at), device.next);
+    let returned = device.returned[..device.unpublished].to_vec();
+    let places = returned.iter().map(|it| it.at);
     let count = tracking.giving_back(&device.table, from, to, places);
-    device.given.copy_within(device.held - written..device.held, 0);
-    device.show_given(written);
+    device.returned.copy_within(device.unpublished - written..device.unpublished, 0);
+    device.write_used(written);
     if closed {
         tracking.given_back(count, to);
     }
@@ -51,18 +51,18 @@ fn a_ring_tells_where_its_last_device_was() {
         let (mut driver, mut number) = (driver.expect("it fits"), 0u8);
         let mut buffer = vec![0; FRAME_CAPACITY];
         let mut take = |ring: &mut dyn Incoming| match ring.take(&mut buffer) {
-            Taken::Frame(20) => Some(buffer[0]),
-            Taken::Empty => None,
+            TakeResult::Frame(20) => Some(buffer[0]),
+            TakeResult::Empty => None,
             // A buffer that was returned empty.
-            Taken::Malformed if !to_device => Some(u8::MAX),
+            TakeResult::Malformed if !to_device => Some(u8::MAX),
             other => panic!("{other:?}"),
         };
         for life in 0..60u8 {
             let mut device = next();
             // Of five frames none, some or all are published when the device is killed.
             let dies = |mut device: PackedDevice| {
-                device.given.copy_within(5 - written..5, 0);
-                device.show_given(written);
+                device.returned.copy_within(5 - written..5, 0);
+                device.write_used(written);
             };
             let what = format!("{to_device}, {written} of five, life {life}");
             let lost = if (1..5).contains(&written) { 5 - written } else { 0 };
@@ -70,7 +70,8 @@ fn a_ring_tells_where_its_last_device_was() {
             let sent: Vec<u8> = (0..count).map(|it| number.wrapping_add(it) % 0xff).collect();
             number = number.wrapping_add(count) % 0xff;
             if to_device {
-                sent.iter().for_each(|it| assert_eq!(driver.put(&[*it; 20]), Put::Sent, "{what}"));
+                sent.iter()
+                    .for_each(|it| assert_eq!(driver.put(&[*it; 20]), PutResult::Sent, "{what}"));
                 Outgoing::publish(&mut driver);
                 (0..5).for_each(|at| assert_eq!(take(&mut device), Some(sent[at])));
                 dies(device);
@@ -80,10 +81,10 @@ fn a_ring_tells_where_its_last_device_was() {
                 assert_eq!(take(&mut device), None, "{what}");
                 Incoming::publish(&mut device);
             } else {
-                (0..5).for_each(|at| assert_eq!(device.put(&[sent[at]; 20]), Put::Sent));
+                (0..5).for_each(|at| assert_eq!(device.put(&[sent[at]; 20]), PutResult::Sent));
                 dies(device);
                 let mut device = next();
-                sent[5..].iter().for_each(|it| assert_eq!(device.put(&[*it; 20]), Put::Sent));
+                sent[5..].iter().for_each(|it| assert_eq!(device.put(&[*it; 20]), PutResult::Sent));
                 Outgoing::publish(&mut device);
                 let mut due = vec![u8::MAX; lost];
                 due.extend(if written == 0 { &[] } else { &sent[lost..5] });
@@ -145,33 +146,34 @@ fn a_batch_that_a_device_died_in_is_taken_again_or_not_at_all() {
                 let frame = |at: u8| [life ^ at; 20];
                 let what = format!("{to_device} {in_order}, {written} of five, life {life}");
                 let mut buffer_is = |ring: &mut dyn Incoming, at: u8| {
-                    assert_eq!(ring.take(&mut buffer), Taken::Frame(20), "{what}");
+                    assert_eq!(ring.take(&mut buffer), TakeResult::Frame(20), "{what}");
                     assert_eq!(buffer[..20], frame(at), "{what}");
                 };
                 if to_device {
-                    (0..SIZE as u8).for_each(|at| assert_eq!(driver.put(&frame(at)), Put::Sent));
-                    assert_eq!(driver.put(&frame(0)), Put::Full, "all are back: {what}");
+                    (0..SIZE as u8)
+                        .for_each(|at| assert_eq!(driver.put(&frame(at)), PutResult::Sent));
+                    assert_eq!(driver.put(&frame(0)), PutResult::Full, "all are back: {what}");
                     Outgoing::publish(&mut driver);
                     (0..5).for_each(|at| buffer_is(&mut device, at));
                     dies(device, written, closed);
                     let mut device = next();
                     let first = if written == 5 { 5 } else { 0 };
                     (first..SIZE as u8).for_each(|at| buffer_is(&mut device, at));
-                    assert_eq!(device.take(&mut [0; 64]), Taken::Empty, "{what}");
+                    assert_eq!(device.take(&mut [0; 64]), TakeResult::Empty, "{what}");
                     Incoming::publish(&mut device);
                 } else {
-                    (0..5).for_each(|at| assert_eq!(device.put(&frame(at)), Put::Sent));
+                    (0..5).for_each(|at| assert_eq!(device.put(&frame(at)), PutResult::Sent));
                     dies(device, written, closed);
                     let mut device = next();
                     if written == 5 {
                         (0..5).for_each(|at| buffer_is(&mut driver, at));
                     }
-                    assert_eq!(driver.take(&mut [0; 64]), Taken::Empty, "{what}");
+                    assert_eq!(driver.take(&mut [0; 64]), TakeResult::Empty, "{what}");
                     Incoming::publish(&mut driver);
                     for at in 0..SIZE as u8 {
-                        assert_eq!(device.put(&frame(at)), Put::Sent, "{what}");
+                        assert_eq!(device.put(&frame(at)), PutResult::Sent, "{what}");
                     }
-                    assert_eq!(device.put(&frame(0)), Put::Full, "{what}");
+                    assert_eq!(device.put(&frame(0)), PutResult::Full, "{what}");
                     Outgoing::publish(&mut device);
                     (0..SIZE as u8).for_each(|at| buffer_is(&mut driver, at));
                     Incoming::publish(&mut driver);
@@ -198,9 +200,9 @@ fn a_burst_is_told_of_by_its_first_place_where_order_was_agreed_on() {
         let mut driver = PackedDriver::new(&memory, AT, slots, features, false).expect("it fits");
         let mut device = PackedDevice::new(&memory, AT, SIZE, 1 << 15, features).expect("it fits");
         assert!(!tracked || device.track(region(&notes), false));
-        (0..6).for_each(|_| assert_eq!(driver.put(&[7; 20]), Put::Sent));
+        (0..6).for_each(|_| assert_eq!(driver.put(&[7; 20]), PutResult::Sent));
         Outgoing::publish(&mut driver);
-        (0..5).for_each(|_| assert_eq!(device.take(&mut [0; 64]), Taken::Frame(20)));
+        (0..5).for_each(|_| assert_eq!(device.take(&mut [0; 64]), TakeResult::Frame(20)));
         Incoming::publish(&mut device);
         let is_used = |at| device.flags(at) == AVAILABLE | USED;
         assert_eq!((0..SIZE).filter(|at| is_used(*at)).count(), told);
@@ -227,11 +229,11 @@ fn chains_of_more_than_a_lap_break_the_ring_before_they_are_shown() {
         let mut ring = ring.expect("it fits");
         assert!(!tracked || ring.track(region(&notes), false));
         let mut buffer = [0; 64];
-        assert_eq!(ring.take(&mut buffer), Taken::Frame(28));
-        assert_eq!((ring.ready(64), ring.take(&mut buffer)), (Some(1), Taken::Broken));
+        assert_eq!(ring.take(&mut buffer), TakeResult::Frame(28));
+        assert_eq!((ring.ready(64), ring.take(&mut buffer)), (Some(1), TakeResult::Broken));
         assert!(Incoming::publish(&mut ring), "the first chain is given back");
         assert_eq!(table.load16(14, Acquire), AVAILABLE | USED);
-        assert_eq!((ring.ready(64), ring.put(&[0; 60])), (None, Put::Broken));
+        assert_eq!((ring.ready(64), ring.put(&[0; 60])), (None, PutResult::Broken));
         assert_eq!(
             (Incoming::publish(&mut ring), ring.unmask(), ring.await_room()),
             (false, false, false)
@@ -256,8 +258,8 @@ fn no_more_than_a_lap_is_taken_before_it_is_shown() {
         let mut ring = ring.expect("it fits");
         assert!(ring.track(region(&notes), false));
         let one = |ring: &mut PackedDevice| match sends {
-            true => ring.put(&[7; 60]) == Put::Sent,
-            false => ring.take(&mut [0; 64]) == Taken::Frame(60),
+            true => ring.put(&[7; 60]) == PutResult::Sent,
+            false => ring.take(&mut [0; 64]) == TakeResult::Frame(60),
         };
         let writes = if sends { WRITE } else { 0 };
         makes_available(writes | AVAILABLE);

@@ -43,11 +43,11 @@ impl Scene {
             None => {
                 assert!(self.waiting.push(Frame(number)), "there is a place");
                 if asks {
-                    self.gate.ask();
+                    self.gate.request();
                 }
             }
         }
-        self.gate.answer(|_| self.drain());
+        self.gate.serve_requests(|_| self.drain());
     }
 
     fn drain(&self) {

@@ -8,7 +8,7 @@ use loom::thread::spawn;
 use super::memory::{self, FRAMES, Memory, START};
 use super::packed_device::PackedDevice;
 use super::packed_driver::PackedDriver;
-use super::ring::{Incoming, Outgoing, Put, Taken};
+use super::ring::{Incoming, Outgoing, PutResult, TakeResult};
 use super::setup::{RingAddresses, RingFeatures};
 use super::slots::{STRIDE, Slots};
 use super::split_device::SplitDevice;
@@ -55,11 +55,11 @@ fn consume(mut ring: impl Incoming, bells: &Bells, count: u8, without: Without) 
         assert!(ring.ready(1).is_some(), "it makes sense, whenever it is looked at");
         loop {
             match ring.take(&mut buffer) {
-                Taken::Frame(len) => {
+                TakeResult::Frame(len) => {
                     assert_eq!(buffer[..len], [next; ETHERNET_HEADER]);
                     next += 1;
                 }
-                Taken::Empty => break,
+                TakeResult::Empty => break,
                 other => panic!("{other:?}"),
             }
         }
@@ -92,8 +92,8 @@ fn produce(mut ring: impl Outgoing, bells: &Bells, count: u8) {
                 bells.frames.ring();
             }
             match put {
-                Put::Sent => break,
-                Put::Full => {
+                PutResult::Sent => break,
+                PutResult::Full => {
                     bells.room.clear();
                     if !ring.await_room() {
                         bells.room.wait();
