@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
 
 use crate::counters::add;
-use crate::places::Places;
+use crate::mpsc_ring::MpscRing;
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, SendError, Toeplitz,
     Transmitter,
@@ -115,7 +115,7 @@ impl End {
 /// A receive ring with its interrupt.
 #[derive(Debug)]
 struct Ring {
-    frames: Places,
+    frames: MpscRing,
     open: AtomicBool,
     unmasked: AtomicBool,
     /// Whether the eventfd was written to, or is about to be, since the last read.
@@ -129,7 +129,7 @@ impl Ring {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let interrupt = eventfd(0, flags).map_err(|errno| CableError::Interrupt(errno.into()))?;
         Ok(Arc::new(Ring {
-            frames: Places::new(size),
+            frames: MpscRing::new(size),
             open: AtomicBool::new(true),
             unmasked: AtomicBool::new(false),
             rung: AtomicBool::new(false),

@@ -37,10 +37,10 @@ const ETHERNET: u32 = 1;
 const CLOCK_STEP: i128 = 1_000_000;
 
 /// Bytes per write to a pipe or device: as many as a pipe with a slow reader soon has room for.
-const PIECE: usize = 4_096;
+const PIPE_WRITE: usize = 4_096;
 
 /// How long `finish` waits for a reader that takes nothing.
-const LATE: Duration = Duration::from_secs(5);
+const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of the file header.
 const HEADER: u64 = 24;
@@ -55,9 +55,9 @@ const CHUNK: usize = 64 * 1_024;
 #[derive(Debug)]
 pub struct Capture {
     file: Arc<File>,
-    tap: Tapped,
+    sender: CaptureSender,
     /// Starts the writing. If it is dropped without a message, nothing is ever written.
-    begun: SyncSender<()>,
+    start: SyncSender<()>,
     writer: JoinHandle<io::Result<u64>>,
     /// The number of pieces written so far.
     written: Arc<AtomicU64>,
@@ -66,14 +66,14 @@ pub struct Capture {
 
 /// The part of a capture that queues and transmitters hold.
 #[derive(Debug, Clone)]
-struct Tapped {
+struct CaptureSender {
     /// Frames to write; `None` marks the end.
     frames: SyncSender<Option<Frame>>,
     pool: Pool,
     missed: Arc<AtomicU64>,
 }
 
-impl Tapped {
+impl CaptureSender {
     fn write(&self, bytes: &[u8], at: Ns) {
         let copy = self.pool.take().and_then(|mut copy| {
             copy.buffer().get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -120,21 +120,22 @@ impl Capture {
         }
         let (file, failure) = (Arc::new(file), Arc::<Mutex<Option<String>>>::default());
         let (frames, received) = mpsc::sync_channel(BACKLOG);
-        let (begun, begins) = mpsc::sync_channel(1);
+        let (start, started) = mpsc::sync_channel(1);
         let named = thread::Builder::new().name("capture".into());
-        let (theirs, told) = (Arc::clone(&file), Arc::clone(&failure));
+        let (theirs, failed_with) = (Arc::clone(&file), Arc::clone(&failure));
         let written = Arc::<AtomicU64>::default();
         let progress = Arc::clone(&written);
         let writer = named.spawn(move || {
-            if begins.recv().is_err() {
+            if started.recv().is_err() {
                 return Ok(0);
             }
             write(&theirs, &received, &progress).inspect_err(|error| {
-                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+                *failed_with.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(error.to_string());
             })
         })?;
-        let tap = Tapped { frames, pool: Pool::new(BACKLOG), missed: Arc::default() };
-        Ok(Capture { file, tap, begun, writer, written, failure })
+        let sender = CaptureSender { frames, pool: Pool::new(BACKLOG), missed: Arc::default() };
+        Ok(Capture { file, sender, start, writer, written, failure })
     }
 
     /// Empties the file, writes its header, and starts the writing of frames. To be called once.
@@ -150,7 +151,7 @@ impl Capture {
         let header = [MAGIC, 2 | 4 << 16, 0, 0, FRAME_CAPACITY as u32, ETHERNET];
         (&*self.file).write_all(header.map(u32::to_ne_bytes).as_flattened())?;
         // The thread waits for this message only.
-        let _ = self.begun.try_send(());
+        let _ = self.start.try_send(());
         Ok(())
     }
 
@@ -161,12 +162,12 @@ impl Capture {
 
     /// Captures what `inner` receives and sends from now on.
     pub fn around(&self, inner: Box<dyn PacketQueue>) -> CapturedQueue {
-        CapturedQueue { inner, tap: self.tap.clone() }
+        CapturedQueue { inner, sender: self.sender.clone() }
     }
 
     /// Frames missing in the file because the thread could not keep up or has failed.
     pub fn missed(&self) -> u64 {
-        self.tap.missed.load(Relaxed)
+        self.sender.missed.load(Relaxed)
     }
 
     /// Waits until all frames so far are written, and returns how many were, 0 if the capture has not begun. Later
@@ -177,7 +178,7 @@ impl Capture {
     /// The file could not be written: a full disk, or a pipe whose reader has taken nothing for five seconds.
     pub fn finish(self) -> io::Result<u64> {
         // Stops a thread that has not begun.
-        drop(self.begun);
+        drop(self.start);
         // A regular file is waited for without limit, however slow its disk.
         let bounded = !self.file.metadata().is_ok_and(|it| it.is_file());
         let (mut written, mut since) = (0, Instant::now());
@@ -186,7 +187,7 @@ impl Capture {
             if now != written {
                 (written, since) = (now, Instant::now());
             }
-            if bounded && since.elapsed() >= LATE {
+            if bounded && since.elapsed() >= STALL_TIMEOUT {
                 let why = "what is written to it is not read";
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
@@ -194,7 +195,7 @@ impl Capture {
             Ok(())
         };
         // If the thread has failed, it has ended; its error is returned below.
-        while let Err(TrySendError::Full(_)) = self.tap.frames.try_send(None) {
+        while let Err(TrySendError::Full(_)) = self.sender.frames.try_send(None) {
             unread()?;
         }
         while !self.writer.is_finished() {
@@ -231,7 +232,7 @@ fn write(
 ) -> io::Result<u64> {
     // A regular file grows by whole frames, so that a reader never sees a partial one, even after the disk fills
     // up. To a pipe, small pieces show whether its reader makes progress.
-    let at_once = if file.metadata()?.is_file() { usize::MAX } else { PIECE };
+    let at_once = if file.metadata()?.is_file() { usize::MAX } else { PIPE_WRITE };
     let (mut records, mut end, mut written, mut last) = (Vec::new(), HEADER, 0, false);
     let mut since_1970 = monotonic_since_1970();
     while !last && let Ok(Some(first)) = frames.recv() {
@@ -273,12 +274,12 @@ fn write(
 /// A queue whose frames are written to a [`Capture`].
 pub struct CapturedQueue {
     inner: Box<dyn PacketQueue>,
-    tap: Tapped,
+    sender: CaptureSender,
 }
 
 impl fmt::Debug for CapturedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CapturedQueue").field("tap", &self.tap).finish_non_exhaustive()
+        f.debug_struct("CapturedQueue").field("tap", &self.sender).finish_non_exhaustive()
     }
 }
 
@@ -288,30 +289,33 @@ impl PacketQueue for CapturedQueue {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
         let before = into.len();
         let work = self.inner.poll(budget, now, into);
-        into[before..].iter().for_each(|frame| self.tap.write(frame, frame.arrived()));
+        into[before..].iter().for_each(|frame| self.sender.write(frame, frame.arrived()));
         work
     }
 
     fn transmitter(&self) -> Arc<dyn Transmitter> {
-        Arc::new(CapturedTransmitter { inner: self.inner.transmitter(), tap: self.tap.clone() })
+        Arc::new(CapturedTransmitter {
+            inner: self.inner.transmitter(),
+            sender: self.sender.clone(),
+        })
     }
 }
 
 struct CapturedTransmitter {
     inner: Arc<dyn Transmitter>,
-    tap: Tapped,
+    sender: CaptureSender,
 }
 
 impl Transmitter for CapturedTransmitter {
     fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
         self.inner.send(frame, now)?;
-        self.tap.write(frame, now);
+        self.sender.write(frame, now);
         Ok(())
     }
 
     fn post(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
         self.inner.post(frame, now)?;
-        self.tap.write(frame, now);
+        self.sender.write(frame, now);
         Ok(())
     }
 
@@ -393,9 +397,9 @@ mod tests {
     #[test]
     fn a_backlog_that_nobody_writes_costs_frames_of_the_file_alone() {
         let (frames, received) = mpsc::sync_channel(2);
-        let tap = Tapped { frames, pool: Pool::new(10), missed: Arc::default() };
-        (0..5).for_each(|at| tap.write(&[1; 60], at));
-        assert_eq!((received.try_iter().count(), tap.missed.load(Relaxed)), (2, 3));
+        let sender = CaptureSender { frames, pool: Pool::new(10), missed: Arc::default() };
+        (0..5).for_each(|at| sender.write(&[1; 60], at));
+        assert_eq!((received.try_iter().count(), sender.missed.load(Relaxed)), (2, 3));
     }
 
     #[test]
@@ -407,7 +411,7 @@ mod tests {
     fn a_capture_that_cannot_begin_or_does_not_writes_nothing() {
         let capture = Capture::create(Path::new("/dev/full")).unwrap();
         assert!(capture.begin().is_err());
-        capture.tap.write(&[1; 60], 0);
+        capture.sender.write(&[1; 60], 0);
         assert_eq!((capture.failed(), capture.finish().unwrap()), (None, 0));
     }
 
@@ -423,7 +427,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let flags = fcntl_getfl(&capture.file).unwrap();
         assert!(!flags.contains(OFlags::NONBLOCK), "who reads slowly is waited for");
-        capture.tap.write(&[1; 60], 0);
+        capture.sender.write(&[1; 60], 0);
         capture.begin().unwrap();
         // The header, and a frame that was sent before the capture began.
         let mut bytes = Vec::new();
@@ -434,7 +438,7 @@ mod tests {
         assert_eq!(read(&bytes).len(), 1);
 
         drop(reader);
-        capture.tap.write(&[1; 60], 0);
+        capture.sender.write(&[1; 60], 0);
         let mut why = None;
         until("it fails", || {
             why = capture.failed();
@@ -452,9 +456,9 @@ mod tests {
         file.set_len(HEADER + 100).unwrap();
         fcntl_add_seals(&file, SealFlags::GROW).unwrap();
         let (frames, received) = mpsc::sync_channel(2);
-        let tap = Tapped { frames, pool: Pool::new(2), missed: Arc::default() };
-        (0..2).for_each(|at| tap.write(&[1; 60], at));
-        drop(tap);
+        let sender = CaptureSender { frames, pool: Pool::new(2), missed: Arc::default() };
+        (0..2).for_each(|at| sender.write(&[1; 60], at));
+        drop(sender);
         write(&file, &received, &AtomicU64::new(0)).expect_err("two records have more bytes");
         assert_eq!(file.metadata().unwrap().len(), HEADER);
     }

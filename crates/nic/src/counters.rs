@@ -127,7 +127,7 @@ impl QueueCounters {
     }
 
     /// Records that the device has gone for good.
-    pub(crate) fn depart(&self) {
+    pub(crate) fn set_gone(&self) {
         self.gone.store(true, Relaxed);
     }
 }

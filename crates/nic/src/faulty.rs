@@ -55,7 +55,7 @@ impl Faults {
     }
 
     /// The fault for a frame for which `drawn` (below 10,000) was drawn.
-    fn befalls(self, drawn: u64) -> Option<Fault> {
+    fn fault_for(self, drawn: u64) -> Option<Fault> {
         let mut below = 0;
         self.shares().into_iter().find_map(|(fault, share)| {
             below += u64::from(share);
@@ -193,7 +193,7 @@ impl FaultyQueue {
 
     /// Draws and applies the fault, if any, of one frame; `None` if the frame is not returned now.
     fn pass(&mut self, mut frame: Frame) -> Option<Frame> {
-        let Some(fault) = self.faults.befalls(self.rng.below(10_000)) else { return Some(frame) };
+        let Some(fault) = self.faults.fault_for(self.rng.below(10_000)) else { return Some(frame) };
         match fault {
             Fault::Loss => {
                 self.counters.count(fault);
@@ -298,7 +298,7 @@ impl Transmitter for FaultyTransmitter {
     fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
         // One random number serves for all draws of a frame.
         let bits = at(self.seed, self.drawn.fetch_add(1, Relaxed));
-        let Some(fault) = self.faults.befalls(bits % 10_000) else {
+        let Some(fault) = self.faults.fault_for(bits % 10_000) else {
             return self.inner.send(frame, now);
         };
         let place = (bits >> 32) as usize % frame.len().max(1);

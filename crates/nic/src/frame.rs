@@ -2,7 +2,7 @@
 //!
 //! A [`Frame`] is one Ethernet frame in a buffer of fixed size that belongs to a [`Pool`]. All buffers are allocated
 //! when the pool is made, in one block (which AF_XDP shares with the kernel), and none later. Taking a buffer pops it
-//! off a lock-free list (`free.rs`), and dropping the frame pushes it back, from any thread. A backlogged application
+//! off a lock-free list (`free_list.rs`), and dropping the frame pushes it back, from any thread. A backlogged application
 //! can therefore never make the packet path's memory grow; it can only exhaust the buffers, which devices count.
 //!
 //! Each operation on that list is an atomic read-modify-write, which also drains the processor's store buffer. Code
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use napkin_policy::Ns;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::free::FreeList;
+use crate::free_list::FreeList;
 
 /// The capacity of a frame, in bytes. Devices drop longer frames and count them
 /// ([`rx_oversized`](crate::QueueCounters::rx_oversized)).
@@ -97,13 +97,13 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 /// Memory whose last handle is gone while frames may still be in use.
-static LEFT: Mutex<Vec<Address>> = Mutex::new(Vec::new());
+static ORPHANED: Mutex<Vec<Address>> = Mutex::new(Vec::new());
 
 /// Adds `memory` to the list, then frees all memory on it that has no frame in use.
-fn leave(memory: Option<Address>) {
-    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    left.extend(memory);
-    left.retain(|&Address(at)| {
+fn free_orphaned(memory: Option<Address>) {
+    let mut orphaned = ORPHANED.lock().unwrap_or_else(PoisonError::into_inner);
+    orphaned.extend(memory);
+    orphaned.retain(|&Address(at)| {
         // SAFETY: only this function frees it, under the lock.
         let memory = unsafe { at.as_ref() };
         let in_use = memory.free.len() < memory.buffers;
@@ -116,12 +116,12 @@ fn leave(memory: Option<Address>) {
     });
 }
 
-/// Hands a pool's memory to [`leave`] when the last handle is dropped.
+/// Hands a pool's memory to [`free_orphaned`] when the last handle is dropped.
 struct Owner(Address);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        leave(Some(self.0));
+        free_orphaned(Some(self.0));
     }
 }
 
@@ -140,7 +140,7 @@ impl Pool {
     /// # Panics
     /// If the memory cannot be mapped.
     pub fn new(frames: usize) -> Pool {
-        leave(None);
+        free_orphaned(None);
         let memory = Box::new(Memory::new(frames));
         Pool { owner: Arc::new(Owner(Address(NonNull::from(Box::leak(memory))))) }
     }

@@ -305,7 +305,7 @@ impl TapQueue {
                 // The kernel returns EBADFD for a queue whose interface was removed. Any other error means that no
                 // frame is available for the moment.
                 if errno == Errno::BADFD {
-                    counters.depart();
+                    counters.set_gone();
                 }
                 return Read::Empty;
             }
@@ -391,7 +391,7 @@ impl TapWire {
             }
             Err(errno) => {
                 if errno == Errno::BADFD {
-                    self.counters.depart();
+                    self.counters.set_gone();
                 }
                 Err(SendError::Down)
             }

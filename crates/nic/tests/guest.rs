@@ -351,9 +351,9 @@ fn backend(path: &Path) -> Killed {
 }
 
 /// A path for a socket, removed at the end.
-struct Place(PathBuf);
+struct TempPath(PathBuf);
 
-impl Drop for Place {
+impl Drop for TempPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -370,7 +370,7 @@ fn backends_are_killed_under_a_guest_and_the_rings_tell_the_next_where_to_go_on(
     for packed in [false, true] {
         let name = format!("napkin-guest-{}-{packed}", std::process::id());
         // Declared before the backends, so that it is dropped after them.
-        let place = Place(std::env::temp_dir().join(name));
+        let place = TempPath(std::env::temp_dir().join(name));
         let path = &place.0;
         let memory = Shared::new();
         let mut guest = Guest::new(&memory, packed);

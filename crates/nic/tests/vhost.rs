@@ -18,17 +18,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const HANGS: Duration = Duration::from_secs(60);
 
 /// A path of our own, removed at the end.
-struct Place(PathBuf);
+struct TempPath(PathBuf);
 
-impl Place {
-    fn new() -> Place {
+impl TempPath {
+    fn new() -> TempPath {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("napkin-vhost-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        Place(std::env::temp_dir().join(name))
+        TempPath(std::env::temp_dir().join(name))
     }
 }
 
-impl Drop for Place {
+impl Drop for TempPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -141,7 +141,7 @@ fn frames() -> u32 {
 fn frames_go_both_ways_over_split_and_packed_rings() {
     for packed in [false, true] {
         for ring in [16, 256] {
-            let place = Place::new();
+            let place = TempPath::new();
             let (mut here, peers) = backend(&place.0);
             let config = FrontendConfig { packed, ring, ..FrontendConfig::new(&place.0) };
             let (mut there, others) = frontend(&config);
@@ -162,7 +162,7 @@ fn frames_go_both_ways_over_split_and_packed_rings() {
 #[test]
 fn a_frame_is_under_way_until_the_peer_has_taken_it() {
     for packed in [false, true] {
-        let place = Place::new();
+        let place = TempPath::new();
         let (mut here, peers) = backend(&place.0);
         let (there, _) = frontend(&FrontendConfig { packed, ..FrontendConfig::new(&place.0) });
         until("nobody there has any", || there.transmitter().under_way() == 0);
@@ -182,7 +182,7 @@ fn a_frame_is_under_way_until_the_peer_has_taken_it() {
 
 #[test]
 fn an_interrupt_that_a_poll_was_faster_than_does_not_come_again_and_again() {
-    let place = Place::new();
+    let place = TempPath::new();
     let (mut here, peers) = backend(&place.0);
     let (there, _) = frontend(&FrontendConfig::new(&place.0));
     connected(&peers, 2);
@@ -200,7 +200,7 @@ fn an_interrupt_that_a_poll_was_faster_than_does_not_come_again_and_again() {
 #[test]
 fn senders_on_many_threads_wait_for_nobody_and_nothing_is_lost() {
     for packed in [false, true] {
-        let place = Place::new();
+        let place = TempPath::new();
         let (mut here, peers) = backend(&place.0);
         // A small ring, which is often full.
         let config = FrontendConfig { ring: 16, packed, ..FrontendConfig::new(&place.0) };
@@ -249,7 +249,7 @@ fn senders_on_many_threads_wait_for_nobody_and_nothing_is_lost() {
 
 #[test]
 fn several_queues_are_several_pairs_and_an_idle_one_sends_through_the_first() {
-    let place = Place::new();
+    let place = TempPath::new();
     let device = Vhost::backend(&place.0, 4, &Pool::new(2_048)).expect("a free path");
     let config = FrontendConfig { queues: 3, ..FrontendConfig::new(&place.0) };
     let mut driver = Vhost::frontend(&config, &Pool::new(2_048)).expect("it can be");
@@ -271,7 +271,7 @@ fn several_queues_are_several_pairs_and_an_idle_one_sends_through_the_first() {
 
 #[test]
 fn either_side_may_die_and_come_back_under_traffic() {
-    let place = Place::new();
+    let place = TempPath::new();
     let lives =
         std::env::var("NAPKIN_VHOST_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(15);
     let (mut here, peers) = backend(&place.0);
@@ -331,7 +331,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
     let lives =
         std::env::var("NAPKIN_VHOST_LIVES").ok().and_then(|it| it.parse().ok()).unwrap_or(15);
     for packed in [false, true] {
-        let place = Place::new();
+        let place = TempPath::new();
         let config = FrontendConfig { packed, ring: 64, ..FrontendConfig::new(&place.0) };
         let (mut there, others) = frontend(&config);
         let wire = there.transmitter();
@@ -391,7 +391,7 @@ fn a_backend_is_killed_under_traffic_and_the_next_one_goes_on_where_it_was() {
 
 #[test]
 fn a_path_that_is_taken_is_refused_and_a_stale_one_is_replaced() {
-    let place = Place::new();
+    let place = TempPath::new();
     let pool = Pool::new(64);
     drop(UnixListener::bind(&place.0).expect("a free path"));
     let device = Vhost::backend(&place.0, 1, &pool).expect("nobody listens there");
@@ -421,7 +421,7 @@ fn message(request: u32, flags: u32, size: u32, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn messages_that_make_no_sense_end_the_connection_and_no_more() {
-    let place = Place::new();
+    let place = TempPath::new();
     let (mut here, peers) = backend(&place.0);
     let pair = |a: u32, b: u32| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
     let region = [1u64, 0, 0x1000, 0, 0].map(u64::to_ne_bytes).concat();
@@ -470,7 +470,7 @@ fn messages_that_make_no_sense_end_the_connection_and_no_more() {
 
 #[test]
 fn a_backend_that_answers_nonsense_or_nothing_is_tried_again() {
-    let place = Place::new();
+    let place = TempPath::new();
     let listener = UnixListener::bind(&place.0).expect("a free path");
     let (queue, peers) = frontend(&FrontendConfig::new(&place.0));
     for (answer, why) in [

@@ -67,8 +67,8 @@ fn memory_goes_when_its_frames_are_back_and_not_before() {
     let pool = Pool::new(1);
     let (frame, memory) = (pool.take().expect("one is free"), pool.owner.0.0);
     let is_left = || {
-        leave(None);
-        LEFT.lock().expect("no test panics with it").iter().any(|it| it.0 == memory)
+        free_orphaned(None);
+        ORPHANED.lock().expect("no test panics with it").iter().any(|it| it.0 == memory)
     };
     drop(pool);
     assert!(is_left(), "a frame is in it");

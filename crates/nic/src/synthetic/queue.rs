@@ -22,7 +22,7 @@ use super::ring::{Pending, RxRing};
 use super::template::Template;
 use super::wire::{Observer, Replies, Wire};
 use crate::counters::add;
-use crate::places::Places;
+use crate::mpsc_ring::MpscRing;
 use crate::{
     ETHERNET_HEADER, FRAME_CAPACITY, Frame, PacketQueue, Pool, QueueCounters, Transmitter,
 };
@@ -68,7 +68,7 @@ impl SyntheticQueue {
                 let by_number = (1..=u32::from(outstanding)).contains(&frames);
                 let wait = if by_number { 0 } else { Ns::from(usecs) * MICROSECOND };
                 Some(Replies {
-                    ended: Places::new(outstanding.into()),
+                    ended: MpscRing::new(outstanding.into()),
                     to_interrupt: turnaround.saturating_add(wait),
                 })
             }
@@ -102,9 +102,9 @@ impl SyntheticQueue {
 
     /// Brings the ring up to `now` and counts the frames that fell due.
     fn advance(&mut self, now: Ns) {
-        let fallen = self.ring.advance(now, self.gate.closed());
-        add(&self.gate.offered, fallen.offered);
-        add(&self.wire.counters.rx_dropped_ring, fallen.dropped);
+        let due_frames = self.ring.advance(now, self.gate.closed());
+        add(&self.gate.offered, due_frames.offered);
+        add(&self.wire.counters.rx_dropped_ring, due_frames.dropped);
     }
 
     /// Moves transmissions and replies from the senders' rings to the owner's lists.

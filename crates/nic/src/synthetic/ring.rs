@@ -20,7 +20,7 @@ pub(super) struct Pending {
 
 /// Counts of the frames that fell due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Fallen {
+pub(super) struct DueFrames {
     /// All frames, dropped ones included.
     pub(super) offered: u64,
     /// Those that found the ring full.
@@ -46,12 +46,12 @@ impl RxRing {
     }
 
     /// Brings the ring up to `now`. Under overload, the frames that do not fit are skipped in bulk.
-    pub(super) fn advance(&mut self, now: Ns, closed: Closed) -> Fallen {
-        let mut fallen = Fallen::default();
+    pub(super) fn advance(&mut self, now: Ns, closed: Closed) -> DueFrames {
+        let mut due_frames = DueFrames::default();
         loop {
             let at = self.schedule.next();
             if at > now || at == NEVER {
-                return fallen;
+                return due_frames;
             }
             // Each branch passes at least the arrival at `at`, so the loop ends.
             if closed.contains(at) {
@@ -59,12 +59,12 @@ impl RxRing {
             } else if self.pending.len() == self.size {
                 let limit = if at < closed.from { now.min(closed.from - 1) } else { now };
                 let skipped = self.schedule.skip(limit);
-                fallen.offered += skipped;
-                fallen.dropped += skipped;
+                due_frames.offered += skipped;
+                due_frames.dropped += skipped;
             } else {
                 self.pending.push_back(Pending { at, seq: self.schedule.index() });
                 self.schedule.advance();
-                fallen.offered += 1;
+                due_frames.offered += 1;
             }
         }
     }
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn the_newest_are_dropped() {
         let mut ring = ring(2);
-        assert_eq!(ring.advance(4_000, OPEN), Fallen { offered: 5, dropped: 3 });
+        assert_eq!(ring.advance(4_000, OPEN), DueFrames { offered: 5, dropped: 3 });
         assert_eq!(ring.pop(), Some(Pending { at: 0, seq: 0 }));
-        assert_eq!(ring.advance(5_000, OPEN), Fallen { offered: 1, dropped: 0 });
+        assert_eq!(ring.advance(5_000, OPEN), DueFrames { offered: 1, dropped: 0 });
         assert_eq!(ring.pop(), Some(Pending { at: 1_000, seq: 1 }));
         assert_eq!(ring.pop(), Some(Pending { at: 5_000, seq: 5 }));
         assert_eq!(ring.pop(), None);
@@ -136,7 +136,7 @@ mod tests {
     fn what_the_schedule_has_for_a_closed_time_never_was() {
         let mut ring = ring(2);
         let closed = Closed { from: 5_000, until: 8_000 };
-        assert_eq!(ring.advance(10_000, closed), Fallen { offered: 8, dropped: 6 });
+        assert_eq!(ring.advance(10_000, closed), DueFrames { offered: 8, dropped: 6 });
         assert_eq!(ring.schedule.next(), 11_000);
     }
 

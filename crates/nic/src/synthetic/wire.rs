@@ -12,7 +12,7 @@ use napkin_policy::Ns;
 
 use super::alarm::Alarm;
 use crate::counters::add;
-use crate::places::Places;
+use crate::mpsc_ring::MpscRing;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, QueueCounters, SendError, Transmitter};
 
 /// Receives the transmitted frames; a benchmark times replies with it.
@@ -26,7 +26,7 @@ pub trait Observer: Send + Sync {
 #[derive(Debug)]
 pub(super) struct Replies {
     /// Times at which transmissions ended. Holds as many as the flood has requests; further replies do not count.
-    pub(super) ended: Places<Ns>,
+    pub(super) ended: MpscRing<Ns>,
     /// The least time from the end of a transmission to the interrupt for the request that follows it, ns.
     pub(super) to_interrupt: Ns,
 }
@@ -38,7 +38,7 @@ pub(super) struct Wire {
     /// Times at which transmissions complete. The owner moves them to its own list, which it can inspect without
     /// removing anything. If the owner has preempted a sender in the middle of an insertion, that entry and those
     /// behind it are found later; the sender brings the timer forward only after its insertion.
-    pub(super) completions: Places<Ns>,
+    pub(super) completions: MpscRing<Ns>,
     /// Transmissions not yet reaped, in `completions` or in the owner's list: at most `size`, apart from senders
     /// that are being refused.
     in_flight: AtomicU32,
@@ -60,7 +60,7 @@ impl Wire {
         Wire {
             alarm,
             counters: Arc::default(),
-            completions: Places::new(config.tx_ring as usize),
+            completions: MpscRing::new(config.tx_ring as usize),
             in_flight: AtomicU32::new(0),
             size: config.tx_ring,
             tx_ns: config.tx_ns,
@@ -207,10 +207,10 @@ mod tests {
         let mut bench = Bench::new(SyntheticConfig::default());
         let wire = Arc::clone(&bench.queue.wire);
         wire.in_flight.fetch_add(1, Relaxed);
-        let place = wire.completions.hold_place();
+        let place = wire.completions.reserve_slot();
         bench.send(0).expect("room");
         assert_eq!(bench.poll(0, 5_000).tx, 0, "the first is not there yet");
-        wire.completions.fill_place(place, 1_000);
+        wire.completions.fill_slot(place, 1_000);
         assert_eq!(bench.poll(0, 5_000).tx, 2);
     }
 

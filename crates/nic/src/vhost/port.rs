@@ -23,7 +23,7 @@ use super::split_device::SplitDevice;
 use super::split_driver::SplitDriver;
 use super::tracking::Region;
 use crate::counters::add;
-use crate::places::Places;
+use crate::mpsc_ring::MpscRing;
 use crate::{Pool, QueueCounters};
 
 /// A ring of either layout, on either side.
@@ -188,7 +188,7 @@ pub(super) struct Port {
     pub(super) outgoing: Gate<Ring>,
     /// Frames of senders that found another one at the ring, in order; those that then find the ring full stay
     /// until there is room.
-    pub(super) waiting: Places,
+    pub(super) waiting: MpscRing,
     /// How often a driver has stopped the ring to send to: frames left for one driver are not for the next.
     stops: AtomicU64,
     pub(super) pool: Pool,
@@ -208,7 +208,7 @@ impl Port {
         let port = Port {
             incoming: Gate::default(),
             outgoing: Gate::default(),
-            waiting: Places::new(WAITING),
+            waiting: MpscRing::new(WAITING),
             stops: AtomicU64::new(0),
             pool,
             counters: Arc::default(),

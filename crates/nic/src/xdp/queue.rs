@@ -220,7 +220,7 @@ impl XdpQueue {
 
     fn wake_receive(&self) {
         if self.wire.socket.receive() == CallResult::Gone {
-            self.wire.counters.depart();
+            self.wire.counters.set_gone();
         }
     }
 

@@ -22,7 +22,7 @@ use super::retry::TxRetry;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::socket::{CallResult, XdpSocket};
 use crate::counters::add;
-use crate::places::Places;
+use crate::mpsc_ring::MpscRing;
 use crate::{ETHERNET_HEADER, FRAME_CAPACITY, Frame, Pool, QueueCounters, SendError, Transmitter};
 
 /// Frames after which a call is due, flushed or not: as many as the kernel sends in one call.
@@ -46,7 +46,7 @@ pub(super) struct Wire {
     pub(super) socket: XdpSocket,
     pool: Pool,
     /// Frames of senders that found the ring taken.
-    queued: Places,
+    queued: MpscRing,
     /// Frames in the ring that are not yet published to the kernel.
     unpublished: AtomicU32,
     /// Twice the number of calls to send so far, plus one during a call. In busy polling each such call polls the
@@ -127,7 +127,7 @@ impl Wire {
             ring: Mutex::new(ring),
             socket,
             pool: pool.clone(),
-            queued: Places::new(MAX_QUEUED),
+            queued: MpscRing::new(MAX_QUEUED),
             unpublished: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             retry: TxRetry::new()?,
@@ -247,7 +247,7 @@ impl Wire {
                         break;
                     }
                     CallResult::Gone => {
-                        self.counters.depart();
+                        self.counters.set_gone();
                         break;
                     }
                 }

@@ -15,13 +15,13 @@
 #![cfg(loom)]
 #![allow(dead_code, unreachable_pub, reason = "the models use a part of each file")]
 
-#[path = "../../src/free.rs"]
-mod free;
-#[path = "../../src/places.rs"]
-mod places;
+#[path = "../../src/free_list.rs"]
+mod free_list;
+#[path = "../../src/mpsc_ring.rs"]
+mod mpsc_ring;
 mod sync;
 
-mod taking;
+mod buffers;
 
 /// The files of the rings, with the same module paths as where they ship.
 mod vhost {
@@ -56,8 +56,8 @@ mod vhost {
     #[path = "../../../src/vhost/tracking.rs"]
     pub mod tracking;
 
-    mod leaving;
     mod notifying;
+    mod queueing;
 }
 
 /// Capacity of a frame: few bytes, since each is accessed in every schedule.

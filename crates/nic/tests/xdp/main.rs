@@ -6,10 +6,10 @@
 mod changes;
 mod frames;
 mod lab;
-mod lives;
 mod refused;
+mod restarts;
 mod steering;
 
-use lives::child;
+use restarts::child;
 
 napkin_testing::main!(child);

@@ -13,27 +13,27 @@ use super::*;
 use crate::Pool;
 
 /// A path of our own, removed at the end.
-struct Place(PathBuf);
+struct TempPath(PathBuf);
 
-impl Place {
-    fn new() -> Place {
+impl TempPath {
+    fn new() -> TempPath {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("napkin-socket-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        Place(std::env::temp_dir().join(name))
+        TempPath(std::env::temp_dir().join(name))
     }
 }
 
-impl Drop for Place {
+impl Drop for TempPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-fn backend(place: &Place) -> Result<Vhost, VhostError> {
+fn backend(place: &TempPath) -> Result<Vhost, VhostError> {
     Vhost::backend(&place.0, 1, &Pool::new(4))
 }
 
-fn frontend(place: &Place) -> Vhost {
+fn frontend(place: &TempPath) -> Vhost {
     Vhost::frontend(&FrontendConfig::new(&place.0), &Pool::new(4)).expect("it can be")
 }
 
@@ -42,7 +42,7 @@ fn told(peers: &Peers, what: &str) {
 }
 
 /// A backend that listens but does not accept, with a full accept queue.
-fn full(place: &Place) -> (OwnedFd, Vec<OwnedFd>) {
+fn full(place: &TempPath) -> (OwnedFd, Vec<OwnedFd>) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
@@ -61,7 +61,7 @@ fn full(place: &Place) -> (OwnedFd, Vec<OwnedFd>) {
 
 #[test]
 fn a_backend_that_accepts_nobody_is_in_use_and_keeps_no_frontend_from_ending() {
-    let place = Place::new();
+    let place = TempPath::new();
     let listens = full(&place);
     assert!(matches!(backend(&place), Err(VhostError::InUse { .. })));
     let device = frontend(&place);
@@ -81,7 +81,7 @@ fn a_backend_that_accepts_nobody_is_in_use_and_keeps_no_frontend_from_ending() {
 #[test]
 fn of_several_backends_that_begin_at_one_path_at_once_one_has_it() {
     for _ in 0..100 {
-        let place = Place::new();
+        let place = TempPath::new();
         drop(UnixListener::bind(&place.0).expect("a free path"));
         let together = Barrier::new(3);
         let begin = || {
@@ -102,7 +102,7 @@ fn of_several_backends_that_begin_at_one_path_at_once_one_has_it() {
 /// Some programs lock a directory permanently, so that nothing in it is removed.
 #[test]
 fn a_directory_that_somebody_has_locked_is_as_good() {
-    let place = Place::new();
+    let place = TempPath::new();
     std::fs::create_dir(&place.0).expect("a new directory");
     let _locked = DirectoryLock::take(&place.0.join("socket")).expect("nobody has it");
     assert!(DirectoryLock::take(&place.0.join("socket")).is_none());
@@ -112,7 +112,7 @@ fn a_directory_that_somebody_has_locked_is_as_good() {
 
 #[test]
 fn a_backend_that_refuses_by_hanging_up_is_told_of_once_and_has_not_served() {
-    let place = Place::new();
+    let place = TempPath::new();
     let listener = UnixListener::bind(&place.0).expect("a free path");
     let device = frontend(&place);
     for attempt in 0..5 {
@@ -132,7 +132,7 @@ fn a_backend_that_refuses_by_hanging_up_is_told_of_once_and_has_not_served() {
 
 #[test]
 fn a_frontend_at_the_door_of_a_backend_that_serves_another_waits_and_says_so() {
-    let place = Place::new();
+    let place = TempPath::new();
     let backend = backend(&place).expect("a free path");
     let first = frontend(&place);
     until("one is served", || first.peers.rings.load(Relaxed) == 2);

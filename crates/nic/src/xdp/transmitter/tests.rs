@@ -79,7 +79,7 @@ fn a_kernel_that_has_not_taken_all_and_asks_for_no_call_is_looked_at_again() {
 #[test]
 fn a_sender_that_was_preempted_before_its_frame_was_there_stops_nobody() {
     let wire = full(SIZE);
-    let place = wire.queued.hold_place();
+    let place = wire.queued.reserve_slot();
     let taken = wire.try_ring().expect("nobody has it");
     wire.send(&[3; 60], 0).expect("it is left");
     drop(taken);
@@ -91,7 +91,7 @@ fn a_sender_that_was_preempted_before_its_frame_was_there_stops_nobody() {
 
     let mut late = wire.pool.take().expect("a buffer");
     late.set_len(60);
-    wire.queued.fill_place(place, late);
+    wire.queued.fill_slot(place, late);
     wire.poll();
     assert_eq!(sent_and_dropped(&wire), (u64::from(SIZE) + 6, 0));
     assert_eq!(wire.under_way(), 0);

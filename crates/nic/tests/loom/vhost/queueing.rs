@@ -7,7 +7,7 @@ use loom::sync::Mutex;
 use loom::thread::spawn;
 
 use super::gate::Gate;
-use crate::places::Places;
+use crate::mpsc_ring::MpscRing;
 use crate::{Frame, explore};
 
 /// The ring behind the gate, which never fills.
@@ -15,7 +15,7 @@ type Ring = Mutex<Vec<u32>>;
 
 struct Scene {
     gate: Gate<()>,
-    waiting: Places,
+    waiting: MpscRing,
     sent: Ring,
 }
 
@@ -23,7 +23,7 @@ impl Scene {
     fn new() -> Arc<Scene> {
         let gate = Gate::default();
         gate.enter(|place| *place = Some(()));
-        Arc::new(Scene { gate, waiting: Places::new(2), sent: Mutex::default() })
+        Arc::new(Scene { gate, waiting: MpscRing::new(2), sent: Mutex::default() })
     }
 
     fn put(&self, number: u32) {

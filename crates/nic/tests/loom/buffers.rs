@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::thread::spawn;
 
 use crate::explore;
-use crate::free::FreeList;
+use crate::free_list::FreeList;
 
 /// A list, and a cell for each number. loom checks that a cell's user has it exclusively, and sees the writes of
 /// its previous user.

@@ -1,8 +1,8 @@
 //! A bounded multi-producer, single-consumer ring in memory, in which no thread waits for another.
 //!
 //! A real-time consumer may have preempted a producer on its own CPU in the middle of an insertion. A producer
-//! therefore reserves a place by its number and marks it once the item is in it; the consumer stops at the first
-//! unmarked place; and the producer that marks a place is responsible for waking the consumer.
+//! therefore reserves a slot by its number and marks it once the item is in it; the consumer stops at the first
+//! unmarked slot; and the producer that marks a slot is responsible for waking the consumer.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -12,15 +12,15 @@ use crate::sync::{AtomicBool, AtomicUsize, Mutex};
 
 /// One slot. Its lock is never contended: the mark decides between producer and consumer.
 #[derive(Debug)]
-struct Place<T> {
+struct Slot<T> {
     marked: AtomicBool,
-    held: Mutex<Option<T>>,
+    item: Mutex<Option<T>>,
 }
 
 /// A ring of frames, or of other items. The number of slots is `size` rounded up to a power of two.
 #[derive(Debug)]
-pub(crate) struct Places<T = Frame> {
-    places: Box<[Place<T>]>,
+pub(crate) struct MpscRing<T = Frame> {
+    slots: Box<[Slot<T>]>,
     /// Free-running numbers of the next slot to fill and the next to empty. They wrap with the integer, which a
     /// power-of-two number of slots divides.
     tail: AtomicUsize,
@@ -29,20 +29,20 @@ pub(crate) struct Places<T = Frame> {
     size: usize,
 }
 
-impl<T> Places<T> {
+impl<T> MpscRing<T> {
     /// Makes an empty ring for `size` items.
-    pub(crate) fn new(size: usize) -> Places<T> {
-        let place = |_| Place { marked: AtomicBool::new(false), held: Mutex::new(None) };
-        Places {
-            places: (0..size.next_power_of_two()).map(place).collect(),
+    pub(crate) fn new(size: usize) -> MpscRing<T> {
+        let slot = |_| Slot { marked: AtomicBool::new(false), item: Mutex::new(None) };
+        MpscRing {
+            slots: (0..size.next_power_of_two()).map(slot).collect(),
             tail: AtomicUsize::new(0),
             head: AtomicUsize::new(0),
             size,
         }
     }
 
-    fn place(&self, number: usize) -> &Place<T> {
-        &self.places[number & (self.places.len() - 1)]
+    fn slot(&self, number: usize) -> &Slot<T> {
+        &self.slots[number & (self.slots.len() - 1)]
     }
 
     /// Returns the number of the next slot to fill, or `None` if the ring is full.
@@ -69,9 +69,9 @@ impl<T> Places<T> {
                 break tail;
             }
         };
-        let place = self.place(tail);
-        *place.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
-        place.marked.store(true, SeqCst);
+        let slot = self.slot(tail);
+        *slot.item.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
+        slot.marked.store(true, SeqCst);
         true
     }
 
@@ -80,28 +80,28 @@ impl<T> Places<T> {
         self.pop_if(|_| true)
     }
 
-    /// As [`pop`](Places::pop), if the oldest item is `wanted`; otherwise it stays.
+    /// As [`pop`](MpscRing::pop), if the oldest item is `wanted`; otherwise it stays.
     pub(crate) fn pop_if(&self, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let head = self.head.load(Relaxed);
-        let place = self.place(head);
-        if !place.marked.load(Acquire) {
+        let slot = self.slot(head);
+        if !slot.marked.load(Acquire) {
             return None;
         }
         let frame = {
-            let mut held = place.held.lock().unwrap_or_else(PoisonError::into_inner);
-            if !held.as_ref().is_none_or(wanted) {
+            let mut item = slot.item.lock().unwrap_or_else(PoisonError::into_inner);
+            if !item.as_ref().is_none_or(wanted) {
                 return None;
             }
-            held.take()
+            item.take()
         };
-        place.marked.store(false, Release);
+        slot.marked.store(false, Release);
         self.head.store(head.wrapping_add(1), Release);
         frame
     }
 
-    /// Whether [`pop`](Places::pop) would return an item.
+    /// Whether [`pop`](MpscRing::pop) would return an item.
     pub(crate) fn ready(&self) -> bool {
-        self.place(self.head.load(Relaxed)).marked.load(SeqCst)
+        self.slot(self.head.load(Relaxed)).marked.load(SeqCst)
     }
 
     /// The number of items, including those being inserted.
@@ -116,15 +116,15 @@ impl<T> Places<T> {
 
     /// Reserves a slot without filling it, as a producer does that is preempted there.
     #[cfg(test)]
-    pub(crate) fn hold_place(&self) -> usize {
+    pub(crate) fn reserve_slot(&self) -> usize {
         self.tail.fetch_add(1, AcqRel)
     }
 
-    /// Completes the insertion that [`hold_place`](Places::hold_place) began.
+    /// Completes the insertion that [`reserve_slot`](MpscRing::reserve_slot) began.
     #[cfg(test)]
-    pub(crate) fn fill_place(&self, number: usize, frame: T) {
-        let place = self.place(number);
-        *place.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
-        place.marked.store(true, SeqCst);
+    pub(crate) fn fill_slot(&self, number: usize, frame: T) {
+        let slot = self.slot(number);
+        *slot.item.lock().unwrap_or_else(PoisonError::into_inner) = Some(frame);
+        slot.marked.store(true, SeqCst);
     }
 }
