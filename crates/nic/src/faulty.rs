@@ -120,8 +120,8 @@ impl FaultCounters {
     }
 
     /// Reads all counters.
-    pub fn read(&self) -> Happened {
-        Happened {
+    pub fn read(&self) -> FaultCounts {
+        FaultCounts {
             lost: self.of(Fault::Loss),
             corrupted: self.of(Fault::Corruption),
             truncated: self.of(Fault::Truncation),
@@ -133,7 +133,7 @@ impl FaultCounters {
 
 /// A reading of [`FaultCounters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Happened {
+pub struct FaultCounts {
     /// Frames that were lost. Includes frames to be sent whose truncation would have ended within the Ethernet
     /// header.
     pub lost: u64,
@@ -339,7 +339,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Polls a thousand frames, filled with their sequence number and ones, through `faults` until the ring is empty.
-    fn faulty(faults: Faults, seed: u64, budget: u16) -> (Happened, Vec<Vec<u8>>) {
+    fn faulty(faults: Faults, seed: u64, budget: u16) -> (FaultCounts, Vec<Vec<u8>>) {
         let arrivals = Arrivals::Fixed { per_second: 1e9 };
         let config =
             SyntheticConfig { arrivals, rx_ring: 1000, count: 1000, ..SyntheticConfig::default() };
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn without_faults_nothing_happens() {
         let (happened, frames) = faulty(Faults::default(), 1, 64);
-        assert_eq!(happened, Happened::default());
+        assert_eq!(happened, FaultCounts::default());
         assert!(frames.iter().map(|frame| seq(frame)).eq(0..1000));
     }
 
