@@ -100,7 +100,7 @@ impl Polled {
                         drop(stash);
                         match ring.take_large(segments) {
                             TakeResult::Large => {
-                                self.cut(segments, (budget, now), port, spare, into)
+                                self.cut(segments, (budget, now), port, spare, into);
                             }
                             other => self.dropped(other),
                         }
