@@ -1,9 +1,9 @@
-//! What a request over TCP costs the server, by how many connections there are: instructions, counted
-//! by callgrind, so the same on every run; and time, which is not.
+//! The server's cost of a request over TCP, by the number of connections: instructions, counted by callgrind and
+//! therefore reproducible, and time, which is not.
 //!
-//! `cargo bench -p napkin-stack --bench tcp` runs itself under valgrind, and collects in the server alone:
-//! from the frames of a poll to the last byte of their answers. Requests and answers have 64 bytes, and
-//! come from one connection after the other, up to 32 a poll. The client is a script that adds up what it sent.
+//! `cargo bench -p napkin-stack --bench tcp` runs itself under valgrind and collects in the server alone, from the
+//! frames of a poll to the last byte of their answers. Requests and answers have 64 bytes; the connections take
+//! turns, with up to 32 requests per poll. The client is a script that only keeps sequence numbers.
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -28,7 +28,7 @@ const REQUEST: usize = 64;
 const BATCH: usize = 32;
 const CHILD: &str = "--child";
 
-/// The last frame that the server sent.
+/// Keeps the last frame that the server sent.
 #[derive(Default)]
 struct Sink(Mutex<Vec<u8>>);
 
@@ -41,7 +41,7 @@ impl Transmitter for Sink {
     }
 }
 
-/// Answers each request with as many bytes.
+/// An echo service.
 struct Echo(Vec<u8>);
 
 impl TcpApplication for Echo {
@@ -61,7 +61,7 @@ impl TcpApplication for Echo {
 struct Peer {
     address: Ipv4Addr,
     port: u16,
-    /// The next byte of either side.
+    /// The next sequence number of either side.
     ours: i32,
     theirs: i32,
 }
@@ -111,7 +111,7 @@ struct Server {
     pool: Pool,
 }
 
-/// The server's part, and nothing else: what is collected.
+/// The server's part, in which callgrind collects.
 #[unsafe(no_mangle)]
 #[inline(never)]
 fn serve_batch(server: &mut Server, batch: &mut Vec<Frame>, now: Ns) {
@@ -136,8 +136,8 @@ impl Server {
     }
 }
 
-/// The end of a client, whose address and port add up to the same as all others' if they are
-/// `alike`: what a hash without a key would put into one place.
+/// A client's address and port. If `alike`, every client's address and port have the same sum, for which a hash
+/// without a key would put them all into one bucket.
 fn end(place: usize, alike: bool) -> (Ipv4Addr, u16) {
     let first = OURS.to_bits() + 1;
     match alike {
@@ -151,7 +151,7 @@ fn end(place: usize, alike: bool) -> (Ipv4Addr, u16) {
     }
 }
 
-/// Opens so many connections and sends so many requests; the time that the requests took.
+/// Opens `connections` and sends `requests` over them; returns the time that the requests took.
 fn run(connections: usize, requests: usize, alike: bool) -> Duration {
     let (stack, sink) = (Stack::new(US), Arc::<Sink>::default());
     let transmitter: Arc<dyn Transmitter> = sink.clone();
@@ -176,7 +176,7 @@ fn run(connections: usize, requests: usize, alike: bool) -> Duration {
     assert_eq!(server.worker.counters().opened, connections as u64);
     let before = server.worker.counters().sent;
     let (mut took, mut next) = (Duration::ZERO, 0);
-    // No client asks twice before it has its answer.
+    // No client has two requests outstanding.
     let size = BATCH.min(connections);
     for _ in 0..requests / size {
         let batch: Vec<Vec<u8>> = (0..size)
@@ -197,7 +197,7 @@ fn run(connections: usize, requests: usize, alike: bool) -> Duration {
     took
 }
 
-/// Instructions of the server for so many requests on so many connections, their opening included.
+/// Instructions of the server for `requests` over `connections`, including the opening of the connections.
 fn collected(connections: usize, requests: usize, alike: bool) -> Result<f64, String> {
     let alike = u8::from(alike);
     let arguments =
@@ -216,7 +216,7 @@ fn main() -> ExitCode {
         run(connections, requests, alike == 1);
         return ExitCode::SUCCESS;
     }
-    // Others ask what tests there are.
+    // Without `--bench` cargo is listing or running tests.
     if !arguments.iter().any(|it| it == "--bench") {
         return ExitCode::SUCCESS;
     }

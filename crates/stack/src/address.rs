@@ -1,25 +1,25 @@
-//! Who a host is: its Ethernet address, its VLAN, its IP addresses and how far its networks reach.
+//! The addresses of a host: Ethernet address, VLAN, and IP addresses with their prefixes.
 //!
-//! There are no routes: a host outside of our networks can be answered (its frames say where they
-//! came from) but not called upon first.
+//! There are no routes: a host outside our networks can be answered (its frames carry the source MAC to reply to),
+//! but we cannot initiate contact with it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The most IP addresses of one stack, a link-local one included: what smoltcp's interface holds.
+/// Maximum number of IP addresses of one stack, a link-local one included; smoltcp's interface holds no more.
 pub const ADDRESSES: usize = 8;
 
-/// `ff02::1`: every IPv6 host on the link.
+/// `ff02::1`, the all-nodes multicast group of the link.
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// An IP address of a host, with its Ethernet address: ours, or a peer's when frames are built for it.
+/// An IP address with its Ethernet address: ours, or a peer's when frames are built for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
     /// Ethernet address; a unicast one.
     pub mac: [u8; 6],
     /// IP address; a unicast one.
     pub ip: IpAddr,
-    /// Bits of `ip` that name the network, 0 to 32 or 128; more counts as all of them. Not looked at
-    /// where an address only says whom a frame is for.
+    /// Prefix length in bits, 0 to 32 or 128; a larger value counts as the whole address. Unused where the address
+    /// only names the destination of a frame.
     pub prefix: u8,
 }
 
@@ -34,19 +34,19 @@ impl Address {
         Address { mac, ip: IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), prefix }
     }
 
-    /// The IPv6 link-local address that an Ethernet address makes (EUI-64, RFC 4291, appendix A).
+    /// The IPv6 link-local address derived from an Ethernet address (EUI-64, RFC 4291, appendix A).
     pub const fn link_local(mac: [u8; 6]) -> Address {
         let [a, b, c, d, e, f] = mac;
         let octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
         Address { mac, ip: IpAddr::V6(Ipv6Addr::from_octets(octets)), prefix: 64 }
     }
 
-    /// Whom a frame is for, where nobody asks how far its network reaches.
+    /// An address for a frame's source or destination, where the prefix is not needed.
     pub(crate) const fn single(mac: [u8; 6], ip: IpAddr) -> Address {
         Address { mac, ip, prefix: u8::MAX }
     }
 
-    /// Whether `other` is a host of our own network, this one included.
+    /// Whether `other` is in our own network; true for our own address too.
     pub const fn on_link(&self, other: IpAddr) -> bool {
         match (self.ip, other) {
             (IpAddr::V4(ip), IpAddr::V4(other)) => {
@@ -64,8 +64,8 @@ impl Address {
         }
     }
 
-    /// Whether `other` addresses every host of our IPv4 network: the limited broadcast address, or the
-    /// network's own, which networks of fewer than four addresses do not have (RFC 3021). IPv6 has none.
+    /// Whether `other` is a broadcast address for us: the limited broadcast address, or the directed one of our
+    /// IPv4 network. /31 and /32 networks have no directed broadcast (RFC 3021); IPv6 has none at all.
     pub const fn is_broadcast(&self, other: IpAddr) -> bool {
         let (IpAddr::V4(ip), IpAddr::V4(other)) = (self.ip, other) else { return false };
         let (bits, mask) = (other.to_bits(), v4_mask(self.prefix));
@@ -73,7 +73,7 @@ impl Address {
     }
 }
 
-/// Ones where two hosts of one IPv4 network agree.
+/// Netmask of an IPv4 prefix.
 const fn v4_mask(prefix: u8) -> u32 {
     match prefix {
         0 => 0,
@@ -82,24 +82,24 @@ const fn v4_mask(prefix: u8) -> u32 {
     }
 }
 
-/// Why a stack cannot be who it is to be.
+/// Why a set of addresses cannot be a stack's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// A stack has at most [`ADDRESSES`] of them.
+    /// More than [`ADDRESSES`].
     #[error("{0} is one address too many: a stack has at most {ADDRESSES}")]
     TooMany(IpAddr),
-    /// It was given before.
+    /// The address is already in the list.
     #[error("{0} is given twice")]
     Twice(IpAddr),
-    /// It is a group, nobody, or this host for itself.
+    /// The address is unspecified, loopback, multicast, broadcast or IPv4-mapped.
     #[error("no host can have the address {0}")]
     NoHost(IpAddr),
-    /// 0 says that a frame is in no VLAN, and 4095 is reserved (IEEE 802.1Q).
+    /// VLAN id out of range: 0 means no VLAN and 4095 is reserved (IEEE 802.1Q).
     #[error("{0} is no VLAN: give 1 to 4094")]
     Vlan(u16),
 }
 
-/// Who a stack is: one Ethernet address, the VLAN that it is in, and its IP addresses.
+/// A stack's addresses: one Ethernet address, an optional VLAN, and the IP addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     mac: [u8; 6],
@@ -113,10 +113,10 @@ impl Addresses {
         Addresses { mac, vlan: None, list: Vec::new() }
     }
 
-    /// With one IP address more, whose first `prefix` bits name its network.
+    /// Adds an IP address whose network has a prefix of `prefix` bits.
     ///
     /// # Errors
-    /// If there are [`ADDRESSES`], this is one of them, or no host can have it.
+    /// If there are already [`ADDRESSES`], the address is already in the list, or it cannot be a single host's.
     pub fn with(mut self, ip: IpAddr, prefix: u8) -> Result<Addresses, AddressError> {
         if !can_be_host(ip) {
             return Err(AddressError::NoHost(ip));
@@ -131,7 +131,7 @@ impl Addresses {
         Ok(self)
     }
 
-    /// In a VLAN: only frames with its tag are received, and all that are sent have it.
+    /// Puts the host in a VLAN: only frames with its tag are received, and every frame sent carries it.
     ///
     /// # Errors
     /// If `vlan` is not 1 to 4094.
@@ -147,12 +147,12 @@ impl Addresses {
         self.mac
     }
 
-    /// The VLAN, 1 to 4094; `None` where frames have no tag, or one that only says their priority.
+    /// The VLAN, 1 to 4094; `None` for untagged frames and priority tags (VLAN 0).
     pub const fn vlan(&self) -> Option<u16> {
         self.vlan
     }
 
-    /// The IP addresses, in the order in which they were given.
+    /// The IP addresses, in the order in which they were added.
     pub fn list(&self) -> &[Address] {
         &self.list
     }
@@ -162,23 +162,23 @@ impl Addresses {
         self.list.iter().any(|ours| ours.ip == ip)
     }
 
-    /// Whether an IP address belongs to a network of ours.
+    /// Whether an IP address is in one of our networks.
     pub fn on_link(&self, ip: IpAddr) -> bool {
         self.list.iter().any(|ours| ours.on_link(ip))
     }
 
-    /// Whether an address stands for every host of an IPv4 network of ours.
+    /// Whether an address is a broadcast address of one of our IPv4 networks.
     pub fn is_broadcast(&self, ip: IpAddr) -> bool {
         self.list.iter().any(|ours| ours.is_broadcast(ip))
     }
 
-    /// Whether an address is ours, or stands for every host of an IPv4 network of ours: no other host's.
+    /// Whether an address is ours or a broadcast address of our networks, so that no other host can have it.
     pub(crate) fn claims(&self, ip: IpAddr) -> bool {
         self.list.iter().any(|ours| ours.ip == ip || ours.is_broadcast(ip))
     }
 
-    /// Which of our addresses a packet to `ip` comes from: one of the same network, or else the first
-    /// of the same family, before a link-local one, which nobody beyond the link could answer.
+    /// Selects the source address for packets to `ip`: one in the same network; failing that, the first one of the
+    /// same family. A link-local address comes last, because a host beyond the link could not answer it.
     pub fn towards(&self, ip: IpAddr) -> Option<Address> {
         let family = || self.list.iter().filter(|ours| ours.ip.is_ipv4() == ip.is_ipv4());
         { family() }
@@ -193,14 +193,14 @@ impl Addresses {
         self.list.iter().any(|ours| ours.ip.is_ipv6())
     }
 
-    /// Whether we are in this group: all nodes, or the one that is asked for an address of ours.
+    /// Whether we are a member of this group: all nodes, or the solicited-node group of one of our addresses.
     pub(crate) fn in_group(&self, group: Ipv6Addr) -> bool {
         let solicited =
             |ours: &Address| matches!(ours.ip, IpAddr::V6(ip) if solicited(ip) == group);
         (group == ALL_NODES && self.has_ipv6()) || self.list.iter().any(solicited)
     }
 
-    /// Whether frames to this Ethernet address are for a group that we are in.
+    /// Whether an Ethernet multicast address maps to a group that we are a member of.
     pub(crate) fn in_group_of(&self, mac: [u8; 6]) -> bool {
         let asked =
             |ours: &Address| matches!(ours.ip, IpAddr::V6(ip) if group_mac(solicited(ip)) == mac);
@@ -215,13 +215,13 @@ impl From<Address> for Addresses {
     }
 }
 
-/// Whether one host alone can have this address, and say so to others.
+/// Whether an address can be a single host's and appear on the wire as a source.
 pub(crate) const fn can_be_host(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
             !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
         }
-        // An IPv4 address in the form of IPv6 is for programs, and not to be seen on a wire.
+        // IPv4-mapped addresses exist only in socket APIs, never on the wire.
         IpAddr::V6(ip) => {
             !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
                 && ip.to_ipv4_mapped().is_none()
@@ -229,7 +229,7 @@ pub(crate) const fn can_be_host(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether an address holds on its link alone.
+/// Whether an address is link-local.
 pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -237,13 +237,13 @@ pub(crate) const fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// The group in which a host is asked for its Ethernet address (RFC 4291, 2.7.1).
+/// The solicited-node multicast address of an IPv6 address (RFC 4291, 2.7.1).
 pub(crate) const fn solicited(ip: Ipv6Addr) -> Ipv6Addr {
     let [.., d, e, f] = ip.octets();
     Ipv6Addr::from_octets([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, d, e, f])
 }
 
-/// The Ethernet address of an IPv6 group (RFC 2464, 7).
+/// The Ethernet multicast address of an IPv6 group (RFC 2464, 7).
 pub(crate) const fn group_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., c, d, e, f] = group.octets();
     [0x33, 0x33, c, d, e, f]

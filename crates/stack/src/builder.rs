@@ -1,21 +1,21 @@
-//! Frames made to order, for tests, benchmarks and the templates of a synthetic device.
+//! A frame builder for tests, benchmarks and the templates of a synthetic device.
 //!
-//! Each function writes one whole, valid frame into the caller's buffer and returns its length; it
-//! allocates nothing and cares for no queue. Short frames are not padded to Ethernet's 60 bytes:
-//! devices in memory have no minimum, and others pad for themselves.
+//! Each function writes one whole, valid frame into the caller's buffer and returns its length. It does not
+//! allocate and involves no queue. Short frames are not padded to Ethernet's 60 bytes: in-memory devices have no
+//! minimum, and other devices pad themselves.
 
 use crate::emit::{self, Way};
 use crate::{Address, SendError};
 
-/// Builds frames from one host to another, over IPv4 or IPv6 as their addresses have it.
+/// Builds frames from one host to another, over IPv4 or IPv6 depending on the addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameBuilder {
     /// The sender's addresses.
     pub from: Address,
-    /// Who is to receive.
+    /// The receiver's addresses.
     pub to: Address,
-    /// The VLAN in whose tag the frames are, 1 to 4094, or 0 for a tag without one; `None` for no tag.
-    /// Bits above the low 12 are the tag's priority.
+    /// The VLAN tag: the low 12 bits are the VLAN, 1 to 4094, or 0 for a priority tag; the bits above are the
+    /// priority. `None` for untagged frames.
     pub tag: Option<u16>,
 }
 
@@ -25,12 +25,12 @@ impl FrameBuilder {
         FrameBuilder { from, to, tag: None }
     }
 
-    /// The same with an 802.1Q tag.
+    /// Adds an 802.1Q tag.
     pub const fn tagged(self, tag: u16) -> FrameBuilder {
         FrameBuilder { tag: Some(tag), ..self }
     }
 
-    /// Bytes of a frame with a payload of this many bytes, UDP and ICMP echo alike.
+    /// Length in bytes of a frame with a payload of this many bytes; the same for UDP and ICMP echo.
     pub const fn length(&self, payload: usize) -> usize {
         self.way().shape().payload() + payload
     }
@@ -39,11 +39,11 @@ impl FrameBuilder {
         Way { from: self.from, to: self.to, tag: self.tag }
     }
 
-    /// A UDP datagram.
+    /// Writes a UDP datagram.
     ///
     /// # Errors
-    /// [`SendError::TooLong`] if `buffer`, or an IP packet, is too small for it; the same for all that
-    /// follow. [`SendError::Families`] if one end is IPv4 and the other IPv6.
+    /// [`SendError::TooLong`] if the frame does not fit `buffer`, or the payload an IP packet;
+    /// [`SendError::Families`] if one end is IPv4 and the other IPv6. The other functions return the same errors.
     pub fn udp(
         &self,
         buffer: &mut [u8],
@@ -55,7 +55,7 @@ impl FrameBuilder {
         emit::write_udp(buffer, &self.way(), (from_port, to_port), payload.len())
     }
 
-    /// An ICMP or ICMPv6 echo request ("ping").
+    /// Writes an ICMP or ICMPv6 echo request ("ping").
     ///
     /// # Errors
     /// See [`udp`](Self::udp).
@@ -70,7 +70,7 @@ impl FrameBuilder {
         emit::write_echo(buffer, &self.way(), (ident, sequence), payload.len())
     }
 
-    /// Who has `to.ip`? An ARP request to everybody, or a neighbour solicitation to its group.
+    /// Writes an ARP request (to broadcast) or a neighbour solicitation (to the solicited-node group) for `to.ip`.
     ///
     /// # Errors
     /// See [`udp`](Self::udp).
@@ -78,7 +78,7 @@ impl FrameBuilder {
         emit::write_request(buffer, &self.way())
     }
 
-    /// `from.ip` is at `from.mac`: an ARP reply, or a neighbour advertisement.
+    /// Writes an ARP reply or a neighbour advertisement: `from.ip` is at `from.mac`.
     ///
     /// # Errors
     /// See [`udp`](Self::udp).

@@ -1,10 +1,9 @@
-//! How a frame is written, and how a received one is turned round.
+//! Writing frames, and turning received frames round into replies.
 //!
-//! Pure functions into the caller's bytes, on smoltcp's wire types. Every packet that leaves here has
-//! its lengths and checksums right, no options, and is never to be fragmented, unless [`allow_fragmentation`]
-//! was called for it.
+//! Pure functions over the caller's bytes, on smoltcp's wire types. Every packet written here has correct lengths
+//! and checksums, carries no options, and has DF set unless [`allow_fragmentation`] is called for it.
 //!
-//! Not here: where the bytes go, and whether the receiver is known.
+//! Queues and neighbours are not handled here.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -20,37 +19,37 @@ use crate::wire::{
 };
 use crate::{Address, Addresses, SendError};
 
-/// The time to live of every packet that we send: what most hosts use (RFC 1700).
+/// TTL or hop limit of the packets that we send; most hosts use 64 (RFC 1700).
 const HOP_LIMIT: u8 = 64;
 
-/// That of neighbour discovery, by which it is known to come from the link (RFC 4861, 7.1).
+/// Hop limit of neighbour discovery, which proves that the packet comes from the link (RFC 4861, 7.1).
 const FROM_THE_LINK: u8 = 255;
 
 /// Bytes of an ARP packet for Ethernet and IPv4.
 const ARP: usize = 28;
 
-/// Between which two ends a packet goes.
+/// The two ends of a packet, and its VLAN tag.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) from: Address,
     pub(crate) to: Address,
-    /// The VLAN tag, priority and number.
+    /// The VLAN tag: priority and VLAN.
     pub(crate) tag: Option<u16>,
 }
 
 impl Way {
-    /// Where the parts of its frames begin.
+    /// The header layout of its frames.
     pub(crate) const fn shape(&self) -> Shape {
         Shape::new(self.tag.is_some(), self.to.ip)
     }
 
-    /// The way back to where a frame came from that was sent to us; `None` if it is no IP, or nobody can
-    /// be answered there.
+    /// The way back to the sender of a received frame; `None` if the frame is not IP or its source cannot be
+    /// answered.
     pub(crate) fn back(frame: &[u8], us: &Addresses) -> Option<Way> {
         let shape = Shape::of(frame)?;
         let mac = <[u8; 6]>::try_from(frame.get(6..12)?).ok()?;
         let (source, destination) = shape.ends(frame)?;
-        // A group is not to be written to.
+        // A group address cannot be answered.
         if mac[0] & 1 != 0 || !can_send(source, us) {
             return None;
         }
@@ -63,29 +62,30 @@ impl Way {
 /// Source and destination port.
 pub(crate) type Ports = (u16, u16);
 
-/// Where a UDP frame that was sent to us goes when it is answered. `None` if the bytes are no UDP frame.
+/// The way and the ports of the reply to a received UDP frame. `None` if the bytes are no UDP frame or cannot be
+/// answered.
 pub(crate) fn udp_way_back(bytes: &[u8], us: &Addresses) -> Option<(Way, Ports)> {
     let (source_port, port) = udp_ports(bytes)?;
-    // 0 is no port.
+    // Port 0 is reserved and cannot be answered.
     let way = Way::back(bytes, us).filter(|_| source_port != 0)?;
     Some((way, (port, source_port)))
 }
 
-/// The bytes of `buffer` that a frame of `length` takes, or the refusal.
+/// The first `length` bytes of `buffer`, or [`SendError::TooLong`].
 pub(crate) fn room(buffer: &mut [u8], length: usize) -> Result<&mut [u8], SendError> {
     let room = buffer.len();
     buffer.get_mut(..length).ok_or(SendError::TooLong { length, room })
 }
 
-/// Copies a payload to where it belongs in a frame.
+/// Copies a payload to its place behind the headers.
 pub(crate) fn put(buffer: &mut [u8], shape: Shape, payload: &[u8]) -> Result<(), SendError> {
     let length = shape.payload().saturating_add(payload.len());
     room(buffer, length)?[shape.payload()..].copy_from_slice(payload);
     Ok(())
 }
 
-/// Writes an Ethernet header, with a tag if there is one, and returns what follows it. The caller has made
-/// `frame` long enough.
+/// Writes an Ethernet header, with a VLAN tag if given, and returns the bytes behind it. `frame` must be long
+/// enough for it.
 pub(crate) fn write_ethernet(
     frame: &mut [u8],
     (from, to): ([u8; 6], [u8; 6]),
@@ -106,8 +106,8 @@ pub(crate) fn write_ethernet(
     rest
 }
 
-/// Writes an Ethernet and an IP header for what fills the rest of `frame`, which the caller has made long
-/// enough for both and shorter than 64 KiB.
+/// Writes an Ethernet and an IP header in front of a payload that fills the rest of `frame`. The caller ensures
+/// that `frame` has room for both headers and is shorter than 64 KiB.
 ///
 /// # Errors
 /// [`SendError::Families`] if one end's address is IPv4 and the other's IPv6.
@@ -168,11 +168,11 @@ pub(crate) fn allow_fragmentation(packet: &mut [u8], identification: u16) {
     packet.fill_checksum();
 }
 
-/// Longest IPv4 packet, and longest payload of an IPv6 packet: what a length field can say.
+/// Largest value of the IPv4 total length and of the IPv6 payload length, in bytes.
 const IP_LIMIT: usize = u16::MAX as usize;
 
-/// Writes the headers of a UDP datagram whose payload of `payload` bytes is in `buffer` already, where its
-/// shape has it. Returns the length of the frame.
+/// Writes the headers of a UDP datagram. Its payload of `payload` bytes is already in `buffer`, at the offset that
+/// the layout gives it. Returns the length of the frame.
 pub(crate) fn write_udp(
     buffer: &mut [u8],
     way: &Way,
@@ -185,14 +185,14 @@ pub(crate) fn write_udp(
     let mut udp = UdpPacket::new_unchecked(&mut frame[way.shape().transport()..]);
     udp.set_src_port(ports.0);
     udp.set_dst_port(ports.1);
-    // Cannot be cut: `sized` has bounded it.
+    // The cast does not truncate: `sized` has checked the length.
     udp.set_len((UDP_HEADER + payload) as u16);
     udp.fill_checksum(&way.from.ip.into(), &way.to.ip.into());
     Ok(length)
 }
 
-/// Writes the headers of an echo request whose payload of `payload` bytes is in `buffer` already, where its
-/// shape has it. Returns the length of the frame.
+/// Writes the headers of an echo request. Its payload of `payload` bytes is already in `buffer`, at the offset that
+/// the layout gives it. Returns the length of the frame.
 pub(crate) fn write_echo(
     buffer: &mut [u8],
     way: &Way,
@@ -208,7 +208,7 @@ pub(crate) fn write_echo(
     Ok(length)
 }
 
-/// Writes all headers of an echo whose identifier, number and payload are in place.
+/// Writes the headers of an echo message whose identifier, sequence number and payload are in place.
 fn finish_echo(frame: &mut [u8], way: &Way, reply: bool) -> Result<(), SendError> {
     let start = way.shape().transport();
     if let (IpAddr::V6(source), IpAddr::V6(destination)) = (way.from.ip, way.to.ip) {
@@ -233,7 +233,7 @@ fn finish_echo(frame: &mut [u8], way: &Way, reply: bool) -> Result<(), SendError
     Ok(())
 }
 
-/// The length of a frame with this many bytes behind an 8-byte header over IP.
+/// The length of a frame with `payload` bytes behind an 8-byte UDP or ICMP header.
 fn sized(way: &Way, payload: usize) -> Result<usize, SendError> {
     let header = if way.to.ip.is_ipv4() { IPV4_HEADER } else { 0 };
     let limit = IP_LIMIT - header - UDP_HEADER;
@@ -243,8 +243,8 @@ fn sized(way: &Way, payload: usize) -> Result<usize, SendError> {
     Ok(way.shape().payload() + payload)
 }
 
-/// Asks for the Ethernet address of `to.ip`, by ARP or neighbour solicitation as its family has it: of
-/// everybody, or of the hosts whose addresses end like that one. Returns the length of the frame.
+/// Writes a request for the Ethernet address of `to.ip`: an ARP request to broadcast, or a neighbour solicitation
+/// to the solicited-node group. Returns the length of the frame.
 pub(crate) fn write_request(buffer: &mut [u8], way: &Way) -> Result<usize, SendError> {
     match (way.from.ip, way.to.ip) {
         (IpAddr::V6(_), IpAddr::V6(target)) => {
@@ -257,9 +257,9 @@ pub(crate) fn write_request(buffer: &mut [u8], way: &Way) -> Result<usize, SendE
     }
 }
 
-/// Tells `to` that `from.ip` is at `from.mac`, by ARP or neighbour advertisement. A host that asked without
-/// an address of its own, whether that one is free, is told in the group of all. Returns the length of the
-/// frame.
+/// Writes the reply to `to` that `from.ip` is at `from.mac`: an ARP reply or a neighbour advertisement. The answer
+/// to a duplicate address probe, which has no source address, goes to the all-nodes group. Returns the length of
+/// the frame.
 pub(crate) fn write_reply(buffer: &mut [u8], way: &Way) -> Result<usize, SendError> {
     match (way.from.ip, way.to.ip) {
         (IpAddr::V6(target), IpAddr::V6(asker)) => {
@@ -298,7 +298,7 @@ fn write_ndisc(
     Ok(length)
 }
 
-/// Writes an ARP packet: a request goes to everybody and asks for `to.ip`; a reply goes to `to`.
+/// Writes an ARP packet: a request for `to.ip` to broadcast, or a reply to `to`.
 fn write_arp(buffer: &mut [u8], way: &Way, reply: bool) -> Result<usize, SendError> {
     let Way { from, to, tag } = *way;
     let (IpAddr::V4(source), IpAddr::V4(target)) = (from.ip, to.ip) else {
@@ -319,15 +319,16 @@ fn write_arp(buffer: &mut [u8], way: &Way, reply: bool) -> Result<usize, SendErr
     Ok(length)
 }
 
-/// Turns an echo request that [`classify`](crate::wire::classify) has passed into its reply, in place: same
-/// identifier, sequence number and payload. `frame` ends where the packet ends. Whether it was one.
+/// Turns an echo request that [`classify`](crate::wire::classify) has accepted into its reply, in place;
+/// identifier, sequence number and payload stay. `frame` must end where the packet ends. Returns whether a reply
+/// was written.
 pub(crate) fn turn_echo(frame: &mut [u8], us: &Addresses) -> bool {
     Way::back(frame, us).is_some_and(|way| finish_echo(frame, &way, true).is_ok())
 }
 
-/// Turns a UDP frame round in place: the addresses and ports change places, the payload stays, and
-/// with it the UDP checksum, which does not depend on the order of what it adds up. `frame` ends
-/// where the datagram ends. Its source becomes ourselves even if it was sent to everybody.
+/// Turns a UDP frame round in place: addresses and ports are swapped and the payload stays. The UDP checksum stays
+/// valid, because the sum does not depend on the order; it is recomputed if the request was sent to broadcast or a
+/// group, since the reply's source is our own address. `frame` must end where the datagram ends.
 pub(crate) fn turn_udp(frame: &mut [u8], way: &Way, ports: Ports) -> Result<(), SendError> {
     let shape = way.shape();
     let to_all = shape.ends(frame).is_none_or(|(_, to)| to != way.from.ip);

@@ -1,73 +1,70 @@
-//! What becomes of a received frame, and how often each thing happened.
+//! The outcome of each received frame, and the counters of outcomes.
 //!
-//! Every frame has exactly one [`Fate`], decided by one function and counted in one place, so that
-//! frames in = delivered + answered + learned + the named drops, exactly: nothing can be lost
-//! between two counters. Each queue counts for itself, on memory that no other queue writes; a
-//! reader adds them up. Sums taken while traffic flows may be a few frames apart, and are exact once
-//! the queues rest.
+//! Every frame has exactly one [`Fate`], decided by one function and counted in one place, so frames received =
+//! delivered + answered + learned + dropped by reason, and no frame can be lost between two counters. Each queue
+//! writes its own counters, in cache lines that no other queue writes; a reader adds them up. Sums read while
+//! traffic flows may be a few frames apart; they are exact once the queues are idle.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of one received frame.
+/// The outcome of one received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Fate {
-    /// It is in a socket's receive buffer.
+    /// Put into a socket's receive buffer.
     Delivered,
-    /// The stack answered it: an ARP request for us.
+    /// Answered by the stack: an ARP request for one of our addresses.
     AnsweredArp,
-    /// The stack answered it: a neighbour solicitation, which is IPv6's ARP request. Also one that asks
-    /// whether an address of ours is free.
+    /// Answered by the stack: a neighbour solicitation, IPv6's counterpart of an ARP request, including one that
+    /// probes for a duplicate address.
     AnsweredNdisc,
-    /// The stack answered it: an ICMP or ICMPv6 echo request for us, that is, a ping.
+    /// Answered by the stack: an ICMP or ICMPv6 echo request (a ping).
     AnsweredPing,
-    /// It was for the stack alone: an ARP reply or announcement, or a neighbour advertisement, whose sender is a known
-    /// neighbour now if we asked for it.
+    /// Consumed by the neighbour table: an ARP reply or announcement, or a neighbour advertisement. Its sender
+    /// becomes a known neighbour if we had asked for it.
     Learned,
-    /// It ends before its headers do, or before the length they promise.
+    /// Shorter than its headers, or than the length that they state.
     Truncated,
-    /// A header's length field contradicts itself or the length around it.
+    /// A header's length field is inconsistent with itself or with the length of the data around it.
     BadLength,
-    /// A header field has a value that no valid packet has: another IP version than the Ethernet header
-    /// says, an ARP sender that is no host, a neighbour solicitation that was forwarded (hop limit below 255).
+    /// A header field has a value that no valid packet has: an IP version other than the EtherType's, an ARP sender
+    /// that is no host, a neighbour solicitation that was forwarded (hop limit below 255).
     BadHeader,
-    /// The IPv4, ICMP, UDP or TCP checksum is wrong; or it is UDP over IPv6 and has none.
+    /// The IPv4, ICMP, UDP or TCP checksum is wrong, or missing from a UDP datagram over IPv6.
     BadChecksum,
-    /// Its source is no host that can have sent it: a group, a loopback address, ourselves.
+    /// The source cannot be another host's address: a group, a loopback address, our own.
     BadSource,
-    /// It is IPv6, and the stack has no IPv6 address. An operating system sends some as soon as a link is
-    /// up.
+    /// An IPv6 packet, and the stack has no IPv6 address. Operating systems send some as soon as a link is up.
     Ipv6,
-    /// It is for a group of hosts (Ethernet multicast) that the stack is not in: it is in none but IPv6's
-    /// group of all nodes and those in which its own addresses are asked for.
+    /// To an Ethernet multicast group of which the stack is no member. It is a member of IPv6's all-nodes group and
+    /// the solicited-node groups of its addresses only.
     Multicast,
-    /// It is for another Ethernet or IP address, or an IPv4 echo request for everybody, which is not
-    /// answered (RFC 1122, 3.2.2.6, leaves the choice).
+    /// To another Ethernet or IP address; or an IPv4 echo request to broadcast, which is not answered (RFC 1122,
+    /// 3.2.2.6, permits either).
     NotForUs,
-    /// Its VLAN tag is not ours, or it has two of them, or one of providers (802.1ad).
+    /// A VLAN tag other than ours, two tags, or a provider tag (802.1ad).
     Vlan,
-    /// It has no VLAN tag, and the stack is in a VLAN. A tag of VLAN 0, which only says a priority, is none.
+    /// No VLAN tag, and the stack is in a VLAN. A priority tag (VLAN 0) counts as none.
     Untagged,
-    /// It has IPv4 options.
+    /// IPv4 options are present.
     IpOptions,
-    /// It has an IPv6 extension header: hop-by-hop or destination options, routing, authentication or
-    /// another. None is skipped. (A fragment header counts as [`Fragment`](Fate::Fragment).)
+    /// An IPv6 extension header is present: hop-by-hop or destination options, routing, authentication or another;
+    /// none is skipped. A fragment header counts as [`Fragment`](Fate::Fragment).
     ExtensionHeader,
-    /// It is a fragment. Nothing is reassembled: buffers for it would be a peer's to fill.
+    /// A fragment. There is no reassembly, so that peers cannot fill buffers with fragments.
     Fragment,
-    /// A router says that a packet of ours was too large for the path behind it (ICMPv6). It is not
-    /// followed: TCP keeps to 1280 bytes beyond its own network (RFC 8200, 5), and a datagram's size is its
-    /// service's.
+    /// An ICMPv6 "packet too big" message. It is ignored: TCP uses 1280-byte packets to peers beyond our own
+    /// networks (RFC 8200, 5), and the size of a datagram is the service's choice.
     PacketTooBig,
-    /// Neither ARP nor IP; or neither UDP nor TCP nor an ICMP echo request, nor a neighbour solicitation or
+    /// Neither ARP nor IP; or none of UDP, TCP, ICMP echo request, neighbour solicitation and neighbour
     /// advertisement.
     UnknownProtocol,
-    /// No socket has its UDP port, where no ICMP error is sent, so that a flood is not doubled; or it is
-    /// TCP, and no worker is open.
+    /// No socket is bound to the UDP port, or no TCP worker is open. No ICMP error is sent for UDP, which would
+    /// double the traffic of a flood.
     NoPort,
-    /// Its socket's receive buffer is full; counted at that socket as well.
+    /// The socket's receive buffer is full; also counted at that socket.
     SocketFull,
-    /// It deserved an answer and the queue did not take the answer.
+    /// The stack's answer was refused by the queue.
     AnswerFailed,
 }
 
@@ -99,7 +96,7 @@ impl Fate {
         Fate::AnswerFailed,
     ];
 
-    /// The name under which reports show it.
+    /// The counter's name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Fate::Delivered => "delivered",
@@ -128,18 +125,18 @@ impl Fate {
         }
     }
 
-    /// Whether the stack answered it itself.
+    /// Whether the stack answered the frame itself.
     pub const fn is_answer(self) -> bool {
         matches!(self, Fate::AnsweredArp | Fate::AnsweredNdisc | Fate::AnsweredPing)
     }
 
-    /// Whether the frame was dropped, that is, did nobody any good.
+    /// Whether the frame was dropped.
     pub const fn is_drop(self) -> bool {
         !matches!(self, Fate::Delivered | Fate::Learned) && !self.is_answer()
     }
 }
 
-/// One queue's counters. Written by the queue's owner only, read by anyone.
+/// One queue's counters. Written by the queue's owner only; any thread may read.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Tally {
@@ -148,32 +145,32 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts a frame that came in. Must be called by one thread at a time.
+    /// Counts a received frame. Must be called by one thread at a time.
     pub(crate) fn frame(&self) {
         bump(&self.frames);
     }
 
-    /// Counts what became of it. Must be called by one thread at a time.
+    /// Counts the outcome of a frame. Must be called by one thread at a time.
     pub(crate) fn fate(&self, fate: Fate) {
         bump(&self.fates[fate as usize]);
     }
 }
 
-/// Adds one without a locked instruction: there is a single writer.
+/// Adds one with a plain load and store: there is a single writer.
 fn bump(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// A reading of the receive counters of a whole stack, all queues together, since it was made.
+/// A snapshot of the receive counters of a whole stack, summed over all queues since the stack was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Frames that came in.
+    /// Received frames.
     pub frames: u64,
     fates: [u64; Fate::ALL.len()],
 }
 
 impl Counters {
-    /// How many frames had this fate.
+    /// Number of frames with this fate.
     pub const fn of(&self, fate: Fate) -> u64 {
         self.fates[fate as usize]
     }
@@ -188,7 +185,7 @@ impl Counters {
         self.of(Fate::AnsweredArp) + self.of(Fate::AnsweredNdisc) + self.of(Fate::AnsweredPing)
     }
 
-    /// The drop counters by name, each with its count, zeros included.
+    /// The drop counters with their names, zeros included.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         Fate::ALL.into_iter().filter(|fate| fate.is_drop()).map(|fate| (fate.name(), self.of(fate)))
     }
@@ -198,7 +195,7 @@ impl Counters {
         self.drops().map(|(_, count)| count).sum()
     }
 
-    /// Frames that could not be understood: cut short, contradictory or corrupted.
+    /// Frames that could not be parsed: truncated, inconsistent or corrupted.
     pub const fn malformed(&self) -> u64 {
         self.of(Fate::Truncated)
             + self.of(Fate::BadLength)
@@ -206,7 +203,7 @@ impl Counters {
             + self.of(Fate::BadChecksum)
     }
 
-    /// The sum over all fates. Equal to `frames` whenever the queues rest (conservation).
+    /// The sum over all fates; equals `frames` whenever the queues are idle (conservation).
     pub fn accounted(&self) -> u64 {
         self.fates.iter().sum()
     }

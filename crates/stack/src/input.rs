@@ -1,8 +1,8 @@
-//! One queue's entrance into the stack.
+//! The receive side of a queue: where its frames enter the stack.
 //!
-//! An [`Input`] belongs to whoever owns its queue (only an owner has `&mut` to it), and any number
-//! of them deliver at the same time without a lock between them. What one batch needs is allocated
-//! when sockets open, not when frames come.
+//! An [`Input`] belongs to the owner of its queue, which alone has `&mut` access; any number of them deliver
+//! concurrently without a lock between them. Per-batch state is allocated when sockets open, not when frames
+//! arrive.
 
 use std::sync::Arc;
 
@@ -18,43 +18,42 @@ use crate::tcp::flow_hash;
 use crate::wire::{self, Seen};
 use crate::{Address, Fate, Receiver, Stack};
 
-/// How long a receiver counts as active for a queue after that queue last had a frame for it. Only
-/// active receivers can keep a queue from being full: one that was served once, long ago, is not
-/// waiting for anything.
+/// How long a receiver counts as active for a queue after that queue last had a frame for it. The queue is full if
+/// all its active receivers are full; a receiver that has had no frame for this long is no longer considered.
 pub const ACTIVE: Ns = 100 * MILLISECOND;
 
-/// One queue's way into the stack.
+/// One queue's entry point into the stack.
 #[derive(Debug)]
 pub struct Input {
     stack: Arc<Stack>,
     queue: Arc<Entry>,
-    /// What this queue knows of each receiver, by the receiver's slot.
+    /// Per-receiver state of this queue, indexed by the receiver's slot.
     slots: Vec<Slot>,
-    /// The slots of receivers that were active when last looked at.
+    /// The slots of receivers that were active at the last check.
     active: Vec<usize>,
-    /// The slots of receivers that had a frame in this batch; empty between batches.
+    /// The slots of receivers that had a frame in the current batch; empty between batches.
     touched: Vec<usize>,
-    /// The state of the tables that `slots` is made for.
+    /// The generation of the tables for which `slots` is sized.
     generation: u64,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     receiver: Option<Arc<Receiver>>,
-    /// When this queue last had a frame for it.
+    /// When this queue last had a frame for the receiver.
     last: Ns,
-    /// Whether it is in `active`.
+    /// Whether the slot is in `active`.
     active: bool,
-    /// Whether it is in `touched`.
+    /// Whether the slot is in `touched`.
     touched: bool,
-    /// Whether this batch put a frame into it.
+    /// Whether the current batch put a frame into the receiver.
     added: bool,
 }
 
 impl Input {
-    /// Registers a queue with a stack until the value is dropped. `napi_id` is what sockets report
-    /// as the queue that feeds them and must not be 0, which means none; `transmitter` sends the
-    /// stack's own answers and what those sockets send.
+    /// Registers a queue with a stack until the value is dropped. `napi_id` is what sockets report as the queue
+    /// that feeds them; it must not be 0, which means none. `transmitter` sends the stack's own answers and what
+    /// those sockets send.
     pub fn new(stack: Arc<Stack>, napi_id: u32, transmitter: Arc<dyn Transmitter>) -> Input {
         let queue = stack.queues.register(napi_id, transmitter);
         let mut input = Input {
@@ -75,19 +74,18 @@ impl Input {
         self.queue.napi_id
     }
 
-    /// The stack it feeds.
+    /// The stack that the queue feeds.
     pub fn stack(&self) -> &Arc<Stack> {
         &self.stack
     }
 
-    /// Takes every frame out of `frames` and brings it to its end: into a receive buffer, answered,
-    /// or dropped and counted. Sockets that got frames are announced to their listeners once each.
+    /// Drains `frames`: each is put into a receive buffer, answered, or dropped and counted. The listener of each
+    /// socket that got frames is called once for the batch.
     ///
-    /// `Full` says that every active receiver of this queue is full, that is, each open one for
-    /// which a frame came from this queue within [`ACTIVE`]. A receiver that is not full, or a batch
-    /// that met no full receiver, means `Room`. After `Full` each of those receivers will call
-    /// [`Listener::drained`](crate::Listener::drained) with this queue's id when it is drained to
-    /// 25 %, perhaps before this call returns.
+    /// Returns `Full` if the batch met a full receiver and every active receiver of this queue is full; otherwise
+    /// `Room`. A receiver is active if it is open and this queue had a frame for it within [`ACTIVE`]. After
+    /// `Full`, each of those receivers calls [`Listener::drained`](crate::Listener::drained) with this queue's id
+    /// once it is drained to 25 %, possibly before this call returns.
     pub fn deliver(&mut self, frames: &mut Vec<Frame>, now: Ns) -> Pressure {
         let tables = self.stack.tables.load();
         if tables.generation != self.generation {
@@ -107,7 +105,7 @@ impl Input {
         if self.settle() { self.pressure(now) } else { Pressure::Room }
     }
 
-    /// Brings one frame to its end.
+    /// Processes one frame and returns its fate.
     fn receive(&mut self, tables: &Tables, mut frame: Frame, now: Ns) -> Fate {
         if let Some(receiver) = tables.raw(&frame) {
             let end = frame.len();
@@ -160,8 +158,8 @@ impl Input {
         }
     }
 
-    /// Sends an answer of the stack itself back where the question came from, with the batch; `sent` is the
-    /// fate of the question then.
+    /// Posts an answer of the stack itself on the queue that the request came from; it leaves when the batch is
+    /// flushed. Returns `sent` if the queue took it.
     fn answer(&self, frame: &[u8], now: Ns, sent: Fate) -> Fate {
         match self.queue.transmitter.post(frame, now) {
             Ok(()) => sent,
@@ -169,10 +167,10 @@ impl Input {
         }
     }
 
-    /// Puts a frame into a receive buffer and remembers that this queue feeds it.
+    /// Puts a frame into a receive buffer and records that this queue feeds the receiver.
     fn feed(&mut self, receiver: &Arc<Receiver>, arrival: Arrival, now: Ns) -> Fate {
         let at = receiver.slot();
-        // There is always one: `refresh` has made as many as the tables that named the receiver.
+        // The slot always exists: `refresh` sizes `slots` for the tables that named the receiver.
         let Some(slot) = self.slots.get_mut(at) else { return Fate::NoPort };
         if !slot.touched {
             slot.touched = true;
@@ -192,7 +190,7 @@ impl Input {
         fate
     }
 
-    /// Ends the batch at every receiver that had a frame. Says whether one of them is full.
+    /// Ends the batch at every receiver that had a frame. Returns whether any of them is full.
     fn settle(&mut self) -> bool {
         let mut full = false;
         for at in self.touched.drain(..) {
@@ -205,9 +203,9 @@ impl Input {
         full
     }
 
-    /// Whether every active receiver is full; forgets those that are active no longer. What
-    /// [`deliver`](Self::deliver) answers if its batch met a full receiver; for whoever delivers a
-    /// batch in parts.
+    /// Returns `Full` if every active receiver is full, and drops inactive and closed receivers from the list.
+    /// [`deliver`](Self::deliver) returns this value if its batch met a full receiver; it is public for a caller
+    /// that delivers a batch in parts.
     pub fn pressure(&mut self, now: Ns) -> Pressure {
         let mut next = 0;
         while let Some(slot) = self.active.get(next).and_then(|at| self.slots.get_mut(*at)) {
@@ -229,7 +227,7 @@ impl Input {
         if self.active.is_empty() { Pressure::Room } else { Pressure::Full }
     }
 
-    /// Makes room for what the tables name, so that no frame has to, and lets closed receivers go.
+    /// Resizes the per-receiver state for new tables, so that no frame has to, and releases closed receivers.
     fn refresh(&mut self, tables: &Tables) {
         self.generation = tables.generation;
         if self.slots.len() < tables.slots {

@@ -1,16 +1,16 @@
-//! Ethernet to UDP and TCP, and the sockets at the end of it.
+//! A UDP/TCP stack over Ethernet, with its sockets.
 //!
-//! Whoever owns a packet queue hands its frames to that queue's [`Input`]; ARP requests, neighbour
-//! solicitations and echo requests are answered on the spot, UDP datagrams, TCP segments and whole frames go to the
-//! [`Receiver`]s of sockets, and everything else is dropped under a name ([`Fate`]). Any number of queues deliver at
-//! the same time: on the packet path nothing is locked and nothing allocated.
+//! The owner of a packet queue hands received frames to that queue's [`Input`]. ARP requests, neighbour
+//! solicitations and echo requests are answered at once; UDP datagrams, TCP segments and whole frames go to the
+//! [`Receiver`]s of sockets; every other frame is dropped and counted under a named reason ([`Fate`]). Any number
+//! of queues deliver concurrently: the packet path takes no lock and allocates nothing.
 //!
-//! The stack knows no threads, no clocks and no devices. Time is an argument; whoever waits for a
-//! socket is told through [`Listener`]; frames leave through a
-//! [`Transmitter`](napkin_nic::Transmitter). IPv4 and IPv6 are one code, on an Ethernet
-//! in a VLAN or not. Not here: routes (routers' advertisements among them), fragments, IPv4 options, IPv6
-//! extension headers, ICMP errors, groups of multicast (MLD, IGMP), duplicate address detection for
-//! ourselves (that of others is answered). What of them is received is a named drop or a named error.
+//! The stack has no threads, no clock and no devices. Time is an argument; a waiter on a socket is notified through
+//! [`Listener`]; frames leave through a [`Transmitter`](napkin_nic::Transmitter). IPv4 and IPv6 share one code
+//! path, with or without a VLAN tag. Not supported: routes (including router advertisements), fragments, IPv4
+//! options, IPv6 extension headers, ICMP errors, multicast group membership (MLD, IGMP), and duplicate address
+//! detection for our own addresses (that of other hosts is answered). Receiving any of these yields a named drop or
+//! a named error.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,17 +1,17 @@
-//! Who on our network has which Ethernet address.
+//! The neighbour table: Ethernet addresses of hosts on our networks.
 //!
-//! Learned on the packet path by any queue and read by any sender, so nothing is ever locked or
-//! allocated: each entry has a version, which is odd while somebody writes it. Who finds it so does
-//! not wait: what is told is told again, and whoever asks finds the neighbour unknown for that moment.
+//! Any queue writes it on the packet path and any sender reads it, so it takes no lock and allocates nothing. Each
+//! entry has a version, which is odd during a write (a seqlock). Nothing waits for a writer: a concurrent update is
+//! dropped, since the neighbour will announce itself again, and a concurrent lookup finds the neighbour unknown.
 //!
-//! Anybody can invent neighbours, and an IPv6 network has room for more than any table. So the table has
-//! a fixed size, where a host's entry is comes from a hash whose key nobody knows, and what was merely
-//! told never takes the place of a host that the application has asked for
-//! ([`Stack::resolve`](crate::Stack::resolve)): a flood pushes out itself. Answers need no entry at all.
+//! Peers can claim any address, and an IPv6 network has more of them than any table can hold. The table therefore
+//! has a fixed size, a secret hash key selects the entries of a host, and unsolicited information never displaces a
+//! host that the application has resolved ([`Stack::resolve`](crate::Stack::resolve)): a flood only displaces
+//! itself. Answers need no entry at all.
 //!
-//! Entries do not age. A host that changes its Ethernet address says so with its next ARP request or
-//! neighbour solicitation to us, or to everybody: by an ARP announcement (gratuitous ARP), or an
-//! advertisement with the override flag. What is said to everybody changes what is known, and adds nothing.
+//! Entries do not age. A host whose Ethernet address changes announces that with its next ARP request or neighbour
+//! solicitation to us, with an ARP announcement (gratuitous ARP), or with an advertisement that has the override
+//! flag. Announcements to all hosts update existing entries and add none.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use crate::Addresses;
 use crate::address::can_be_host;
 
-/// Entries of the table, and the most neighbours that are known at once.
+/// Number of entries, and so the maximum number of known neighbours.
 pub const NEIGHBOURS: usize = 256;
 
-/// Entries among which a host has its own.
+/// Associativity: the number of entries in which a host may be stored.
 const WAYS: usize = 4;
 
-/// In an entry's word: the application has asked for this host. The Ethernet address is in the low 48
-/// bits, 0 while there is none; a word of 0 is an empty entry.
+/// Flag in an entry's word: the application has asked for this host. The low 48 bits are the Ethernet address, 0
+/// while unknown; a word of 0 is an empty entry.
 const ASKED: u64 = 1 << 63;
 const MAC: u64 = (1 << 48) - 1;
 
@@ -35,7 +35,7 @@ pub(crate) struct Neighbours {
     ours: Addresses,
     key: RandomState,
     entries: [Entry; NEIGHBOURS],
-    /// Chooses who gives way.
+    /// Rotates the choice of the entry to replace.
     turn: AtomicUsize,
 }
 
@@ -47,7 +47,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whose entry it is, and its word; `None` while it is being written.
+    /// The host and the word of the entry; `None` while it is being written.
     fn read(&self) -> Option<(u128, u64)> {
         let version = self.version.load(Ordering::Acquire);
         let [high, low] = [0, 1].map(|half: usize| self.ip[half].load(Ordering::Relaxed));
@@ -57,7 +57,7 @@ impl Entry {
         same.then_some((u128::from(high) << 64 | u128::from(low), word))
     }
 
-    /// Writes it, unless somebody else does or it is no longer as it was `seen`.
+    /// Writes the entry, unless another thread is writing it or it has changed since it was `seen`.
     fn write(&self, seen: (u128, u64), ip: u128, word: u64) {
         let version = self.version.load(Ordering::Relaxed);
         let begun = |version: u64| {
@@ -89,16 +89,16 @@ impl Neighbours {
         }
     }
 
-    /// Remembers a neighbour; what cannot be one (a group's Ethernet address, a host of another
-    /// network, ourselves) is ignored.
+    /// Stores a neighbour's address. Addresses that no neighbour can have are ignored: a group's Ethernet address,
+    /// a host of another network, our own.
     pub(crate) fn learn(&self, ip: IpAddr, mac: [u8; 6]) {
         if let Some(mac) = to_word(mac) {
             self.change(ip, |known| Some(known.unwrap_or(0) & ASKED | mac));
         }
     }
 
-    /// What a neighbour advertisement or an ARP announcement says: it makes no entry (RFC 4861, 7.2.5),
-    /// and another address than the one that is known counts only if it `overrides` that.
+    /// Applies a neighbour advertisement or an ARP announcement: it creates no entry (RFC 4861, 7.2.5), and
+    /// replaces a known address only if it `overrides` it.
     pub(crate) fn advertised(&self, ip: IpAddr, mac: [u8; 6], overrides: bool) {
         if let Some(mac) = to_word(mac) {
             self.change(ip, |known| {
@@ -107,7 +107,7 @@ impl Neighbours {
         }
     }
 
-    /// Keeps a place for a neighbour that is being asked for.
+    /// Reserves an entry for a neighbour that is being resolved.
     pub(crate) fn ask(&self, ip: IpAddr) {
         self.change(ip, |known| Some(known.unwrap_or(0) | ASKED));
     }
@@ -125,8 +125,9 @@ impl Neighbours {
         self.entries.iter().filter_map(Entry::read).filter(|(_, word)| word & MAC != 0).count()
     }
 
-    /// Gives a host's entry the word that `next` makes of the one it has. A host without one gets that of
-    /// another if none is empty: first of one that nobody has asked for.
+    /// Replaces the word of a host's entry with what `next` returns for the current one. If the host has no entry,
+    /// it takes an empty one, or that of a host which the application has not asked for; a resolved host may also
+    /// displace another resolved one.
     fn change(&self, ip: IpAddr, next: impl FnOnce(Option<u64>) -> Option<u64>) {
         let Some(ip) = self.number(ip) else { return };
         let places = self.places(ip);
@@ -137,7 +138,7 @@ impl Neighbours {
         let own = seen.iter().position(own);
         let known = own.and_then(|at| seen[at]).map(|(_, word)| word);
         let Some(word) = next(known) else { return };
-        // Most packets say what is known already; not writing it keeps the line shared.
+        // Most packets confirm what is known; skipping the write keeps the cache line shared.
         if known == Some(word) {
             return;
         }
@@ -154,13 +155,13 @@ impl Neighbours {
         }
     }
 
-    /// The entries of which one is this host's.
+    /// The entries in which this host may be stored.
     fn places(&self, ip: u128) -> &[Entry] {
         let set = self.key.hash_one(ip) as usize % (NEIGHBOURS / WAYS);
         &self.entries[set * WAYS..][..WAYS]
     }
 
-    /// A host that can be a neighbour, as a number; IPv4's are never IPv6's.
+    /// The table key of a host that can be a neighbour; IPv4 addresses are mapped into IPv6.
     fn number(&self, ip: IpAddr) -> Option<u128> {
         let ours = &self.ours;
         let can = can_be_host(ip) && ours.on_link(ip) && !ours.claims(ip);
@@ -177,7 +178,7 @@ impl std::fmt::Debug for Neighbours {
     }
 }
 
-/// A host's Ethernet address as a number; `None` for a group's, and for none.
+/// A host's Ethernet address as a number; `None` for a group address and for all zeros.
 fn to_word(mac: [u8; 6]) -> Option<u64> {
     let word = mac.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
     (mac[0] & 1 == 0 && word != 0).then_some(word)
@@ -273,8 +274,8 @@ mod tests {
             }
         }
         assert!(table.known() <= NEIGHBOURS);
-        // Eight of 64 sets of four: more than four of them in one is one chance in thousands; those that
-        // are there stay.
+        // Eight hosts fall into 64 sets of four entries: more than four in one set is a chance of one in thousands.
+        // Those that have an entry keep it.
         let kept =
             asked.iter().filter(|peer| table.find(**peer) == Some([2, 0, 0, 0, 0, 7])).count();
         assert!(kept >= 4, "{kept}");

@@ -1,8 +1,8 @@
-//! The queues that feed a stack and carry what it sends.
+//! The queues that feed a stack and send its frames.
 //!
-//! Each [`Input`](crate::Input) has one entry here for as long as it lives: its NAPI id, its way
-//! out, its counters. The list is read without a lock, by whoever sends and whoever drains a full
-//! receive buffer, and changed under a mutex when a queue comes or goes.
+//! Each [`Input`](crate::Input) has one entry here for its lifetime: its NAPI id, its transmitter and its counters.
+//! Senders and applications that drain a full receive buffer read the list without a lock; registering or
+//! unregistering a queue changes it under a mutex.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::Counters;
 use crate::fate::Tally;
 
 pub(crate) struct Entry {
-    /// The lowest number that no other queue had when this one came.
+    /// The lowest index that was free when the queue was registered.
     index: u32,
     pub(crate) napi_id: u32,
     pub(crate) transmitter: Arc<dyn Transmitter>,
@@ -21,8 +21,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The queue's bit in a set of queues. Queues 64 apart share one, so that a set stays one
-    /// atomic word: whoever is told because of its bit may then have been told in vain.
+    /// The queue's bit in a set of queues. Queues whose indices are 64 apart share a bit, so that a set fits one
+    /// atomic word; a queue may therefore be notified for another's bit.
     pub(crate) fn bit(&self) -> u64 {
         1 << (self.index % u64::BITS)
     }
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     list: ArcSwap<Vec<Arc<Entry>>>,
-    /// What queues that are gone had counted; also the right to change the list.
+    /// Sums of the counters of unregistered queues; the mutex also serialises changes of the list.
     retired: Mutex<Counters>,
 }
 
@@ -68,7 +68,7 @@ impl Queues {
         }
     }
 
-    /// The sums over all queues, those that are gone included.
+    /// The sums over all queues, unregistered ones included.
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = *self.lock();
         for entry in self.list.load_full().iter() {
@@ -77,8 +77,8 @@ impl Queues {
         sum
     }
 
-    /// Calls `each` with the queue to send on for somebody who is fed by `napi_id`: that queue, or
-    /// the one that came first if there is no such queue (any more). `None` without queues.
+    /// Calls `each` with the queue on which to send for a socket fed by `napi_id`: that queue, or the first one if
+    /// it is gone. `None` if there are no queues.
     pub(crate) fn with<T>(&self, napi_id: u32, each: impl FnOnce(&Entry) -> T) -> Option<T> {
         let list = self.list.load();
         list.iter().find(|entry| entry.napi_id == napi_id).or(list.first()).map(|e| each(e))
@@ -98,7 +98,7 @@ impl Queues {
         }
     }
 
-    /// The lock guards no invariant that a panic could break half-way: the list is swapped whole.
+    /// A panic while the lock is held leaves no half-made change: the list is replaced as a whole.
     fn lock(&self) -> MutexGuard<'_, Counters> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }

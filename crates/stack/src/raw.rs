@@ -1,8 +1,7 @@
-//! Raw sockets: whole frames, past every protocol.
+//! Raw sockets: whole frames, before any protocol processing.
 //!
-//! The user-space sibling of an AF_XDP socket: what its [`RawFilter`] matches is its own, unverified
-//! and unseen by the rest of the stack. For the frames that are UDP after all there is a way to turn
-//! them round.
+//! The user-space counterpart of an AF_XDP socket: the frames that its [`RawFilter`] matches go to this socket
+//! alone, unverified. Frames that turn out to be UDP can be answered in place.
 
 use std::sync::Arc;
 
@@ -13,9 +12,8 @@ use crate::emit::{self, Ports, Way};
 use crate::wire::UDP_HEADER;
 use crate::{Exchange, RawFilter, Receiver, SendError, Socket, Stack};
 
-/// A socket that takes whole frames. Dropping it closes it: its frames belong to the protocols
-/// again, and what still comes by an older table counts as
-/// [`Fate::NoPort`](crate::Fate::NoPort).
+/// A socket that receives whole frames. Dropping it closes it: its frames go to the protocols again, and frames
+/// still delivered by an older snapshot of the tables count as [`Fate::NoPort`](crate::Fate::NoPort).
 #[derive(Debug)]
 pub struct RawSocket {
     stack: Arc<Stack>,
@@ -28,12 +26,12 @@ impl RawSocket {
         RawSocket { stack, receiver, filter }
     }
 
-    /// Which frames it takes.
+    /// The frames that the socket receives.
     pub fn filter(&self) -> RawFilter {
         self.filter
     }
 
-    /// The stack it belongs to.
+    /// The stack that the socket belongs to.
     pub fn stack(&self) -> &Arc<Stack> {
         &self.stack
     }
@@ -43,29 +41,28 @@ impl RawSocket {
         &self.receiver
     }
 
-    /// Whether a frame waits.
+    /// Whether a frame is waiting.
     pub fn readable(&self) -> bool {
         self.receiver.readable()
     }
 
-    /// The oldest frame that waits.
+    /// Removes and returns the oldest waiting frame.
     pub fn try_recv(&self) -> Option<Frame> {
         self.receiver.pop().map(|arrival| arrival.frame)
     }
 
-    /// Sends a whole frame as it is, on the queue that fed this socket last, or on the stack's first
-    /// queue.
+    /// Sends a whole frame unchanged, on the queue that last fed this socket, or on the stack's first queue.
     ///
     /// # Errors
-    /// If there is no queue, or it does not take the frame.
+    /// If there is no queue, or it refuses the frame.
     pub fn send(&self, frame: &[u8], now: Ns) -> Result<(), SendError> {
         self.transmit(frame, now)
     }
 
-    /// Turns a UDP frame round in place, with its payload, and sends it: from us to its sender.
+    /// Turns a UDP frame round in place, payload included, and sends it back to its sender.
     ///
     /// # Errors
-    /// If it is no UDP frame whose sender can be answered, or the queue does not take it.
+    /// If it is no UDP frame whose sender can be answered, or the queue refuses it.
     pub fn reply_in_place(&self, mut frame: Frame, now: Ns) -> Result<(), SendError> {
         let (way, ports, end) = self.way_back(&frame)?;
         frame.set_len(end);
@@ -73,11 +70,11 @@ impl RawSocket {
         self.transmit(&frame, now)
     }
 
-    /// Answers a UDP frame with another payload, in its own buffer.
+    /// Answers a UDP frame with another payload, in the same buffer.
     ///
     /// # Errors
     /// If it is no UDP frame whose sender can be answered, the payload is longer than
-    /// [`PAYLOAD_LIMIT`](crate::PAYLOAD_LIMIT), or the queue does not take it.
+    /// [`PAYLOAD_LIMIT`](crate::PAYLOAD_LIMIT), or the queue refuses it.
     pub fn reply_with(&self, mut frame: Frame, payload: &[u8], now: Ns) -> Result<(), SendError> {
         let (way, ports, _) = self.way_back(&frame)?;
         emit::put(frame.buffer(), way.shape(), payload)?;
@@ -90,8 +87,8 @@ impl RawSocket {
         self.stack.transmit(self.receiver.incoming_napi_id(), frame, now)
     }
 
-    /// Where a frame goes back to, and where its datagram ends. Nobody has looked at it yet, so its
-    /// length field is checked here.
+    /// The way back to a frame's sender, and where its datagram ends. The frame is unverified, so the UDP length
+    /// field is checked here.
     fn way_back(&self, frame: &[u8]) -> Result<(Way, Ports, usize), SendError> {
         let way = emit::udp_way_back(frame, self.stack.addresses());
         let (way, ports) = way.ok_or(SendError::Unanswerable)?;

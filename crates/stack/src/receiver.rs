@@ -1,35 +1,33 @@
-//! A socket's receive buffer: where the packet path ends and the application begins.
+//! A socket's receive buffer, between the packet path and the application.
 //!
-//! Any number of queues put frames in, without a lock; the application takes them out. The buffer
-//! holds a fixed number of frames and what does not fit is dropped here, and counted here as well
-//! as in the stack.
+//! Any number of queues add frames without a lock; the application removes them. The buffer holds a fixed number of
+//! frames; a frame that does not fit is dropped, and counted both here and in the stack.
 //!
 //! # Full
 //!
-//! For *feedback* (Mogul and Ramakrishnan, 1996) a receiver has a state with hysteresis: it becomes
-//! **full** when a batch leaves it filled to 75 % or more, and stops being full when the application
-//! has drained it to 25 % or less. Whoever ends that state tells every queue that has fed the
-//! receiver, once, by [`Listener::drained`]. Two races are closed, both by the same rule: write
-//! your word first, then read the other's, all of it sequentially consistent.
+//! For *feedback* (Mogul and Ramakrishnan, 1996) a receiver has a state with hysteresis: it becomes **full** when a
+//! batch leaves it filled to 75 % or more, and stops being full when the application has drained it to 25 % or
+//! less. The thread that ends the state notifies every queue that has fed the receiver, once, by
+//! [`Listener::drained`]. Two races are closed by the same rule: write your own word first, then read the other's;
+//! all accesses are sequentially consistent.
 //!
-//! - *The application drains while a queue finds the buffer filled.* The queue sets the flag and
-//!   looks at the level again; the application takes a frame and looks at the flag. At least one of
-//!   them sees the other, and whoever does clears the flag with a swap, so that exactly one tells.
-//! - *The application ends the state while a queue decides that all its receivers are full.* The
-//!   queue leaves its bit in the set of those to tell and reads the flag again; the application
-//!   clears the flag and takes the set. Either the queue sees the flag gone, or it is told.
+//! - *The application drains while a queue finds the buffer filled.* The queue sets the flag and reads the level
+//!   again; the application removes a frame and reads the flag. At least one of them sees the other's write and
+//!   clears the flag with a swap, so that exactly one notifies.
+//! - *The application ends the state while a queue decides that all its receivers are full.* The queue sets its bit
+//!   in the set of queues to notify and reads the flag again; the application clears the flag and takes the set.
+//!   Either the queue sees the flag cleared, or it is notified.
 //!
-//! A queue can therefore be told before [`Input::deliver`](crate::Input::deliver) has even returned
-//! `Full`. Whoever parks queues must remember such a call and not park.
+//! A queue can therefore be notified before [`Input::deliver`](crate::Input::deliver) has returned `Full`. Code
+//! that parks queues must remember such a call and not park.
 //!
-//! # Why pushes ask for the level first
+//! # Why a push checks the level first
 //!
-//! The queue underneath waits, spinning, when a push meets a slot whose frame is being taken out at
-//! that moment. A real-time interrupt thread that has preempted the application just there, on the
-//! same CPU, would spin for ever. So the queue has [`SLACK`] more slots than the buffer has
-//! frames, and a push that would go beyond the buffer is refused before it gets near that slot. One
-//! thread at a time should receive from a socket: several are safe, but if one of them is preempted
-//! in the middle while the others take [`SLACK`] frames, the guarantee is gone.
+//! The underlying queue spins when a push meets a slot whose frame is being removed at that moment. A real-time
+//! interrupt thread that has preempted the application at this point, on the same CPU, would spin for ever. So the
+//! queue has [`SLACK`] more slots than the buffer has frames, and a push beyond the buffer's capacity is refused
+//! before it reaches such a slot. One thread at a time should receive from a socket. Several are safe, but if one
+//! of them is preempted in the middle of a pop while the others remove [`SLACK`] frames, the guarantee is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -41,25 +39,24 @@ use napkin_nic::Frame;
 use crate::Fate;
 use crate::queues::{Entry, Queues};
 
-/// The largest receive buffer, in frames: 2 GiB of them.
+/// Maximum size of a receive buffer, in frames (2 GiB of memory).
 pub const CAPACITY_LIMIT: usize = 1 << 20;
 
-/// Slots between the newest frame of a full buffer and the oldest that may still be being read.
+/// Slots between the newest frame of a full buffer and the oldest frame that may still be in the middle of a pop.
 pub const SLACK: usize = 64;
 
-/// Who wants to know about a receiver. Called on the packet path, or by the application's own call:
-/// it must neither block nor call back into the [`Input`](crate::Input) that calls it.
+/// Notifications of a receiver. Called on the packet path, or from within a call of the application's: an
+/// implementation must neither block nor call back into the [`Input`](crate::Input) that calls it.
 pub trait Listener: Send + Sync {
-    /// Frames were added by this queue. Called after every batch that added at least one, once; so
-    /// whoever finds the socket empty, makes itself known and finds it empty again may sleep. Also
-    /// called once when the socket closes.
+    /// This queue added frames. Called once after every batch that added at least one, so a waiter may sleep if it
+    /// finds the socket empty, registers itself, and finds it empty again. Also called once when the socket closes.
     fn readable(&self, napi_id: u32);
 
-    /// The receiver has stopped being full, and this queue had fed it. See the module for when it
-    /// may come early.
+    /// The receiver is no longer full, and this queue had fed it. The [module](self) says why the call may come
+    /// early.
     fn drained(&self, napi_id: u32);
 
-    /// Another listener was set in its place. A call that was under way may still come.
+    /// Another listener has replaced this one. A concurrent call may still arrive.
     fn replaced(&self) {}
 }
 
@@ -76,11 +73,11 @@ pub struct Receiver {
     capacity: usize,
     high: usize,
     low: usize,
-    /// The receiver's place in every queue's own table; no open receiver has the same.
+    /// The receiver's index in every queue's own table; unique among open receivers.
     slot: usize,
     full: AtomicBool,
     closed: AtomicBool,
-    /// The queues to tell when this stops being full.
+    /// The queues to notify when the receiver stops being full.
     fed_by: AtomicU64,
     incoming: AtomicU32,
     dropped: AtomicU64,
@@ -107,57 +104,55 @@ impl Receiver {
         }
     }
 
-    /// Frames that wait to be received.
+    /// Number of waiting frames.
     pub fn level(&self) -> usize {
         self.arrivals.len()
     }
 
-    /// Frames that fit.
+    /// Maximum number of waiting frames.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Whether a frame waits.
+    /// Whether a frame is waiting.
     pub fn readable(&self) -> bool {
         !self.arrivals.is_empty()
     }
 
-    /// Whether the receiver is full in the sense of *feedback*: it was filled to 75 % and has not
-    /// been drained to 25 % since.
+    /// Whether the receiver is full in the sense of *feedback*: filled to 75 % and not drained to 25 % since.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::SeqCst)
     }
 
-    /// Whether its socket is closed. What still waits then has been let go.
+    /// Whether the socket is closed. Frames that were waiting have been released.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Frames for this socket that were dropped because it had no room.
+    /// Frames dropped because the buffer was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The NAPI id of the queue that delivered last; 0 before the first frame
-    /// (`SO_INCOMING_NAPI_ID`).
+    /// The NAPI id of the queue that delivered last (`SO_INCOMING_NAPI_ID`); 0 before the first frame.
     pub fn incoming_napi_id(&self) -> u32 {
         self.incoming.load(Ordering::Relaxed)
     }
 
-    /// Sets who is told from now on, in place of whoever was, who is told so. Frames that were there
-    /// before are not announced again: look at [`readable`](Self::readable) afterwards.
+    /// Sets the listener; a previous one is told that it was replaced. Frames that are already waiting are not
+    /// announced again: check [`readable`](Self::readable) afterwards.
     pub fn set_listener(&self, listener: Arc<dyn Listener>) {
         if let Some(before) = self.listener.swap(Some(Arc::new(listener))) {
             before.replaced();
         }
     }
 
-    /// Whether anybody is told.
+    /// Whether a listener is set.
     pub fn has_listener(&self) -> bool {
         self.listener.load().is_some()
     }
 
-    /// This one is told no more; another that was set since stays.
+    /// Removes this listener; one that has replaced it stays.
     pub fn clear_listener(&self, listener: &Arc<dyn Listener>) {
         let present = self.listener.load();
         if present.as_ref().is_some_and(|it| Arc::ptr_eq(it.as_ref(), listener)) {
@@ -169,7 +164,7 @@ impl Receiver {
         self.slot
     }
 
-    /// Puts a frame in, or says what becomes of it instead.
+    /// Adds a frame, or returns why it was refused.
     pub(crate) fn push(&self, arrival: Arrival) -> Fate {
         if self.is_closed() {
             return Fate::NoPort;
@@ -181,7 +176,7 @@ impl Receiver {
         Fate::Delivered
     }
 
-    /// Takes the oldest frame out. Ends the full state if that was the frame to do it.
+    /// Removes the oldest frame. Ends the full state if the level has fallen to 25 %.
     pub(crate) fn pop(&self) -> Option<Arrival> {
         let arrival = self.arrivals.pop()?;
         if self.full.load(Ordering::SeqCst) && self.level() <= self.low {
@@ -190,8 +185,8 @@ impl Receiver {
         Some(arrival)
     }
 
-    /// Ends a batch of one queue, in which this receiver got frames, of which at least one was
-    /// `added` or none was. Says whether the receiver is full.
+    /// Ends a batch in which `queue` had frames for this receiver; `added` tells whether at least one fitted.
+    /// Returns whether the receiver is full.
     pub(crate) fn settle(&self, queue: &Entry, added: bool) -> bool {
         self.note_feeder(queue);
         self.fill(|| self.level());
@@ -206,21 +201,21 @@ impl Receiver {
         self.is_full()
     }
 
-    /// Makes the receiver full if it is filled so far. (`level` is an argument so that a test can
-    /// let things happen between two readings.)
+    /// Makes the receiver full if it is filled to 75 %. (`level` is an argument so that a test can act between the
+    /// two readings.)
     fn fill(&self, level: impl Fn() -> usize) {
         if self.is_closed() || self.is_full() || level() < self.high {
             return;
         }
         self.full.store(true, Ordering::SeqCst);
-        // The application may have drained it after that reading, without a flag to see. Another
-        // queue may have relied on the flag since it is set, so ending it tells everybody.
+        // The application may have drained the buffer after the first reading, before the flag was visible. Another
+        // queue may have seen the flag since, so clearing it notifies all queues.
         if level() <= self.low {
             self.release();
         }
     }
 
-    /// Whether the receiver is full; and if it is, the queue will be told when that ends.
+    /// Whether the receiver is full; if so, the queue will be notified when that ends.
     pub(crate) fn is_full_for(&self, queue: &Entry) -> bool {
         if !self.is_full() {
             return false;
@@ -236,7 +231,7 @@ impl Receiver {
         }
     }
 
-    /// Ends the full state, if nobody else has, and tells those who wait for it.
+    /// Ends the full state, unless another thread has, and notifies the queues in the set.
     fn release(&self) {
         if !self.full.swap(false, Ordering::SeqCst) {
             return;
@@ -247,14 +242,14 @@ impl Receiver {
         }
     }
 
-    /// Takes no more frames.
+    /// Refuses frames from now on.
     pub(crate) fn refuse(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Closes it for good: the frames that wait go back to their pools and whoever waits for
-    /// anything is told. The caller has had it refuse more and removed it from the tables. A push
-    /// that was under way meanwhile may leave its frame here until the last queue lets go.
+    /// Closes the receiver: waiting frames return to their pools, and the listener is notified. The caller has
+    /// called [`refuse`](Self::refuse) and removed the receiver from the tables. A concurrent push may leave its
+    /// frame here until the last queue releases the receiver.
     pub(crate) fn close(&self) {
         self.refuse();
         while self.arrivals.pop().is_some() {}
@@ -298,7 +293,7 @@ mod tests {
     #[derive(Default)]
     struct Told(Mutex<Vec<u32>>);
 
-    /// What [`Told`] notes when it is replaced.
+    /// What [`Told`] records when it is replaced.
     const REPLACED: u32 = 0;
 
     impl Listener for Told {
@@ -313,7 +308,7 @@ mod tests {
         }
     }
 
-    /// A receiver for 4 frames with two queues, and who was told.
+    /// A receiver for 4 frames with two queues, and its listener.
     fn receiver() -> (Receiver, [Arc<Entry>; 2], Arc<Told>) {
         let queues = Arc::new(Queues::default());
         let entries = [1, 2].map(|napi_id| queues.register(napi_id, Arc::new(Nowhere)));
@@ -364,7 +359,7 @@ mod tests {
             }
             level
         });
-        // Nobody will drain it a second time, so it must not stay full.
+        // There is nothing left to drain, so it must not stay full.
         assert!(!receiver.is_full());
         assert!(told.0.lock().unwrap().is_empty());
     }

@@ -1,9 +1,8 @@
-//! What sockets have in common.
+//! The interface that all sockets share.
 //!
-//! Two traits, because two parties use them. [`Socket`] is for whoever waits: the receive buffer and
-//! where it is fed from. [`Exchange`] is for a service: messages in, answers out, never blocking. A
-//! service written against [`Exchange`] runs over UDP sockets, raw sockets, and whatever else
-//! implements it.
+//! It is split into two traits for two kinds of caller. [`Socket`] is for code that waits: the receive buffer and
+//! the queue that feeds it. [`Exchange`] is for a service: it receives messages and answers them without blocking.
+//! A service written against [`Exchange`] runs over UDP sockets, raw sockets, and any other implementation.
 
 use std::sync::Arc;
 
@@ -12,12 +11,12 @@ use napkin_policy::Ns;
 
 use crate::{Receiver, wire};
 
-/// A socket of the stack, as the engine sees it.
+/// A socket of the stack, as the engine uses it.
 pub trait Socket: Send + Sync {
-    /// The receive buffer, with its levels and its listener.
+    /// The receive buffer.
     fn receiver(&self) -> &Arc<Receiver>;
 
-    /// Whether a receive would find something.
+    /// Whether a receive would return a message.
     fn readable(&self) -> bool {
         self.receiver().readable()
     }
@@ -28,16 +27,15 @@ pub trait Socket: Send + Sync {
     }
 }
 
-/// A message as a service sees it.
+/// A received message.
 pub trait Message {
-    /// The bytes that the peer sent: a datagram's payload, or the whole frame of a raw socket.
+    /// The bytes that the peer sent: a datagram's payload, or a raw socket's whole frame.
     fn payload(&self) -> &[u8];
 
     /// When its frame arrived, in nanoseconds of the device's clock.
     fn arrived(&self) -> Ns;
 
-    /// The UDP source and destination port: from where it came, and to which of ours. `None` for a
-    /// raw socket's frame that is no UDP.
+    /// The UDP source and destination port, the latter being ours. `None` for a raw socket's frame that is not UDP.
     fn ports(&self) -> Option<(u16, u16)>;
 }
 
@@ -57,37 +55,38 @@ impl Message for Frame {
 
 /// A socket whose messages can be answered one by one. Nothing here blocks.
 pub trait Exchange {
-    /// What it receives.
+    /// A received message.
     type Message: Message;
     /// Why an answer was not sent.
     type Error: std::error::Error;
 
-    /// Takes the oldest message out of the receive buffer, if there is one.
+    /// Removes the oldest message from the receive buffer.
     fn try_recv(&self) -> Option<Self::Message>;
 
-    /// Sends a message back to where it came from, as it is.
+    /// Sends a message back to its sender unchanged.
     ///
     /// # Errors
-    /// If it cannot be answered, or could not be sent; it is dropped then.
+    /// If the sender cannot be answered, or the queue refuses the frame. The message is dropped then.
     fn echo(&self, message: Self::Message, now: Ns) -> Result<(), Self::Error>;
 
-    /// Answers a message with another payload, which takes its buffer.
+    /// Answers a message with another payload, which is written into the message's buffer.
     ///
     /// # Errors
-    /// If it cannot be answered, the payload does not fit, or could not be sent; it is dropped then.
+    /// If the sender cannot be answered, the payload does not fit, or the queue refuses the frame. The message is
+    /// dropped then.
     fn reply(&self, message: Self::Message, payload: &[u8], now: Ns) -> Result<(), Self::Error>;
 
-    /// Sends what was answered: answers may wait for each other until then. A service calls it once it has
-    /// answered what there was.
+    /// Sends posted answers: they may be held back until then to be sent as a batch. A service calls it after it
+    /// has answered all waiting messages.
     fn flush(&self) {}
 }
 
-/// A UDP socket as a service sees it: an answer may take several datagrams.
+/// A UDP socket, where an answer may consist of several datagrams.
 pub trait UdpExchange: Exchange {
-    /// Answers a message with several payloads, one after the other.
+    /// Answers a message with several payloads, in order.
     ///
     /// # Errors
-    /// The first one that cannot be sent, as [`Exchange::reply`] says it; those behind it are not sent.
+    /// The first failure, for the reasons of [`Exchange::reply`]; later payloads are not sent.
     fn reply_each(
         &self,
         message: Self::Message,

@@ -1,10 +1,10 @@
-//! What all queues and sockets of one host share.
+//! The state that all queues and sockets of one host share.
 //!
-//! The tables are replaced whole, under a mutex, when a socket opens or closes or a queue comes or
-//! goes; the packet path reads them without a lock. There is no thread here and no clock: queues are
-//! driven by their owners through [`Input`](crate::Input), and time is an argument.
+//! The tables are replaced as a whole, under a mutex, when a socket opens or closes; the packet path reads them
+//! without a lock. There are no threads and no clock: owners drive their queues through [`Input`](crate::Input),
+//! and time is an argument.
 //!
-//! It makes the sockets and they hold it: this file and theirs use each other.
+//! The stack creates the sockets and the sockets hold the stack, so this module and theirs depend on each other.
 
 use std::hash::RandomState;
 use std::net::{IpAddr, SocketAddr};
@@ -26,27 +26,26 @@ use crate::{
     Address, Addresses, BindError, Counters, RawFilter, RawSocket, Receiver, SendError, UdpSocket,
 };
 
-/// The first port that is given to a socket which does not care (RFC 6335).
+/// The first ephemeral port (RFC 6335).
 pub(crate) const FIRST_EPHEMERAL_PORT: u16 = 49152;
-/// How many such ports there are: the most connections that one address can begin to one port of a peer.
+/// Number of ephemeral ports: the most connections that one of our addresses can open to one port of a peer.
 pub const EPHEMERAL_PORTS: usize = (u16::MAX - FIRST_EPHEMERAL_PORT) as usize + 1;
 
-/// One host's addresses with their sockets, neighbours and counters. A port of UDP or TCP is that of all
-/// addresses.
+/// One host's addresses, sockets, neighbours and counters. A UDP or TCP port applies to all addresses.
 #[derive(Debug)]
 pub struct Stack {
     addresses: Addresses,
     pub(crate) tables: ArcSwap<Tables>,
-    /// Slots of closed receivers, to be given again; also the right to change the tables.
+    /// Slots of closed receivers, for reuse; the mutex also serialises changes of the tables.
     free_slots: Mutex<Vec<usize>>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) neighbours: Neighbours,
-    /// Of the hash that shares flows between TCP workers.
+    /// Key of the hash that distributes flows over TCP workers.
     pub(crate) flow_key: RandomState,
 }
 
 impl Stack {
-    /// A stack without sockets and queues, of one [`Address`] or of several.
+    /// A stack with one or several addresses, without sockets and queues.
     pub fn new(addresses: impl Into<Addresses>) -> Arc<Stack> {
         let addresses = addresses.into();
         Arc::new(Stack {
@@ -59,17 +58,16 @@ impl Stack {
         })
     }
 
-    /// Who we are.
+    /// The host's own addresses.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Opens a UDP socket whose receive buffer holds `capacity` frames. Port 0 means any free port
-    /// from 49152 on.
+    /// Opens a UDP socket whose receive buffer holds `capacity` frames. Port 0 selects any free ephemeral port
+    /// (49152 and above).
     ///
     /// # Errors
-    /// If the port is taken, the stack has its limit of sockets ([`UDP_SOCKETS`]), or the capacity
-    /// is out of range.
+    /// If the port is in use, the stack has [`UDP_SOCKETS`] sockets already, or the capacity is out of range.
     pub fn bind_udp(self: &Arc<Self>, port: u16, capacity: usize) -> Result<UdpSocket, BindError> {
         let (receiver, port) = self.open(capacity, |tables, receiver| {
             if tables.sockets().0 >= UDP_SOCKETS {
@@ -93,8 +91,8 @@ impl Stack {
     /// Opens a raw socket whose receive buffer holds `capacity` frames.
     ///
     /// # Errors
-    /// If another raw socket has the same filter, the stack has its limit of raw sockets
-    /// ([`RAW_SOCKETS`]), or the capacity is out of range.
+    /// If another raw socket has the same filter, the stack has [`RAW_SOCKETS`] raw sockets already, or the
+    /// capacity is out of range.
     pub fn open_raw(
         self: &Arc<Self>,
         filter: RawFilter,
@@ -113,14 +111,14 @@ impl Stack {
         Ok(RawSocket::new(Arc::clone(self), receiver, filter))
     }
 
-    /// Opens one thread's TCP: of all segments from the queue `queue` (a NAPI id), or, without one, of
-    /// its share of the flows from queues that no worker has for itself, as sockets with `SO_REUSEPORT`
-    /// share them. Flows move between workers without a queue when such a worker comes or goes, and
-    /// their connections end then: open all of them before the first listens.
+    /// Opens a TCP worker for one thread. With `queue`, a NAPI id, it receives all segments of that queue. Without,
+    /// it receives its share of the flows from all queues that have no worker of their own, as sockets with
+    /// `SO_REUSEPORT` do. When a worker without a queue opens or closes, flows move between such workers and their
+    /// connections break: open all of them before the first one listens.
     ///
     /// # Errors
-    /// If the queue has a worker already, the stack has its limit of them ([`TCP_WORKERS`]), or the
-    /// receive buffer's size is out of range.
+    /// If the queue has a worker already, the stack has [`TCP_WORKERS`] workers already, or the receive buffer's
+    /// size is out of range.
     pub fn open_tcp<T>(
         self: &Arc<Self>,
         queue: Option<u32>,
@@ -139,7 +137,8 @@ impl Stack {
         Ok(TcpWorker::new(Arc::clone(self), receiver, limits))
     }
 
-    /// Makes a receiver and lets `enter` put it into the next state of the tables, or refuse.
+    /// Creates a receiver and calls `enter` to add it to a copy of the tables, which is then published unless
+    /// `enter` refuses.
     fn open<T>(
         &self,
         capacity: usize,
@@ -163,7 +162,7 @@ impl Stack {
 
     /// Takes a receiver out of the tables and closes it.
     pub(crate) fn close(&self, receiver: &Arc<Receiver>) {
-        // First of all, so that a queue which sees the new tables finds it closed and lets it go.
+        // Must come first: a queue that sees the new tables must find the receiver closed to release it.
         receiver.refuse();
         {
             let mut free = self.free_slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,26 +172,26 @@ impl Stack {
             self.tables.store(Arc::new(next));
             free.push(receiver.slot());
         }
-        // Outside the lock, for it calls the listener.
+        // Called outside the lock, because it calls the listener.
         receiver.close();
     }
 
-    /// What became of all received frames so far.
+    /// Counts of the fates of all frames received so far.
     pub fn counters(&self) -> Counters {
         self.queues.counters()
     }
 
-    /// The Ethernet address of a host of our network, if it has told us by ARP or neighbour discovery.
+    /// The Ethernet address of a host of our networks, if ARP or neighbour discovery has provided it.
     pub fn neighbour(&self, ip: IpAddr) -> Option<[u8; 6]> {
         self.neighbours.find(ip)
     }
 
-    /// Asks our network who has `ip`, by ARP or neighbour solicitation; the answer comes in through an
-    /// [`Input`](crate::Input). Nothing else asks: a datagram to an unknown neighbour is an error,
-    /// so that what is sent stays in the hands of the application.
+    /// Sends an ARP request or a neighbour solicitation for `ip`; the answer arrives through an
+    /// [`Input`](crate::Input). This is the only call that does: sending a datagram to an unknown neighbour is an
+    /// error, so that the application alone decides what is sent.
     ///
     /// # Errors
-    /// If we have no address of that family, there is no queue, or it does not take the frame.
+    /// If we have no address of that family, there is no queue, or the queue refuses the frame.
     pub fn resolve(&self, ip: IpAddr, now: Ns) -> Result<(), SendError> {
         self.neighbours.ask(ip);
         let mut frame = [0; wire::RESOLVE_FRAME];
@@ -200,13 +199,13 @@ impl Stack {
         self.transmit(0, &frame[..length], now)
     }
 
-    /// The way from us to a host.
+    /// The source address, destination and VLAN tag of a packet to a host.
     fn way(&self, mac: [u8; 6], ip: IpAddr) -> Result<Way, SendError> {
         let from = self.addresses.towards(ip).ok_or(SendError::NoNeighbour(ip))?;
         Ok(Way { from, to: Address::single(mac, ip), tag: self.addresses.vlan() })
     }
 
-    /// Sends a datagram from one of our ports on the queue `napi_id`.
+    /// Sends a datagram from one of our ports, on the queue `napi_id`.
     pub(crate) fn send_udp(
         &self,
         napi_id: u32,
@@ -227,27 +226,27 @@ impl Stack {
         self.transmit(napi_id, &frame[..length], now)
     }
 
-    /// Sends a whole frame on the queue `napi_id`, or on the first one if that is gone.
+    /// Sends a whole frame on the queue `napi_id`, or on the first queue if that one is gone.
     pub(crate) fn transmit(&self, napi_id: u32, frame: &[u8], now: Ns) -> Result<(), SendError> {
         self.queues
             .with(napi_id, |queue| queue.transmitter.send(frame, now).map_err(SendError::Queue))
             .unwrap_or(Err(SendError::NoQueue))
     }
 
-    /// As [`transmit`](Self::transmit), of one frame of several: the queue may wait for the
-    /// [flush](Self::flush) behind the last.
+    /// Like [`transmit`](Self::transmit), for one frame of a batch: the queue may hold it back until the next
+    /// [flush](Self::flush).
     pub(crate) fn post(&self, napi_id: u32, frame: &[u8], now: Ns) -> Result<(), SendError> {
         self.queues
             .with(napi_id, |queue| queue.transmitter.post(frame, now).map_err(SendError::Queue))
             .unwrap_or(Err(SendError::NoQueue))
     }
 
-    /// Has a queue send what was posted on it.
+    /// Sends the frames posted on a queue.
     pub(crate) fn flush(&self, napi_id: u32) {
         self.queues.with(napi_id, |queue| queue.transmitter.flush());
     }
 
-    /// Has every queue send what was posted.
+    /// Sends the frames posted on any queue.
     pub(crate) fn flush_all(&self) {
         self.queues.each(|queue| queue.transmitter.flush());
     }

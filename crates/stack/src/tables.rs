@@ -1,40 +1,38 @@
-//! Which socket a frame is for: a snapshot that the packet path reads without a lock.
+//! The socket tables: a snapshot that the packet path reads without a lock.
 //!
-//! A batch is delivered by one snapshot from beginning to end. A socket that opens meanwhile is seen
-//! by the next batch; one that closes refuses frames by itself, see
-//! [`Receiver::is_closed`](crate::Receiver::is_closed).
+//! A batch uses one snapshot from start to end. A socket that opens meanwhile gets frames from the next batch on; a
+//! socket that closes refuses frames itself, see [`Receiver::is_closed`](crate::Receiver::is_closed).
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Receiver, wire};
 
-/// The most UDP sockets of one stack.
+/// Maximum number of UDP sockets of one stack.
 pub const UDP_SOCKETS: usize = 4096;
-/// The most raw sockets of one stack: each costs every frame a comparison.
+/// Maximum number of raw sockets of one stack: each costs one comparison per frame.
 pub const RAW_SOCKETS: usize = 16;
-/// The most TCP workers of one stack: one a queue, or one a thread.
+/// Maximum number of TCP workers of one stack: one per queue, or one per thread.
 pub const TCP_WORKERS: usize = 256;
 
-/// Which frames a raw socket takes.
+/// The frames that a raw socket receives.
 ///
-/// It takes them whole and alone, as an AF_XDP socket does: before any protocol, so unverified, and
-/// nobody else gets them. Where several filters match, the narrower one wins: a port before an
-/// EtherType before everything. With [`RawFilter::All`] the stack answers neither ARP nor
-/// neighbour solicitations.
+/// As with an AF_XDP socket, they are whole and unverified, and no other socket receives them. Where several
+/// filters match, the narrowest wins: a port before an EtherType before all frames. With [`RawFilter::All`] the
+/// stack answers neither ARP nor neighbour solicitations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RawFilter {
-    /// UDP datagrams to this port, behind a VLAN tag or not: IPv4 without options or IPv6 without extension
-    /// headers, not fragmented; addresses and VLAN are not looked at.
+    /// UDP datagrams to this port, with or without a VLAN tag: IPv4 without options or IPv6 without extension
+    /// headers, not fragmented. Addresses and VLAN are not compared.
     UdpPort(u16),
-    /// Frames of this EtherType; tagged ones have 0x8100.
+    /// Frames of this EtherType; for tagged frames that is 0x8100.
     EtherType(u16),
-    /// Every frame, whatever it carries.
+    /// Every frame.
     All,
 }
 
 impl RawFilter {
-    /// Whether a frame passes the filter.
+    /// Whether a frame matches the filter.
     pub fn matches(&self, frame: &[u8]) -> bool {
         match *self {
             RawFilter::UdpPort(port) => wire::steering_port(frame) == Some(port),
@@ -54,35 +52,35 @@ impl fmt::Display for RawFilter {
     }
 }
 
-/// One state of the tables.
+/// One version of the tables.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tables {
-    /// Grows by one with every change.
+    /// Incremented by every change.
     pub(crate) generation: u64,
-    /// One more than the highest slot that any receiver has had.
+    /// One more than the highest slot ever assigned to a receiver.
     pub(crate) slots: usize,
     /// Sorted by port.
     udp: Vec<(u16, Arc<Receiver>)>,
-    /// Sorted by filter, narrow ones first.
+    /// Sorted by filter, narrowest first.
     raw: Vec<(RawFilter, Arc<Receiver>)>,
-    /// The TCP workers, each with the queue that is its own, if one is.
+    /// The TCP workers, each with the queue that it serves alone, if any.
     tcp: Vec<(Option<u32>, Arc<Receiver>)>,
 }
 
 impl Tables {
-    /// The raw socket that takes this frame, if one does.
+    /// The raw socket that receives this frame, if any.
     pub(crate) fn raw(&self, frame: &[u8]) -> Option<&Arc<Receiver>> {
         self.raw.iter().find(|(filter, _)| filter.matches(frame)).map(|(_, receiver)| receiver)
     }
 
-    /// The UDP socket that has this port.
+    /// The UDP socket that is bound to this port.
     pub(crate) fn udp(&self, port: u16) -> Option<&Arc<Receiver>> {
         let at = self.udp.binary_search_by_key(&port, |(port, _)| *port).ok()?;
         self.udp.get(at).map(|(_, receiver)| receiver)
     }
 
-    /// The TCP worker of a segment from the queue `napi_id`: that queue's own, or of those that have
-    /// none the one that `hash` falls to, so that a connection stays with one worker.
+    /// The TCP worker for a segment from the queue `napi_id`: the queue's own worker, or the worker that `hash`
+    /// selects among those without a queue, so that a connection stays with one worker.
     pub(crate) fn tcp(&self, napi_id: u32, hash: impl FnOnce() -> u64) -> Option<&Arc<Receiver>> {
         let own = self.tcp.iter().find(|(queue, _)| *queue == Some(napi_id));
         if let Some((_, receiver)) = own {
@@ -110,7 +108,7 @@ impl Tables {
         self.tcp.push((queue, receiver));
     }
 
-    /// How many UDP and how many raw sockets there are.
+    /// The numbers of UDP and of raw sockets.
     pub(crate) fn sockets(&self) -> (usize, usize) {
         (self.udp.len(), self.raw.len())
     }

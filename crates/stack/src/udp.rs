@@ -1,9 +1,8 @@
 //! UDP sockets.
 //!
-//! Receiving copies nothing: a [`Datagram`] keeps the frame it came in, and its buffer goes back to
-//! the pool when the datagram is dropped. Answering turns that frame round in place and needs to
-//! know nothing of the peer but what the frame says; only [`UdpSocket::send_to`], which speaks
-//! first, looks for a neighbour.
+//! Receiving copies nothing: a [`Datagram`] keeps the frame it arrived in, and dropping the datagram returns the
+//! buffer to the pool. A reply turns that frame round in place and takes the peer's addresses from it; only
+//! [`UdpSocket::send_to`], which has no received frame, needs a neighbour entry.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,27 +14,27 @@ use crate::emit::{self, Ports, Way};
 use crate::wire::{self, HEADERS, Shape};
 use crate::{Exchange, Message, Receiver, SendError, Socket, Stack, UdpExchange};
 
-/// How a frame leaves: at once, or with those that may follow.
+/// Sends a frame: at once, or posted until the next flush.
 type WayOut = fn(&Stack, u32, &[u8], Ns) -> Result<(), SendError>;
 
-/// The longest payload that a frame of the pool can hold, whatever its headers. A device with a smaller
-/// MTU refuses long ones itself.
+/// The longest payload that fits a frame of the pool, whatever the headers. A device with a smaller MTU refuses
+/// longer frames itself.
 pub const PAYLOAD_LIMIT: usize = FRAME_CAPACITY - HEADERS;
 
-/// A received datagram in the frame that brought it.
+/// A received datagram, in its frame.
 #[derive(Debug)]
 pub struct Datagram {
     frame: Frame,
-    /// Where the payload begins.
+    /// Offset of the payload.
     start: usize,
-    /// Where it ends; what follows is padding.
+    /// End of the payload; padding may follow.
     end: usize,
 }
 
 impl Datagram {
-    /// What the peer sent.
+    /// The payload.
     pub fn payload(&self) -> &[u8] {
-        // Always there: a frame with less was dropped before it came here.
+        // Always in range: frames shorter than their headers are dropped before they reach a socket.
         self.frame.get(self.start..self.end).unwrap_or_default()
     }
 
@@ -45,7 +44,7 @@ impl Datagram {
         wire::udp_source(&self.frame).unwrap_or(nobody)
     }
 
-    /// When its frame arrived, see [`Frame::arrived`].
+    /// When the frame arrived, see [`Frame::arrived`].
     pub fn arrived(&self) -> Ns {
         self.frame.arrived()
     }
@@ -65,8 +64,8 @@ impl Message for Datagram {
     }
 }
 
-/// A bound UDP port. Dropping it closes it: its port is free at once, frames that wait are let go
-/// and frames that still come count as [`Fate::NoPort`](crate::Fate::NoPort).
+/// A bound UDP port. Dropping it closes it: the port is free at once, waiting frames are released, and frames that
+/// still arrive count as [`Fate::NoPort`](crate::Fate::NoPort).
 #[derive(Debug)]
 pub struct UdpSocket {
     stack: Arc<Stack>,
@@ -79,12 +78,12 @@ impl UdpSocket {
         UdpSocket { stack, receiver, port }
     }
 
-    /// The port it is bound to.
+    /// The port that the socket is bound to.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The stack it belongs to.
+    /// The stack that the socket belongs to.
     pub fn stack(&self) -> &Arc<Stack> {
         &self.stack
     }
@@ -94,33 +93,33 @@ impl UdpSocket {
         &self.receiver
     }
 
-    /// Whether a datagram waits.
+    /// Whether a datagram is waiting.
     pub fn readable(&self) -> bool {
         self.receiver.readable()
     }
 
-    /// The oldest datagram that waits.
+    /// Removes and returns the oldest waiting datagram.
     pub fn try_recv(&self) -> Option<Datagram> {
         let arrival = self.receiver.pop()?;
         let start = Shape::of(&arrival.frame).map_or(arrival.end, Shape::payload);
         Some(Datagram { frame: arrival.frame, start, end: arrival.end })
     }
 
-    /// Sends a datagram of at most [`PAYLOAD_LIMIT`] bytes, on the queue that fed this socket last,
-    /// or on the stack's first queue.
+    /// Sends a datagram of at most [`PAYLOAD_LIMIT`] bytes, on the queue that last fed this socket, or on the
+    /// stack's first queue.
     ///
     /// # Errors
-    /// If the neighbour is unknown (see [`Stack::resolve`]), the payload is too long, or the queue
-    /// does not take it.
+    /// If the neighbour is unknown (see [`Stack::resolve`]), the payload is too long, or the queue refuses the
+    /// frame.
     pub fn send_to(&self, payload: &[u8], to: SocketAddr, now: Ns) -> Result<(), SendError> {
         self.stack.send_udp(self.receiver.incoming_napi_id(), self.port, payload, to, now)
     }
 
-    /// Answers a datagram with its own payload: the frame is turned round in place, on the queue
-    /// that fed this socket last.
+    /// Answers a datagram with its own payload: turns its frame round in place and sends it on the queue that last
+    /// fed this socket.
     ///
     /// # Errors
-    /// If it came from port 0, or the queue does not take it.
+    /// If the source port is 0, or the queue refuses the frame.
     pub fn echo(&self, datagram: Datagram, now: Ns) -> Result<(), SendError> {
         self.turn(datagram, now, Stack::transmit)
     }
@@ -133,19 +132,19 @@ impl UdpSocket {
         way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
     }
 
-    /// Answers a datagram with another payload of at most [`PAYLOAD_LIMIT`] bytes, in its own
-    /// frame, on the queue that fed this socket last.
+    /// Answers a datagram with another payload of at most [`PAYLOAD_LIMIT`] bytes, in the same frame, on the queue
+    /// that last fed this socket.
     ///
     /// # Errors
-    /// If it came from port 0, the payload is too long, or the queue does not take it.
+    /// If the source port is 0, the payload is too long, or the queue refuses the frame.
     pub fn reply(&self, datagram: Datagram, payload: &[u8], now: Ns) -> Result<(), SendError> {
         self.reply_each(datagram, [payload], now)
     }
 
-    /// Answers a datagram with several, as [`reply`](Self::reply) does with one.
+    /// Answers a datagram with several, each sent as [`reply`](Self::reply) does.
     ///
     /// # Errors
-    /// The first one that cannot be sent, for a reason that `reply` has; those behind it are not sent.
+    /// The first failure, for the reasons of `reply`; later payloads are not sent.
     pub fn reply_each(
         &self,
         datagram: Datagram,

@@ -1,4 +1,4 @@
-//! Whatever comes from the wire: no panic, no frame unaccounted for, no buffer lost.
+//! Arbitrary frames: no panic, every frame accounted for, every buffer returned.
 
 mod lab;
 
@@ -9,14 +9,14 @@ use proptest::prelude::*;
 
 const VLAN: u16 = 100;
 
-/// From which a host of either family, in or out of a VLAN, could send.
+/// Frames from a host of either family, in or out of a VLAN.
 fn builder() -> impl Strategy<Value = FrameBuilder> {
     let tag = prop_oneof![Just(None), Just(Some(0xe000)), Just(Some(VLAN)), Just(Some(101))];
     (any::<bool>(), tag)
         .prop_map(|(v6, tag)| FrameBuilder { tag, ..if v6 { from_peer6() } else { from_peer() } })
 }
 
-/// A frame that the stack would take, before anything happens to it.
+/// A frame that the stack would accept, before it is harmed.
 fn valid() -> impl Strategy<Value = Vec<u8>> {
     let payload = || vec(any::<u8>(), 0..64);
     let port = prop_oneof![Just(7), Just(8), Just(9)];
@@ -29,15 +29,15 @@ fn valid() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// What can happen to a frame on its way.
+/// Damage to a frame in transit.
 #[derive(Debug, Clone)]
 enum Harm {
     Cut(prop::sample::Index),
     Pad(usize),
     Flip(prop::sample::Index, u8),
-    /// A 16-bit field, most of which are lengths, ports and checksums.
+    /// Overwrites a 16-bit field; most of them are lengths, ports and checksums.
     Field(prop::sample::Index, u16),
-    /// The checksums are made right again, so that what they protect is looked at.
+    /// Corrects the checksums, so that the fields that they cover are parsed.
     Mend,
 }
 
@@ -71,7 +71,7 @@ fn inflict(mut frame: Vec<u8>, harms: &[Harm]) -> Vec<u8> {
     frame
 }
 
-/// Makes the checksum of IPv4, or of ICMPv6, right.
+/// Corrects the checksum of IPv4 or of ICMPv6.
 fn mend(frame: &mut [u8]) {
     use smoltcp::wire::{Icmpv6Packet, Ipv4Packet, Ipv6Packet};
     let start = if frame.get(12..14) == Some(&[0x81, 0]) { 18 } else { 14 };
@@ -94,7 +94,7 @@ fn mend(frame: &mut [u8]) {
     }
 }
 
-/// Sockets of every kind, which also answer what they get: answering must not panic either.
+/// Sockets of every kind. They also answer what they receive: answering must not panic either.
 struct Sockets {
     udp: [UdpSocket; 2],
     raw: Option<RawSocket>,
@@ -146,7 +146,7 @@ fn filter() -> impl Strategy<Value = Option<RawFilter>> {
     ]
 }
 
-/// Bytes that get past the Ethernet header.
+/// Bytes that pass the Ethernet header's checks.
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     let ether_type = prop_oneof![
         Just(vec![8, 0]),

@@ -1,4 +1,4 @@
-//! Conversations with a stack, frame by frame.
+//! Dialogues with a stack over IPv4, frame by frame.
 
 mod lab;
 
@@ -20,7 +20,7 @@ use smoltcp::wire::{
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// What smoltcp reads in an IPv4 frame, every checksum verified.
+/// Parses an IPv4 frame with smoltcp and verifies every checksum.
 fn read_ipv4(frame: &[u8]) -> (EthernetFrame<&[u8]>, Ipv4Repr, &[u8]) {
     let ethernet = EthernetFrame::new_checked(frame).unwrap();
     assert_eq!(ethernet.ethertype(), EthernetProtocol::Ipv4);
@@ -77,7 +77,7 @@ fn whom_we_ask_for_becomes_known() {
 #[test]
 fn who_takes_over_a_known_address_says_so_to_everybody_and_is_believed() {
     let other = [2, 0, 0, 0, 0, 9];
-    // As a request for its own address, and as its answer.
+    // An announcement may be a request or a reply for its own address.
     for operation in [1, 2] {
         let mut announcement = who_has_us();
         announcement[6..12].copy_from_slice(&other);
@@ -191,7 +191,7 @@ fn one_answers_on_the_queue_that_asked() {
     lab.receive(&[udp(7, b"here")], 0);
     socket.echo(socket.try_recv().unwrap(), 0).unwrap();
     assert_eq!((lab.wire.sent().len(), second_wire.sent().len()), (1, 0));
-    // A queue that is gone: what it brought is answered on the first that is left.
+    // The queue that brought the datagram is gone: the answer leaves on the first remaining queue.
     second.deliver(&mut vec![lab.frame(&udp(7, b"there"))], 0);
     drop(second);
     socket.echo(socket.try_recv().unwrap(), 0).unwrap();
@@ -204,7 +204,7 @@ fn one_answers_on_the_queue_that_asked() {
 
 #[test]
 fn every_fate_can_be_met_and_is_counted_under_its_own_name() {
-    // One host of both families in no VLAN, one of IPv4 alone, one in a VLAN.
+    // One host with both families in no VLAN, one with IPv4 only, one in a VLAN.
     let mut labs = [Lab::new(), Lab::of(US), Lab::of(Addresses::from(US).in_vlan(100).unwrap())];
     let _sockets = labs.each_ref().map(|lab| lab.stack.bind_udp(7, 1).unwrap());
     let changed = |at: usize, bytes: &[u8]| {
@@ -336,7 +336,7 @@ fn a_raw_socket_sends_what_it_is_given() {
     assert!(raw.send(&who_has_us(), 0).is_err());
 }
 
-/// A socket as a service sees it: its messages are read, sent back and answered.
+/// Uses a socket as a service does: receives messages, echoes them and replies to them.
 fn exchanged<S: Socket + Exchange>(lab: &mut Lab, socket: &S, payload: &[u8]) {
     assert!(!socket.readable());
     assert_eq!(socket.receiver().capacity(), 8);
@@ -410,7 +410,7 @@ fn a_socket_closes_while_frames_come() {
     assert_eq!(lab.pool.available(), 256);
     lab.receive(&vec![udp(7, b"x"); 2], 0);
     assert_eq!(lab.counters().of(Fate::NoPort), 2);
-    // The queue has let go of it as well, and the next socket is not mistaken for it.
+    // The queue has released the receiver as well, and the next socket is not mistaken for it.
     assert_eq!(Arc::strong_count(&receiver), 1);
     let next = lab.stack.bind_udp(7, 8).unwrap();
     lab.receive(&[udp(7, b"y")], 0);

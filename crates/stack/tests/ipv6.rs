@@ -1,4 +1,4 @@
-//! Conversations over IPv6, and in a VLAN: who is asked and told, and what comes back where.
+//! Dialogues over IPv6 and in a VLAN: neighbour discovery, and where answers come from.
 
 mod lab;
 
@@ -20,7 +20,7 @@ fn both() -> Addresses {
     Addresses::from(US).with(US6.ip, US6.prefix).unwrap()
 }
 
-/// What smoltcp reads in an IPv6 frame, which has a tag or none.
+/// Parses an IPv6 frame, tagged or not, with smoltcp.
 fn read(frame: &[u8]) -> (EthernetAddress, Option<u16>, Ipv6Repr, &[u8]) {
     let ethernet = EthernetFrame::new_checked(frame).unwrap();
     let (tag, packet) = match ethernet.ethertype() {
@@ -110,7 +110,7 @@ fn our_address_is_defended_against_who_wants_it() {
     let flags = NdiscNeighborFlags::OVERRIDE;
     let tell = NdiscRepr::NeighborAdvert { flags, target_addr: OURS, lladdr: lladdr(US.mac) };
     assert_eq!(read_icmp(&ip, payload), Icmpv6Repr::Ndisc(tell));
-    // Of an address that ends like ours the group is the same.
+    // An address with the same last bytes has the same solicited-node group.
     lab.receive(&[told(nobody, group, ask("fd00::7:0:0:1".parse().unwrap()))], 0);
     assert!(lab.wire.sent().is_empty());
     assert_eq!(lab.counters().of(Fate::NotForUs), 1);
@@ -160,7 +160,7 @@ fn a_ping_comes_back_as_it_was_also_from_the_group_of_all() {
     assert_eq!(lab.counters().of(Fate::AnsweredPing), 8);
 }
 
-/// A datagram's addresses, ports and payload.
+/// Parses a datagram: addresses, tag, ports and payload.
 fn read_udp(frame: &[u8]) -> (EthernetAddress, Option<u16>, Ipv6Repr, UdpRepr, &[u8]) {
     let (to, tag, ip, payload) = read(frame);
     assert_eq!(ip.next_header, IpProtocol::Udp);
@@ -215,7 +215,7 @@ fn an_answer_comes_from_the_address_that_was_asked() {
         socket.echo(socket.try_recv().unwrap(), 0).unwrap();
         assert_eq!(read_udp(&lab.wire.sent()[0]).2.src_addr, expected);
     }
-    // To everybody: from the one that it can reach.
+    // Sent to all nodes: the answer comes from the address that the sender can reach.
     let all = Address { mac: [0x33, 0x33, 0, 0, 0, 1], ip: ALL_NODES.into(), prefix: 128 };
     for (from, expected) in [(near, ours), (PEER6, OURS)] {
         lab.receive(&[datagram(FrameBuilder::new(from, all), 7, b"who?")], 0);

@@ -1,4 +1,4 @@
-//! Full receivers: who suffers, and who is told when it is over.
+//! Full receivers: which queues and sockets are affected, and who is notified when the state ends.
 
 mod lab;
 
@@ -40,7 +40,7 @@ fn a_full_socket_drops_for_itself_alone() {
     take(&lively, 2);
     let counters = lab.counters();
     assert_eq!((counters.delivered(), counters.of(Fate::SocketFull)), (6, 2));
-    // The buffers of what was dropped are free again.
+    // The buffers of dropped frames are free again.
     assert_eq!(lab.pool.available(), 256 - 4);
 }
 
@@ -85,7 +85,7 @@ fn readable_is_said_once_a_batch_and_only_if_something_was_added() {
     assert_eq!((at_seven.readable(), at_nine.readable()), (vec![NAPI], vec![NAPI]));
     lab.receive(&some(7, 1), 0);
     assert_eq!((at_seven.readable(), at_nine.readable()), (vec![NAPI], vec![]));
-    // It has no room left: nothing is added, nothing is said.
+    // There is no room: nothing is added, and the listener is not called.
     lab.receive(&some(7, 1), 0);
     assert!(at_seven.readable().is_empty());
 }
@@ -97,9 +97,9 @@ fn a_stalled_receiver_holds_up_nobody_while_another_is_active() {
     let lively = lab.stack.bind_udp(9, 4).unwrap();
     lab.receive(&some(9, 1), 0);
     assert_eq!(lab.receive(&some(7, 4), ACTIVE), Pressure::Room);
-    // Later nothing comes for the other any more, so it is not active and the queue is full.
+    // Later, nothing has arrived for the other socket, so it is inactive and the queue is full.
     assert_eq!(lab.receive(&some(7, 1), ACTIVE + 1), Pressure::Full);
-    // And when something does, it is active again.
+    // A frame for it makes it active again.
     let mut batch = some(9, 1);
     batch.extend(some(7, 1));
     assert_eq!(lab.receive(&batch, ACTIVE + 2), Pressure::Room);
@@ -154,7 +154,7 @@ fn closing_a_full_socket_tells_its_queues() {
     assert_eq!(ear.drained(), [NAPI]);
 }
 
-/// Parks the queues of a test as the engine does: not if it was told in the meantime.
+/// Parks the queues of a test as the engine does: not if `drained` was called in the meantime.
 #[derive(Default)]
 struct Lot {
     told: Mutex<[bool; 2]>,
@@ -171,7 +171,7 @@ impl Listener for Lot {
 }
 
 impl Lot {
-    /// Waits to be told. The time limit only turns a lost wake-up into a failure.
+    /// Waits for `drained`. The time limit only turns a lost wake-up into a failure.
     fn park(&self, queue: usize) {
         let told = self.told.lock().unwrap();
         let (mut told, late) = self

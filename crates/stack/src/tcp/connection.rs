@@ -1,4 +1,4 @@
-//! One connection: smoltcp's socket in a set of its own, and what the worker notes of it.
+//! One connection: smoltcp's socket in a set of its own, and the worker's records of it.
 
 use napkin_policy::{MILLISECOND, NEVER, Ns};
 use smoltcp::iface::{SocketHandle, SocketSet};
@@ -7,59 +7,60 @@ use smoltcp::time::Duration;
 
 use super::{Flow, TcpApplication, TcpLimits, TcpStream};
 
-/// A connection with the application's own state.
+/// A connection, with the application's state `T`.
 pub(super) struct Connection<T> {
     pub(super) flow: Flow,
-    /// Grows from connection to connection: which is older.
+    /// Increases with every connection; orders them by age.
     pub(super) serial: u64,
-    /// When its handshake is given up; [`NEVER`] before it was first looked at.
+    /// When the handshake times out; [`NEVER`] before the connection was first processed.
     pub(super) handshake_ends: Ns,
     pub(super) sockets: SocketSet<'static>,
     handle: SocketHandle,
-    /// Where its segments go: the Ethernet address that they came from.
+    /// Destination of its segments: the Ethernet address that the peer's segments come from.
     pub(super) mac: [u8; 6],
-    /// The one that the last segment to move the connection on came from, if it was another.
+    /// Source of the last segment that made progress and came from an address other than `mac`.
     moved: Option<[u8; 6]>,
-    /// The peer is beyond our own networks, and has an IPv4 address ([`Link`](super::link::Link)).
+    /// Whether the peer is an IPv4 host beyond our own networks (see [`Link`](super::link::Link)).
     pub(super) beyond: bool,
-    /// The queue that they came from; 0 before the first.
+    /// The queue that the last segment came from; 0 before the first.
     pub(super) napi_id: u32,
-    /// Its deadline, as [`Deadlines`](super::deadlines::Deadlines) has it.
+    /// The connection's deadline in [`Deadlines`](super::deadlines::Deadlines); [`NEVER`] if none.
     pub(super) armed: Ns,
-    /// It is on the worker's list of those that changed.
+    /// Whether it is on the worker's list of changed connections.
     pub(super) listed: bool,
-    /// The application's; `None` before the handshake has ended.
+    /// The application's state; `None` before the handshake has ended.
     pub(super) state: Option<T>,
     pub(super) phase: Phase,
 }
 
-/// What the worker counts it as.
+/// The state under which the worker counts a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A SYN was answered.
+    /// The handshake has not ended, whichever side began it.
     HalfOpen,
     Open,
-    /// Both have closed, and late segments are waited for: it may go when its place is needed.
+    /// Both sides have closed and late segments may still arrive. Such a connection is evicted when its place is
+    /// needed.
     TimeWait,
 }
 
-/// The longest that a peer's answer takes: after as long TCP sends again what was not answered (RFC 6298, 2.1).
+/// An upper bound on a round trip: the initial retransmission timeout of TCP (RFC 6298, 2.1).
 const ROUND_TRIP: Ns = 1_000 * MILLISECOND;
 
-/// The largest window without a scale. smoltcp remembers that of its SYN, which has none, as if it had: a peer might fill
-/// twice the buffer and more before the next segment tells it better, and the buffer asserts that nobody does.
+/// The largest window without scaling. A SYN's window is never scaled, but smoltcp remembers it as if it were: a
+/// peer could send twice the buffer and more before the next segment corrects the window, and smoltcp's buffer
+/// asserts on overflow.
 const LARGEST_WINDOW: usize = u16::MAX as usize;
 
 impl<T> Connection<T> {
-    /// A connection that is about to receive its first segment, or to send it.
+    /// A connection before its first segment, received or sent.
     pub(super) fn new(flow: Flow, limits: &TcpLimits) -> Connection<T> {
         let buffer = |bytes| SocketBuffer::new(vec![0; bytes]);
         let received = limits.receive_buffer.min(LARGEST_WINDOW);
         let mut socket = Socket::new(buffer(received), buffer(limits.send_buffer));
-        // A service says itself what belongs together.
+        // No Nagle: a service decides itself which bytes go into one segment.
         socket.set_nagle_enabled(false);
-        // The peer is asked now and then whether it is there. Said once the connection is open, smoltcp
-        // would ask at once.
+        // Must be set before the connection is open: set later, smoltcp sends a probe at once.
         socket.set_keep_alive(Some(Duration::from_micros(limits.keep_alive / 1_000)));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
@@ -80,7 +81,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Whether its peer has had time for the answer that ends the handshake.
+    /// Whether the peer has had time to complete the handshake.
     pub(super) fn is_late(&self, limits: &TcpLimits, now: Ns) -> bool {
         let begun = self.handshake_ends.saturating_sub(limits.handshake);
         begun.saturating_add(ROUND_TRIP) <= now
@@ -90,17 +91,16 @@ impl<T> Connection<T> {
         self.sockets.get_mut(self.handle)
     }
 
-    /// Bytes that the peer has yet to acknowledge, and bytes of its own that wait.
+    /// Bytes sent that the peer has not acknowledged, and received bytes that the application has not read.
     pub(super) fn progress(&mut self) -> (usize, usize) {
         let socket = self.socket();
         (socket.send_queue(), socket.recv_queue())
     }
 
-    /// A segment came from another Ethernet address than the ones before: a router took over for
-    /// another, somebody pretends to be the peer, or the frame was damaged. It is followed with the next
-    /// segment from there after one that only the peer can have sent: that one moved the connection on
-    /// from where it was `before`. The next need not: who waits for an answer that went to the old address
-    /// only says the same again.
+    /// Handles a segment from an Ethernet address other than `mac`: another router has taken over, the segment is
+    /// spoofed, or the frame was damaged. The connection switches to that address only with the second segment from
+    /// it, of which the first must have made progress since `before`, as only the peer's own segments can. The
+    /// second need not: a peer whose answers went to the old address can only retransmit.
     pub(super) fn came_from(&mut self, mac: [u8; 6], before: (usize, usize)) {
         let again = self.moved == Some(mac);
         if self.progress() != before {
@@ -111,14 +111,14 @@ impl<T> Connection<T> {
         }
     }
 
-    /// The handshake has ended: from now on a peer that leaves something unanswered is given up in time.
+    /// Marks the handshake as ended: from now on a peer that leaves data unanswered times out.
     pub(super) fn established(&mut self, limits: &TcpLimits) {
         let socket = self.socket();
         socket.set_timeout(Some(Duration::from_micros(limits.peer_timeout / 1_000)));
         self.phase = Phase::Open;
     }
 
-    /// Tells the application, if it knows of the connection and that is not over.
+    /// Calls the application, if the connection is established and not closed.
     pub(super) fn ready<A: TcpApplication<State = T>>(&mut self, application: &mut A, now: Ns) {
         let Some(state) = &mut self.state else { return };
         let socket = self.sockets.get_mut::<Socket<'_>>(self.handle);
@@ -129,7 +129,7 @@ impl<T> Connection<T> {
         application.ready(state, &mut stream, now);
     }
 
-    /// Tells the application that the connection is over.
+    /// Calls the application for the last time: the connection is closed.
     pub(super) fn last_call<A: TcpApplication<State = T>>(&mut self, application: &mut A, now: Ns) {
         let Some(mut state) = self.state.take() else { return };
         let socket = self.sockets.get_mut(self.handle);

@@ -1,20 +1,20 @@
-//! What a worker counts.
+//! The counters of a TCP worker.
 
-/// What a worker has counted since it was made.
+/// Counters of a TCP worker since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpCounters {
     /// Segments taken out of the receive buffer.
     pub segments: u64,
-    /// Segments sent, repeats included.
+    /// Segments sent, retransmissions included.
     pub sent: u64,
-    /// Segments that the queue did not take.
+    /// Segments that the queue refused.
     pub send_failures: u64,
-    /// Connections whose handshake ended well.
+    /// Connections whose handshake has completed.
     pub opened: u64,
-    /// Segments of no connection, to no listener: answered by a RST.
+    /// Segments that match no connection and no listening port; answered with a RST.
     pub unknown: u64,
-    /// SYNs dropped because there was no place for another connection.
+    /// SYNs dropped because the limit of connections was reached.
     pub refused: u64,
-    /// Half-open connections that gave way to others.
+    /// Half-open connections evicted for newer ones.
     pub pushed_out: u64,
 }

@@ -1,20 +1,20 @@
-//! When each connection wants to be looked at again.
+//! The deadlines at which connections must be processed.
 //!
-//! At most one deadline a connection. One that moves later is left where it is and looked at in vain
-//! when it comes: a retransmission timer moves with every segment and hardly ever fires, so this makes
-//! nothing of almost every change.
+//! Each connection has at most one. A deadline that moves later is not rescheduled; the connection is then
+//! processed once too early, which is harmless. A retransmission timer moves with every segment and hardly ever
+//! fires, so nearly all changes cost nothing.
 
 use std::collections::BTreeSet;
 
 use napkin_policy::{NEVER, Ns};
 
-/// Deadlines, each with the place of its connection.
+/// Deadlines, each with the index of its connection.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines(BTreeSet<(Ns, u32)>);
 
 impl Deadlines {
-    /// Makes sure that `place` is looked at by `deadline`. `armed` is the connection's own note of the
-    /// deadline that it has here, [`NEVER`] for none.
+    /// Ensures that the connection at `place` is processed by `deadline`. `armed` is the connection's copy of its
+    /// deadline in this set, [`NEVER`] for none.
     pub(super) fn by(&mut self, deadline: Ns, place: u32, armed: &mut Ns) {
         if deadline >= *armed {
             return;
@@ -24,7 +24,7 @@ impl Deadlines {
         *armed = deadline;
     }
 
-    /// Forgets the deadline of `place`.
+    /// Removes the deadline of `place`.
     pub(super) fn cancel(&mut self, place: u32, armed: &mut Ns) {
         if *armed != NEVER {
             self.0.remove(&(*armed, place));
@@ -32,12 +32,12 @@ impl Deadlines {
         }
     }
 
-    /// The earliest; [`NEVER`] without any.
+    /// The earliest deadline; [`NEVER`] if there is none.
     pub(super) fn next(&self) -> Ns {
         self.0.first().map_or(NEVER, |(deadline, _)| *deadline)
     }
 
-    /// Takes out the connection with the earliest deadline, if that has come.
+    /// Removes and returns the connection with the earliest deadline, if it has expired.
     pub(super) fn due(&mut self, now: Ns) -> Option<u32> {
         let (deadline, place) = *self.0.first()?;
         if deadline > now {

@@ -1,4 +1,4 @@
-//! Why a worker refuses.
+//! Errors of a TCP worker.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,22 +7,22 @@ use super::TcpLimits;
 #[cfg(doc)]
 use crate::Stack;
 
-/// Why a port is not listened to, or a connection not begun.
+/// Why a port cannot be listened on, or a connection cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    /// This worker listens there already.
+    /// The worker already listens on this port.
     #[error("TCP port {0} is listened to already")]
     InUse(u16),
-    /// No segment can be for it.
+    /// Port 0 is reserved.
     #[error("port 0 is no TCP port")]
     NoPort,
-    /// All ephemeral ports to this peer are taken.
+    /// All ephemeral ports to this peer are in use.
     #[error("no ephemeral port to {0} is free")]
     NoPortLeft(SocketAddr),
-    /// Nobody has told its Ethernet address; see [`Stack::resolve`].
+    /// The neighbour table has no Ethernet address for the peer; see [`Stack::resolve`].
     #[error("no Ethernet address is known for {0}")]
     NoNeighbour(IpAddr),
-    /// A limit is reached: [`TcpLimits::connections`], or [`TcpLimits::half_open`] by those begun here.
+    /// [`TcpLimits::connections`] is reached, or [`TcpLimits::half_open`] by connections opened from this side.
     #[error("the limit of {0} connections, open or begun, is reached")]
     TooMany(usize),
 }

@@ -1,4 +1,4 @@
-//! Between which two ends a connection is.
+//! The two ends of a connection, and the headers of its segments.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use smoltcp::wire::TcpPacket;
 
 use crate::wire::Shape;
 
-/// A connection's two ends: what its segments are told apart by.
+/// The two ends of a connection, which identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
     /// The stack's own address and port.
@@ -17,14 +17,14 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// A flow between an end of ours and one of a peer.
+    /// A flow between our end and a peer's.
     pub const fn new(local: SocketAddr, peer: SocketAddr) -> Flow {
         Flow { local, peer }
     }
 }
 
 impl Hash for Flow {
-    /// In as few words as tell the flows apart.
+    /// Feeds the hasher as few words as identify the flow.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let ports = u32::from(self.local.port()) << 16 | u32::from(self.peer.port());
         match (self.local.ip(), self.peer.ip()) {
@@ -40,23 +40,24 @@ impl Hash for Flow {
     }
 }
 
-/// What is read of a segment before it is presented. The stack has passed its lengths and checksums.
+/// The header fields of a segment that are needed before smoltcp processes it. The stack has verified its lengths
+/// and checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) flow: Flow,
-    /// Where an answer goes: the Ethernet address of its sender, or of a router.
+    /// The Ethernet address of the sender or of a router, to which answers go.
     pub(crate) mac: [u8; 6],
-    /// It asks for a connection: SYN without ACK.
+    /// Whether it requests a connection: SYN without ACK.
     pub(crate) opens: bool,
-    /// It says how long the segments may be that its sender wants.
+    /// Whether it may carry the MSS option: SYN without RST.
     pub(crate) syn: bool,
-    /// Where the IP packet begins in the frame, and where the segment does.
+    /// Offsets of the IP packet and of the segment in the frame.
     pub(crate) ip: usize,
     pub(crate) tcp: usize,
 }
 
 impl Segment {
-    /// Reads the headers of a frame; `None` if it is no TCP.
+    /// Parses the headers of a frame; `None` if it is not TCP.
     pub(crate) fn read(frame: &[u8]) -> Option<Segment> {
         let mac = <[u8; 6]>::try_from(frame.get(6..12)?).ok()?;
         let shape = Shape::of(frame)?;
@@ -72,16 +73,16 @@ impl Segment {
     }
 }
 
-/// A keyed hash of the flow of a frame that is TCP, for sharing flows between workers: a peer
-/// that does not know the key cannot send all its flows to one of them.
+/// A keyed hash of the flow of a TCP frame, to distribute flows over workers. Without the key a peer cannot direct
+/// all its flows to one worker. Frames that are not TCP hash to 0.
 pub(crate) fn flow_hash(key: &RandomState, frame: &[u8]) -> u64 {
     Segment::read(frame).map_or(0, |segment| key.hash_one(segment.flow))
 }
 
-/// Makes the longest segment that a SYN's sender wants, at byte `tcp` of a frame, no longer than `most`;
-/// its checksum is not mended, for it was verified.
+/// Reduces the MSS option of the SYN at byte `tcp` of a frame to at most `most`. The checksum is not updated,
+/// because it has been verified already.
 pub(super) fn clamp_segments(frame: &mut [u8], tcp: usize, most: u16) {
-    /// Bytes of a TCP header without options, and the option that says it.
+    /// Bytes of a TCP header without options, and the kind of the MSS option.
     const HEADER: usize = 20;
     const MAXIMUM_SEGMENT: u8 = 2;
     let Some(end) = frame.get(tcp + 12).map(|it| tcp + usize::from(it >> 4) * 4) else { return };
@@ -94,7 +95,7 @@ pub(super) fn clamp_segments(frame: &mut [u8], tcp: usize, most: u16) {
                 [*high, *low] = said.min(most).to_be_bytes();
                 return;
             }
-            // No other has a length below 2, and 0 ends the list.
+            // Every other option has a length of at least 2; kind 0 ends the list.
             [kind, length, ..] if *kind > 1 && *length > 1 => usize::from(*length),
             _ => return,
         };
@@ -118,7 +119,7 @@ mod tests {
             clamp_segments(&mut bytes, 7, 1_220);
             bytes.split_off(7 + 20)
         };
-        // 1440, and 1220 of it.
+        // 1440, clamped to 1220.
         assert_eq!(segment(&[2, 4, 5, 160]), [2, 4, 4, 196]);
         assert_eq!(segment(&[1, 1, 4, 2, 2, 4, 5, 160]), [1, 1, 4, 2, 2, 4, 4, 196]);
         assert_eq!(segment(&[2, 4, 2, 0]), [2, 4, 2, 0], "shorter already");

@@ -1,9 +1,9 @@
-//! smoltcp's interface, made anew for each connection's first segment.
+//! A fresh smoltcp interface for each connection's first segment.
 //!
-//! An interface draws initial sequence numbers from a generator whose constants are known, and whose state two or
-//! three of them give away: a host that has connected a few times could tell the next ones, and speak for hosts whose
-//! answers it never sees. So each is drawn from an interface of its own, whose seed is a keyed hash: no number
-//! tells of another.
+//! A smoltcp interface draws initial sequence numbers from a generator with public constants, whose state two or
+//! three numbers reveal: a host that has connected a few times could predict the next ones and spoof hosts whose
+//! answers it never sees. So each number is drawn from an interface of its own, seeded with a keyed hash; no number
+//! reveals another.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
@@ -14,7 +14,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 use super::link::Link;
 use crate::Addresses;
 
-/// Makes interfaces, each with a seed of its own.
+/// Creates interfaces, each with a seed of its own.
 #[derive(Debug, Default)]
 pub(super) struct Interfaces {
     key: RandomState,
@@ -22,7 +22,7 @@ pub(super) struct Interfaces {
 }
 
 impl Interfaces {
-    /// One to draw a number from, once.
+    /// Creates an interface for one draw of an initial sequence number.
     pub(super) fn make(&mut self, of: impl Hash, ours: &Addresses, link: &mut Link) -> Interface {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = self.seed(of);
@@ -30,14 +30,14 @@ impl Interfaces {
         interface.update_ip_addrs(|addresses| {
             for ours in ours.list() {
                 let longest = if ours.ip.is_ipv4() { 32 } else { 128 };
-                // A stack has no more of them than there is room for.
+                // A stack has at most as many addresses as fit.
                 let _ = addresses.push(IpCidr::new(ours.ip.into(), ours.prefix.min(longest)));
             }
         });
         interface
     }
 
-    /// Another one for the same flow, too: where it begins again, its numbers are not to be known from before.
+    /// A fresh seed even for a flow seen before, so that its earlier numbers do not predict the next one.
     fn seed(&mut self, of: impl Hash) -> u64 {
         self.made += 1;
         self.key.hash_one((of, self.made))

@@ -1,31 +1,30 @@
-//! How much the peers of one worker can make it hold, and for how long.
+//! Limits on the memory and time that peers can take of one worker.
 
 use napkin_policy::{MILLISECOND, Ns};
 
-/// What the peers of one worker can make it hold.
+/// Limits of one TCP worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpLimits {
-    /// Connections, half-open ones and those in TIME-WAIT included. Beyond it the oldest in TIME-WAIT
-    /// gives way; without one, to a SYN, the oldest half-open one that a peer has begun a second ago or
-    /// earlier. Without either a SYN is dropped, and the peer asks again.
+    /// Connections, including half-open ones and those in TIME-WAIT. At the limit, a new connection evicts the
+    /// oldest one in TIME-WAIT. If there is none, a SYN evicts the oldest half-open connection of a peer that is at
+    /// least a second old. If there is none either, the SYN is dropped and the peer retransmits it.
     pub connections: usize,
-    /// Half-open connections that peers have begun. Beyond it the oldest gives way: a flood of SYNs pushes
-    /// out itself, and whoever answers within a round trip gets through. As many may be begun here; beyond
-    /// it no other is.
+    /// Half-open connections begun by peers. At the limit, a SYN evicts the oldest: a flood of SYNs evicts its own,
+    /// and a peer that answers within a round trip gets through. The same limit applies to connections begun from
+    /// this side, separately; beyond it, no more are opened.
     pub half_open: usize,
-    /// Bytes of a connection that the application has not received yet, of which at most 65 535 are used: windows are
-    /// not scaled.
+    /// Receive buffer of a connection in bytes, of which at most 65 535 are used: windows are not scaled.
     pub receive_buffer: usize,
-    /// Bytes of a connection that the peer has not acknowledged yet.
+    /// Send buffer of a connection in bytes: data that the peer has not acknowledged.
     pub send_buffer: usize,
-    /// How long a handshake may take, in nanoseconds.
+    /// Timeout of a handshake, in nanoseconds.
     pub handshake: Ns,
-    /// How long a peer may say nothing before it is asked whether it is there, in nanoseconds.
+    /// Idle time before a keep-alive probe is sent, in nanoseconds.
     pub keep_alive: Ns,
-    /// How long a peer may leave bytes, or that question, unanswered before the connection is given up,
-    /// in nanoseconds; longer than [`keep_alive`](TcpLimits::keep_alive).
+    /// How long a peer may leave data or probes unanswered before the connection is aborted, in nanoseconds; must
+    /// be longer than [`keep_alive`](TcpLimits::keep_alive).
     pub peer_timeout: Ns,
-    /// Segments that wait in the worker's receive buffer.
+    /// Size of the worker's receive buffer, in segments.
     pub segments: usize,
 }
 
@@ -36,7 +35,7 @@ impl Default for TcpLimits {
 }
 
 impl TcpLimits {
-    /// Those of a server of many small requests.
+    /// The defaults, for a server of many small requests.
     pub const DEFAULT: TcpLimits = TcpLimits {
         connections: 16_384,
         half_open: 1_024,

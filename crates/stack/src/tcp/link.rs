@@ -1,8 +1,8 @@
-//! smoltcp's way in and out: one frame presented at a time, and what is sent goes to the queue, which is
-//! flushed when the worker's step is at its end.
+//! The smoltcp device of a worker: presents one received packet at a time, and posts what smoltcp sends to the
+//! queue, which is flushed at the end of the worker's step.
 //!
-//! smoltcp sees IP packets. The Ethernet header is written here, to where the connection's segments
-//! come from, so that a server needs no ARP and no neighbour solicitation to answer.
+//! smoltcp handles IP packets. This module writes the Ethernet header, addressed to where the connection's segments
+//! come from, so that a server can answer without ARP or neighbour discovery.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use smoltcp::wire::EthernetProtocol;
 use crate::wire::{ETHERNET_HEADER, VLAN_TAG};
 use crate::{Stack, emit};
 
-/// Bytes of the largest IP packet that is sent.
+/// Largest IP packet that is sent, in bytes.
 pub(super) const MTU: usize = 1_500;
 
 /// The link of one worker.
 pub(super) struct Link {
     stack: Arc<Stack>,
-    /// What is being sent; its Ethernet header is of the last frame.
+    /// Buffer for the frame to send; holds the Ethernet header of the previous frame until it is rewritten.
     out: Box<[u8; FRAME_CAPACITY]>,
-    /// Where it goes.
+    /// Destination Ethernet address of the next frame.
     pub(super) mac: [u8; 6],
     /// Whether the peer is an IPv4 host behind a router: a hop may have a smaller MTU, and ICMP
     /// "fragmentation needed" is not read here, so its segments are sent without DF.
     pub(super) beyond: bool,
     /// IPv4 identification of the last segment sent without DF.
     identification: u16,
-    /// On which queue.
+    /// The queue to send on.
     pub(super) napi_id: u32,
-    /// The queue of what was sent and not flushed.
+    /// The queue of frames that were posted and not flushed.
     posted: Option<u32>,
     pub(super) now: Ns,
     pub(super) sent: u64,
-    /// Refused by the queue; the peer asks again.
+    /// Frames refused by the queue; TCP retransmits them.
     pub(super) refused: u64,
 }
 
@@ -48,7 +48,7 @@ impl Link {
             out: Box::new([0; FRAME_CAPACITY]),
             mac: [0; 6],
             beyond: false,
-            // Other workers count, too, perhaps to the same peer.
+            // Random, because other workers may send to the same peer with counters of their own.
             identification: RandomState::new().hash_one(0) as u16,
             napi_id: 0,
             posted: None,
@@ -58,25 +58,25 @@ impl Link {
         }
     }
 
-    /// The link with a packet that it has received.
+    /// A device with one received packet.
     pub(super) fn with<'a>(&'a mut self, packet: &'a [u8]) -> Presented<'a> {
         Presented { link: self, packet: Some(packet) }
     }
 
-    /// Has the queue send what waits for more.
+    /// Sends the posted frames.
     pub(super) fn flush(&mut self) {
         if let Some(napi_id) = self.posted.take() {
             self.stack.flush(napi_id);
         }
     }
 
-    /// The link with nothing received.
+    /// A device with nothing to receive.
     pub(super) fn idle(&mut self) -> Presented<'_> {
         Presented { link: self, packet: None }
     }
 }
 
-/// A link for the time of one call of smoltcp's.
+/// The device for one call into smoltcp.
 pub(super) struct Presented<'a> {
     link: &'a mut Link,
     packet: Option<&'a [u8]>,
@@ -109,7 +109,7 @@ impl TxToken for Out<'_> {
             _ => EthernetProtocol::Ipv4,
         };
         emit::write_ethernet(&mut link.out[..end], macs, tag, protocol);
-        // One that is not taken is as good as lost on the wire: TCP sends it again.
+        // A frame that the queue refuses counts as lost on the wire: TCP retransmits it.
         if link.posted != Some(link.napi_id) {
             link.flush();
             link.posted = Some(link.napi_id);
@@ -144,7 +144,7 @@ impl Device for Presented<'_> {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = MTU;
-        // The stack has verified what it delivers.
+        // The stack has verified the checksums of received packets.
         capabilities.checksum.ipv4 = Checksum::Tx;
         capabilities.checksum.tcp = Checksum::Tx;
         capabilities

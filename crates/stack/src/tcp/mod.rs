@@ -1,21 +1,19 @@
-//! TCP, a thread at a time, on smoltcp's socket unmodified.
+//! TCP, one worker per thread, on the unmodified sockets of smoltcp.
 //!
-//! A [`TcpWorker`] is one thread's TCP: the segments of one queue (or a share of all queues' flows), the
-//! connections that they belong to, and nothing that another thread touches. Segments reach it through
-//! a [`Receiver`](crate::Receiver), as datagrams reach a UDP socket, so whoever waits for it waits as
-//! for any other socket; TCP itself runs in the application's thread, in [`TcpWorker::step`].
+//! A [`TcpWorker`] holds one thread's TCP state, none of which is shared: the segments of one queue (or a share of
+//! all queues' flows) and the connections that they belong to. Segments reach it through a
+//! [`Receiver`](crate::Receiver), as datagrams reach a UDP socket, so it is waited for like any other socket. TCP
+//! processing happens in the application's thread, in [`TcpWorker::step`].
 //!
-//! smoltcp looks through a whole set of sockets for each segment, which ends at some hundred
-//! connections. Here each connection has a set of its own: a keyed hash of the addresses and ports
-//! finds it, one frame is presented at a time, only connections that changed are asked for what they
-//! send, and only the earliest deadline is waited for. So a request costs the same with ten
-//! connections as with ten thousand, but for the caches.
+//! smoltcp scans a whole set of sockets for each segment, which is too slow beyond some hundred connections. Here
+//! each connection has a set of its own: a keyed hash of addresses and ports finds it, one frame is presented at a
+//! time, only changed connections are polled for output, and only the earliest deadline is waited for. Cache
+//! effects aside, a request costs the same with ten thousand connections as with ten.
 //!
-//! What a peer can make it hold is bounded ([`TcpLimits`]): connections, half-open ones (of which the
-//! oldest gives way), and buffers. Packets are as long as the link's, 1500 bytes, and are sent with DF,
-//! but for peers beyond our own networks, as there is no path MTU discovery: those of IPv6 get the 1280
-//! bytes that every path carries (RFC 8200, 5), those of IPv4 packets without DF. Not here: urgent
-//! data, SYN cookies.
+//! The resources that a peer can take are bounded ([`TcpLimits`]): connections, half-open ones (of which the oldest
+//! is evicted), and buffers. IP packets have up to 1500 bytes and DF set. There is no path MTU discovery, so peers
+//! beyond our own networks are treated differently: over IPv6 they get packets of at most 1280 bytes, which every
+//! path carries (RFC 8200, 5), and over IPv4 packets without DF. Not supported: urgent data, SYN cookies.
 
 mod application;
 mod connection;

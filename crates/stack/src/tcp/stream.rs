@@ -1,4 +1,4 @@
-//! A connection as the application has it for the time of a call.
+//! A connection's byte stream, as passed to the application's callbacks.
 
 use std::fmt;
 
@@ -6,35 +6,35 @@ use smoltcp::socket::tcp::{Socket, State};
 
 use super::Flow;
 
-/// One connection's bytes, whoever's TCP it is. Nothing here blocks.
+/// The byte stream of one connection, for any TCP implementation. No method blocks.
 pub trait ByteStream {
-    /// Its two ends.
+    /// The two ends of the connection.
     fn flow(&self) -> Flow;
 
-    /// Appends what has arrived to `into`, `most` bytes at most, and says how many; 0 says that
-    /// nothing waits, see [`ended`](ByteStream::ended) for whether anything will.
+    /// Appends up to `most` received bytes to `into` and returns how many. 0 means that nothing is waiting;
+    /// [`ended`](ByteStream::ended) tells whether more can come.
     fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> usize;
 
-    /// Takes as many of `bytes` to send as there is room for, and says how many.
+    /// Takes as many of `bytes` as fit the send buffer and returns how many.
     fn send(&mut self, bytes: &[u8]) -> usize;
 
-    /// Whether the peer has sent its last byte, and that was received; or has gone.
+    /// Whether the peer has closed its side and everything it sent was received, or the peer is gone.
     fn ended(&self) -> bool;
 
-    /// Whether what was sent can still reach the peer.
+    /// Whether data can still be sent to the peer.
     fn writable(&self) -> bool;
 
-    /// Sends no more after what was sent so far; what still arrives is received.
+    /// Closes our side after the data sent so far; data from the peer is still received.
     fn close(&mut self);
 
-    /// Ends it at once: the peer gets a RST.
+    /// Aborts the connection with a RST.
     fn abort(&mut self);
 
-    /// Whether nothing will happen any more: this is the last call for it.
+    /// Whether the connection is closed; there are no more calls for it.
     fn is_closed(&self) -> bool;
 }
 
-/// A connection of the stack's TCP.
+/// A connection of the stack's own TCP.
 pub struct TcpStream<'a> {
     pub(super) socket: &'a mut Socket<'static>,
     pub(super) flow: Flow,
@@ -55,7 +55,7 @@ impl ByteStream for TcpStream<'_> {
 
     fn receive(&mut self, into: &mut Vec<u8>, most: usize) -> usize {
         let mut received = 0;
-        // Twice where the ring's end lies between.
+        // Two rounds if the data wraps around the end of the ring buffer.
         while received < most {
             let taken = self.socket.recv(|bytes| {
                 let taken = bytes.len().min(most - received);

@@ -1,4 +1,4 @@
-//! One thread's TCP: segments in, streams to the application, segments out.
+//! The TCP worker of one thread: segments in, streams to the application, segments out.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -25,8 +25,8 @@ use crate::receiver::Arrival;
 use crate::stack::FIRST_EPHEMERAL_PORT;
 use crate::{Receiver, Socket, Stack};
 
-/// The longest segment to an IPv6 peer beyond our networks: what every path carries (RFC 8200, 5), less
-/// the headers of IPv6 and TCP.
+/// The MSS for an IPv6 peer beyond our networks: 1280 bytes, which every path carries (RFC 8200, 5), less the IPv6
+/// and TCP headers.
 const BEYOND_THE_LINK: u16 = 1_280 - 40 - 20;
 
 /// One thread's TCP. See the [module](crate::tcp).
@@ -34,26 +34,26 @@ pub struct TcpWorker<T> {
     stack: Arc<Stack>,
     receiver: Arc<Receiver>,
     limits: TcpLimits,
-    /// That of the connection that began last; it knows nothing of any.
+    /// The interface made for the connection that began last; it keeps no state of connections.
     interface: Interface,
     interfaces: Interfaces,
     link: Link,
-    /// Nobody's segments are presented with this, so that smoltcp answers them with a RST.
+    /// An empty set: a segment presented with it is answered with a RST.
     nobody: SocketSet<'static>,
     ports: Vec<u16>,
-    /// From where on a free port is looked for.
+    /// Where the search for a free ephemeral port starts.
     next_port: u16,
     connections: Vec<Option<Connection<T>>>,
     free: Vec<u32>,
     places: HashMap<Flow, u32, RandomState>,
-    /// Those that are half-open, begun by peers and begun here, and those in TIME-WAIT, the oldest first.
+    /// The half-open connections begun by peers, those begun here, and those in TIME-WAIT, each ordered by age.
     half_open: BTreeSet<(u64, u32)>,
     begun: BTreeSet<(u64, u32)>,
     time_wait: BTreeSet<(u64, u32)>,
-    /// Numbers connections in all three.
+    /// The serial of the newest connection.
     serial: u64,
     deadlines: Deadlines,
-    /// Connections to be looked at before this step ends.
+    /// Connections to process before this step ends.
     changed: Vec<u32>,
     counters: TcpCounters,
 }
@@ -86,10 +86,10 @@ impl<T> TcpWorker<T> {
         }
     }
 
-    /// Accepts connections to a port.
+    /// Starts to accept connections to a port.
     ///
     /// # Errors
-    /// If it does so already, or the port is 0.
+    /// If the worker already listens on it, or the port is 0.
     pub fn listen(&mut self, port: u16) -> Result<(), ListenError> {
         match port {
             0 => Err(ListenError::NoPort),
@@ -101,28 +101,28 @@ impl<T> TcpWorker<T> {
         }
     }
 
-    /// Where the ports of connections begun here come from next: this one on, of the ephemeral ones (49152
-    /// and above). Without, from the first: the same run has the same ports, and so spreads over queues in
-    /// the same way. A host that comes again and again to the same server takes another each time, since
-    /// the server may still have what an earlier one left.
+    /// Sets the ephemeral port (49152 or above) at which the next search for a free local port starts. By default
+    /// it is the first one, so that a repeated run uses the same ports and spreads over queues in the same way. A
+    /// host that connects to the same server again and again should pass a different port each time, since the
+    /// server may still hold state of an earlier connection.
     pub fn begin_ports_at(&mut self, port: u16) {
         self.next_port = port.max(FIRST_EPHEMERAL_PORT);
     }
 
-    /// Begins a connection to a peer whose Ethernet address is known; the application hears of it when
-    /// it is open. Call [`step`](TcpWorker::step) soon: it sends the SYN.
+    /// Opens a connection to a peer whose Ethernet address is known; the application is called once it is open.
+    /// Call [`step`](TcpWorker::step) soon, which sends the SYN.
     ///
-    /// Of one that fails (refused, or [`TcpLimits::handshake`] over) it does not hear: it is gone, and
-    /// [`connections`](TcpWorker::connections) counts it no more.
+    /// The application is not called for a connection that fails (refused, or after [`TcpLimits::handshake`]); it
+    /// is removed, and [`connections`](TcpWorker::connections) no longer counts it.
     ///
     /// # Errors
-    /// If no address is known, no port is left, or there are connections up to a limit: only one in
-    /// TIME-WAIT gives way.
+    /// If no Ethernet address is known, no port is free, or a limit on connections is reached; only a connection in
+    /// TIME-WAIT is evicted.
     pub fn connect(&mut self, peer: SocketAddr, napi_id: u32) -> Result<Flow, ListenError> {
         let ip = peer.ip();
         let mac = self.stack.neighbour(ip).ok_or(ListenError::NoNeighbour(ip))?;
         let ours = self.stack.addresses().towards(ip).ok_or(ListenError::NoNeighbour(ip))?;
-        // Without what IPv6 may have beside them.
+        // Drops the flow label and scope of an IPv6 socket address.
         let peer = SocketAddr::new(ip, peer.port());
         let flow = |port: u16| Flow { local: SocketAddr::new(ours.ip, port), peer };
         let free = |port: &u16| !self.places.contains_key(&flow(*port));
@@ -137,7 +137,7 @@ impl<T> TcpWorker<T> {
         if let Some(connection) = self.connections[place as usize].as_mut() {
             (connection.mac, connection.napi_id) = (mac, napi_id);
             self.interface = self.interfaces.make(flow, self.stack.addresses(), &mut self.link);
-            // Nothing that it refuses can be: the socket is new and both ends are specified.
+            // Cannot fail: the socket is new and both ends are specified.
             let _ = connection.socket().connect(self.interface.context(), peer, flow.local);
         }
         self.next_port = port.checked_add(1).unwrap_or(FIRST_EPHEMERAL_PORT);
@@ -145,17 +145,16 @@ impl<T> TcpWorker<T> {
         Ok(flow)
     }
 
-    /// Has the application called for a connection in the next [`step`](TcpWorker::step), whether or not
-    /// anything has come: there is something to send. Of one that is gone nothing happens.
+    /// Makes the next [`step`](TcpWorker::step) call the application for a connection even if no segment arrives,
+    /// because there is data to send. Does nothing if the connection is gone.
     pub fn wake(&mut self, flow: Flow) {
         if let Some(place) = self.places.get(&flow) {
             self.mark(*place);
         }
     }
 
-    /// Takes up to `budget` segments, carries out what is due, and tells the application of every
-    /// connection that changed. Returns how many segments it took; `budget` itself means that more may
-    /// wait.
+    /// Processes up to `budget` segments and the expired deadlines, and calls the application for every connection
+    /// that changed. Returns the number of segments processed; if that is `budget`, more may be waiting.
     pub fn step<A>(&mut self, now: Ns, budget: usize, application: &mut A) -> usize
     where
         A: TcpApplication<State = T>,
@@ -185,7 +184,7 @@ impl<T> TcpWorker<T> {
             }
             self.changed = changed;
             application.submit();
-            // What was done at once, such as a read of what is in memory, is answered at once.
+            // Operations that completed at once, such as reads from memory, are answered in the same step.
             self.collect(application);
             if self.changed.is_empty() {
                 self.link.flush();
@@ -194,7 +193,7 @@ impl<T> TcpWorker<T> {
         }
     }
 
-    /// Notes the connections for which something has ended.
+    /// Marks the connections for which an operation of the application has completed.
     fn collect<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
         application.collect(&mut |flow| {
             if let Some(place) = self.places.get(&flow).copied() {
@@ -203,46 +202,46 @@ impl<T> TcpWorker<T> {
         });
     }
 
-    /// When [`step`](TcpWorker::step) is to be called even if no segment comes; [`NEVER`] if at no time.
+    /// When [`step`](TcpWorker::step) must be called even if no segment arrives; [`NEVER`] if there is no deadline.
     pub fn next_deadline(&self) -> Ns {
         self.deadlines.next()
     }
 
-    /// Its segments, to wait for.
+    /// The worker's receive buffer, to wait on.
     pub fn segments(&self) -> Segments {
         Segments(Arc::clone(&self.receiver))
     }
 
-    /// Connections there are, half-open ones and those in TIME-WAIT included.
+    /// Number of connections, including half-open ones and those in TIME-WAIT.
     pub fn connections(&self) -> usize {
         self.places.len()
     }
 
-    /// Connections whose handshake has not ended, begun by peers or here.
+    /// Number of connections whose handshake has not ended, begun by peers or here.
     pub fn half_open(&self) -> usize {
         self.half_open.len() + self.begun.len()
     }
 
-    /// What it has counted.
+    /// The worker's counters.
     pub fn counters(&self) -> TcpCounters {
         TcpCounters { sent: self.link.sent, send_failures: self.link.refused, ..self.counters }
     }
 
-    /// Presents one segment to whom it is for.
+    /// Presents one segment to its connection, or to none.
     fn segment(&mut self, frame: &mut [u8], now: Ns) {
         let Some(segment) = Segment::read(frame) else { return };
         let peer = segment.flow.peer.ip();
         if segment.syn && peer.is_ipv6() && !self.stack.addresses().on_link(peer) {
             clamp_segments(frame, segment.tcp, BEYOND_THE_LINK);
         }
-        // A RST is never too long.
+        // For now the frame's own source, for the RST to an unknown segment; a RST never needs fragmentation.
         (self.link.mac, self.link.beyond) = (segment.mac, false);
         self.link.napi_id = self.receiver.incoming_napi_id();
         let known = self.places.get(&segment.flow).copied();
         let listened = segment.opens && self.listens(segment.flow);
         let over = |it: &Connection<T>| it.phase == Phase::TimeWait;
         let place = match known {
-            // A new connection from the port of one that is over (RFC 1122, 4.2.2.13).
+            // A new connection from the same port as one in TIME-WAIT (RFC 1122, 4.2.2.13).
             Some(place) if listened && self.at(place).is_some_and(over) => {
                 self.remove(place);
                 self.accept(segment.flow, now)
@@ -276,7 +275,7 @@ impl<T> TcpWorker<T> {
                 }
                 self.mark(place);
             }
-            // There was no place for it, and no RST either: the peer asks again.
+            // The limit is reached. No RST, so that the peer retransmits its SYN.
             None if listened => {}
             None => {
                 let link = &mut self.link.with(packet);
@@ -293,9 +292,9 @@ impl<T> TcpWorker<T> {
         self.connections.get(place as usize)?.as_ref()
     }
 
-    /// Makes a connection that listens for its first segment. Where there is no room the oldest half-open
-    /// one that a peer has begun gives way: a flood pushes out itself. Of a full server only a late one
-    /// does: each SYN would push out the one before it.
+    /// Creates a listening connection for a SYN. At the limit of half-open connections, the oldest one of a peer is
+    /// evicted, so that a flood evicts its own. At the limit of all connections, it is evicted only if it is late,
+    /// or else each SYN would evict the one before it.
     fn accept(&mut self, flow: Flow, now: Ns) -> Option<u32> {
         let full = self.places.len() >= self.limits.connections && self.time_wait.is_empty();
         let late = |place| self.at(place).is_some_and(|it| it.is_late(&self.limits, now));
@@ -311,13 +310,13 @@ impl<T> TcpWorker<T> {
         };
         self.half_open.insert((self.serial, place));
         if let Some(connection) = self.connections[place as usize].as_mut() {
-            // The socket is new and the port not 0.
+            // Cannot fail: the socket is new and the port is not 0.
             let _ = connection.socket().listen(flow.local);
         }
         Some(place)
     }
 
-    /// Finds a place for a connection, perhaps of the oldest in TIME-WAIT; the caller notes it as half-open.
+    /// Creates a connection, evicting the oldest one in TIME-WAIT if necessary; the caller records it as half-open.
     fn admit(&mut self, flow: Flow) -> Option<u32> {
         if self.places.len() >= self.limits.connections {
             let (_, oldest) = self.time_wait.first().copied()?;
@@ -337,7 +336,7 @@ impl<T> TcpWorker<T> {
         Some(place)
     }
 
-    /// Has a connection looked at before the step ends.
+    /// Schedules a connection for processing before the step ends.
     fn mark(&mut self, place: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(place as usize)
             && !std::mem::replace(&mut connection.listed, true)
@@ -346,12 +345,12 @@ impl<T> TcpWorker<T> {
         }
     }
 
-    /// Looks at a connection that changed: tells the application, sends, and notes when to look again.
+    /// Processes a changed connection: calls the application, sends, and sets its next deadline.
     fn look<A>(&mut self, place: u32, now: Ns, application: &mut A)
     where
         A: TcpApplication<State = T>,
     {
-        // Gone meanwhile, or its place was given to another that is on the list itself.
+        // Removed meanwhile, or its place was given to another connection, which is on the list itself.
         let Some(Some(connection)) = self.connections.get_mut(place as usize) else { return };
         if !std::mem::replace(&mut connection.listed, false) {
             return;
@@ -361,10 +360,9 @@ impl<T> TcpWorker<T> {
                 connection.handshake_ends = now.saturating_add(self.limits.handshake);
             }
             match connection.socket().state() {
-                // What was no SYN after all, or was taken back.
+                // The segment was not a valid SYN, or a RST followed it.
                 State::Listen => return self.remove(place),
-                // Without a RST: to the peer it would say that nobody listens, and it may be about to
-                // ask again.
+                // No RST: the peer would take it for a closed port, and it may be about to retransmit.
                 State::SynSent | State::SynReceived if now >= connection.handshake_ends => {
                     return self.remove(place);
                 }
@@ -382,8 +380,9 @@ impl<T> TcpWorker<T> {
         (self.link.mac, self.link.napi_id) = (connection.mac, connection.napi_id);
         self.link.beyond = connection.beyond;
         let at = instant(now);
-        // All that there is to say in FIN-WAIT-2 is an acknowledgement and a window; anywhere, what fits the buffer. A peer
-        // who acknowledges everything with a window of zero leaves a timer behind that is due for ever.
+        // Bounds the segments sent per call: in FIN-WAIT-2 there is only an acknowledgement and a window update, in
+        // other states what fits the send buffer. A peer that acknowledges everything with a window of zero leaves
+        // a smoltcp timer behind that is always due.
         let most = match connection.socket().state() {
             State::FinWait2 => 4,
             _ => self.limits.send_buffer / 16 + 64,
@@ -393,7 +392,7 @@ impl<T> TcpWorker<T> {
         let next = loop {
             let sent = self.interface.poll_egress(at, &mut self.link.idle(), sockets);
             let next = self.interface.poll_at(at, sockets);
-            // It says whether there is more, so that most need not look for it in vain.
+            // smoltcp tells whether more is due, which saves an empty poll for most connections.
             if sent != PollResult::SocketStateChanged || next.is_none_or(|next| next > at) {
                 break next;
             }
@@ -404,7 +403,7 @@ impl<T> TcpWorker<T> {
                 break None;
             }
         };
-        // Perhaps closed by what was sent, or by a timeout that was found while sending.
+        // Closed by the segment sent, or by a timeout that smoltcp detected while sending.
         match connection.socket().state() {
             State::Closed => {
                 connection.last_call(application, now);
@@ -439,7 +438,7 @@ impl<T> TcpWorker<T> {
     }
 }
 
-/// The segments of a [`TcpWorker`], as whoever waits for them sees them.
+/// The receive buffer of a [`TcpWorker`], to wait on.
 #[derive(Debug, Clone)]
 pub struct Segments(Arc<Receiver>);
 
@@ -449,7 +448,7 @@ impl Socket for Segments {
     }
 }
 
-/// smoltcp counts microseconds.
+/// Converts to smoltcp's time, which has a resolution of microseconds.
 fn instant(now: Ns) -> Instant {
     Instant::from_micros(i64::try_from(now / 1_000).unwrap_or(i64::MAX))
 }

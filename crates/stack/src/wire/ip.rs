@@ -1,8 +1,8 @@
-//! IPv4 and IPv6 packets, and what is in them.
+//! Validation of IPv4 and IPv6 packets and their payloads.
 //!
-//! Each family's header is verified by its own rules; what it carries is then looked at by one code for
-//! both. Nothing is skipped: a packet with options (IPv4) or extension headers (IPv6, hop-by-hop options
-//! included) is dropped under a name, and so is every fragment.
+//! Each header is verified by its own family's rules; the payload is then handled by code common to both. No header
+//! is skipped: a packet with IPv4 options or IPv6 extension headers (hop-by-hop options included) is dropped under
+//! a named reason, and so is every fragment.
 
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ pub(super) fn v4(bytes: &[u8], us: &Addresses, to: To, at: usize) -> Result<Seen
     }
     let (source, destination) = (IpAddr::V4(ip.src_addr()), IpAddr::V4(ip.dst_addr()));
     let for_us = us.is_ours(destination);
-    // What is unicast on one layer and broadcast on the other is nobody's (RFC 1122, 3.3.6).
+    // Unicast on one layer and broadcast on the other: dropped (RFC 1122, 3.3.6).
     match to {
         To::Us if for_us => {}
         To::All if !for_us && us.is_broadcast(destination) => {}
@@ -82,7 +82,7 @@ pub(super) fn v6(
     match to {
         To::Us if for_us => {}
         To::Group(mac) if us.in_group(destination) && group_mac(destination) == mac => {}
-        // Another group with the same Ethernet address.
+        // Another group that maps to the same Ethernet address.
         To::Group(_) if destination.is_multicast() => return Err(Fate::Multicast),
         _ => return Err(Fate::NotForUs),
     }
@@ -94,7 +94,7 @@ pub(super) fn v6(
         at: at + IPV6_HEADER,
     };
     let protocol = ip.next_header();
-    // Who asks whether an address is free has none yet.
+    // A duplicate address probe has no source address yet.
     let nobody = source.is_unspecified() && protocol == IpProtocol::Icmpv6;
     if !nobody && !can_send(packet.source, us) {
         return Err(Fate::BadSource);
@@ -102,7 +102,7 @@ pub(super) fn v6(
     match protocol {
         IpProtocol::Icmpv6 => icmpv6(&packet, us, ip.hop_limit(), mac),
         IpProtocol::Ipv6Frag => Err(Fate::Fragment),
-        // Besides those that smoltcp names: mobility, host identity, shim6 (IANA's list).
+        // Those that smoltcp does not name: mobility, host identity, shim6 (IANA's list).
         IpProtocol::HopByHop
         | IpProtocol::Ipv6Route
         | IpProtocol::Ipv6Opts
@@ -135,7 +135,7 @@ fn icmp(ip: &Packet<'_>) -> Result<Seen, Fate> {
 }
 
 fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<Seen, Fate> {
-    /// Bytes of every message's header that is looked at.
+    /// Bytes of the message header that every message must have.
     const HEADER: usize = 8;
     let (IpAddr::V6(source), IpAddr::V6(destination)) = (ip.source, ip.destination) else {
         return Err(Fate::BadHeader);
@@ -156,7 +156,7 @@ fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<See
     }
     match kind {
         Icmpv6Message::NeighborAdvert => resolve::advertisement(ip, us, hops),
-        // To a group as well (RFC 4443, 4.2), unlike IPv4's.
+        // Answered for a group as well (RFC 4443, 4.2), unlike IPv4's.
         Icmpv6Message::EchoRequest if packet.msg_code() == 0 => {
             Ok(Seen::Echo { end: ip.at + ip.payload.len() })
         }
@@ -167,7 +167,7 @@ fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<See
 
 fn udp(ip: &Packet<'_>) -> Result<Seen, Fate> {
     let packet = UdpPacket::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
-    // A checksum of 0 means that the sender made none: IPv4 allows it, IPv6 does not (RFC 8200, 8.1).
+    // A checksum of 0 means none: IPv4 allows that, IPv6 does not (RFC 8200, 8.1).
     let none = packet.checksum() == 0;
     let right = match none {
         true => ip.source.is_ipv4(),
@@ -184,7 +184,7 @@ fn tcp(ip: &Packet<'_>) -> Result<Seen, Fate> {
     if !packet.verify_checksum(&ip.source.into(), &ip.destination.into()) {
         return Err(Fate::BadChecksum);
     }
-    // A connection has two ends (RFC 1122, 4.2.3.10), and both have ports.
+    // TCP is unicast only (RFC 1122, 4.2.3.10), and port 0 is reserved.
     if !ip.for_us || packet.src_port() == 0 || packet.dst_port() == 0 {
         return Err(Fate::BadHeader);
     }

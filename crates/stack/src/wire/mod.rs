@@ -1,12 +1,12 @@
-//! What a received frame is.
+//! Classification of received frames.
 //!
-//! Pure functions over bytes, on smoltcp's wire types. `classify` looks at everything that the
-//! stack will ever rely on (tag, lengths, checksums, addresses), in the order of the layers, and says
-//! either what the frame is or the [`Fate`] that it meets; what passes can be read afterwards
-//! without a second look. Because packets with IPv4 options or IPv6 extension headers are dropped, what
-//! the Ethernet header says (its shape) tells where everything begins.
+//! Pure functions over bytes, on smoltcp's wire types. `classify` verifies everything that the stack relies on
+//! later (tag, lengths, checksums, addresses), layer by layer, and returns either the kind of the frame or the
+//! [`Fate`] for which it is dropped; a frame that passes can be read afterwards without further checks. Because
+//! packets with IPv4 options or IPv6 extension headers are dropped, the Ethernet header alone determines all
+//! offsets (`Shape`).
 //!
-//! Not here: state. Nothing in these files knows a socket, a neighbour or a queue.
+//! These files hold no state: no sockets, no neighbours, no queues.
 
 mod ip;
 mod packet;
@@ -27,49 +27,49 @@ pub const VLAN_TAG: usize = 4;
 pub const IPV4_HEADER: usize = 20;
 /// Bytes of an IPv6 header without extension headers.
 pub const IPV6_HEADER: usize = 40;
-/// Bytes of a UDP header, and of an ICMP echo header.
+/// Bytes of a UDP header, and equally of an ICMP echo header.
 pub const UDP_HEADER: usize = 8;
-/// Bytes before the payload of a UDP datagram, or of an ICMP echo, at most: with a VLAN tag and over IPv6.
+/// Most bytes before the payload of a UDP datagram or an ICMP echo: with a VLAN tag and over IPv6.
 pub const HEADERS: usize = ETHERNET_HEADER + VLAN_TAG + IPV6_HEADER + UDP_HEADER;
-/// Bytes of a frame in which an Ethernet address is asked for or told, at most: a neighbour solicitation or
-/// advertisement with one option, tagged. By ARP it is shorter.
+/// Most bytes of a frame that resolves an Ethernet address: a tagged neighbour solicitation or advertisement with
+/// one option. ARP frames are shorter.
 pub const RESOLVE_FRAME: usize = ETHERNET_HEADER + VLAN_TAG + IPV6_HEADER + resolve::NDISC;
 
-/// The EtherType of an 802.1Q tag; a frame's own follows behind the tag.
+/// The EtherType of an 802.1Q tag; the frame's own EtherType follows the tag.
 pub(crate) const TAGGED: u16 = 0x8100;
 
-/// A frame that the stack can act upon.
+/// A frame that the stack acts upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// Somebody asks for the Ethernet address of our address `target`, by ARP or neighbour solicitation.
+    /// An ARP request or neighbour solicitation for the Ethernet address of our address `target`.
     Asked {
         mac: [u8; 6],
-        /// Unspecified where it has no address yet and asks whether this one is free.
+        /// The sender's address; unspecified in a duplicate address probe.
         ip: IpAddr,
         target: IpAddr,
-        /// It says that `mac` is its own; otherwise it is only where the frame came from.
+        /// Whether the sender states `mac` as its own address; otherwise it is only the frame's source.
         told: bool,
     },
-    /// A host tells us its Ethernet address.
+    /// A host states its Ethernet address: ARP reply or announcement, or neighbour advertisement.
     Told {
         mac: [u8; 6],
         ip: IpAddr,
-        /// Even if we know another (the override flag of a neighbour advertisement; ARP has none and
-        /// means it).
+        /// Whether it replaces another known address: the override flag of a neighbour advertisement; always true
+        /// for ARP.
         overrides: bool,
-        /// Only if we know or have asked for one (neighbour advertisements: RFC 4861, 7.2.5; and
-        /// announcements by ARP, which tell everybody).
+        /// Whether it only updates an entry that exists or was asked for: neighbour advertisements (RFC 4861,
+        /// 7.2.5) and ARP announcements, which are broadcast.
         asked: bool,
     },
     /// An ICMP echo request to us; the packet ends at byte `end` of the frame.
     Echo { end: usize },
-    /// A UDP datagram to us, or to everybody; its payload ends at byte `end` of the frame.
+    /// A UDP datagram to us or to broadcast; its payload ends at byte `end` of the frame.
     Udp { port: u16, end: usize },
     /// A TCP segment to us; it ends at byte `end` of the frame.
     Tcp { end: usize },
 }
 
-/// Says what a received frame is, or why it is dropped.
+/// Classifies a received frame, or returns the fate for which it is dropped.
 pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
     let frame = EthernetFrame::new_checked(bytes).map_err(|_| Fate::Truncated)?;
     let (at, ether_type) = match u16::from(frame.ethertype()) {
@@ -79,13 +79,13 @@ pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
                 return Err(Fate::Truncated);
             };
             let vlan = u16::from_be_bytes([high, low]) & 0xfff;
-            // One of VLAN 0 only says its priority (802.1Q), and is as good as none.
+            // VLAN 0 is a priority tag (802.1Q) and treated as no tag.
             if vlan != us.vlan().unwrap_or(0) {
                 return Err(Fate::Vlan);
             }
             (ETHERNET_HEADER + VLAN_TAG, u16::from_be_bytes([inner_high, inner_low]))
         }
-        // 802.1ad, and the older tag that it replaced.
+        // 802.1ad, and its pre-standard predecessor.
         0x88a8 | 0x9100 => return Err(Fate::Vlan),
         _ if us.vlan().is_some() => return Err(Fate::Untagged),
         ether_type => (ETHERNET_HEADER, ether_type),
@@ -94,7 +94,7 @@ pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
         mac if mac.0 == us.mac() => To::Us,
         mac if mac.is_broadcast() => To::All,
         mac if us.in_group_of(mac.0) => To::Group(mac.0),
-        // What every link carries is told apart from what has lost its way.
+        // Counted separately, since every link carries some, unlike frames to wrong addresses.
         _ if ether_type == u16::from(EthernetProtocol::Ipv6) && !us.has_ipv6() => {
             return Err(Fate::Ipv6);
         }
@@ -110,18 +110,18 @@ pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
         EthernetProtocol::Arp => resolve::arp(payload, us),
         EthernetProtocol::Ipv6 if us.has_ipv6() => ip::v6(payload, us, to, mac, at),
         EthernetProtocol::Ipv6 => Err(Fate::Ipv6),
-        // Behind a tag of ours another.
+        // A second tag behind ours.
         EthernetProtocol::Unknown(TAGGED | 0x88a8 | 0x9100) => Err(Fate::Vlan),
         _ => Err(Fate::UnknownProtocol),
     }
 }
 
-/// Whom a frame's Ethernet header is for.
+/// The kind of a frame's Ethernet destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum To {
     Us,
     All,
-    /// A group that we are in.
+    /// A group that we are a member of.
     Group([u8; 6]),
 }
 
@@ -130,26 +130,26 @@ fn is_host(mac: EthernetAddress) -> bool {
     mac.is_unicast() && mac.0 != [0; 6]
 }
 
-/// Whether a packet from this address can have come from another host.
+/// Whether an address can be the source of a packet from another host.
 pub(crate) fn can_send(source: IpAddr, us: &Addresses) -> bool {
     can_be_host(source) && !us.claims(source)
 }
 
-/// Where the parts of a frame begin.
+/// The header layout of an IP frame, which determines where each part begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// It has a VLAN tag.
+    /// Whether it has a VLAN tag.
     tagged: bool,
     v6: bool,
 }
 
 impl Shape {
-    /// That of a frame to or from this address.
+    /// The layout of a frame to or from this address.
     pub(crate) const fn new(tagged: bool, ip: IpAddr) -> Shape {
         Shape { tagged, v6: ip.is_ipv6() }
     }
 
-    /// That of a frame, by its Ethernet header alone; `None` if it is no IP, or too short for its headers.
+    /// The layout of a frame, from its Ethernet header alone; `None` if it is not IP or too short for its headers.
     pub(crate) fn of(frame: &[u8]) -> Option<Shape> {
         let (tagged, ether_type) = match word_at(frame, 12)? {
             TAGGED => (true, word_at(frame, 12 + VLAN_TAG)?),
@@ -167,22 +167,22 @@ impl Shape {
         if self.tagged { ETHERNET_HEADER + VLAN_TAG } else { ETHERNET_HEADER }
     }
 
-    /// Where the UDP, TCP or ICMP header begins.
+    /// Offset of the UDP, TCP or ICMP header.
     pub(crate) const fn transport(self) -> usize {
         self.ip() + if self.v6 { IPV6_HEADER } else { IPV4_HEADER }
     }
 
-    /// Where the payload of a UDP datagram or an echo begins.
+    /// Offset of the payload of a UDP datagram or an ICMP echo.
     pub(crate) const fn payload(self) -> usize {
         self.transport() + UDP_HEADER
     }
 
-    /// The tag's priority and VLAN, if there is one.
+    /// The tag's priority and VLAN, if the frame is tagged.
     pub(crate) fn tag(self, frame: &[u8]) -> Option<u16> {
         if self.tagged { word_at(frame, ETHERNET_HEADER) } else { None }
     }
 
-    /// Source and destination of the packet in such a frame.
+    /// Source and destination address of the packet.
     pub(crate) fn ends(self, frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
         let (at, length) = if self.v6 { (8, 16) } else { (12, 4) };
         let from = self.ip() + at;
@@ -201,20 +201,20 @@ fn word_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// The EtherType of a frame, if it is long enough to have one; of a tagged one that of the tag.
+/// The EtherType of a frame, if it is long enough; for a tagged frame that is 0x8100.
 pub(crate) fn ether_type(bytes: &[u8]) -> Option<u16> {
     word_at(bytes, 12)
 }
 
-/// The UDP destination port of a frame, by its headers alone, as a filter in a NIC would see it:
-/// lengths and checksums are not verified, options, extension headers and fragments do not match.
+/// The UDP destination port of a frame, from its headers alone, as a NIC's filter would read it: lengths and
+/// checksums are not verified; packets with options, extension headers or fragments do not match.
 pub(crate) fn steering_port(bytes: &[u8]) -> Option<u16> {
     let shape = Shape::of(bytes)?;
     let ip = &bytes[shape.ip()..shape.transport()];
     let udp = u8::from(IpProtocol::Udp);
     let plain = match shape.v6 {
         true => ip[0] >> 4 == 6 && ip[6] == udp,
-        // Neither options nor a fragment, but perhaps the flag against fragments.
+        // No options and no fragment; DF may be set.
         false => ip[0] == 0x45 && ip[6] & 0x3f == 0 && ip[7] == 0 && ip[9] == udp,
     };
     if !plain {
@@ -223,14 +223,14 @@ pub(crate) fn steering_port(bytes: &[u8]) -> Option<u16> {
     word_at(bytes, shape.transport() + 2)
 }
 
-/// Where a UDP frame that [`classify`] has passed came from.
+/// The source of a UDP frame that [`classify`] has accepted.
 pub(crate) fn udp_source(bytes: &[u8]) -> Option<SocketAddr> {
     let shape = Shape::of(bytes)?;
     let (ip, _) = shape.ends(bytes)?;
     Some(SocketAddr::new(ip, word_at(bytes, shape.transport())?))
 }
 
-/// The source and destination port of a UDP frame, by its headers alone.
+/// The source and destination port of a UDP frame, from its headers alone.
 pub(crate) fn udp_ports(bytes: &[u8]) -> Option<(u16, u16)> {
     let to = steering_port(bytes)?;
     udp_source(bytes).map(|from| (from.port(), to))

@@ -1,16 +1,16 @@
-//! What is left of an IP packet once its header was verified, the same for both families.
+//! An IP packet whose header was verified, for both families.
 
 use std::net::IpAddr;
 
-/// An IP packet whose header was verified.
+/// An IP packet behind its verified header.
 #[derive(Clone, Copy)]
 pub(super) struct Packet<'a> {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
-    /// What follows the header, and no padding.
+    /// What follows the header, without padding.
     pub(super) payload: &'a [u8],
-    /// It is for us alone.
+    /// Whether it is addressed to us, not to broadcast or a group.
     pub(super) for_us: bool,
-    /// The byte of the frame at which the payload begins.
+    /// Offset of the payload in the frame.
     pub(super) at: usize,
 }

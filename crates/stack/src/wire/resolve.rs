@@ -1,8 +1,8 @@
-//! Who asks for an Ethernet address, and who tells its own: ARP, and IPv6's neighbour discovery.
+//! Address resolution: ARP and IPv6 neighbour discovery.
 //!
-//! What RFC 4861, 7.1 wants verified of a solicitation and an advertisement is verified here: a hop limit
-//! of 255, which nobody from beyond the link can make, the checksum, the code, the lengths of all options.
-//! Routers' advertisements and redirects are not looked at: there are no routes.
+//! Solicitations and advertisements are verified as RFC 4861, 7.1 requires: a hop limit of 255, which no host
+//! beyond the link can produce, the checksum, the code, and the lengths of all options. Router advertisements and
+//! redirects are ignored: there are no routes.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,19 +13,19 @@ use super::{Seen, can_send, is_host};
 use crate::address::solicited;
 use crate::{Addresses, Fate};
 
-/// Bytes of a solicitation or an advertisement behind the IPv6 header: with one option.
+/// Bytes of a solicitation or an advertisement behind the IPv6 header, with one option.
 pub(crate) const NDISC: usize = OPTIONS + 8;
 
-/// Where a solicitation's or an advertisement's options begin.
+/// Offset of the options of a solicitation or an advertisement.
 const OPTIONS: usize = 24;
 
-/// The options in which the sender and the target say their Ethernet addresses.
+/// The source and the target link-layer address option.
 const SOURCE: u8 = 1;
 const TARGET: u8 = 2;
 
 pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
     let packet = ArpPacket::new_checked(bytes).map_err(|_| Fate::Truncated)?;
-    // The only way for this to fail once the length is right is another kind of address.
+    // With the length right, this fails only for other hardware or protocol types.
     let ArpRepr::EthernetIpv4 {
         operation,
         source_hardware_addr: mac,
@@ -37,7 +37,7 @@ pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
         return Err(Fate::UnknownProtocol);
     };
     let (ip, target) = (IpAddr::V4(source), IpAddr::V4(target));
-    // A host that came, or took over from another, says so by asking for itself or answering that (RFC 5227, 3).
+    // An announcement: a host that appears, or takes over an address, requests or answers for itself (RFC 5227, 3).
     let announced = ip == target;
     if !announced && !us.is_ours(target) {
         return Err(Fate::NotForUs);
@@ -45,7 +45,7 @@ pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
     if !is_host(mac) {
         return Err(Fate::BadHeader);
     }
-    // A probe (RFC 5227) asks from 0.0.0.0 whether the address is taken, and deserves its answer.
+    // A probe (RFC 5227): asks from 0.0.0.0 whether the address is in use.
     let probe = !announced && source.is_unspecified() && operation == ArpOperation::Request;
     if !probe && !can_send(ip, us) {
         return Err(Fate::BadSource);
@@ -75,7 +75,7 @@ pub(super) fn solicitation(
     let mac = address_in(packet, SOURCE)?;
     let (ip, target) = (packet.source, IpAddr::V6(target));
     if ip.is_unspecified() {
-        // It has no address yet, so it tells none, and asks the group of the one that it wants.
+        // A duplicate address probe: it carries no link-layer address and goes to the solicited-node group.
         let group = matches!(target, IpAddr::V6(it) if packet.destination == solicited(it));
         if mac.is_some() || !group {
             return Err(Fate::BadHeader);
@@ -95,20 +95,20 @@ pub(super) fn advertisement(packet: &Packet<'_>, us: &Addresses, hops: u8) -> Re
     let target = IpAddr::V6(target(packet, hops)?);
     let mac = address_in(packet, TARGET)?;
     let flags = packet.payload[4];
-    // Nobody is answered in a group.
+    // A solicited advertisement is never sent to a group.
     if !packet.for_us && flags & SOLICITED != 0 {
         return Err(Fate::BadHeader);
     }
-    // Our own address from another host's mouth among them.
+    // This includes our own address claimed by another host.
     if !can_send(target, us) {
         return Err(Fate::BadSource);
     }
-    // Without it there is nothing to learn; hosts whose address is known already may leave it out.
+    // Without the option there is nothing to learn; a host whose address is known already may omit it.
     let mac = mac.ok_or(Fate::UnknownProtocol)?;
     Ok(Seen::Told { mac, ip: target, overrides: flags & OVERRIDE != 0, asked: true })
 }
 
-/// The address that is asked for, or told of.
+/// The target address of a solicitation or an advertisement.
 fn target(packet: &Packet<'_>, hops: u8) -> Result<Ipv6Addr, Fate> {
     let target = packet.payload.get(8..OPTIONS).ok_or(Fate::BadLength)?;
     let target = <[u8; 16]>::try_from(target).map_err(|_| Fate::BadLength)?;

@@ -1,4 +1,4 @@
-//! What each byte of a frame decides, for both families and behind a tag.
+//! Classification of frames, byte by byte: both families, with and without a VLAN tag.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 const US6: Address = Address::v6(US.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 1], 64);
 const PEER6: Address = Address::v6(PEER.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 2], 64);
 
-/// With both families, in no VLAN.
+/// Addresses of both families, in no VLAN.
 fn us() -> Addresses {
     Addresses::from(US).with(US6.ip, 64).unwrap()
 }
@@ -34,7 +34,7 @@ fn datagram(from: Address, to: Address, tag: Option<u16>, payload: &[u8]) -> Vec
     frame
 }
 
-/// One of each family, without a tag and with one that says a priority alone.
+/// A datagram of each family, without a tag and with a priority tag.
 fn datagrams() -> Vec<Vec<u8>> {
     [(PEER, US), (PEER6, US6)]
         .into_iter()
@@ -42,7 +42,7 @@ fn datagrams() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Changes the IPv4 header and makes its checksum right again.
+/// Changes the IPv4 header and updates its checksum.
 fn with_ip(frame: &[u8], change: impl FnOnce(&mut Ipv4Packet<&mut [u8]>)) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let mut packet = Ipv4Packet::new_unchecked(&mut frame[ETHERNET_HEADER..]);
@@ -80,8 +80,8 @@ fn every_flipped_bit_is_noticed_or_harmless() {
             let mut flipped = frame.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             let seen = classed(&flipped);
-            // Nothing sums up the Ethernet header, and its tag's priority is nobody's; all that follows is
-            // protected, but for the traffic class, flow label and hop limit of IPv6.
+            // No checksum covers the Ethernet header, and a tag's priority is ignored; everything behind it is
+            // covered, except for the traffic class, flow label and hop limit of IPv6.
             let (byte, low) = (bit / 8, bit % 8 < 4);
             let harmless = match byte {
                 6..12 => flipped[6] & 1 == 0,
@@ -130,7 +130,7 @@ fn lengths_that_contradict_each_other_are_refused() {
         let other = with_ip6(&frame, |ip| ip.set_payload_len(length));
         assert_eq!(classed(&other), Err(fate), "{length}");
     }
-    // A jumbogram, if it had its option (RFC 2675).
+    // A length of 0 would be valid for a jumbogram, whose option is missing here (RFC 2675).
     let none = with_ip6(&frame, |ip| ip.set_payload_len(0));
     assert_eq!(classed(&none), Err(Fate::BadLength));
 }
@@ -164,10 +164,10 @@ fn an_extension_header_is_dropped_under_its_name() {
         (135, Fate::ExtensionHeader),
         (139, Fate::ExtensionHeader),
         (140, Fate::ExtensionHeader),
-        // Encrypted, or nothing.
+        // ESP (encrypted), and "no next header".
         (50, Fate::UnknownProtocol),
         (59, Fate::UnknownProtocol),
-        // IPv4's ICMP is none of IPv6's.
+        // ICMP for IPv4 is not valid over IPv6.
         (1, Fate::UnknownProtocol),
         (132, Fate::UnknownProtocol),
     ] {
@@ -239,7 +239,7 @@ fn only_a_request_for_an_echo_is_answered() {
         packet.fill_checksum();
         classed(&frame)
     };
-    // Two stacks that answered an answer would do so for ever.
+    // Replies are never answered, or two stacks would answer each other for ever.
     assert_eq!(with(0, 0), Err(Fate::UnknownProtocol), "an answer");
     assert_eq!(with(8, 1), Err(Fate::UnknownProtocol), "a code that means nothing");
     assert_eq!(with(3, 3), Err(Fate::UnknownProtocol), "unreachable");
@@ -350,7 +350,7 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
         let odd = ndisc(135, 0, target, options);
         assert_eq!(classed(&icmpv6(PEER6, US6, 255, &odd)), Err(fate), "{options:?}");
     }
-    // Behind a nonce, as Linux sends it (RFC 7527).
+    // Behind a nonce option, as Linux sends it (RFC 7527).
     let nonce = ndisc(135, 0, target, &[&[14, 1, 1, 2, 3, 4, 5, 6][..], &SOURCE].concat());
     assert!(matches!(
         classed(&icmpv6(PEER6, US6, 255, &nonce)),
@@ -468,7 +468,7 @@ fn what_is_for_many_must_be_so_on_both_layers() {
         assert_eq!(to(from.mac, from.ip), Err(Fate::NotForUs));
         assert_eq!(to(us.mac, from.ip), Err(Fate::NotForUs));
     }
-    // Another group that ends the same way.
+    // Another group that maps to the same Ethernet address.
     let other = Address::single(nodes.mac, "ff05::1".parse().unwrap());
     assert_eq!(classed(&datagram(PEER6, other, None, b"x")), Err(Fate::Multicast));
     let broadcast = Address::single([0xff; 6], US6.ip);

@@ -1,4 +1,4 @@
-//! A stack on a bench: frames go in by hand, and what it sends can be looked at.
+//! A stack under test: frames are fed in by hand, and the frames that it sends are recorded.
 #![allow(dead_code)] // Each test binary uses its own part of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ pub(crate) const US6: Address = Address::v6(US.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 1
 pub(crate) const PEER6: Address = Address::v6(PEER.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 2], 64);
 pub(crate) const NAPI: u32 = 513;
 
-/// The wire that answers go out on.
+/// Records the frames that the stack sends.
 #[derive(Default)]
 pub(crate) struct Wire {
     sent: Mutex<Vec<Vec<u8>>>,
@@ -38,7 +38,7 @@ impl Transmitter for Wire {
     }
 }
 
-/// Remembers what it was told.
+/// A listener that records its notifications.
 #[derive(Default)]
 pub(crate) struct Ear {
     pub(crate) readable: Mutex<Vec<u32>>,

@@ -1,8 +1,8 @@
-//! Where answers go: Ethernet addresses that change, several of ours, and paths beyond the link.
+//! Ethernet destinations of answers: addresses that change, several addresses of ours, paths beyond the link.
 
 use super::*;
 
-/// Delivers what the client has sent as if it came from `mac`; returns where the answers go.
+/// Delivers the client's frames with the source address `mac`; returns the destinations of the answers.
 fn answered_to(net: &mut Net<Sender, Echo>, mac: [u8; 6]) -> Vec<[u8; 6]> {
     let mut sent: Vec<Vec<u8>> = net.client.out.0.lock().unwrap().drain(..).collect();
     sent.iter_mut().for_each(|frame| frame[6..12].copy_from_slice(&mac));
@@ -10,7 +10,7 @@ fn answered_to(net: &mut Net<Sender, Echo>, mac: [u8; 6]) -> Vec<[u8; 6]> {
     net.server.deliver(&sent, net.now);
     let answered: Vec<Vec<u8>> = net.server.out.0.lock().unwrap().drain(..).collect();
     let to = answered.iter().map(|frame| *frame.first_chunk().expect("a header")).collect();
-    // Whoever that is passes them on.
+    // Whichever router that is forwards them to the client.
     let pass = |mut frame: Vec<u8>| {
         frame[..6].copy_from_slice(&CLIENT.mac);
         frame
@@ -30,7 +30,7 @@ fn a_peer_whose_ethernet_address_changes_is_followed_and_who_only_says_so_is_not
         net.run(2);
         let (peer, other) = (CLIENT.mac, [2, 9, 9, 9, 9, 9]);
         assert!(answered_to(&mut net, peer).iter().all(|mac| *mac == peer));
-        // Somebody who knows the ports and guesses the rest: nothing of it moves the connection on.
+        // A spoofed segment with the right ports and a guessed sequence number makes no progress.
         let guessed = net.client.out.0.lock().unwrap().front().cloned().expect("it sends");
         let tcp = 14 + if vlan { 4 } else { 0 } + if v6 { 40 } else { 20 };
         for _ in 0..3 {
@@ -44,7 +44,7 @@ fn a_peer_whose_ethernet_address_changes_is_followed_and_who_only_says_so_is_not
             assert!(answered.iter().all(|frame| frame[..6] == peer), "{answered:02x?}");
         }
         assert_eq!(net.server.stack.counters().of(Fate::BadChecksum), 0);
-        // Two rounds of the peer's own, by another router.
+        // Two rounds of the peer's own segments, by another router.
         answered_to(&mut net, other);
         answered_to(&mut net, other);
         let answers = answered_to(&mut net, other);
@@ -58,7 +58,7 @@ fn who_asks_again_as_the_answer_went_to_his_old_address_is_followed() {
     net.connect();
     net.run(2);
     let other = [2, 9, 9, 9, 9, 9];
-    // The request comes by another router; the old one is gone, with all that is sent to it.
+    // The request comes by another router; the old one is gone, and frames sent to it are lost.
     let mut answers = Vec::new();
     for _ in 0..60 {
         net.client.deliver(&[], net.now);
@@ -93,7 +93,7 @@ fn two_addresses_of_ours_are_two_ends_to_the_same_peer() {
 
 #[test]
 fn beyond_the_link_ipv6_keeps_to_what_every_path_carries() {
-    // The client has the server in its network, and the server has the client behind a router.
+    // The server is in the client's network, but the client is behind a router for the server.
     let of = |mac, groups, prefix| Addresses::from(Address::v6(mac, groups, prefix));
     let server = || of(SERVER.mac, [0x2001, 0xdb8, 1, 0, 0, 0, 0, 1], 64);
     for (network, longest) in [(1, 1_500), (9, 1_280)] {
@@ -110,7 +110,7 @@ fn beyond_the_link_ipv6_keeps_to_what_every_path_carries() {
 #[test]
 fn beyond_the_link_an_ipv4_segment_may_be_cut_and_on_it_may_not() {
     for (network, beyond) in [(0, false), (9, true)] {
-        // As above: behind a router if it is another network by the server's prefix, which is longer.
+        // As above: the client is behind a router if the server's longer prefix makes it another network.
         let client = Addresses::from(Address::v4(CLIENT.mac, [10, 0, network, 2], 16));
         let ends = ((client, Sender::of(20_000)), (Addresses::from(SERVER), Echo::default()));
         let mut net = Net::between(ends.0, ends.1, TcpLimits::default());

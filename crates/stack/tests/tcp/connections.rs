@@ -1,4 +1,4 @@
-//! Connections made, refused, closed and given up, and whose worker has them.
+//! Connections that are opened, refused, closed and timed out, and the worker that gets their segments.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn a_request_is_answered_and_both_sides_close() {
     assert_eq!(flow.peer.port(), PORT);
     net.run(20);
     assert_eq!((net.client.application.done, net.server.application.opened), (1, 1));
-    // TIME-WAIT is over some seconds later, and nothing is left.
+    // After TIME-WAIT, some seconds later, nothing is left.
     net.run(50);
     assert_eq!((net.client.application.closed, net.server.application.closed), (1, 1));
     assert_eq!((net.client.worker.connections(), net.server.worker.connections()), (0, 0));
@@ -62,14 +62,14 @@ fn a_new_connection_is_left_alone_until_its_peer_has_said_nothing_for_long() {
     assert!(client > 2 && server > 1, "then each asks: {client} and {server}");
 }
 
-/// A SYN from the port that it was connected to, to the one that it was connected from.
+/// The SYN goes to the local port of a connection that this host has opened, from that connection's peer.
 #[test]
 fn nobody_opens_a_connection_to_a_port_that_only_began_one() {
     let mut net = net(5);
     net.connect();
     net.run(1);
     let mut syn = net.server.out.0.lock().unwrap().front().cloned().expect("its answer");
-    syn[47] = 2; // Without the ACK.
+    syn[47] = 2; // SYN alone, without ACK.
     let mut segment = smoltcp::wire::TcpPacket::new_unchecked(&mut syn[34..]);
     segment.fill_checksum(&OURS.into(), &Ipv4Addr::new(10, 0, 0, 2).into());
     while net.client.application.closed == 0 {
@@ -81,7 +81,7 @@ fn nobody_opens_a_connection_to_a_port_that_only_began_one() {
     assert_eq!(net.client.stack.counters().of(Fate::BadChecksum), 0);
 }
 
-/// Closes whatever is opened.
+/// Closes every connection.
 #[derive(Default)]
 struct Closer {
     over: usize,
@@ -191,12 +191,12 @@ fn a_segment_without_a_worker_is_dropped_by_name() {
     assert_eq!(stack.counters().of(Fate::NoPort), 1);
 }
 
-/// Whether the first of three initial sequence numbers tells the others, as smoltcp's generator (sPCG32) would have
-/// drawn them: a number is 32 bits of its state's 64, those from the 22nd on where the upper three are set, and
-/// those below are few enough to be tried.
+/// Whether the first of three initial sequence numbers predicts the others, had smoltcp's generator (sPCG32) drawn
+/// them from one state: a number is 32 of the state's 64 bits, from bit 22 on if the upper three bits are set, and
+/// the bits below are few enough to be tried.
 fn first_tells([first, second, third]: [u32; 3]) -> bool {
     let (multiplier, increment) = (0xbb2e_fcec_3c39_611d_u64, 0x7590_ef39);
-    // Of what comes next the lower 54 bits are known: 25 of those that are shown, wherever these begin.
+    // The lower 54 bits of the next state are known: 25 of the bits in a number, wherever those begin.
     let shows = |state: u64, number: u32| {
         let mut begins = 22..30;
         begins.any(|bit| ((state >> bit) as u32 ^ number) << 7 == 0)
@@ -220,7 +220,7 @@ fn a_sequence_number_tells_nobody_the_next_one_s() {
             TcpPacket::new_unchecked(&answer[34..]).seq_number().0 as u32
         })
         .collect();
-    // Where it does, one in eight is of the kind that is tried.
+    // With a shared state, one in eight numbers is of the kind that can be tried.
     let told = numbers.windows(3).position(|it| first_tells([it[0], it[1], it[2]]));
     assert_eq!(told, None);
 }

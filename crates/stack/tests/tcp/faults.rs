@@ -1,4 +1,4 @@
-//! Loss, corruption, duplicates, another order, and any segment.
+//! Loss, corruption, duplication, reordering, and arbitrary segments.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn conserve(
     assert_eq!(counters.frames, counters.accounted());
 }
 
-/// The last segment of a burst had a damaged source address, to which everything then went.
+/// A regression: the last segment of a burst had a damaged source address, to which everything was then sent.
 #[test]
 fn a_damaged_ethernet_address_leads_no_answer_astray() {
     let faults = Faults { loss: 7, corruption: 2, duplication: 8, reordering: 6 };
@@ -37,7 +37,7 @@ fn a_damaged_ethernet_address_leads_no_answer_astray() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the wire does, every byte comes once and in order, and nothing is left at the end.
+    /// Whatever faults the wire has, every byte arrives once and in order, and no connection is left.
     #[test]
     fn bytes_are_conserved(
         seed in any::<u64>(), loss in 0u64..=10, corruption in 0u64..=5,
@@ -45,8 +45,8 @@ proptest! {
         bytes in 1usize..100_000, connections in 1usize..5,
         v6 in any::<bool>(), vlan in any::<bool>(),
     ) {
-        // With the defaults a handshake is given up after four attempts, and at a loss of 10 % one of
-        // some six hundred fails all four.
+        // With the defaults a handshake times out after four attempts; at a loss of 10 %, all four fail for about
+        // one in 600 connections.
         let patient = 3_600_000 * MILLISECOND;
         let limits =
             TcpLimits { handshake: patient, peer_timeout: patient, ..TcpLimits::default() };
@@ -54,7 +54,7 @@ proptest! {
         conserve(hosts(v6, vlan), limits, seed, faults, (bytes, connections));
     }
 
-    /// No frame of a peer's panics, whatever is in it, and each is accounted for.
+    /// No frame from a peer causes a panic, and each is accounted for.
     #[test]
     fn no_segment_panics(changes in proptest::collection::vec((14usize..54, any::<u8>()), 0..6)) {
         let mut net = net(5);
@@ -64,7 +64,7 @@ proptest! {
         for (at, value) in changes {
             bytes[at] = value;
         }
-        // With its checksums right again, so that it gets past the stack.
+        // Correct checksums let it pass the stack's verification.
         let mut packet = smoltcp::wire::Ipv4Packet::new_unchecked(&mut bytes[14..]);
         let (from, to) = (packet.src_addr().into(), packet.dst_addr().into());
         if packet.check_len().is_ok() {

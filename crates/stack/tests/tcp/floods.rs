@@ -1,4 +1,4 @@
-//! What a flood pushes out, and what it costs others.
+//! Floods: what they evict, and what they cost other flows.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn a_flood_of_syns_pushes_out_itself_and_nobody_else() {
     net.client.application.silent = true;
     net.connect();
     net.run(5);
-    // Syns whose answers go nowhere.
+    // SYNs whose answers are lost.
     for port in 1_000..1_100 {
         let syn = syn(port);
         net.server.deliver(&[syn], net.now);
@@ -19,11 +19,11 @@ fn a_flood_of_syns_pushes_out_itself_and_nobody_else() {
     assert_eq!(net.server.worker.connections(), 9);
     let TcpCounters { opened, pushed_out, .. } = net.server.worker.counters();
     assert_eq!((opened, pushed_out), (1, 92));
-    // Whoever answers gets through all the same.
+    // A peer that completes the handshake gets through all the same.
     net.connect();
     net.run(6);
     assert_eq!(net.server.worker.counters().opened, 2);
-    // And the rest is forgotten in time.
+    // The remaining half-open connections time out.
     net.run(200);
     assert_eq!(net.server.worker.half_open(), 0);
 }
@@ -64,7 +64,7 @@ fn a_flood_leaves_what_we_begin_and_we_leave_what_peers_begin() {
     server.worker.connect(peer, NAPI_ID).expect("room");
     assert_eq!(server.worker.connect(peer, NAPI_ID), Err(ListenError::TooMany(2)));
     assert_eq!((server.worker.half_open(), server.worker.counters().pushed_out), (2 + 2, 8));
-    // Where the places run out first, it is the same.
+    // The limit of all connections acts in the same way.
     let limits = TcpLimits { connections: 1, ..TcpLimits::default() };
     let mut net = Net::new(Sender::of(5), Echo::default(), limits);
     net.server.deliver(&[syn(1_000)], net.now);
@@ -72,7 +72,7 @@ fn a_flood_leaves_what_we_begin_and_we_leave_what_peers_begin() {
     assert_eq!(net.server.worker.half_open(), 1);
 }
 
-/// Asks again and again, one word at a time.
+/// Sends the same word again whenever it has been echoed.
 #[derive(Default)]
 struct Asker {
     answered: usize,
@@ -94,8 +94,8 @@ impl TcpApplication for Asker {
     }
 }
 
-/// The answers that an established flow has in forty rounds while somebody sends these frames before
-/// each of its own, and the server's connections then.
+/// The number of answers that an established flow gets in forty rounds while a flood precedes each of its own
+/// transmissions, and the server's number of connections afterwards.
 fn answered_under(flood: impl FnMut() -> Vec<Vec<u8>> + 'static) -> (usize, usize) {
     let limits = TcpLimits { half_open: 64, connections: 256, ..TcpLimits::default() };
     let mut net = Net::new(Asker::default(), Echo::default(), limits);
@@ -107,12 +107,12 @@ fn answered_under(flood: impl FnMut() -> Vec<Vec<u8>> + 'static) -> (usize, usiz
     (net.client.application.answered - before, net.server.worker.connections())
 }
 
-/// What a flood costs an established flow in rounds is nothing; what it takes of the server is bounded.
+/// A flood costs an established flow no rounds, and takes a bounded number of the server's connections.
 #[test]
 fn no_flood_keeps_an_established_flow_from_its_next_answer() {
     let quiet = answered_under(Vec::new);
     assert_eq!(quiet, (20, 1), "a word there and back takes two rounds");
-    // SYNs of another peer each.
+    // SYNs, each from another port.
     let mut from = 0u16;
     let syns = move || {
         let next = |_| {
@@ -122,9 +122,9 @@ fn no_flood_keeps_an_established_flow_from_its_next_answer() {
         (0..100).map(next).collect()
     };
     assert_eq!(answered_under(syns), (20, 1 + 64));
-    // The same SYN over and over: one connection.
+    // The same SYN repeated: one connection.
     assert_eq!(answered_under(|| vec![syn(5_000); 100]), (20, 2));
-    // Segments of no connection: each is answered by a RST, and forgotten.
+    // Segments of no connection: each is answered with a RST and leaves no state.
     let stray = || {
         let mut stray = syn(6_000);
         stray[47] = 0x10;
@@ -135,7 +135,7 @@ fn no_flood_keeps_an_established_flow_from_its_next_answer() {
     assert_eq!(answered_under(stray), (20, 1));
 }
 
-/// A RST would tell a peer whose SYN's answers were lost that nobody listens.
+/// A RST would tell a peer whose SYN-ACKs were lost that the port is closed.
 #[test]
 fn a_handshake_that_is_given_up_ends_without_a_word() {
     let mut net = net(5);

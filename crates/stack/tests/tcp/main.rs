@@ -1,4 +1,4 @@
-//! TCP between two stacks on a wire in memory, in virtual time, with faults from a seed.
+//! TCP between two stacks on an in-memory wire, in virtual time, with faults from a seeded generator.
 
 mod addresses;
 mod connections;
@@ -66,7 +66,7 @@ impl<A: TcpApplication> Host<A> {
     }
 }
 
-/// How often which fault happens to a frame, in hundredths.
+/// The probability of each fault, in percent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Faults {
     loss: u64,
@@ -79,12 +79,12 @@ struct Faults {
 struct Net<C: TcpApplication, S: TcpApplication> {
     client: Host<C>,
     server: Host<S>,
-    /// The server's service.
+    /// The server's address and port.
     at: SocketAddr,
-    /// Bytes of the longest frame of the client, and of the server.
+    /// Bytes of the longest frame of the client and of the server.
     longest: (usize, usize),
     faults: Faults,
-    /// What somebody else sends to the server ahead of each round of the client's.
+    /// Frames that a third host sends to the server ahead of each round of the client's.
     flood: Box<dyn FnMut() -> Vec<Vec<u8>>>,
     rng: napkin_traffic::SplitMix,
     now: Ns,
@@ -95,7 +95,7 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
         Net::between((CLIENT.into(), client), (SERVER.into(), server), limits)
     }
 
-    /// Of hosts that are in one network by the first address of each.
+    /// Connects two hosts, which share a network by the first address of each.
     fn between(
         (ours, client): (Addresses, C),
         (theirs, server): (Addresses, S),
@@ -118,7 +118,7 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
         net
     }
 
-    /// What of these frames arrives, and in which order.
+    /// Applies the faults to these frames: returns those that arrive, in the order in which they do.
     fn pass(&mut self, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let mut passed: Vec<Vec<u8>> = Vec::new();
         for mut frame in frames {
@@ -155,8 +155,8 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
         !quiet
     }
 
-    /// Up to `rounds` round trips of a tenth of a millisecond; where nothing is on its way, time passes
-    /// until somebody wants to be called.
+    /// Runs up to `rounds` round trips of a tenth of a millisecond. When no frame is in flight, time advances to
+    /// the next deadline of a worker.
     fn run(&mut self, rounds: usize) {
         for _ in 0..rounds {
             self.now += MILLISECOND / 10;
@@ -182,7 +182,7 @@ impl<C: TcpApplication, S: TcpApplication> Net<C, S> {
     }
 }
 
-/// Sends back whatever comes, and closes when the peer does.
+/// An echo service, which closes when the peer does.
 #[derive(Default)]
 struct Echo {
     opened: usize,
@@ -212,12 +212,12 @@ impl TcpApplication for Echo {
     }
 }
 
-/// Sends so many bytes on each connection, expects them back, and closes.
+/// Sends `bytes` on each connection, expects them back, and closes.
 struct Sender {
     bytes: usize,
     done: usize,
     closed: usize,
-    /// Opens connections and does nothing more.
+    /// Whether it opens connections without sending anything.
     silent: bool,
 }
 
@@ -227,14 +227,14 @@ impl Sender {
     }
 }
 
-/// A connection's bytes so far.
+/// A connection's progress.
 #[derive(Default)]
 struct Sent {
     sent: usize,
     received: Vec<u8>,
 }
 
-/// A byte that tells its place.
+/// A byte that identifies its position.
 fn byte(place: usize) -> u8 {
     (place % 251) as u8
 }
@@ -283,7 +283,7 @@ fn frame(bytes: &[u8]) -> Frame {
     frame
 }
 
-/// A SYN to the server from a host that is not there.
+/// A SYN to the server from a host that does not exist.
 fn syn(port: u16) -> Vec<u8> {
     syn_to(OURS, port)
 }
@@ -292,7 +292,7 @@ fn syn_to(to: Ipv4Addr, port: u16) -> Vec<u8> {
     segment_to(to, &TcpRepr { max_seg_size: Some(1_460), ..bare(port, TcpControl::Syn) })
 }
 
-/// A segment of that host with nothing in it.
+/// A segment of that host without payload.
 fn bare(port: u16, control: TcpControl) -> TcpRepr<'static> {
     TcpRepr {
         src_port: port,

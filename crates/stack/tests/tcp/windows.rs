@@ -1,8 +1,8 @@
-//! Peers whose windows, or what they send into ours, no honest TCP would have.
+//! Peers with windows, or with data for our windows, that no well-behaved TCP has.
 
 use super::*;
 
-/// Answers the first bytes with thirty, and closes.
+/// Answers the first request with 30 bytes, and closes.
 struct Answers;
 
 impl TcpApplication for Answers {
@@ -21,7 +21,7 @@ impl TcpApplication for Answers {
     }
 }
 
-/// Takes nothing.
+/// Never reads.
 struct Idle;
 
 impl TcpApplication for Idle {
@@ -38,7 +38,7 @@ fn server<A: TcpApplication>(limits: TcpLimits, application: A) -> Host<A> {
     server
 }
 
-/// What the server has sent: the last segment's sequence number, and how many frames.
+/// Drains the server's frames: returns the last segment's sequence number and the number of frames.
 fn sent<A: TcpApplication>(server: &Host<A>) -> (i32, usize) {
     let frames: Vec<_> = server.out.0.lock().unwrap().drain(..).collect();
     let last = frames.last().map_or(0, |it| i32::from_be_bytes(it[38..42].try_into().unwrap()));
@@ -58,7 +58,7 @@ fn a_peer_who_acknowledges_all_with_a_window_of_zero_holds_nobody_for_ever() {
         ..closed(TcpControl::Psh)
     };
     server.deliver(&[segment_to(OURS, &ack(1, 2, b"quit"))], 1_000);
-    // All of the answer and its end, of which nothing has been sent.
+    // Acknowledges the whole answer and the FIN, of which nothing has been sent.
     server.deliver(&[segment_to(OURS, &ack(32, 6, b""))], 2_000);
     sent(&server);
     let (mut now, mut frames) = (2_000, 0);
