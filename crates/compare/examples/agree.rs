@@ -1,15 +1,16 @@
-//! Whether what `napkin compare` says is what a client sees: in each scenario its verdict, found on the
-//! server's side alone, beside an exhaustive measurement by an outside client of the same policies.
+//! A check of `napkin compare` against an outside client: in each scenario, its verdict from the server's side
+//! alone is compared with exhaustive measurements of the same policies by a client.
 //!
-//! `cargo run --release -p napkin-compare --example agree [SCENARIOS] [SECONDS] [ROUNDS]`, as root, with two CPUs of
-//! its own: SCENARIOS as in 1-20 or 7; SECONDS of each slice (1); ROUNDS (6). All twenty take some 20 minutes.
-//! `agree beside SCENARIO RATE SECONDS POLICIES...` sets the server's part beside the client's of the same requests.
+//! `cargo run --release -p napkin-compare --example agree [SCENARIOS] [SECONDS] [ROUNDS]`, as root, with two CPUs
+//! of its own: SCENARIOS as in 1-20 or 7; SECONDS of each slice (1); ROUNDS (6). All twenty take some 20 minutes.
+//! `agree beside SCENARIO RATE SECONDS POLICIES...` prints the server's part beside the client's latency of the
+//! same requests.
 //!
-//! A scenario is a load (5, 20, 40, 60 or 90 % of what the server can do), what a request costs the program
-//! itself (0: Debian's memcached; 10, 30, 60 us: an echo server that spins for so long), and who polls
-//! under the reference: the softirq on the server's CPU (RPS), or the instance's thread. The verdict's
-//! policy agrees if it is the client's best, or within 10 % of it, by the percentile that the verdict went by, or
-//! by the answers that the client got where the verdict went by answers.
+//! A scenario is a load (5, 20, 40, 60 or 90 % of the server's capacity), the program's own cost of a request (0:
+//! Debian's memcached; 10, 30, 60 us: an echo server that spins for that long), and the context that polls under
+//! the reference: the softirq on the server's CPU (RPS), or the instance's thread. The verdict's policy agrees if
+//! it is the client's best, or within 10 % of it, in the quantity that the verdict was found by: a percentile, or
+//! the rate of answers.
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
@@ -38,11 +39,11 @@ use rustix::process::{Pid, setpriority_process};
 
 const LOADS: [f64; 5] = [0.05, 0.2, 0.4, 0.6, 0.9];
 const COSTS_US: [u64; 4] = [0, 10, 30, 60];
-/// Of the client: so many that hardly one asks again before it was answered. Several requests that one read takes
-/// are one for the server's side, so that with few connections a stall of 3 ms is a hundred late requests for the client and
-/// thirty for it.
+/// Connections of the client: enough that it hardly ever sends a request on a connection before the previous one
+/// was answered. Requests that the server takes with one read count once on its side, so with few connections a
+/// stall of 3 ms would be a hundred late requests for the client and thirty for the server.
 const CONNECTIONS: usize = 200;
-/// How near a policy must be to the best.
+/// A policy agrees if its figure is at most this many times the best one.
 const NEAR: f64 = 1.1;
 
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +58,7 @@ impl Scenario {
     fn all() -> impl Iterator<Item = Scenario> {
         let each = COSTS_US.into_iter().flat_map(|cost| LOADS.map(|load| (cost, load)));
         each.enumerate().map(|(at, (cost_us, load))| {
-            // Each load and each cost has both.
+            // Every load and every cost occurs with both.
             Scenario {
                 number: at + 1,
                 load,
@@ -67,7 +68,7 @@ impl Scenario {
         })
     }
 
-    /// The reference first.
+    /// The policies to compare, the reference first.
     fn policies(self) -> [&'static str; 4] {
         match self.rps {
             true => ["base", "threaded", "defer20", "suspend20"],
@@ -111,7 +112,7 @@ fn main() {
     let (from, to) = first.split_once('-').unwrap_or((&first, &first));
     let seconds = arguments.next().map_or(1.0, |it| it.parse().expect("seconds"));
     let rounds = arguments.next().map_or(6, |it| number(&it));
-    // Before any thread is started.
+    // Before any thread is started, so that all threads inherit the mask.
     let signals = Signals::block_ends().expect("signals");
     let (mut agreed, mut itself, mut all) = (0, 0, 0);
     for scenario in Scenario::all().filter(|it| (number(from)..=number(to)).contains(&it.number)) {
@@ -123,7 +124,7 @@ fn main() {
     }
 }
 
-/// The server's part beside what the client sees of the same requests, under each of these policies.
+/// Prints the server's part beside the client's latency of the same requests, under each of these policies.
 fn beside(scenario: Scenario, per_second: f64, window: Duration, policies: &[String]) {
     let bed = scenario.bed();
     let config = config(&bed, Load::Open { per_second });
@@ -153,13 +154,13 @@ fn beside(scenario: Scenario, per_second: f64, window: Duration, policies: &[Str
     client.stop().expect("it stops");
 }
 
-/// A client that looks all the time.
+/// A client that spins instead of sleeping.
 fn config(bed: &Bed, load: Load) -> Config {
     Config { connections: CONNECTIONS, wait: ClientWait::Spin, ..bed.config(load) }
 }
 
-/// Has the client's threads run before all others on their CPU: one that waits for it behind another program
-/// would tell of that, and of no policy.
+/// Raises the priority of the client's threads above all others on their CPU: time that they wait for another
+/// program would be measured as the client's latency, whatever the policy.
 fn prefer_client() {
     for task in std::fs::read_dir("/proc/self/task").expect("its own").flatten() {
         let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -170,8 +171,8 @@ fn prefer_client() {
     }
 }
 
-/// Whether the verdict agrees with the client, and the client's even rounds with its odd ones; `None` if a
-/// signal has ended it before.
+/// Returns whether the verdict agrees with the client, and whether the client's even rounds agree with its odd
+/// ones; `None` if a signal ended the run.
 fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) -> Option<[bool; 2]> {
     let Scenario { number, load, cost_us, rps } = scenario;
     let bed = scenario.bed();
@@ -181,7 +182,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         let client = bed.pair.client.run(|| Client::start(&config(&bed, load)));
         client.expect("entered").expect("connected")
     };
-    // What the server can do under the reference.
+    // Measure the server's capacity under the reference.
     let mut client = start(Load::Closed);
     let most = under(&bed, &policies[0].1, || {
         std::thread::sleep(slice / 2);
@@ -203,7 +204,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         measure: None,
     };
     let compared = in_server(&bed, || {
-        // Beside the client, whose waits do not count meanwhile, and not on the server's CPU.
+        // Not on the server's CPU, but on the client's, whose measurements do not count now.
         napkin_os::sched::pin(None, &[bed.cpus[1]]).expect("pinned");
         let service = Service::find(bed.pid(), DEVICE).expect("it serves");
         compare(&service, &options, signals, &mut |_| {})
@@ -226,7 +227,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     }
 
     prefer_client();
-    // The same by the client, each policy once a round, in an order that turns.
+    // The client measures the same policies, each once per round, in a rotating order.
     let mut seen: BTreeMap<&str, Vec<ClientFigures>> = BTreeMap::new();
     for round in 0..rounds {
         for at in 0..policies.len() {
@@ -245,7 +246,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
 
     let quantity = verdict.quantity;
     let client_in = |name: &str, quantity: Quantity, rounds: &dyn Fn(usize) -> bool| {
-        // Less of it is better.
+        // For every quantity less is better.
         let of = |it: &ClientFigures| {
             if quantity == Quantity::Answers {
                 return Some(1e9 / it.achieved_per_s);
@@ -289,7 +290,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         println!("  NO verdict");
         return Some([false; 2]);
     };
-    // The reference, unless something is shown to be better.
+    // The reference, unless another policy is shown to be better.
     let pick = verdict.best.as_ref().unwrap_or(&policies[0].0);
     let best_in = |rounds: &dyn Fn(usize) -> bool| {
         let at = |name: &str| client_in(name, quantity, rounds);
@@ -310,7 +311,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     Some([agrees, apart <= NEAR])
 }
 
-/// Runs something in the server's namespace, in a thread of its own.
+/// Runs `what` in the server's namespace, in a thread of its own.
 fn in_server<T: Send>(bed: &Bed, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let there = scope.spawn(|| {
@@ -321,7 +322,7 @@ fn in_server<T: Send>(bed: &Bed, what: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Has a policy in force on device and program meanwhile.
+/// Runs `what` with a policy in force on the device and the program.
 fn under<T: Send>(bed: &Bed, policy: &Policy, what: impl FnOnce() -> T + Send) -> T {
     in_server(bed, || {
         let store = Store::open().expect("a journal");
@@ -339,7 +340,7 @@ fn under<T: Send>(bed: &Bed, policy: &Policy, what: impl FnOnce() -> T + Send) -
     })
 }
 
-/// An echo server of one thread that waits by epoll and spins for each request.
+/// A single-threaded echo server that waits with epoll and spins for `cost` per request.
 fn serve(cost: Duration) -> ! {
     let address = (napkin_workload::linux::pair::SERVER, PORT);
     let listener = TcpListener::bind(address).expect("an address");

@@ -1,8 +1,9 @@
-//! What timing requests costs a saturated memcached: its rate with and without the programs, in turns, over
-//! a veth; and what each run of each program took (with kernel.bpf_stats_enabled).
+//! The cost of timing the requests of a saturated memcached: its rate with and without the BPF programs,
+//! alternating, over a veth; and the run time of each program (with kernel.bpf_stats_enabled).
 //!
 //! `cargo run -p napkin-compare --example cost [PAIRS] [SECONDS] [ONE_IN] [OFF]`, as root, with two CPUs. With OFF,
-//! in seconds, the programs are at work for 0.05 s and away for OFF, as `napkin compare` has them at such rates (0.8).
+//! in seconds, the programs alternate between 0.05 s attached and OFF detached, as `napkin compare` runs them at
+//! such rates (0.8).
 
 #[path = "../tests/harness/mod.rs"]
 mod harness;
@@ -43,7 +44,7 @@ fn main() {
             let rate = client.end_window().expect("it runs").achieved_per_s;
             (rate, probe.read(&[]).expect("read"), probe.programs().expect("told"))
         };
-        // In the order with, without, without, with: what drifts disturbs both.
+        // In the order with, without, without, with: a drift affects both equally.
         let (measured, without) = match pair % 2 {
             0 => {
                 let measured = with(&mut client);

@@ -1,8 +1,8 @@
-//! A guard over a policy that somebody else puts in force: what the services' requests were like before, and
-//! whether they still are.
+//! A guard over a policy that another part of napkin puts in force: compares the services' requests with those
+//! before the change.
 //!
-//! Those of one service, or of all that serve in this network namespace. It changes nothing: whoever put
-//! the policy in force puts it back.
+//! It covers one service, or all services that listen in this network namespace. It changes nothing: the caller
+//! puts the policy in force and puts it back.
 
 use std::time::{Duration, Instant};
 
@@ -19,52 +19,52 @@ use crate::monitor::{ON, SliceMonitor, TICK, off};
 use crate::service::{Service, follow, napi_ids, netns, probe};
 use crate::silence::Answered;
 
-/// How long it is looked at what is there before the change.
+/// How long requests are measured before the change.
 const FIRST: Duration = Duration::from_secs(2);
-/// Longest that requests are not timed: what breaks meanwhile is to be put back within a second.
+/// Longest pause in the timing of requests: a policy that breaks its guard must be put back within a second.
 const OFF: Duration = Duration::from_millis(400);
-/// What a change itself does to the requests under way is not held against the policy.
+/// Requests in this time after the change are ignored: the change itself disturbs them, whatever the policy.
 const CHANGE: Duration = Duration::from_millis(100);
-/// How often the device is looked at for instances that were made anew.
+/// Interval between checks of the device for instances with new ids.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// How it ended.
+/// How a canary ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// Its time was up, and the guard held.
+    /// The time was up, and the guard held.
     Held,
-    /// Its time was up, and there was never enough to judge the guard by: what was missing, and what to do about it.
+    /// The time was up, and the guard was never judged: what was missing, and what to do about it.
     Unjudged(String),
-    /// This signal came.
+    /// This signal arrived.
     Signal(i32),
-    /// The guard broke: why.
+    /// The guard broke, for this reason.
     Broken(String),
 }
 
-/// A guard, and what it compares with.
+/// A guard and the figures that it compares with.
 #[derive(Debug)]
 pub struct Canary {
     guard: Guard,
     probe: Option<Probe>,
-    /// Asks for the device, as long as the kernel answers.
+    /// Netlink socket for the device; `None` after a failure, to be opened again.
     netdev: Option<Netdev>,
     ifname: String,
-    /// The ids of the device's instances, also of those that it had before.
+    /// The ids of the device's instances, including those it had before.
     napi_ids: Vec<u32>,
-    /// Whether requests that came through no instance count.
+    /// Whether requests that came through no known instance count.
     others: bool,
     reference: Reference,
     not_timed: Option<String>,
 }
 
 impl Canary {
-    /// Looks at what is there, for two seconds if the guard is a condition. Those are the requests of the
-    /// process `pid` and its children, or without one of all that serve in this thread's network namespace,
-    /// as far as they come through the device. A command guards by itself, whatever the `pid`.
+    /// Measures requests for two seconds before the change, if the guard is a condition. They are the requests of
+    /// the process `pid` and its children; without `pid`, those of all services in this thread's network namespace
+    /// that come through the device. A guard that is a command needs no measurement.
     ///
     /// # Errors
-    /// If requests cannot be timed, or the guard compares with what is not there. A signal that comes
-    /// meanwhile is left to [`Canary::watch`].
+    /// If requests cannot be timed, or the guard is relative and there is too little to compare with. A signal that
+    /// arrives meanwhile stays pending for [`Canary::watch`].
     pub fn begin(guard: Guard, ifname: &str, pid: Option<i32>) -> Result<Canary, CompareError> {
         let mut netdev = Netdev::open()?;
         let device = device::read(&mut netdev, ifname)?;
@@ -91,7 +91,7 @@ impl Canary {
             None => timed()?,
         };
         let probe = probe(&options, &device)?;
-        // A number of answers a second is of all that serve.
+        // An absolute rate counts the answers of all services, so it need not tell devices apart.
         let absolute =
             matches!(canary.guard, Guard::Condition(Condition::Rate(Bound::Absolute(_))));
         if !canary.others && !absolute && !probe.tells_apart() {
@@ -131,23 +131,23 @@ impl Canary {
         Ok(canary)
     }
 
-    /// Requests that were timed before the change, and answers a second; `None` for a guard that is a
+    /// The number of requests timed before the change, and the answers per second; `None` if the guard is a
     /// command.
     pub fn reference(&self) -> Option<(u64, f64)> {
         let it = &self.reference;
         self.probe.as_ref().map(|_| (it.whole.count(), it.answers_per_s))
     }
 
-    /// How many processes and ports of the service are not timed, in a sentence; `None` if all are.
+    /// A sentence on how many processes and ports of the service are not timed; `None` if all are.
     pub fn not_timed(&self) -> Option<&str> {
         self.not_timed.as_deref()
     }
 
-    /// Watches what is in force now, `policy` by name, until the time is up, a signal comes, or the guard breaks;
-    /// `harm` says what else has been seen of it that breaks it. A command of the guard that is under way when the time
-    /// is up is waited for, at most for as long as one may take (10 s). Of `signals`, those of
-    /// [`Signals::block_ends_and_stop`], a stop ends nothing: `tell` is told so, once. That it held
-    /// is said only where the guard was judged.
+    /// Watches the policy in force, named `policy`, until the time is up, a signal arrives, or the guard breaks.
+    /// `harm` returns any other reason to break off. A guard command that is running when the time is up is waited
+    /// for, at most for its own limit (10 s). `signals` are those of [`Signals::block_ends_and_stop`]; a stop
+    /// signal ends nothing and is reported once through `tell`. [`End::Held`] is returned only if the guard was
+    /// judged.
     ///
     /// # Errors
     /// If the kernel does not answer, or the guard's command cannot be run.
@@ -190,11 +190,11 @@ impl Canary {
                 return Ok(End::Broken(why));
             }
             let left = limit.saturating_sub(began.elapsed());
-            // What its command says of the end is not known before that ends.
+            // A running guard command may still break the guard.
             if left.is_zero() && !monitor.waits_for_command() {
                 let through = format!(" that came through {}", self.ifname);
                 let which = if others { "" } else { through.as_str() };
-                // That nothing broke it says nothing then.
+                // A guard that was never judged has not held.
                 return Ok(monitor.unjudged(which).map_or(End::Held, End::Unjudged));
             }
             let tick = if off.is_zero() { TICK } else { ON / 2 };
@@ -211,8 +211,8 @@ impl Canary {
     }
 }
 
-/// Looks at the device and follows its instances; whether any is new. That this fails, for want of a descriptor or of
-/// memory, or for the device is away, ends no guard: it is tried again.
+/// Reads the device and adds the ids of its new instances; returns whether there were any. A failure (no descriptor
+/// or memory left, or the device is away) does not end the guard: the next call tries again.
 fn follow_now(
     netdev: &mut Option<Netdev>,
     ifname: &str,
@@ -222,7 +222,7 @@ fn follow_now(
     let Some(mut asked) = netdev.take().or_else(|| Netdev::open().ok()) else { return false };
     let Ok(device) = device::read(&mut asked, ifname) else { return false };
     *netdev = Some(asked);
-    // What fails here is to hand over what is known by then.
+    // Only the handover to the probe can fail here; the new ids are known by then.
     follow(probe, known, &device).unwrap_or(true)
 }
 
@@ -234,7 +234,7 @@ fn whole(reading: &Reading, others: bool) -> Histogram {
     all
 }
 
-/// All that serve here.
+/// Options to time all services that listen in this network namespace.
 fn timed() -> Result<Options, CompareError> {
     let what = "the listening ports cannot be listed";
     let ports = listening::ports().map_err(|error| CompareError::System { what, error })?;

@@ -1,5 +1,5 @@
-//! The user's own commands: one that measures, one that guards. Each is a process group of its own, which
-//! ends with what it was started for.
+//! The user's own commands: one that measures and one that guards. Each is a process group of its own and is killed
+//! as a whole.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -10,24 +10,24 @@ use napkin_os::signals::Signals;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-/// More than this is no number, and not kept.
+/// Most bytes of output that are kept; more cannot be a number.
 const MOST_OUTPUT: usize = 4_096;
 
-/// So much is taken out of a command's pipe at one look, in parts of [`MOST_OUTPUT`].
+/// Most reads from a command's pipe per call, of [`MOST_OUTPUT`] bytes each.
 const PARTS: usize = 256;
 
-/// A command that prints a number, in the place of the server's own latency.
+/// A command that prints a number, which replaces the server's own latency.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measure {
-    /// As `sh -c` takes it; `NAPKIN_POLICY` and `NAPKIN_ROUND` say what is in force.
+    /// The command for `sh -c`; `NAPKIN_POLICY` and `NAPKIN_ROUND` are set in its environment.
     pub command: String,
     /// Whether a greater number is better.
     pub higher: bool,
-    /// Longest that it may take.
+    /// Time limit of the command.
     pub limit: Duration,
 }
 
-/// A command that runs. Dropped, all of its group is killed.
+/// A running command. Dropping it kills its process group.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -35,21 +35,21 @@ pub(crate) struct Running {
     output: Vec<u8>,
     began: Instant,
     limit: Duration,
-    /// Its end was seen, and its id may be another's.
+    /// Whether it was reaped; its pid may have been reused since.
     waited: bool,
 }
 
 /// How a command ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// By itself, with what it had printed.
+    /// The command ended by itself; with its output.
     Ended { status: ExitStatus, output: String },
-    /// It took too long.
+    /// The command exceeded its time limit.
     Hung,
 }
 
 impl Running {
-    /// Starts `sh -c COMMAND`. It reads nothing; what it says on standard error is seen.
+    /// Starts `sh -c COMMAND`. Its stdin is empty, and its stderr is inherited.
     pub(crate) fn start(
         command: &str,
         policy: &str,
@@ -67,13 +67,13 @@ impl Running {
         let (output, began) = (Vec::new(), Instant::now());
         let running = Running { child, stdout, output, began, limit, waited: false };
         if let Some(pipe) = &running.stdout {
-            // Whoever inherited its other end may keep it open for ever.
+            // Non-blocking: a descendant may hold the write end open for ever.
             fcntl_setfl(pipe, fcntl_getfl(pipe)? | OFlags::NONBLOCK)?;
         }
         Ok(running)
     }
 
-    /// Whether it has ended, or should have.
+    /// Returns the outcome if the command has ended or exceeded its limit.
     pub(crate) fn look(&mut self) -> io::Result<Option<Outcome>> {
         let id = WaitId::Pid(Pid::from_child(&self.child));
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -89,8 +89,8 @@ impl Running {
 }
 
 impl Running {
-    /// Takes what it has printed, so that it never waits for its pipe. One that others keep open has no end:
-    /// what is there is all.
+    /// Drains the pipe so that the command never blocks on it. A pipe that descendants hold open never reaches its
+    /// end; what has been read by then is the output.
     fn take(&mut self) -> io::Result<()> {
         let Some(pipe) = &mut self.stdout else { return Ok(()) };
         let mut part = [0; MOST_OUTPUT];
@@ -109,8 +109,7 @@ impl Running {
         Ok(())
     }
 
-    /// Ends all of its group, and waits for the command itself: in this order, for an id that was waited
-    /// for may be another's.
+    /// Kills the process group and reaps the command, in this order: after it was reaped, its pid may be another's.
     fn end(&mut self) -> io::Result<ExitStatus> {
         if !self.waited {
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
@@ -126,10 +125,10 @@ impl Drop for Running {
     }
 }
 
-/// The number that a command printed.
+/// Parses the number that a command printed.
 ///
 /// # Errors
-/// What it did instead, for a sentence.
+/// What the command did instead, as part of a sentence.
 pub(crate) fn number(outcome: &Outcome, limit: Duration) -> Result<f64, String> {
     let (status, output) = match outcome {
         Outcome::Hung => return Err(format!("did not end within {} s", limit.as_secs_f64())),

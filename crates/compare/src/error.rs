@@ -1,4 +1,4 @@
-//! Why nothing is compared, or no further.
+//! Errors that prevent a comparison or end it.
 
 use std::io;
 
@@ -13,32 +13,32 @@ use napkin_linux::journal::JournalError;
 use napkin_linux::support::Refusal;
 use thiserror::Error;
 
-/// What went wrong; whatever had been changed by then was put back, unless [`CompareError::Left`].
+/// Why a comparison failed. Everything changed by then was put back, unless it is [`CompareError::Left`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CompareError {
-    /// An option makes no sense.
+    /// An invalid option or combination of options.
     #[error("{0}")]
     Usage(String),
-    /// This kernel cannot do what a policy says.
+    /// This kernel does not support what a policy requires.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A policy cannot be had from outside of the program.
+    /// A policy cannot be set from outside the program.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The device cannot be set, or not be put back.
+    /// The device cannot be configured or restored.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// The device cannot be had.
+    /// The device cannot be found or read.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The kernel does not answer about devices.
+    /// The kernel does not answer netlink requests.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The program cannot be had.
+    /// The program cannot be found or read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The journal. Without it nothing is changed.
+    /// The journal cannot be used; without it nothing is changed.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// Requests cannot be timed.
@@ -46,10 +46,10 @@ pub enum CompareError {
         "requests cannot be timed from the server's side: {0}; --measure CMD takes a measure of yours"
     )]
     Count(#[from] CountError),
-    /// The namespace cannot be told.
+    /// The network namespace cannot be identified.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The program is not where its packets come from.
+    /// The program is in another network namespace than the device.
     #[error(
         "process {pid} is in another network namespace than this napkin, whose devices it does not use: \
          nsenter --net --target {pid} napkin compare ..."
@@ -58,7 +58,7 @@ pub enum CompareError {
         /// The process id that was given.
         pid: i32,
     },
-    /// Its ids are not the kernel's.
+    /// napkin is in a PID namespace, whose ids are not those that the kernel's programs see.
     #[error(
         "this napkin is in a process-id namespace of its own (a container), where the kernel's programs \
          cannot tell which process is {pid}: run it outside, or give --measure CMD"
@@ -67,7 +67,7 @@ pub enum CompareError {
         /// The process id that was given.
         pid: i32,
     },
-    /// It serves nobody.
+    /// The program has no listening TCP port and no bound UDP socket.
     #[error(
         "process {pid} ({comm}) and its children listen on no TCP port and have bound no UDP socket: \
          name the one that serves"
@@ -78,13 +78,13 @@ pub enum CompareError {
         /// Its name, as in `/proc/PID/comm`.
         comm: String,
     },
-    /// The program ended in the middle.
+    /// The program ended during the comparison.
     #[error("{service} has ended; what was changed was put back")]
     ServiceEnded {
         /// The program, as `memcached[812]`.
         service: String,
     },
-    /// The device went in the middle.
+    /// The device disappeared during the comparison.
     #[error(
         "{ifname} is gone, or has no NAPI instance any more; what was changed elsewhere was put back"
     )]
@@ -92,7 +92,7 @@ pub enum CompareError {
         /// The interface's name.
         ifname: String,
     },
-    /// The command that measures did not.
+    /// The command that measures did not print a number.
     #[error("--measure {command:?} {what}: what was changed was put back")]
     Measure {
         /// The command, as `--measure` gave it to the shell.
@@ -103,26 +103,26 @@ pub enum CompareError {
     /// A command cannot be started, or `/proc` cannot be read.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// What failed, for the message.
         what: &'static str,
         /// The system's error.
         error: io::Error,
     },
-    /// Not everything is as it was.
+    /// Some settings could not be put back.
     #[error(
         "not everything was put back ({why}): napkin diff says what, napkin restore tries again"
     )]
     Left {
-        /// What is not.
+        /// Which ones, and why.
         why: String,
     },
 }
 
 impl CompareError {
-    /// What is missing where requests cannot be timed and a measure of the user's own takes their place.
+    /// The note for a comparison by `--measure` in which requests cannot be timed: a silent service goes unnoticed.
     pub(crate) fn unnoticed(&self) -> String {
         let why = match self {
-            // Their advice is to take such a measure.
+            // Without the advice of these two errors to use `--measure`, which is in use already.
             CompareError::Count(why) => why.to_string(),
             CompareError::PidNamespace { pid } => format!(
                 "this napkin is in a process-id namespace of its own, where the kernel's programs cannot tell which \
@@ -133,10 +133,10 @@ impl CompareError {
         format!("that the service stops answering would not be noticed: {why}")
     }
 
-    /// The same where not everything could be put back: what is left, with its cause and with what to do about it.
+    /// Combines an error with a failed restore: the result says what was left, the cause, and what to do.
     pub(crate) fn and_left(self, left: CompareError) -> CompareError {
         let CompareError::Left { why } = left else { return left };
-        // These say that all was put back.
+        // The texts of these errors claim that everything was put back.
         let cause = match self {
             CompareError::ServiceEnded { service } => format!("{service} has ended"),
             CompareError::DeviceGone { ifname } => format!("{ifname} is gone"),

@@ -1,5 +1,5 @@
-//! A policy in force on the device and on the program, for as long as a slice lasts: what `napkin apply
-//! --for` and `napkin attach` do, with their journals.
+//! A policy in force on the device and on the program for one slice, as `napkin apply --for` and `napkin attach` do
+//! it, with their journals.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -14,19 +14,19 @@ use crate::error::CompareError;
 use crate::report::Report;
 use crate::service::Service;
 
-/// A policy in force. Dropped, it is put back; [`Force::restore`] says whether that went well.
+/// A policy in force. Dropping it puts everything back; [`Force::restore`] also reports failures.
 #[derive(Debug)]
 pub(crate) struct Force {
-    // The program first, then the device.
+    // Dropped in this order: the program first, then the device.
     attachment: Attachment<ProcessJournals>,
     device: Temporary,
     next: Instant,
-    /// What could not be set in the program.
+    /// Failures to set the program.
     failures: Vec<String>,
 }
 
 impl Force {
-    /// Sets the device and then the program.
+    /// Applies the policy to the program and the device.
     pub(crate) fn put(policy: &Policy, service: &Service) -> Result<Force, CompareError> {
         let plan = Plan::of(policy)?;
         let store = Store::open()?;
@@ -45,7 +45,7 @@ impl Force {
         Ok(force)
     }
 
-    /// Looks after the program, if that is due: what it has opened meanwhile is set, too.
+    /// Sets what the program has opened since the last call, if that is due.
     pub(crate) fn tend(&mut self, service: &Service) -> Result<(), CompareError> {
         if Instant::now() < self.next {
             return Ok(());
@@ -60,12 +60,12 @@ impl Force {
         if self.attachment.holds(service.pid) { Ok(()) } else { Err(ended(service)) }
     }
 
-    /// How long until it is due again.
+    /// Time until [`tend`](Self::tend) is due again.
     pub(crate) fn due(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Takes what could not be set so far.
+    /// Removes and returns the failures so far.
     pub(crate) fn failures(&mut self) -> Vec<String> {
         std::mem::take(&mut self.failures)
     }
@@ -73,7 +73,7 @@ impl Force {
     /// Puts everything back.
     ///
     /// # Errors
-    /// [`CompareError::Left`] if something is not as it was; the journal knows of it.
+    /// [`CompareError::Left`] if something could not be put back; the journal keeps it.
     pub(crate) fn restore(mut self) -> Result<(), CompareError> {
         let (program, events) = self.attachment.restore();
         let device = self.device.restore();
@@ -91,8 +91,8 @@ impl Force {
     }
 }
 
-/// Watches for queues of this device that the program starves under a policy that suspends; it is told why not if that
-/// cannot be.
+/// Starts to watch for queues of this device that the program starves under a suspending policy. If that fails, the
+/// report gets a note.
 pub(crate) fn watch_starvation(
     ifindex: u32,
     report: &mut Report,

@@ -1,10 +1,9 @@
-//! What a slice must not do: a condition on the service's own figures, or a command that fails.
+//! The guard of a slice: a condition on the service's own figures, or a command that must not fail.
 //!
-//! A condition is looked at every tenth of a second, over the second before. It is broken when more
-//! requests are beyond its limit than chance explains: of n that were timed, p99 allows n / 100 and three
-//! deviations of that, and less than three never break it. So few requests are enough for what is far off,
-//! and many are needed for what is near. What times of the reference are compared with is a percentile of its own
-//! requests, ten of which must lie beyond it.
+//! A condition is checked every tenth of a second, over the last second. It is broken when more requests exceed its
+//! limit than chance explains: of n timed requests, p99 allows n / 100 plus three standard deviations, and fewer
+//! than three never break it. So a few requests suffice for large deviations, and small ones need many. A limit
+//! relative to the reference uses a percentile of the reference's requests, beyond which ten of them must lie.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,34 +13,34 @@ use napkin_kernel::count::latency::Histogram;
 use napkin_policy::Time;
 use thiserror::Error;
 
-/// What ends a slice at once, and takes its policy out of the rest.
+/// A condition or command that ends a slice at once and excludes its policy from the rest.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Guard {
-    /// Figures of the service.
+    /// A bound on a figure of the service.
     Condition(Condition),
-    /// A command, as `sh -c` takes it, that runs again and again: an exit code other than 0 breaks it.
+    /// A command for `sh -c` that is run repeatedly; an exit code other than 0 breaks the guard.
     Command(String),
 }
 
 /// A bound on a figure of the service.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Condition {
-    /// This share of requests, as 0.99, stays within.
+    /// A latency percentile, as a fraction (0.99 for p99), must stay below the bound.
     Latency(f64, Bound),
-    /// More answers a second than that.
+    /// The answers per second must stay above the bound.
     Rate(Bound),
 }
 
-/// What a figure is compared with.
+/// The value of a bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Bound {
-    /// So many times what it was under the reference.
+    /// A multiple of the figure under the reference.
     Times(f64),
-    /// Nanoseconds, or answers a second.
+    /// In nanoseconds, or answers per second.
     Absolute(f64),
 }
 
-/// A guard that is none.
+/// Why a text is no valid guard.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("a guard of {given:?}: {why}")]
 pub struct GuardError {
@@ -95,8 +94,8 @@ impl FromStr for Guard {
     }
 }
 
-/// A condition's name, whether it is a `<`, and what follows. Anything else is a command, also one that
-/// redirects.
+/// Splits a condition into its name, whether the operator is `<`, and its bound. `None` for anything else, which is
+/// a command; a command may contain redirections.
 fn parts(text: &str) -> Option<(&str, bool, &str)> {
     let at = text.find(['<', '>'])?;
     let (name, rest) = text.split_at(at);
@@ -112,7 +111,7 @@ fn number(text: &str) -> Option<f64> {
 }
 
 impl Guard {
-    /// Whether it compares with a reference that has no request: such a guard would hold whatever comes.
+    /// Whether the guard is relative to a reference that has no requests: such a guard could never break.
     pub(crate) fn lacks(&self, reference: &Reference) -> bool {
         let relative = matches!(
             self,
@@ -123,8 +122,8 @@ impl Guard {
         relative && reference.whole.count() == 0
     }
 
-    /// That the reference's requests do not tell the percentile that it is times of, if they do not: of a handful it is
-    /// whatever the slowest happened to take.
+    /// Why the reference has too few requests for the percentile that the guard multiplies, or `None` if it has
+    /// enough: with a handful, the percentile is one random request.
     pub(crate) fn too_few(&self, reference: &Reference) -> Option<String> {
         let Guard::Condition(Condition::Latency(part, Bound::Times(_))) = *self else {
             return None;
@@ -145,31 +144,32 @@ fn percentile(part: f64) -> String {
     format!("p{}", (part * 1e6).round() / 1e4)
 }
 
-/// What the reference was like.
+/// The figures under the reference.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reference {
     pub(crate) whole: Histogram,
     pub(crate) answers_per_s: f64,
-    /// Answers a second to requests that came through the device's instances, and all other sends; the first is 0 where
-    /// that is not known.
+    /// Answers per second to requests that came through the device's instances, and all other sends per second; the
+    /// first is 0 if unknown.
     pub(crate) device_per_s: f64,
     pub(crate) others_per_s: f64,
-    /// How long it may say nothing at the least: under a measure's load also for as long as it did then.
+    /// Minimum length of a silence that counts; under a measure's load also twice the longest silence of the
+    /// reference.
     pub(crate) patience: Duration,
 }
 
-/// Whether so many of `count` requests are beyond the limit that chance does not explain it, if `part` of them is to
-/// stay within.
+/// Whether `beyond` of `count` requests over the limit are more than chance explains, if the fraction `part` must
+/// stay within it.
 fn breaks(beyond: f64, count: f64, part: f64) -> bool {
     let allowed = count * (1.0 - part);
     beyond >= Condition::FEWEST as f64 && beyond > allowed + 3.0 * allowed.sqrt()
 }
 
 impl Condition {
-    /// Fewer requests beyond a limit never break it, whatever the percentile.
+    /// The least number of requests beyond a limit that can break a condition, whatever the percentile.
     pub(crate) const FEWEST: u64 = 3;
 
-    /// Whether it can be judged by so many requests, or by these answers: by fewer it holds whatever they took.
+    /// Whether this many requests, or these answers, suffice to judge the condition; with fewer it can never break.
     pub(crate) fn is_judged(&self, count: u64, answered: Option<(f64, f64)>) -> bool {
         match *self {
             Condition::Latency(part, _) => breaks(count as f64, count as f64, part),
@@ -177,9 +177,9 @@ impl Condition {
         }
     }
 
-    /// The fewest requests by which it can be judged; none of a rate, which is by time.
+    /// The fewest requests by which the condition can be judged; 0 for a rate, which is judged by time.
     pub(crate) fn fewest(&self) -> u64 {
-        // Of p1, which takes the most, these are some 90000.
+        // p1 needs the most: some 90000.
         match self {
             Condition::Latency(..) => {
                 (0..100_000).find(|count| self.is_judged(*count, None)).unwrap_or(100_000)
@@ -188,8 +188,8 @@ impl Condition {
         }
     }
 
-    /// Why it is broken, or `None`. `answered` is how many answers there were in how many seconds, if a rate may
-    /// be judged by it.
+    /// Why the condition is broken, or `None`. `answered` is a number of answers and of seconds, if these suffice
+    /// to judge a rate.
     pub(crate) fn broken(
         &self,
         whole: &Histogram,
@@ -215,7 +215,7 @@ impl Condition {
                     Bound::Times(times) => times * reference.answers_per_s,
                 };
                 let due = limit * seconds;
-                // Three deviations of a count.
+                // Less than the limit by three standard deviations of a count.
                 let broken = answers < due - 3.0 * due.sqrt();
                 let rate = answers / seconds;
                 broken.then(|| format!("{rate:.0} answers a second, below {limit:.0}"))

@@ -1,16 +1,18 @@
-//! Delivery policies compared on a service that runs: each in turn, for a slice of time, in rounds, put
-//! back at the end or at any death; and then a sentence that says what to take.
+//! Comparison of delivery policies on a running service: each policy is in force in turn, for a slice of time, in
+//! rounds. Everything is put back at the end, or when napkin dies; the result is a sentence that recommends a
+//! policy.
 //!
 //! - [`Service`]: the program, its ports, and the device's instances.
-//! - [`compare()`]: the rounds. Each slice is what `napkin apply` and `napkin attach` do, journalled as
-//!   there, with a time to settle that is not counted.
-//! - [`Guard`]: what ends a slice at once and takes its policy out of the rest.
-//! - [`Canary`]: the same guard over what `napkin apply` puts in force.
-//! - [`Measure`]: a command that prints a number, in the place of the server's own latency.
-//! - [`Report`]: the figures, the [`verdict`](mod@verdict) with its uncertainty, as a table, as JSON and as a page.
+//! - [`compare()`]: the rounds. Each slice does what `napkin apply` and `napkin attach` do, with their journals; a
+//!   time to settle at its start is not measured.
+//! - [`Guard`]: ends a slice at once and excludes its policy from the rest.
+//! - [`Canary`]: the same guard over a policy that `napkin apply` puts in force.
+//! - [`Measure`]: a command that prints a number, which replaces the server's own latency.
+//! - [`Report`]: the figures and the [`verdict`](mod@verdict) with its uncertainty, as a table, as JSON and as a
+//!   page.
 //!
-//! Latency is told from the server's side (`napkin_kernel::count::latency`): what the network and the
-//! client add is not in it, and what the card holds back before it writes a frame is not either.
+//! Latency is measured on the server (`napkin_kernel::count::latency`): it includes neither the network and the
+//! client, nor the time for which the card holds a frame back before writing it to memory.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,7 +1,7 @@
-//! Monitor of a service under the policy that is in force, which says whether to go on with it: a guard
-//! looks at the last second of its requests, and a service that answers nothing any more is found out.
+//! A monitor of a service under the policy in force: checks a guard over the last second of requests, and detects a
+//! service that no longer answers.
 //!
-//! Requests are timed in turns where there are many: the kernel's programs at work, and away.
+//! At high rates requests are timed in turns: the BPF programs attached, then detached.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,28 +15,28 @@ use crate::command::{Outcome, Running};
 use crate::guard::{Condition, Guard, Reference};
 use crate::silence::{Answered, Silence};
 
-/// How often the service is looked at.
+/// Interval between looks at the service.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// How far back a guard looks.
+/// The time that a guard's condition covers.
 const BACK: Duration = Duration::from_secs(1);
-/// Requests a second to be timed on average: more of them cost the service more, and tell little more.
+/// Average number of requests to time per second: more cost the service more and add little.
 const TIMED: f64 = 10_000.0;
-/// How long requests are timed at a time where there are more.
+/// Length of a turn in which requests are timed, at higher rates.
 pub(crate) const ON: Duration = Duration::from_millis(50);
-/// Shortest and longest that they are not: each turn stops all CPUs again and again.
+/// Shortest and longest pause between turns: each change of turn stops all CPUs several times.
 const OFF: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
-/// So many turns before the present one count towards a rate: 0.2 s of requests.
+/// Number of earlier turns that count towards a rate: 0.2 s of requests.
 const TURNS: usize = 4;
-/// A rate is judged by as many seconds of requests; or in turns, where many come a second, by these.
+/// Seconds of requests needed to judge a rate: without turns, and with turns.
 const JUDGED: [f64; 2] = [0.5, 0.15];
-/// Longest that a guard's command may take.
+/// Time limit of a guard's command.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
-/// From the end of a guard's command to its next start.
+/// Pause between two runs of a guard's command.
 const GUARD_EVERY: Duration = Duration::from_millis(500);
-/// What to do where there was only too little time.
+/// The advice where only time was lacking.
 const LONGER: &str = "give a longer time";
 
-/// How long requests are not timed after each time that they are, where so many come a second.
+/// The pause after each turn of timing at this rate; zero if requests are timed all the time.
 pub(crate) fn off(answers_per_s: f64) -> Duration {
     if answers_per_s <= TIMED {
         return Duration::ZERO;
@@ -46,28 +46,28 @@ pub(crate) fn off(answers_per_s: f64) -> Duration {
     ON.mul_f64(times).max(shortest)
 }
 
-/// A look at one policy, from the moment that it is in force.
+/// The state of the monitor for one policy, from the moment that it is in force.
 #[derive(Debug)]
 pub(crate) struct SliceMonitor<'a> {
     guard: Option<&'a Guard>,
     reference: &'a Reference,
     began: Instant,
-    /// Readings of the time that is looked back at; of the latest turn, if there are turns.
+    /// Readings of the last second, or of the current turn if there are turns.
     recent: VecDeque<(Instant, Reading)>,
-    /// Answers and seconds of the turns before.
+    /// Answers and seconds of the earlier turns.
     turns: VecDeque<(f64, f64)>,
     turn: Turn,
     silence: Silence<'a>,
     command: GuardCommand,
-    /// Whether there was enough at least once to judge the guard's condition by.
+    /// Whether the guard's condition could be judged at least once.
     judged: bool,
-    /// The most requests that were timed in what is looked back at.
+    /// The most requests timed within the time that the guard covers.
     most: u64,
 }
 
 impl<'a> SliceMonitor<'a> {
-    /// With the programs at work. Guards compare with `reference`; a service that is `asked` as it was in `due` is
-    /// not to be silent.
+    /// Creates a monitor while the programs are attached. Guards compare with `reference`; `due` is the reference
+    /// for silence. `asked` tells whether the service currently has its load, so that silence counts.
     pub(crate) fn new(
         guard: Option<&'a Guard>,
         reference: &'a Reference,
@@ -89,7 +89,8 @@ impl<'a> SliceMonitor<'a> {
         }
     }
 
-    /// Takes what came since the last look; the programs rest for `off` after each turn, if that is not zero.
+    /// Reads the counts since the last look. After each turn the programs are detached for `off`, if that is not
+    /// zero.
     pub(crate) fn look(
         &mut self,
         probe: &mut Probe,
@@ -104,7 +105,7 @@ impl<'a> SliceMonitor<'a> {
         let answered = answered.is_some_and(|(then, now)| now.1.sends > then.1.sends);
         let answered = answered && !self.silence.suspects();
         let passed = now - self.turn.since;
-        // A service that says nothing is watched until it does, or is not left so.
+        // While the service is silent, timing continues, until it answers or the slice is ended.
         if !off.is_zero() && self.turn.timed && passed >= ON && answered {
             self.turn.rest(probe)?;
         } else if !self.turn.timed && passed >= off {
@@ -115,7 +116,7 @@ impl<'a> SliceMonitor<'a> {
         Ok(())
     }
 
-    /// Takes a reading while requests are timed.
+    /// Takes a reading during a turn.
     fn took(&mut self, now: Instant, reading: Reading) {
         self.silence.took(now, Answered::of(&reading));
         self.recent.push_back((now, reading));
@@ -124,8 +125,8 @@ impl<'a> SliceMonitor<'a> {
         }
     }
 
-    /// Begins another turn, with what had been counted by then: without that reading all that comes before the first
-    /// look at a turn, half of it, would count for nothing.
+    /// Begins a turn with a reading at its start: otherwise everything before the first look at the turn, half of
+    /// it, would not count.
     fn turned(&mut self, since: Instant, reading: Reading) {
         self.turns.extend(self.answered());
         self.recent.clear();
@@ -136,64 +137,64 @@ impl<'a> SliceMonitor<'a> {
         self.recent.push_back((since, reading));
     }
 
-    /// Whether there was a turn that has ended.
+    /// Whether requests are timed in turns: one has ended.
     fn is_in_turns(&self) -> bool {
         !self.turn.timed || !self.turns.is_empty()
     }
 
-    /// By how many seconds of requests a rate is judged.
+    /// Seconds of requests that are needed to judge a rate.
     fn enough(&self) -> f64 {
         JUDGED[usize::from(self.is_in_turns())]
     }
 
-    /// Answers, and in how many seconds, of the readings that there are.
+    /// Answers, and the seconds they took, over the readings held.
     fn answered(&self) -> Option<(f64, f64)> {
         let ((first, then), (last, now)) = (self.recent.front()?, self.recent.back()?);
         let answers = now.since(then).answers().unwrap_or(0.0);
         Some((answers, (*last - *first).as_secs_f64()))
     }
 
-    /// The same of all that a rate is judged by; `None` if that is too little.
+    /// Answers and seconds over all turns that count towards a rate; `None` if they are too short.
     fn rate(&self) -> Option<(f64, f64)> {
         let all = self.turns.iter().copied().chain(self.answered());
         let (answers, seconds) = all.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         (seconds >= self.enough()).then_some((answers, seconds))
     }
 
-    /// Counts from here on how long requests are timed.
+    /// Restarts the count of the time during which requests are timed.
     pub(crate) fn restart(&mut self) {
         (self.turn.on, self.turn.since) = (Duration::ZERO, Instant::now());
     }
 
-    /// How long requests were timed since then, in seconds.
+    /// How long requests were timed since [`restart`](Self::restart), in seconds.
     pub(crate) fn timed(&self) -> f64 {
         self.turn.seconds()
     }
 
-    /// Whether some seem to wait for answers that come through the device. They may get them through instances that
-    /// were made anew, so whoever reads by instance looks for such first.
+    /// Whether requests through the device seem to go unanswered. They may come through instances with new ids, so
+    /// a caller that reads by instance must check for those first.
     pub(crate) fn suspects(&self) -> bool {
         self.silence.suspects()
     }
 
-    /// From now on the service is asked as it was under the reference, or not any more.
+    /// Tells whether the service has its load from now on.
     pub(crate) fn asked(&mut self, asked: bool) {
         self.silence.asked(asked);
     }
 
-    /// The longest time that the service said nothing though it was asked.
+    /// The longest silence of the service while it had its load.
     pub(crate) fn longest_silence(&self) -> Duration {
         self.silence.longest()
     }
 
-    /// Begins no command of the guard any more. Whether one is under way, which may say yet that the guard broke.
+    /// Starts no more runs of the guard's command. Returns whether one is running, which may still break the guard.
     pub(crate) fn waits_for_command(&mut self) -> bool {
         self.command.last = true;
         self.command.running.is_some()
     }
 
-    /// What was missing for the guard to be judged even once, and what to do about it, if it never was. `which`
-    /// requests would have counted, as ` that came through eth0`; all of the service, if it is empty.
+    /// Why the guard was never judged, and what to do about it; `None` if it was. `which` describes the requests
+    /// that count, as ` that came through eth0`, and is empty for all of the service's.
     pub(crate) fn unjudged(&self, which: &str) -> Option<String> {
         let condition = match self.guard? {
             Guard::Command(_) if self.command.ended => return None,
@@ -215,7 +216,7 @@ impl<'a> SliceMonitor<'a> {
                 "of requests{which} at most {most} were timed in {back}, and it is judged by {fewest} or more"
             ),
         };
-        // Of more time than is looked back at there are no more requests.
+        // Beyond the time that the guard covers, waiting longer yields no more requests.
         let mend = if self.began.elapsed() < BACK {
             LONGER
         } else if most >= Condition::FEWEST {
@@ -228,8 +229,8 @@ impl<'a> SliceMonitor<'a> {
         Some(format!("{missing}; {mend}"))
     }
 
-    /// Why the last second is none to go on with. `which` is the policy and `round` its turn, for a command;
-    /// `whole` takes the requests that count out of a reading.
+    /// Why the slice must end, if it must. `which` and `round` are passed to the guard's command; `whole` extracts
+    /// the latencies that count from a reading.
     pub(crate) fn broken(
         &mut self,
         which: &str,
@@ -260,19 +261,19 @@ impl<'a> SliceMonitor<'a> {
         broken.map(|why| format!("{}: {why}", Guard::Condition(*condition)))
     }
 
-    /// Takes note of whether there is enough to judge a condition by.
+    /// Records whether the condition can be judged now.
     fn weigh(&mut self, condition: &Condition, requests: u64, rate: Option<(f64, f64)>) {
         self.most = self.most.max(requests);
         self.judged |= condition.is_judged(requests, rate);
     }
 }
 
-/// Requests are timed in turns: the programs at work, and away.
+/// The current turn: programs attached or detached.
 #[derive(Debug)]
 struct Turn {
     timed: bool,
     since: Instant,
-    /// How long they were at work in earlier turns.
+    /// Total length of the earlier turns with the programs attached.
     on: Duration,
 }
 
@@ -290,26 +291,26 @@ impl Turn {
         Ok(())
     }
 
-    /// How long they were at work in all.
+    /// Total time with the programs attached, in seconds.
     fn seconds(&self) -> f64 {
         let now = if self.timed { self.since.elapsed() } else { Duration::ZERO };
         (self.on + now).as_secs_f64()
     }
 }
 
-/// A guard's command, again and again.
+/// The repeated runs of a guard's command.
 #[derive(Debug)]
 struct GuardCommand {
     running: Option<Running>,
     due: Instant,
-    /// The one that runs is the last.
+    /// Whether no further run is started.
     last: bool,
-    /// Whether one has ended, be it by its limit.
+    /// Whether a run has ended, by itself or by its time limit.
     ended: bool,
 }
 
 impl GuardCommand {
-    /// Why it is broken, if it is.
+    /// Starts or checks a run; returns why the guard is broken, if it is.
     fn look(
         &mut self,
         command: &str,

@@ -1,4 +1,4 @@
-//! What a comparison is asked for, and what of it makes no sense.
+//! The options of a comparison and their validation.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::command::Measure;
 use crate::error::CompareError;
 use crate::guard::{Condition, Guard};
 
-/// Longest that the reference is looked at before the rounds.
+/// Longest measurement of the reference before the rounds.
 const FIRST: Duration = Duration::from_secs(2);
 
 /// What to compare, and how.
@@ -16,52 +16,53 @@ const FIRST: Duration = Duration::from_secs(2);
 pub struct Options {
     /// Policies by name; the first is the reference.
     pub policies: Vec<(String, Policy)>,
-    /// How long each is in force at a time, the time to settle included. With a measure of the user's
-    /// own it lasts as long as that.
+    /// How long each policy is in force at a time, including the time to settle. With a measure of the user's own,
+    /// the slice lasts until that ends.
     pub slice: Duration,
-    /// How much of it is not counted.
+    /// The time to settle at the start of a slice, which is not measured.
     pub settle: Duration,
-    /// How often each has its turn.
+    /// Number of slices per policy.
     pub rounds: usize,
-    /// Where the order comes from.
+    /// Seed of the order of the policies.
     pub seed: u64,
-    /// What ends a slice at once.
+    /// The guard that ends a slice at once.
     pub guard: Option<Guard>,
-    /// What measures in the place of the server's own latency.
+    /// The command that replaces the server's own latency.
     pub measure: Option<Measure>,
 }
 
 impl Options {
-    /// Slices in all, without the first look at the reference.
+    /// Total number of slices, without the first measurement of the reference.
     pub fn slices(&self) -> usize {
         self.policies.len().saturating_mul(self.rounds)
     }
 
-    /// About how long it takes, without a measure of the user's own.
+    /// Estimated duration, without a measure of the user's own.
     pub fn time(&self) -> Duration {
         let slices = u32::try_from(self.slices()).unwrap_or(u32::MAX);
         self.slice.saturating_mul(slices).saturating_add(self.first())
     }
 
-    /// How long the reference is looked at before the rounds, the time to settle included.
+    /// Length of the first measurement of the reference, including the time to settle.
     pub(crate) fn first(&self) -> Duration {
         (self.slice - self.settle.min(self.slice)).min(FIRST) + self.settle
     }
 
-    /// Whether longer slices would have that look last longer.
+    /// Whether a longer slice would lengthen that measurement.
     pub(crate) fn looks_short(&self) -> bool {
         self.slice.saturating_sub(self.settle) < FIRST
     }
 
-    /// Whether it cannot be done without timing requests.
+    /// Whether requests must be timed.
     pub(crate) fn needs_timing(&self) -> bool {
         self.measure.is_none() || matches!(self.guard, Some(Guard::Condition(_)))
     }
 
-    /// Whether all of it makes sense: [`compare`](crate::compare()) asks first, and whoever tells of a plan before it.
+    /// Validates the options. [`compare`](crate::compare()) does so first; a caller that announces a plan should do
+    /// so before it.
     ///
     /// # Errors
-    /// Which option makes no sense, and why.
+    /// Names the invalid option and the reason.
     pub fn check(&self) -> Result<(), CompareError> {
         let wrong = |why: String| Err(CompareError::Usage(why));
         if self.policies.len() < 2 {

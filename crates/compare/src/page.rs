@@ -1,4 +1,4 @@
-//! A comparison as one HTML page, to be attached to a change ticket.
+//! A comparison as one HTML page, for example to attach to a change ticket.
 
 use napkin_measure::report::page::{self, escape};
 use napkin_measure::report::plot::{Axis, Dot, DotRow, Dots, Figure, Kind, Plot, Source};
@@ -7,11 +7,11 @@ use napkin_measure::report::{Provenance, text};
 use crate::report::{Report, Row};
 use crate::window::Slice;
 
-/// What a figure is of a slice.
+/// Extracts a figure from a slice.
 type Of = Box<dyn Fn(&Slice) -> Option<f64>>;
 
 impl Report {
-    /// The page, whole.
+    /// The complete page.
     pub fn page(&self, provenance: &Provenance) -> String {
         let verdict = self.verdict();
         let mut body = format!("<p><b>Verdict:</b> {}.</p>\n", escape(&verdict.sentence));
@@ -148,7 +148,7 @@ impl Report {
         }
     }
 
-    /// The lines behind the table: the verdict, what ended it early, and what must be known.
+    /// The lines below the table: notes, why the comparison ended early, and the verdict.
     pub fn lines(&self, width: usize) -> Vec<String> {
         let verdict = self.verdict();
         let notes = self.notes.iter().chain(&verdict.notes).map(|note| format!("note: {note}"));

@@ -1,4 +1,4 @@
-//! What a comparison leaves behind: each policy's slices.
+//! The result of a comparison: the slices of each policy.
 
 use napkin_kernel::count::latency::Percentiles;
 use napkin_measure::Spread;
@@ -9,20 +9,20 @@ use crate::options::Options;
 use crate::service::Service;
 use crate::window::Slice;
 
-/// A policy's slices.
+/// The slices of one policy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
     /// The policy, by the name that was given.
     pub name: String,
     /// The policy as text, in the form that `Policy` parses.
     pub policy: String,
-    /// In the order in which they ran.
+    /// The slices, in the order in which they ran.
     pub slices: Vec<Slice>,
-    /// Why it was taken out.
+    /// Why the policy was excluded.
     pub out: Option<String>,
 }
 
-/// A comparison's slices, and what it was asked for: from these come the verdict, JSON and the page.
+/// The slices of a comparison and its options: the source of the verdict, the JSON and the page.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Report {
     /// The program, as `memcached[812]`.
@@ -31,23 +31,23 @@ pub struct Report {
     pub device: String,
     /// The policies, the reference first.
     pub rows: Vec<Row>,
-    /// How long a slice was, in seconds, and how much of it was not counted.
+    /// Length of a slice and of its time to settle, in seconds.
     pub slice: [f64; 2],
-    /// How many rounds were asked for.
+    /// The number of rounds asked for.
     pub rounds: usize,
-    /// Where the order comes from.
+    /// Seed of the order of the policies.
     pub seed: u64,
-    /// The share of the measured time in which requests were timed; `None` where none were.
+    /// The share of the measured time in which requests were timed; `None` if none were.
     pub timed_share: Option<f64>,
-    /// The guard, as it was given.
+    /// The guard, as given.
     pub guard: Option<String>,
-    /// The user's measure, as it was given.
+    /// The user's measure, as given.
     pub measure: Option<String>,
-    /// Whether more of that is better.
+    /// Whether a higher value of the measure is better.
     pub higher: Option<bool>,
-    /// What must be known beside the figures.
+    /// Notes to the reader of the figures.
     pub notes: Vec<String>,
-    /// What ended it early.
+    /// Why the comparison ended early.
     pub failed: Option<String>,
     /// The signal that ended it early.
     pub signal: Option<i32>,
@@ -58,17 +58,17 @@ impl Row {
         Row { name: name.into(), policy: policy.to_string(), ..Row::default() }
     }
 
-    /// Those that ran to their end.
+    /// The slices that ran to their end.
     pub fn counted(&self) -> impl Iterator<Item = &Slice> {
         self.slices.iter().filter(|slice| slice.broken.is_none())
     }
 
-    /// The middle of a figure over them.
+    /// The median of a figure over those slices.
     pub fn median(&self, of: impl Fn(&Slice) -> Option<f64>) -> Option<f64> {
         median(self.counted().filter_map(of))
     }
 
-    /// The middle, the least and the most.
+    /// The median, minimum and maximum.
     pub(crate) fn spread(&self, of: impl Fn(&Slice) -> Option<f64>) -> Option<Spread> {
         Spread::of(self.counted().filter_map(of))
     }
@@ -81,10 +81,11 @@ impl Row {
     }
 }
 
-/// Under which policies the guard was judged: that it held under another one says nothing.
+/// Records under which policies the guard was judged: one that was never judged has not held.
 #[derive(Debug)]
 pub(crate) struct Guarded {
-    /// Of each policy whether it was in one of its slices, and what was missing in the last one where it was not.
+    /// Per policy, whether the guard was judged in any slice, and what was missing in the last slice in which it
+    /// was not.
     policies: Vec<(bool, Option<String>)>,
 }
 
@@ -93,14 +94,14 @@ impl Guarded {
         Guarded { policies: vec![(false, None); policies] }
     }
 
-    /// Takes a slice that ran to its end, and what was missing in it, if anything was.
+    /// Records a slice that ran to its end; `unjudged` is what was missing to judge the guard.
     pub(crate) fn took(&mut self, policy: usize, unjudged: Option<String>) {
         let Some((judged, missing)) = self.policies.get_mut(policy) else { return };
         *judged |= unjudged.is_none();
         *missing = unjudged.or(missing.take());
     }
 
-    /// Notes under which policies the guard was never judged. One that is out has broken it.
+    /// Adds a note for each policy under which the guard was never judged. Excluded policies have broken it.
     pub(crate) fn note(self, report: &mut Report) {
         let Some(guard) = report.guard.clone() else { return };
         let rows = report.rows.iter().zip(self.policies);

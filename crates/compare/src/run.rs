@@ -1,4 +1,4 @@
-//! The rounds: each policy in turn, in an order of its own each round, watched while it is in force.
+//! The rounds of a comparison: each policy in turn, in a new order each round, monitored while it is in force.
 
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -23,33 +23,33 @@ use crate::report::{Guarded, Report, Row};
 use crate::service::{Service, follow};
 use crate::window::{Slice, Window};
 
-/// How often it is seen to that the device is there.
+/// Interval between checks that the device is present.
 const PRESENT: Duration = Duration::from_millis(500);
-/// What a change itself does to the requests under way is not held against the policy.
+/// Requests in this time after the change are ignored: the change itself disturbs them, whatever the policy.
 const CHANGE: Duration = Duration::from_millis(100);
 
-/// What is told while it lasts.
+/// Progress of a comparison.
 #[derive(Debug)]
 pub enum CompareEvent<'a> {
-    /// A slice begins: its policy.
+    /// A slice begins, with this policy.
     Slice(&'a str),
-    /// A policy is out of the rest.
+    /// A policy is excluded from the rest.
     Out {
         /// The policy, by the name that was given.
         name: &'a str,
         /// What went wrong under it, or which guard it broke, in a sentence.
         why: &'a str,
     },
-    /// Something to know.
+    /// A note to the user.
     Note(&'a str),
 }
 
-/// Compares, and puts everything back. What ends it early once something was changed stands in the
-/// report, with what there is by then. `signals` are those of [`Signals::block_ends_and_stop`], blocked before: a stop
-/// ends nothing, and is told once.
+/// Runs a comparison and puts everything back. If it ends early after something was changed, the report says why
+/// and holds the slices so far. `signals` are those of [`Signals::block_ends_and_stop`], blocked by the caller; a
+/// stop signal ends nothing and is reported once.
 ///
 /// # Errors
-/// If nothing can be compared. Nothing was changed then, or all was put back.
+/// If nothing can be compared. Either nothing was changed, or everything was put back.
 pub fn compare(
     service: &Service,
     options: &Options,
@@ -68,7 +68,7 @@ pub fn compare(
     let (probe, unnoticed) = match service.probe() {
         Ok(probe) => (Some(probe), None),
         Err(error) if options.needs_timing() => return Err(error),
-        // A measure of the user's own does without.
+        // A measure of the user's own works without timing.
         Err(error) => (None, Some(error.unnoticed())),
     };
     let rows = options.policies.iter().map(|(name, policy)| Row::new(name, policy)).collect();
@@ -87,8 +87,8 @@ pub fn compare(
         napi_ids: service.napi_ids(),
         reference: Reference::default(),
         last: Reference::default(),
-        // How much a measure asks nobody knows before it has run, and where its number alone counts it is to be
-        // disturbed least.
+        // The load that a measure brings is unknown before it has run; where its number alone counts, requests are
+        // timed as rarely as possible.
         off: if options.needs_timing() { Duration::ZERO } else { off(f64::INFINITY) },
         seconds: [0.0; 2],
         told_stop: false,
@@ -117,7 +117,7 @@ pub fn compare(
     let (mut round, mut guarded) = (0, Guarded::new(options.policies.len()));
     for (place, step) in plan.steps().enumerate() {
         if std::mem::replace(&mut round, step.repetition) != step.repetition {
-            // By what the reference was asked in the round before, for all policies alike.
+            // By the reference's rate in the round before, the same for all policies.
             run.off = off(run.last.answers_per_s);
         }
         if report.rows[step.subject].out.is_some() {
@@ -168,7 +168,7 @@ pub fn compare(
     Ok(report)
 }
 
-/// How a slice ended before its time.
+/// Why a slice ended before its time.
 #[derive(Debug)]
 enum End {
     Signal(i32),
@@ -177,7 +177,7 @@ enum End {
 
 #[derive(Debug)]
 enum Ran {
-    /// To its end: the slice, and what others are compared with if it is the reference's.
+    /// The slice ran to its end. The second value is what later slices are compared with, if it is the reference's.
     Done(Slice, Reference),
     Ended(End),
 }
@@ -188,25 +188,25 @@ struct Run<'a> {
     signals: &'a Signals,
     tell: &'a mut dyn FnMut(CompareEvent<'_>),
     probe: Option<Probe>,
-    /// The ids of the device's instances, also of those that it had before.
+    /// The ids of the device's instances, including those it had before.
     napi_ids: Vec<u32>,
-    /// What guards compare with: what the reference was like before the rounds.
+    /// The figures that guards compare with: the reference before the rounds.
     reference: Reference,
-    /// What the reference was like when it ran last.
+    /// The figures of the reference when it last ran.
     last: Reference,
-    /// How long the programs rest after each time that requests were timed.
+    /// Pause between two turns in which requests are timed.
     off: Duration,
-    /// How long it was measured in the rounds, and for how much of that requests were timed.
+    /// Total measured time in the rounds, and how much of it requests were timed, both in seconds.
     seconds: [f64; 2],
     told_stop: bool,
-    /// What was missing for the guard to be judged in the slice that ran last.
+    /// What was missing to judge the guard in the last slice.
     unjudged: Option<String>,
-    /// Why requests are not timed any more, though they were.
+    /// Why requests are no longer timed, although they were.
     unnoticed: Option<String>,
 }
 
 impl Run<'_> {
-    /// The reference before the rounds: how much comes, and what guards compare with.
+    /// Measures the reference before the rounds: the load, and the figures that guards compare with.
     fn first(&mut self, report: &mut Report) -> Result<Option<End>, CompareError> {
         let options = self.options;
         if !options.needs_timing() {
@@ -222,7 +222,7 @@ impl Run<'_> {
                          must have its load (or give --measure CMD, which brings its own)"
                     )));
                 }
-                // A load that --measure brings is not there yet.
+                // The load that `--measure` brings is not there yet.
                 if let Some(guard) = &options.guard
                     && guard.lacks(&like)
                 {
@@ -253,7 +253,7 @@ impl Run<'_> {
         (self.probe.is_some() && all > 0.0).then(|| (timed / all).min(1.0))
     }
 
-    /// One policy for one slice, put back at its end. `measured`: by the user's command, if there is one.
+    /// Runs one policy for one slice and puts it back. `measured` tells whether the user's command, if any, is run.
     fn slice(
         &mut self,
         subject: usize,
@@ -281,7 +281,7 @@ impl Run<'_> {
             report.note(note);
         }
         let restored = force.restore();
-        // What ended it comes first, but for what is left behind.
+        // The slice's own error comes first, combined with what could not be put back.
         match (ran.map_err(|error| self.why(error)), restored) {
             (Ok(_), Err(left)) => Err(left),
             (Err(ended), Err(left)) => Err(ended.and_left(left)),
@@ -289,7 +289,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whatever failed, if the device or the program is gone that is why.
+    /// Replaces an error by its cause if the device or the program is gone.
     fn why(&self, error: CompareError) -> CompareError {
         let ifname = &self.service.device.ifname;
         let process = napkin_kernel::process::Process::open(self.service.pid);
@@ -309,30 +309,30 @@ impl Run<'_> {
         if device.ifindex == self.service.device.ifindex { Ok(device) } else { Err(gone()) }
     }
 
-    /// Takes the device's instances as they are now to those that are known. Says whether any is new.
+    /// Adds the ids of the device's new instances; returns whether there were any.
     fn follow(&mut self, device: &Device) -> Result<bool, CompareError> {
         let Some(probe) = &mut self.probe else { return Ok(false) };
         let new = follow(probe, &mut self.napi_ids, device);
         self.or_untimed(new, false)
     }
 
-    /// Takes what came of the service's requests since the last look.
+    /// Reads the service's requests since the last look.
     fn look(&mut self, monitor: &mut SliceMonitor<'_>, settled: bool) -> Result<(), CompareError> {
         let Some(probe) = &mut self.probe else { return Ok(()) };
-        // While the service settles all is timed, so that a guard is quick; then in turns.
+        // While the service settles, all requests are timed, so that a guard reacts quickly; afterwards in turns.
         let off = if settled { self.off } else { Duration::ZERO };
         let looked = monitor.look(probe, &self.napi_ids, off);
         self.or_untimed(looked.map_err(CompareError::from), ())
     }
 
-    /// What has been counted of the service's requests by now, where they are.
+    /// The counts of the service's requests so far, if they are timed.
     fn reading(&mut self) -> Result<Option<Reading>, CompareError> {
         let Some(probe) = &self.probe else { return Ok(None) };
         let read = probe.read(&self.napi_ids).map(Some).map_err(CompareError::from);
         self.or_untimed(read, None)
     }
 
-    /// A measure of the user's own goes on without timing where that fails, with `otherwise`.
+    /// With a measure of the user's own, a failure of the timing ends only the timing; returns `otherwise` then.
     fn or_untimed<T>(
         &mut self,
         timed: Result<T, CompareError>,
@@ -348,7 +348,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for a signal that ends it, which a stop does not.
+    /// Waits for a signal that ends the comparison; a stop signal does not.
     fn signal(&mut self, wait: Duration) -> Option<i32> {
         let came = self.signals.wait(wait)?;
         if came.signal != Signals::STOP {
@@ -360,7 +360,7 @@ impl Run<'_> {
         None
     }
 
-    /// The figures of a window that ends now.
+    /// Ends a window and returns its figures.
     fn figures(
         &mut self,
         window: Window,
@@ -373,15 +373,15 @@ impl Run<'_> {
         self.seconds[0] += slice.seconds;
         self.seconds[1] += timed;
         if measured {
-            // The command asks nothing while it gets ready and once it has its number. Nobody looked for as long as
-            // the programs rested.
+            // The command may send nothing while it starts and after it has its number. Silence is not observed
+            // while the programs are detached, so that pause is added.
             like.patience = 2 * (monitor.longest_silence() + self.off);
         }
         Ok((slice, like))
     }
 
-    /// From the moment that the policy is in force to the end of its slice, and of a guard's command that is under
-    /// way then.
+    /// Monitors a policy from the moment that it is in force to the end of its slice, and until a running guard
+    /// command has ended.
     fn watch(
         &mut self,
         force: &mut Force,
@@ -401,7 +401,7 @@ impl Run<'_> {
             self.or_untimed(resumed, ())?;
         }
         let (reference, last) = (self.reference.clone(), self.last.clone());
-        // Before and after a measure's command nothing is asked.
+        // Before and after the measure's command there is no load.
         let asked = measure.is_none();
         let mut monitor = SliceMonitor::new(options.guard.as_ref(), &reference, &last, asked);
         let mut window: Option<Window> = None;
@@ -445,7 +445,7 @@ impl Run<'_> {
                     }
                 }
                 _ if window.is_none() && began.elapsed() >= options.settle => {
-                    // The counts of requests last: they are divided by the time since.
+                    // The request counts are read last, because they are divided by the time since.
                     let begun = Window::begin(service, &device)?;
                     window = Some(begun.counting(self.reading()?));
                     monitor.restart();
@@ -462,7 +462,7 @@ impl Run<'_> {
                 _ => {}
             }
             if let Some((slice, like)) = done.take() {
-                // What the guard's command says of the end is not known before that ends.
+                // A running guard command may still break the guard.
                 if !monitor.waits_for_command() {
                     self.unjudged = monitor.unjudged("");
                     return Ok(Ran::Done(slice, like));

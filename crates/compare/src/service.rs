@@ -1,5 +1,4 @@
-//! What is compared on: a program that runs, the ports on which it serves, and the device that its
-//! packets come from.
+//! The service under comparison: a running program, its ports, and the device that its packets come through.
 
 use std::collections::BTreeSet;
 
@@ -14,36 +13,36 @@ use rustix::net::SocketType;
 use crate::error::CompareError;
 use crate::guard::{Condition, Guard};
 
-/// The inode of the first process-id namespace: `PROC_PID_INIT_INO`.
+/// The inode of the initial PID namespace: `PROC_PID_INIT_INO`.
 const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// More processes of a service than this are not looked at.
+/// Most processes of a service, and descriptors of a process, that are read.
 const MOST_PROCESSES: usize = 1 << 16;
 
-/// A service on a device.
+/// A running service and its device.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// The process that was named.
+    /// The process id that was given.
     pub pid: i32,
     /// Its name in `/proc/PID/comm`.
     pub comm: String,
-    /// It, its children and theirs, as there are now.
+    /// That process and its descendants, at the time of the call.
     pub processes: Vec<i32>,
-    /// The ports on which they listen or, of UDP, are bound.
+    /// Listening TCP ports and bound UDP ports.
     pub ports: Vec<u16>,
-    /// The inode of its network namespace, which is that of the device.
+    /// The inode of the network namespace of the program and the device.
     pub namespace: u32,
-    /// The device as it was found.
+    /// The device, as read at the start.
     pub device: Device,
-    /// What a reader must know of the figures.
+    /// Notes to the reader of the figures.
     pub notes: Vec<String>,
 }
 
 impl Service {
-    /// Looks at the program and at the device, both in the network namespace of the calling thread.
+    /// Reads the program and the device, both in the calling thread's network namespace.
     ///
     /// # Errors
-    /// If one of them is not there or may not be looked at, or they have nothing to do with each other.
+    /// If either does not exist or cannot be read, or they are in different network namespaces.
     pub fn find(pid: i32, ifname: &str) -> Result<Service, CompareError> {
         let process = Process::open(pid)?;
         let comm = process.comm()?;
@@ -81,11 +80,11 @@ impl Service {
         Ok(service)
     }
 
-    /// Whose requests are timed: its own, on the ports on which it serves. A child may serve on the same port in
-    /// another network namespace, to which the device does not lead.
+    /// Options to time the service's requests, on its ports. The namespace is included, because a child may serve
+    /// the same port in another network namespace, which the device does not reach.
     ///
     /// # Errors
-    /// If it serves nobody, or its ids are not the kernel's.
+    /// If it has no port, or napkin is in a PID namespace of its own.
     pub fn timed(&self) -> Result<latency::Options, CompareError> {
         if self.ports.is_empty() {
             return Err(CompareError::NoPort { pid: self.pid, comm: self.comm.clone() });
@@ -98,14 +97,14 @@ impl Service {
         Ok(latency::Options { processes, ports, namespace: Some(self.namespace), one_in: 1 })
     }
 
-    /// How many of its processes and ports are not timed, in a sentence, for there are more than
-    /// [`latency::Options::MOST`]; `None` if all are. It is none of the notes, as not every comparison times
-    /// requests.
+    /// A sentence on how many processes and ports are not timed because there are more than
+    /// [`latency::Options::MOST`]; `None` if all are timed. It is not part of `notes`, because not every comparison
+    /// times requests.
     pub fn not_timed(&self) -> Option<String> {
         not_timed(self.processes.len(), self.ports.len())
     }
 
-    /// Whether a guard may be over it: one of a rate takes the answers of all of it.
+    /// Refuses a guard on a rate if not all of the service is timed.
     pub(crate) fn may_guard(&self, guard: &Guard) -> Result<(), CompareError> {
         match self.not_timed() {
             Some(why) if matches!(guard, Guard::Condition(Condition::Rate(_))) => {
@@ -115,10 +114,10 @@ impl Service {
         }
     }
 
-    /// Begins to time its requests.
+    /// Starts to time the service's requests.
     ///
     /// # Errors
-    /// As [`Service::timed`], or if the kernel does not let it.
+    /// As for [`Service::timed`], or if the kernel refuses.
     pub fn probe(&self) -> Result<latency::Probe, CompareError> {
         probe(&self.timed()?, &self.device)
     }
@@ -147,10 +146,10 @@ fn not_timed(processes: usize, ports: usize) -> Option<String> {
         .then(|| format!("requests of {what} are not timed: more than {most} cannot be"))
 }
 
-/// The inode of the calling thread's network namespace, which has 32 bits, also where a file system's have 64.
+/// The inode of the calling thread's network namespace. It has 32 bits, unlike those of file systems.
 ///
 /// # Errors
-/// Without procfs.
+/// If procfs is not available.
 pub(crate) fn netns() -> Result<u32, CompareError> {
     Ok(u32::try_from(Namespace::identity()?.inode).unwrap_or(0))
 }
@@ -160,7 +159,7 @@ pub(crate) fn napi_ids(device: &Device) -> Vec<u32> {
     device.napis.iter().map(|napi| napi.id).collect()
 }
 
-/// Begins to time requests that come through this device.
+/// Starts to time requests that come through this device.
 pub(crate) fn probe(
     options: &latency::Options,
     device: &Device,
@@ -170,9 +169,9 @@ pub(crate) fn probe(
     Ok(probe)
 }
 
-/// Adds the ids of a device's instances as they are now to those that are known: a driver that makes them anew
-/// gives them others, through which all requests come from then on. Those of before stay, with what was counted. Says
-/// whether any is new.
+/// Adds the ids of the device's instances to the known ones: a driver that recreates its instances gives them new
+/// ids, through which all later requests come. Old ids stay, with their counts. Returns whether there were new
+/// ones.
 pub(crate) fn follow(
     probe: &mut latency::Probe,
     known: &mut Vec<u32>,
@@ -185,7 +184,7 @@ pub(crate) fn follow(
     Ok(new)
 }
 
-/// Whether any of these was not known.
+/// Adds the unknown ids; returns whether there were any.
 fn add(known: &mut Vec<u32>, ids: &[u32]) -> bool {
     let new: Vec<u32> = ids.iter().copied().filter(|id| !known.contains(id)).collect();
     known.extend(&new);
@@ -199,7 +198,7 @@ fn hand_over(probe: &mut latency::Probe, device: &Device, ids: &[u32]) -> Result
     Ok(())
 }
 
-/// The ports on which a process listens or, of UDP, is bound without a peer.
+/// The ports on which a process listens, or has a UDP socket bound without a peer.
 fn ports_of(process: &Process) -> Result<Vec<u16>, ProcessError> {
     let mut ports = Vec::new();
     for descriptor in process.descriptors(MOST_PROCESSES)?.sockets() {

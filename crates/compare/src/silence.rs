@@ -1,10 +1,10 @@
-//! A service that answers nobody any more, or nobody who asks through the device, though it is asked as it was under
-//! the reference.
+//! Detection of a service that no longer answers, in general or through the device, although it has the same load
+//! as under the reference.
 //!
-//! The two are apart since a service may answer over loopback or another device, too, which says nothing of the
-//! one that has the policy. Which instance the first request on a connection came through is not known after the
-//! programs were put in place: so whoever asks through the device counts as left without answers only where what
-//! came otherwise does not make up for it.
+//! The two are separate because a service may also answer over loopback or another device, which says nothing about
+//! the device with the policy. After the programs were attached, the instance of the first request on each
+//! connection is unknown. So requests through the device count as unanswered only if an excess of other answers
+//! does not make up for them.
 
 use std::time::{Duration, Instant};
 
@@ -12,24 +12,24 @@ use napkin_kernel::count::latency::{Part, Reading};
 
 use crate::guard::Reference;
 
-/// A service that answers nothing for so long, though it answered [`ENOUGH`] in that time under the
-/// reference, is not left so.
+/// Shortest silence that ends a slice, if [`ENOUGH`] answers were due in that time by the reference's rate.
 const SILENCE: Duration = Duration::from_millis(500);
-/// How many answers must be missing.
+/// Number of answers that must be missing.
 const ENOUGH: f64 = 20.0;
-/// They are reckoned of this time at most: of one that is seldom asked a longer silence says nothing.
+/// Most of the silence for which due answers are counted: at a low rate, a longer silence proves nothing.
 const BACK: Duration = Duration::from_secs(1);
-/// With fewer answers than that missing nobody looks longer.
+/// Number of missing answers from which silence is suspected and timing continues.
 const SUSPECTS: f64 = 3.0;
-/// What came otherwise makes up for the device's, if it is more than under the reference by this part of them.
+/// Other answers make up for the device's if they exceed the reference's rate by this fraction of the device's
+/// rate.
 const MADE_UP: f64 = 0.25;
 
-/// Answers so far.
+/// Counts of answers so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Answered {
     /// Sends on all connections.
     sends: u64,
-    /// Of requests that came through the device's instances.
+    /// Answers to requests that came through the device's instances.
     device: u64,
 }
 
@@ -40,29 +40,30 @@ impl Answered {
         Answered { sends: reading.sends, device }
     }
 
-    /// All other sends. What answers a request that came through an instance which is not read, another device's or one
-    /// that was made just now, is in none of the counts by instance.
+    /// All other sends. They include the answers to requests through an instance that is not read (of another
+    /// device, or just created), which no count by instance has.
     fn others(self) -> u64 {
         self.sends.saturating_sub(self.device)
     }
 
-    /// Answers a second to requests that came through the device, and other sends, if these are all of so many seconds.
+    /// Answers per second to requests through the device, and other sends per second, if these are the counts of
+    /// `seconds`.
     pub(crate) fn rates(self, seconds: f64) -> [f64; 2] {
         [self.device, self.others()].map(|count| count as f64 / seconds.max(1e-9))
     }
 }
 
-/// A look at whether a service answers.
+/// The state of the detection.
 #[derive(Debug)]
 pub(crate) struct Silence<'a> {
     due: &'a Reference,
-    /// It is asked as it was under the reference: with a load that a measure brings, only while that runs.
+    /// Whether the service has its load: with a load that a measure brings, only while that runs.
     asked: bool,
-    /// The first look, and since when each kind of answers was as it is now.
+    /// The first look, and the time of the last change of each count, with the counts then.
     first: Option<Answered>,
     all: Option<(Instant, Answered)>,
     device: Option<(Instant, Answered)>,
-    /// How long nothing of the device was answered before the last pause, and how many other sends there were.
+    /// Length of the silence of the device before the last pause, and the number of other sends in it.
     before: (Duration, u64),
     last: Option<(Instant, Answered)>,
     longest: Duration,
@@ -74,19 +75,19 @@ impl<'a> Silence<'a> {
         Silence { due, asked, first: None, all: None, device: None, before, last: None, longest }
     }
 
-    /// From now on it is asked, or not any more.
+    /// Restarts the detection, with or without load from now on.
     pub(crate) fn asked(&mut self, asked: bool) {
         *self = Silence { longest: self.longest, ..Silence::new(self.due, asked) };
     }
 
-    /// It is not looked at for a while. How long nothing of the device was answered is added up: a turn may be too
-    /// short to miss anything in it.
+    /// Pauses the observation. Silences of the device add up across pauses: a single turn may be too short for an
+    /// answer to be missing.
     pub(crate) fn pause(&mut self) {
         self.before = self.in_all().unwrap_or(self.before);
         (self.all, self.device, self.last) = (None, None, None);
     }
 
-    /// Takes what was answered by now.
+    /// Takes the counts at this moment.
     pub(crate) fn took(&mut self, now: Instant, answered: Answered) {
         let first = *self.first.get_or_insert(answered);
         let all = self.all.get_or_insert((now, answered));
@@ -95,7 +96,7 @@ impl<'a> Silence<'a> {
             *all = (now, answered);
         }
         let device = self.device.get_or_insert((now, answered));
-        // Whoever never asks through the device misses nothing.
+        // A service that was never asked through the device has no silence there.
         if answered.device != first.device {
             longest = longest.max(now - device.0);
         }
@@ -109,32 +110,31 @@ impl<'a> Silence<'a> {
         }
     }
 
-    /// The longest time without an answer while it was asked, as far as looks tell.
+    /// The longest time without an answer under load, at the resolution of the looks.
     pub(crate) fn longest(&self) -> Duration {
         self.longest
     }
 
-    /// For how long nothing was answered of what comes through the device, and how many other sends there were
-    /// meanwhile; since the last pause.
+    /// Length of the current silence of the device, and the number of other sends in it; since the last pause.
     fn of_device(&self) -> Option<(Duration, u64)> {
         let ((now, answered), (since, then)) = (self.last?, self.device?);
         Some((now - since, answered.others().saturating_sub(then.others())))
     }
 
-    /// The same with what was before pauses.
+    /// The same, including the time before pauses.
     fn in_all(&self) -> Option<(Duration, u64)> {
         let (silent, others) = self.of_device()?;
         Some((silent + self.before.0, others + self.before.1))
     }
 
-    /// For how long, if others do not make up for it.
+    /// The length of a silence, unless other sends make up for it.
     fn missed(&self, (silent, others): (Duration, u64)) -> Option<Duration> {
         let Reference { device_per_s, others_per_s, .. } = self.due;
         let made_up = (others_per_s + MADE_UP * device_per_s) * silent.as_secs_f64();
         ((others as f64) < made_up).then_some(silent)
     }
 
-    /// Whether some wait for answers through the device already, so that it is to be looked on.
+    /// Whether requests through the device may already be waiting for answers, so that timing must continue.
     pub(crate) fn suspects(&self) -> bool {
         let due = self.due.device_per_s;
         let missing = |silent: Duration| due * silent.as_secs_f64() >= SUSPECTS;
@@ -142,8 +142,8 @@ impl<'a> Silence<'a> {
         self.asked && due >= ENOUGH && missed.is_some_and(missing)
     }
 
-    /// Why it is not to be left so. What was before a pause does not count: after each it is not known of the first
-    /// request on a connection what it came through, and in a short turn there may be no second.
+    /// Why the slice must end. Time before a pause does not count: after each pause the instance of the first
+    /// request on a connection is unknown, and in a short turn there may be no second one.
     pub(crate) fn broken(&self) -> Option<String> {
         if !self.asked {
             return None;
@@ -170,8 +170,8 @@ impl<'a> Silence<'a> {
 mod tests {
     use super::*;
 
-    /// Looks every tenth of a second at a service that answers as many a second, of the device and others, for as many
-    /// tenths: what it says in the end.
+    /// Looks every tenth of a second at a service that answers at these rates (through the device, other) for this
+    /// many tenths; returns the result at the end.
     fn after(due: &Reference, asked: bool, phases: &[(u32, [u64; 2])]) -> (Option<String>, bool) {
         let (mut silence, mut answered) = (Silence::new(due, asked), Answered::default());
         let mut now = Instant::now();
@@ -216,7 +216,7 @@ mod tests {
             "nothing that came through the device was answered for 0.5 s, 1000 a second before";
         assert_eq!((why.as_deref(), suspects), (Some(told), true));
         assert!(after(&both, true, &[(6, [0, 5_000])]).0.is_some(), "from the beginning on");
-        // After the programs were put in place it is not known of some what they came through.
+        // After the programs were attached, the instance of some requests is unknown.
         assert_eq!(after(&both, true, &[(20, [0, 6_000])]), (None, false));
         assert_eq!(after(&both, true, &[(20, [1_000, 5_000])]), (None, false));
         assert_eq!(after(&due(0.0, 5_000.0), true, &[(20, [0, 5_000])]), (None, false));
@@ -241,7 +241,7 @@ mod tests {
                 silence.took(now, answered);
             }
         };
-        // Two answers are missing of a turn.
+        // Two answers are missing per turn.
         for suspects in [false, true] {
             turn(&mut silence, 0);
             assert_eq!((silence.suspects(), silence.broken()), (suspects, None));

@@ -1,4 +1,4 @@
-//! A [`Report`] as a table and as JSON, the verdict with it.
+//! A [`Report`] and its verdict as a table and as JSON.
 
 use napkin_measure::report::text::{rate, time};
 use serde_json::{Value, json};
@@ -8,18 +8,18 @@ use crate::verdict::{Verdict, verdict};
 use crate::window::Slice;
 
 impl Report {
-    /// What it shows.
+    /// The verdict on this report.
     pub fn verdict(&self) -> Verdict {
         verdict(self)
     }
 
-    /// The heads of [`Report::table`]'s columns.
+    /// The column headers of [`Report::table`].
     pub fn header(&self) -> Vec<&'static str> {
         columns(self).into_iter().map(|column| column.0).collect()
     }
 
-    /// In which order these columns get their place on a line, by their places: what tells the policies apart comes
-    /// before the parts of it.
+    /// The indices of the columns in the order in which they get space on a line: columns that distinguish the
+    /// policies come before those of the parts.
     pub fn by_rank(&self) -> Vec<usize> {
         let rank = |column: &Column| BY_RANK.iter().position(|name| *name == column.0);
         let columns = columns(self);
@@ -28,14 +28,14 @@ impl Report {
         places
     }
 
-    /// A row of cells for each policy: medians over its slices. A dash is what is not known.
+    /// A row of cells for each policy: medians over its slices. A dash stands for an unknown value.
     pub fn table(&self) -> Vec<Vec<String>> {
         let columns = columns(self);
         let row = |row: &Row| columns.iter().map(|column| (column.1)(self, row)).collect();
         self.rows.iter().map(row).collect()
     }
 
-    /// The same with every slice.
+    /// The report as JSON, with every slice.
     pub fn json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
             let part = |name: &'static str| {
@@ -84,7 +84,7 @@ impl Report {
     }
 }
 
-/// Columns, the most important first.
+/// The columns by importance.
 const BY_RANK: [&str; 16] = [
     "policy",
     "measure",
@@ -120,7 +120,7 @@ fn cpus(value: f64) -> String {
     format!("{value:.2}")
 }
 
-/// A ratio of the verdict's, by the policy's name.
+/// A cell with the policy's ratio to the reference, by the verdict's quantity or by CPU.
 fn beside(report: &Report, row: &Row, cpu: bool) -> String {
     let verdict = report.verdict();
     let compared = verdict.compared.iter().find(|it| it.policy == row.name);

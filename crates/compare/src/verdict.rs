@@ -1,12 +1,12 @@
-//! What to take, in a sentence, and how sure that is.
+//! The verdict: a sentence on which policy to use, and how certain that is.
 //!
-//! Each policy is set against the reference round by round ([`Ratio`]); a difference is one that the
-//! interval of its ratio shows. Latency decides; CPU is told beside it, and decides where latency does not
-//! differ. Whoever answers less has less to do: what it leaves waits where the server's side does not see it, so that
-//! its latency says little. It is never the best; and where a policy answers more than the reference, or each of them
-//! less, answers decide.
-//! Where slices have too few requests for a percentile, or it shows no difference at all, the next lower one that all
-//! have is taken: a tail needs many more requests to show what the median shows in seconds.
+//! Each policy is compared with the reference round by round ([`Ratio`]); a difference counts if the interval of
+//! its ratio excludes 1. Latency decides; CPU use is stated beside it, and policies that cost less CPU are named. A
+//! policy that answers less has less to do: the requests that it leaves wait where the server's side does not see
+//! them, so its latency means little. It is never the best; and if a policy answers more than the reference, or
+//! every one answers less, the answers decide. If slices have too few requests for a percentile, or it shows no
+//! difference at all, the next lower percentile that all slices have is used: a tail needs many more requests to
+//! show what the median shows in seconds.
 
 use napkin_kernel::count::latency::Part;
 use napkin_measure::paired::{Ratio, WANTED, fewest_rounds};
@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::report::{Report, Row};
 use crate::window::Slice;
 
-/// By what policies are compared.
+/// The quantity by which policies are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -24,13 +24,13 @@ pub enum Quantity {
     MeasuredLow,
     /// The user's own number; more is better.
     MeasuredHigh,
-    /// Answers a second, where not all policies answer as much as the reference; more is better.
+    /// Answers per second, if not all policies answer as much as the reference; more is better.
     Answers,
-    /// The 99th percentile of the server's own latency, as a whole.
+    /// The 99th percentile of the server's own latency.
     P99,
-    /// The 90th, where a slice has too few requests for the 99th, or that shows no difference.
+    /// The 90th percentile, if a slice has too few requests for the 99th, or that shows no difference.
     P90,
-    /// The median, where the same is so of the 90th.
+    /// The median, if the same is true of the 90th percentile.
     P50,
 }
 
@@ -56,7 +56,7 @@ impl Quantity {
         }
     }
 
-    /// Whether more of it is better.
+    /// Whether more is better.
     const fn is_high(self) -> bool {
         matches!(self, Quantity::MeasuredHigh | Quantity::Answers)
     }
@@ -65,27 +65,27 @@ impl Quantity {
         self.is_high() == (ratio.median > 1.0)
     }
 
-    /// Whether it is of those requests alone that the service took.
+    /// Whether it covers only the requests that the service took.
     const fn is_latency(self) -> bool {
         matches!(self, Quantity::P99 | Quantity::P90 | Quantity::P50)
     }
 }
 
-/// Answers that are less than this part apart are of one load.
+/// Rates of answers within this fraction of each other count as the same load.
 const ONE_LOAD: f64 = 0.05;
 
-/// A policy beside the reference.
+/// One policy compared with the reference.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compared {
     /// The policy, by the name that was given.
     pub policy: String,
-    /// By the verdict's quantity.
+    /// Ratio of the verdict's quantity.
     pub ratio: Option<Ratio>,
-    /// By all of its CPU.
+    /// Ratio of the total CPU use.
     pub cpu: Option<Ratio>,
-    /// By its answers a second.
+    /// Ratio of the answers per second.
     pub answers: Option<Ratio>,
-    /// By its CPU of each answer.
+    /// Ratio of the CPU use per answer.
     pub cpu_per_answer: Option<Ratio>,
 }
 
@@ -102,31 +102,31 @@ impl Compared {
         self.answers.is_some_and(|it| it.is_more() && it.median > 1.0 + ONE_LOAD)
     }
 
-    /// Whether its figure can be set against the reference's.
+    /// Whether its figure is comparable with the reference's.
     fn counts(&self, quantity: Quantity) -> bool {
         !(quantity.is_latency() && self.answers_less())
     }
 }
 
-/// What a comparison shows.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// What is to be made of it, in a sentence: which policy, and by how much.
+    /// The recommendation as a sentence: which policy, and by how much.
     pub sentence: String,
-    /// The policy that is best by this, the reference where nothing is better; `None` if nothing can be told.
+    /// The best policy, which is the reference if nothing is better; `None` if there is no verdict.
     pub best: Option<String>,
-    /// By what it was found; `None` if nothing could be.
+    /// The quantity by which it was found; `None` if there is no verdict.
     pub quantity: Option<Quantity>,
-    /// Each policy beside the first, in their order.
+    /// Each policy compared with the reference, in their order.
     pub compared: Vec<Compared>,
-    /// In how many intervals a difference was looked for, each of which misses with its own small chance: one of each
-    /// policy, in its answers and in each quantity up to this one.
+    /// Number of intervals that were searched for a difference, each of which misses with its own small
+    /// probability: one per policy for the answers and for each quantity up to the deciding one.
     pub searched: usize,
-    /// Why it says less than it might.
+    /// Qualifications of the verdict.
     pub notes: Vec<String>,
 }
 
-/// The ratio of a figure to the reference's of the same round.
+/// The ratio of a figure to the reference's in the same round.
 fn ratio(row: &Row, reference: &Row, of: impl Fn(&Slice) -> Option<f64>) -> Option<Ratio> {
     Ratio::of(row.counted().filter_map(|slice| {
         let same = reference.counted().find(|it| it.round == slice.round)?;
@@ -134,7 +134,7 @@ fn ratio(row: &Row, reference: &Row, of: impl Fn(&Slice) -> Option<f64>) -> Opti
     }))
 }
 
-/// The quantities that every slice of these rows has, the best first.
+/// The quantities that every slice of these rows has, the highest percentile first.
 fn quantities(report: &Report, rows: &[&Row]) -> Vec<Quantity> {
     let known =
         |it: &Quantity| rows.iter().all(|row| row.counted().all(|slice| it.of(slice).is_some()));
@@ -145,7 +145,7 @@ fn quantities(report: &Report, rows: &[&Row]) -> Vec<Quantity> {
     }
 }
 
-/// Says what a report shows.
+/// Derives the verdict from a report.
 pub fn verdict(report: &Report) -> Verdict {
     let cannot = |why: &str| Verdict {
         sentence: format!("cannot tell: {why}"),
@@ -158,7 +158,7 @@ pub fn verdict(report: &Report) -> Verdict {
     let Some((reference, others)) = report.rows.split_first() else {
         return cannot("no policy ran");
     };
-    // One that broke the guard is none to go on with, however good it was in the rounds before.
+    // A policy that broke the guard is never recommended, however good its earlier rounds were.
     let stayed = |row: &&Row| row.out.is_none() && row.counted().next().is_some();
     let others: Vec<&Row> = others.iter().filter(stayed).collect();
     if reference.counted().next().is_none() || others.is_empty() {
@@ -238,7 +238,7 @@ fn rounds_of(compared: &Compared) -> usize {
     compared.ratio.map_or(0, |it| it.rounds)
 }
 
-/// The best of those that are better than the reference, if any is.
+/// The best of the policies that are better than the reference, if any.
 fn best_of(quantity: Quantity, compared: &[Compared]) -> Option<&Compared> {
     let better = |it: &&Compared| {
         let good = it.ratio.is_some_and(|ratio| quantity.is_better(&ratio));
@@ -251,8 +251,8 @@ fn best_of(quantity: Quantity, compared: &[Compared]) -> Option<&Compared> {
     compared.iter().filter(better).min_by(|one, other| gain(one).total_cmp(&gain(other)))
 }
 
-/// That a difference was looked for in several intervals, and how likely one of them misses: the sentence gives the
-/// chance of each alone.
+/// A note on multiple intervals: how likely at least one of several misses, since the sentence gives the
+/// probability of each alone.
 fn by_chance(compared: &[Compared], searched: usize) -> Option<String> {
     let confidence = compared.iter().filter_map(|it| Some(it.ratio?.confidence));
     let least = confidence.min_by(f64::total_cmp).filter(|_| searched > 1)?;
@@ -265,8 +265,7 @@ fn by_chance(compared: &[Compared], searched: usize) -> Option<String> {
     ))
 }
 
-/// That requests mostly wait for the program itself, if they do under the reference: how packets reach it changes
-/// little of that.
+/// A note if most requests under the reference wait for the program itself, a wait that a policy changes little.
 fn overloaded(reference: &Row) -> Option<String> {
     let p50 = |part: Part| reference.median(Row::part(part.name(), |it| it.p50));
     let [socket, service, whole] = [Part::Socket, Part::Service, Part::Whole].map(p50);
@@ -311,7 +310,7 @@ fn at_cpu(compared: &Compared) -> String {
     }
 }
 
-/// What it answered beside the reference, where that differs and is not what it is compared by.
+/// The ratio of its answers to the reference's, if that differs and is not the verdict's quantity.
 fn at_answers(compared: &Compared, quantity: Quantity) -> String {
     let Some(answers) = compared.answers.filter(|it| it.is_less() || it.is_more()) else {
         return String::new();
@@ -352,7 +351,7 @@ fn sentence(
         ));
         return with_outs(report, clauses);
     }
-    // Who answers less has a clause of its own, unless that is what makes it worse.
+    // A policy that answers less has a clause of its own, unless that is what makes it worse.
     let apart = quantity.is_latency() || quantity == Quantity::Answers && best.is_some();
     let (alike, less): (Vec<&Compared>, Vec<&Compared>) =
         compared.iter().partition(|it| !(apart && it.answers_less()));
@@ -388,7 +387,7 @@ fn sentence(
         let answers = it.answers.map_or_else(String::new, |it| shown_of(&it, base));
         clauses.push(format!("{} answers less, {answers}{}", it.policy, at_cpu_per_answer(it)));
     }
-    // Those that save CPU, the most first.
+    // Those that save CPU, the cheapest first.
     let mut cheaper: Vec<&Compared> = alike
         .into_iter()
         .filter(|it| best.is_none_or(|best| best.policy != it.policy))

@@ -1,4 +1,4 @@
-//! What one slice was like: the server's own latency, answers, CPU and interrupts, between two moments.
+//! The figures of one slice, between two moments: the server's own latency, answers, CPU and interrupts.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,50 +13,50 @@ use crate::guard::Reference;
 use crate::service::Service;
 use crate::silence::Answered;
 
-/// CPUs that were busy, as 0.25 for a quarter of one.
+/// CPU use, in CPUs: 0.25 is a quarter of one.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Cpu {
-    /// In softirqs and interrupts, on all CPUs.
+    /// Softirqs and interrupts, on all CPUs.
     pub softirq: f64,
-    /// In the threads of the device's instances.
+    /// The threads of the device's instances.
     pub threads: f64,
-    /// In the service's processes; on a kernel without `CONFIG_IRQ_TIME_ACCOUNTING` with the softirqs that
+    /// The service's processes; on a kernel without `CONFIG_IRQ_TIME_ACCOUNTING` including the softirqs that
     /// interrupted them.
     pub application: f64,
 }
 
 impl Cpu {
-    /// All of it.
+    /// The sum.
     pub fn all(&self) -> f64 {
         self.softirq + self.threads + self.application
     }
 }
 
-/// One slice, measured.
+/// The figures of one slice.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Slice {
     /// Its round, from 0.
     pub round: usize,
-    /// Its place in the order of all slices, from 0.
+    /// Its index in the order of all slices, from 0.
     pub step: usize,
-    /// Seconds that were measured, without the time to settle.
+    /// Measured time in seconds, without the time to settle.
     pub seconds: f64,
-    /// Answers a second, told from the sends.
+    /// Answers per second, counted by sends.
     pub answers_per_s: Option<f64>,
     /// The server's own latency, by part (`ring`, `socket`, `service`) and as a `whole`.
     pub latency_ns: BTreeMap<&'static str, Percentiles>,
-    /// What it took.
+    /// CPU use.
     pub cpu: Cpu,
-    /// Interrupts of the device a second; `None` if it has none.
+    /// Interrupts of the device per second; `None` if it has none.
     pub interrupts_per_s: Option<f64>,
-    /// What the user's own command printed.
+    /// The number that the user's own command printed.
     pub measured: Option<f64>,
-    /// Why the guard ended it; then nothing of it counts.
+    /// Why the guard ended the slice; its figures do not count then.
     pub broken: Option<String>,
 }
 
 impl Slice {
-    /// Percentiles of the whole.
+    /// Percentiles of the whole latency.
     pub fn whole(&self) -> Percentiles {
         self.latency_ns.get(Part::Whole.name()).copied().unwrap_or_default()
     }
@@ -70,19 +70,19 @@ pub(crate) struct Window {
     stats: Stats,
 }
 
-/// Cumulative, in nanoseconds and counts.
+/// Cumulative counters: nanoseconds and counts.
 #[derive(Debug, Clone, Default)]
 struct Stats {
     softirq: u64,
-    /// By the id of each thread and process, so that one that is new or gone counts for nothing.
+    /// By thread or process id, so that a new or an ended one does not count.
     threads: BTreeMap<i32, u64>,
     application: BTreeMap<i32, u64>,
-    /// By the interrupt's number and the CPU: the kernel's counts of 32 bits.
+    /// By interrupt number and CPU: the kernel's counters have 32 bits.
     interrupts: Option<BTreeMap<(u32, usize), u32>>,
 }
 
 impl Stats {
-    /// `device` is as it is under the policy in force, with its threads.
+    /// `device` must be read under the policy in force, since its threads are part of that.
     fn read(service: &Service, device: &Device) -> Result<Stats, CompareError> {
         let failed = |error| CompareError::System { what: "/proc/stat cannot be read", error };
         let cpus = CpuTimes::read().map_err(failed)?;
@@ -107,7 +107,7 @@ fn used(now: &BTreeMap<i32, u64>, then: &BTreeMap<i32, u64>) -> u64 {
     now.iter().filter_map(|(id, now)| Some(now.saturating_sub(*then.get(id)?))).sum()
 }
 
-/// How many interrupts came: of CPUs that are on at both times.
+/// Number of interrupts, over the CPUs that are online at both times.
 fn came(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -> u64 {
     now.iter().filter_map(|(of, now)| Some(u64::from(counter_increase(*now, *then.get(of)?)))).sum()
 }
@@ -118,7 +118,7 @@ impl Window {
         Ok(Window { began: Instant::now(), reading: None, stats })
     }
 
-    /// The same from now on, with what has been counted of requests, where they are.
+    /// Restarts the window's clock, with the request counts at this moment, if requests are timed.
     pub(crate) fn counting(self, reading: Option<Reading>) -> Window {
         Window { began: Instant::now(), reading, ..self }
     }
@@ -127,8 +127,8 @@ impl Window {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// The slice, and what others are compared with if it is the reference's. `timed` is for how many seconds of it
-    /// requests were timed.
+    /// Ends the window: the slice, and what others are compared with if it is the reference's. `timed` is the
+    /// number of seconds in which requests were timed.
     pub(crate) fn end(
         self,
         service: &Service,

@@ -1,4 +1,4 @@
-//! What is said of rounds that were made up.
+//! Verdicts on synthetic rounds.
 
 use super::*;
 use crate::window::Cpu;
@@ -80,7 +80,7 @@ fn where_a_policy_answers_more_answers_decide_and_who_answers_less_is_never_the_
     assert_eq!((told.quantity, told.searched), (Some(Quantity::Answers), 2));
     assert!(told.notes[0].starts_with("not every policy takes all requests"), "{:?}", told.notes);
 
-    // As much as the reference, but for what any two slices differ by.
+    // As many as the reference, within the variation between any two slices.
     answers(&mut rows[2], 10_300.0);
     let told = verdict(&report(rows.clone()));
     assert_eq!(
@@ -158,7 +158,7 @@ fn a_program_that_has_more_to_do_than_it_can_is_named_as_what_requests_wait_for(
         told[0].starts_with("under base half of the requests wait 11.9 ms or longer in their sockets for the program, which works on one for 78.0 us"),
         "{told:?}"
     );
-    // It waits for something itself, or the wait is elsewhere.
+    // The program itself waits for something, or the wait is elsewhere.
     assert_eq!([parts(11.9e6, 10e6), parts(40e3, 78e3)].concat(), [""; 0]);
 }
 
@@ -199,7 +199,7 @@ fn who_broke_the_guard_is_out_and_no_round_of_it_counts() {
         told.starts_with("defer20: p99") && told.contains("; defer5000 is out: p99<2x"),
         "{told}"
     );
-    // Nor if it had been the best for as many rounds as a verdict takes.
+    // Nor if it was the best for as many rounds as a verdict takes.
     let mut late = row("suspend20", &rounds([0.2; 6], 0.5));
     late.out = Some("p99<2x: in its seventh round".into());
     let good = row("defer20", &rounds([0.5; 6], 1.0));

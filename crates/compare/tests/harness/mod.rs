@@ -1,5 +1,5 @@
-//! A service and its load, to compare on: Debian's memcached, or another program, in a namespace, and napkin's own client in
-//! another, over a veth.
+//! A test bed: Debian's memcached, or another program, in one network namespace, and napkin's own client in
+//! another, connected by a veth pair.
 #![allow(dead_code, unreachable_pub, reason = "each user takes its part")]
 
 use std::net::{SocketAddr, TcpStream};
@@ -12,17 +12,17 @@ use napkin_workload::linux::pair::{Pair, SERVER};
 
 pub const PORT: u16 = 11_211;
 
-/// The two namespaces, and a server in one of them.
+/// The two namespaces, with a server in one of them.
 pub struct Bed {
     pub pair: Pair,
     pub server: Child,
-    /// The CPU that serves, and that of the client; the same where there is one alone.
+    /// The CPU of the server and that of the client; the same if only one is usable.
     pub cpus: [usize; 2],
     asks: Asks,
 }
 
 impl Bed {
-    /// Of memcached with one worker thread, on a CPU of its own where there is one; filled.
+    /// A bed with memcached: one worker thread, on a CPU of its own if possible, filled with records.
     pub fn new() -> Bed {
         let mut command = Command::new("memcached");
         command.args(["-l", &SERVER.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
@@ -36,13 +36,13 @@ impl Bed {
         bed
     }
 
-    /// Of a program that listens on [`PORT`].
+    /// A bed with a program that listens on [`PORT`].
     pub fn serving(mut command: Command, asks: Asks) -> Bed {
         let all = usable_cpus();
         let cpus = [all[0], *all.last().expect("one")];
         let pair = Pair::new().expect("namespaces and a veth");
         let start = || {
-            // A child runs where its parent did; this thread ends here.
+            // A child inherits the affinity of the thread that spawns it; this thread ends afterwards.
             pin(None, &[cpus[0]]).expect("pinned");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.spawn().expect("it is installed")
@@ -63,7 +63,8 @@ impl Bed {
     }
 
     pub fn config(&self, load: Load) -> Config {
-        // One that asks for all that there is has a CPU to itself; others share theirs with other tests.
+        // A client with a closed loop spins on a CPU of its own; others sleep, because they share CPUs with other
+        // tests.
         let spins = load == Load::Closed && self.cpus[0] != self.cpus[1];
         Config {
             connections: 32,
@@ -76,13 +77,13 @@ impl Bed {
         }
     }
 
-    /// Starts its load.
+    /// Starts a client with this load.
     pub fn client(&self, load: Load) -> Client {
         let config = self.config(load);
         self.pair.client.run(|| Client::start(&config)).expect("entered").expect("connected")
     }
 
-    /// What a client saw in so much time.
+    /// Measures one window of the client's figures.
     pub fn window(client: &mut Client, time: Duration) -> ClientFigures {
         client.begin_window().expect("it runs");
         std::thread::sleep(time);
