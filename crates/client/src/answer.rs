@@ -1,14 +1,14 @@
-//! What a memcached server said: answers of the text protocol, read as they come.
+//! An incremental parser for answers of the memcached text protocol.
 //!
-//! Total and of fixed memory: whatever bytes come in whatever pieces, each call either takes some of
-//! them, ends an answer or names what is wrong. Values are counted and not kept.
+//! It is total and uses fixed memory: for any bytes in any pieces, each call consumes some, completes an answer, or
+//! reports a fault. Values are counted, not stored.
 
-/// Longest line of an answer. A `VALUE` line has less than 300 bytes; an error's text may be longer.
+/// Longest line of an answer, in bytes. A `VALUE` line has fewer than 300; an error's text may be longer.
 pub const LONGEST_LINE: usize = 512;
-/// Longest value that is read: memcached's largest item by default.
+/// Largest value that is accepted, in bytes: memcached's default item size limit.
 pub const LONGEST_VALUE: u32 = 1 << 20;
 
-/// What the answer belongs to.
+/// The request that an answer belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked<'a> {
     /// A get of one key.
@@ -16,15 +16,15 @@ pub enum Asked<'a> {
         /// The key of the record.
         key: &'a [u8],
     },
-    /// A `set`: `STORED` or a refusal is due.
+    /// A `set`, answered by `STORED` or a refusal.
     Set,
-    /// The server's version.
+    /// A request for the server's version.
     Version,
-    /// So many bytes, at least one, of an echo server.
+    /// A message to an echo server, of this many bytes, at least one.
     Bytes(u32),
 }
 
-/// An answer in good form.
+/// A well-formed answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// A get found its record.
@@ -36,56 +36,56 @@ pub enum Answer {
     Miss,
     /// A set took place.
     Stored,
-    /// The server told its version.
+    /// The server returned its version.
     Version,
-    /// The bytes were there, whatever they are.
+    /// All echoed bytes arrived; their content is not compared.
     Bytes,
-    /// The server did not do what it was asked.
+    /// The server refused the request.
     Refused(Refusal),
 }
 
-/// How a server says that it did not do what it was asked.
+/// The kinds of refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The server did not store the item.
     NotStored,
-    /// `ERROR`: it does not know the command.
+    /// `ERROR`: unknown command.
     Error,
-    /// `CLIENT_ERROR`: it takes the request for wrong.
+    /// `CLIENT_ERROR`: invalid request.
     ClientError,
-    /// `SERVER_ERROR`: it failed, for example for want of memory.
+    /// `SERVER_ERROR`: the server failed, for example for lack of memory.
     ServerError,
 }
 
-/// Why bytes are no answer. What follows on the connection cannot be told either.
+/// Why bytes are not a valid answer. The connection cannot be resynchronised afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A line does not end.
+    /// A line longer than [`LONGEST_LINE`].
     LongLine,
-    /// A line that is no answer to what was asked.
+    /// A line that is not a valid answer to the request.
     UnknownLine,
-    /// A value of a key that was not asked for.
+    /// A value for a key that was not requested.
     OtherKey,
-    /// A value whose size is no number, or is beyond [`LONGEST_VALUE`]; a disk that is too small.
+    /// A value whose size is not a number or exceeds [`LONGEST_VALUE`]; an NBD export that is too small.
     BadSize,
-    /// A value that is not followed by the end of a line.
+    /// A value without a line end behind it.
     NoLineEnd,
-    /// What a disk's server says is no reply, or one to another request.
+    /// Bytes from an NBD server that are no reply, or a reply to another request.
     OtherReply,
 }
 
-/// Where in an answer we are.
+/// The parser's position within an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// In a line; the size of the value if that was read already.
+    /// In a line; with the size of the value if that was read already.
     Line { value: Option<u32> },
-    /// In a value.
+    /// In a value, with `left` bytes to come.
     Value { bytes: u32, left: u32 },
-    /// After it, with so many bytes of the line's end seen.
+    /// Behind a value, with `seen` bytes of the line end read.
     LineEnd { bytes: u32, seen: u8 },
 }
 
-/// Reads one answer after the other.
+/// Parses one answer after another.
 #[derive(Debug, Clone)]
 pub struct Parser {
     place: Place,
@@ -100,11 +100,11 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Takes bytes up to the end of an answer. Says how many it took, which are all of them unless
-    /// the answer ended, and the answer.
+    /// Consumes bytes up to the end of an answer. Returns how many, which is all of them unless the answer ended,
+    /// and the answer if it is complete.
     ///
     /// # Errors
-    /// What makes the bytes no answer. Of that connection nothing more can be read.
+    /// The fault in the bytes. The connection cannot be used any further.
     pub fn feed(
         &mut self,
         asked: Asked<'_>,
@@ -123,7 +123,7 @@ impl Parser {
         Ok((bytes.len(), None))
     }
 
-    /// Takes one byte at least, or gets on without one.
+    /// Consumes at least one byte, or changes the state.
     fn step(&mut self, asked: Asked<'_>, rest: &[u8]) -> Result<(usize, Option<Answer>), Fault> {
         match self.place {
             Place::Line { value } => {
@@ -153,7 +153,7 @@ impl Parser {
             }
             Place::Value { bytes, left } if left != 0 => {
                 let taken = rest.len().min(left as usize);
-                // At most `left`, which is 32 bits.
+                // No truncation: at most `left`, which has 32 bits.
                 let left = left - taken as u32;
                 self.place = Place::Value { bytes, left };
                 let whole = left == 0 && matches!(asked, Asked::Bytes(_));
@@ -184,7 +184,7 @@ enum Line {
 
 fn read_line(asked: Asked<'_>, value: Option<u32>, line: &[u8]) -> Result<Line, Fault> {
     if let Some(bytes) = value {
-        // One key was asked for, so one value is all.
+        // One key was requested, so there is at most one value.
         return match line {
             b"END" => Ok(Line::Ends(Answer::Hit { bytes })),
             _ => Err(Fault::UnknownLine),
@@ -231,7 +231,7 @@ mod tests {
 
     const KEY: Asked<'static> = Asked::Get { key: b"0000042" };
 
-    /// All answers to requests of one kind, and what ended them.
+    /// All answers to requests of one kind, and the fault that ended them.
     fn read(asked: Asked<'_>, pieces: &[&[u8]]) -> (Vec<Answer>, Option<Fault>) {
         let (mut parser, mut answers) = (Parser::default(), Vec::new());
         for piece in pieces {
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(read(KEY, &drip).1, Some(Fault::LongLine));
     }
 
-    /// Answers and their like, one after the other, and sometimes broken.
+    /// A random sequence of answers, sometimes corrupted.
     fn stream(rng: &mut Rng) -> Vec<u8> {
         let mut text = Vec::new();
         for _ in 0..=rng.below(6) {

@@ -1,9 +1,8 @@
-//! What one thread of a client asks, on which connection and when, and what it makes of the answers: no
-//! sockets here.
+//! The request logic of one client thread: what to send, on which connection and when, and the accounting of
+//! answers. It has no sockets.
 //!
-//! Each connection has one request outstanding at most. Whoever has the sockets asks what is due
-//! ([`Asking::take_due`]), sends what is to be sent ([`Asking::put`]) and hands over what has come
-//! ([`Asking::read`]).
+//! Each connection has at most one outstanding request. The owner of the sockets asks for what is due
+//! ([`Asking::take_due`]), sends the bytes ([`Asking::put`]) and passes on received bytes ([`Asking::read`]).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,67 +18,67 @@ use super::error::ClientError;
 use super::figures::{Tally, Trouble};
 use super::talk::{Common, Phase, Talk};
 
-/// Requests that may fall due where a window begins or ends: what was due before belongs to the
-/// window before, however late this thread is, but nobody shall wait for ever.
+/// Most requests that are taken at a window's beginning or end. What fell due before belongs to the earlier window,
+/// however late the thread is, but the caller must not wait for ever.
 const CATCH_UP: usize = 1 << 20;
-/// A request that was due so long before a window's end, in nanoseconds, and was not looked at until then was held
-/// back by this thread; a shorter time is from one look to the next.
+/// In nanoseconds: a request that was due this long before the end of a window, and was still not taken, was
+/// delayed by this thread. A shorter delay is the normal interval between two calls.
 const LAG: u64 = 1_000_000;
 
-/// The random numbers of one connection.
+/// The random number streams of one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Streams {
-    /// Of its schedule.
+    /// For the schedule.
     pub(super) schedule: Rng,
-    /// Of what it asks.
+    /// For the choice of requests.
     pub(super) choice: Rng,
 }
 
 impl Streams {
-    /// One for each connection of a client. Connection `i` asks the same at the same times whatever
-    /// thread it is on, and whatever the server does.
+    /// The streams of all connections of a client. Connection `i` sends the same requests at the same times,
+    /// whatever its thread and whatever the server does.
     pub(super) fn of(seed: u64, connections: usize) -> Vec<Streams> {
-        // Not the stream of the records, which comes from the seed itself.
+        // Not the stream of the records, which is drawn from the seed itself.
         let mut rng = Rng::new(seed).split();
         let mut streams = || Streams { schedule: rng.split(), choice: rng.split() };
         (0..connections).map(|_| streams()).collect()
     }
 }
 
-/// What became of a look at the schedules.
+/// The result of taking a due request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// Nothing more is due.
     Nothing,
-    /// A request is to be sent on this connection.
+    /// A request must be sent on this connection.
     Send(usize),
-    /// One waits behind another, or was given up.
+    /// The request joined its connection's backlog, or was abandoned.
     Late,
 }
 
-/// One thread's questions and answers.
+/// The state of one thread's connections and their requests.
 #[derive(Debug)]
 pub(super) struct Asking {
     pub(super) common: Arc<Common>,
     talks: Vec<Talk>,
-    /// From which the schedules are drawn once the start is known.
+    /// For the schedules, which are made once the start time is known.
     streams: Vec<Rng>,
-    /// When requests are due on each connection; none in the closed loop.
+    /// The schedule of each connection; empty in the closed loop.
     schedules: Vec<Schedule>,
-    /// The next request of each schedule.
+    /// The due time of the next request of each schedule.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     backlog: Backlog,
     pub(super) tally: Tally,
-    /// Connections that are not free.
+    /// Number of connections that are not free.
     busy: usize,
-    /// The last answer, or when a connection stopped being free while all were.
+    /// Time of the last answer, or when a connection stopped being free while all were.
     quiet_since: u64,
-    /// Nothing but a greeting is sent before.
+    /// Whether requests are sent; before that only handshakes are.
     begun: bool,
 }
 
 impl Asking {
-    /// On connections that are made already, one for each of the streams.
+    /// Creates the state for established connections, one for each of the streams.
     pub(super) fn new(common: Arc<Common>, streams: Vec<Streams>) -> Asking {
         let here = streams.len();
         let (mut talks, mut schedules) = (Vec::with_capacity(here), Vec::with_capacity(here));
@@ -100,18 +99,18 @@ impl Asking {
             begun: false,
         };
         if asking.greets() {
-            // Its server may speak as soon as there is a connection.
+            // The server may speak first, as soon as the connection exists.
             (0..here).for_each(|place| asking.greet(place));
         }
         asking
     }
 
-    /// What a connection is at.
+    /// The phase of a connection.
     pub(super) fn phase(&self, place: usize) -> Phase {
         self.talks[place].phase
     }
 
-    /// Schedules begin at this time. Without any, one request is to be sent on each connection now.
+    /// Starts the schedules at this time. In the closed loop, prepares one request on each free connection instead.
     pub(super) fn begin(&mut self, start: u64) {
         self.tally.begin(start);
         self.quiet_since = start;
@@ -131,12 +130,12 @@ impl Asking {
         }
     }
 
-    /// When the next request is due; `u64::MAX` without any.
+    /// Due time of the next request; `u64::MAX` if there is none.
     pub(super) fn next_due(&self) -> u64 {
         self.due.peek().map_or(u64::MAX, |Reverse((due, _))| *due)
     }
 
-    /// Takes the next request that was due at a time: it goes out on its connection, or waits there.
+    /// Takes the next request that is due by `time`: it is prepared on its connection, or joins the backlog.
     pub(super) fn take_due(&mut self, time: u64) -> Due {
         let Some(mut next) = self.due.peek_mut() else { return Due::Nothing };
         let Reverse((due, place)) = *next;
@@ -159,7 +158,7 @@ impl Asking {
         Due::Late
     }
 
-    /// Makes up a request on a free connection. Whether there is one, which is then to be sent.
+    /// Prepares a request on a free connection. Returns whether there is one to send.
     fn ask(&mut self, place: usize, intended: u64) -> bool {
         let asks = self.talks[place].ask(&self.common, intended);
         if asks {
@@ -168,18 +167,18 @@ impl Asking {
         asks
     }
 
-    /// Whether a connection begins with a handshake.
+    /// Whether connections begin with a handshake.
     fn greets(&self) -> bool {
         matches!(self.common.config.asks, Asks::Disk(_))
     }
 
-    /// The same for a connection's handshake.
+    /// Prepares a connection's handshake.
     fn greet(&mut self, place: usize) {
         self.talks[place].greet();
         self.take_up();
     }
 
-    /// A connection is free no longer.
+    /// Records that a connection is no longer free.
     fn take_up(&mut self) {
         if self.busy == 0 {
             self.quiet_since = clock::now();
@@ -187,22 +186,21 @@ impl Asking {
         self.busy += 1;
     }
 
-    /// What is next to be sent of a connection's request, in `into`; nothing else is in it then. Whether
-    /// there is anything.
+    /// Replaces `into` with the next bytes to send on a connection. Returns whether there are any.
     pub(super) fn put(&self, place: usize, into: &mut Vec<u8>) -> bool {
         self.talks[place].put(&self.common, into)
     }
 
-    /// So many bytes of a request were taken, of as many as were put. Whether the rest is to follow when
-    /// there is room.
+    /// Records that the socket took `bytes` of the `put` bytes offered. Returns whether the rest must wait until
+    /// the socket has room.
     pub(super) fn sent(&mut self, place: usize, bytes: usize, put: usize) -> bool {
         self.talks[place].sent(self.common.config.asks, bytes, put)
     }
 
-    /// Takes what has come on a connection. Says whether the next request is to be sent on it.
+    /// Processes bytes received on a connection. Returns whether the next request is to be sent on it.
     ///
     /// # Errors
-    /// What makes the connection useless.
+    /// A fault that makes the connection unusable.
     pub(super) fn read(&mut self, place: usize, bytes: &[u8]) -> Result<bool, Trouble> {
         let now = clock::now();
         let answer = self.talks[place].read(&self.common, bytes)?;
@@ -240,7 +238,7 @@ impl Asking {
         *(if request.set { &mut counts.sets } else { &mut counts.gets }) += 1;
     }
 
-    /// What a connection that has become free does next: whether there is something to send.
+    /// Prepares the next request of a connection that has become free. Returns whether there is one.
     fn go_on(&mut self, place: usize, now: u64) -> bool {
         if !self.begun {
             return false;
@@ -252,8 +250,8 @@ impl Asking {
         intended.is_some_and(|intended| self.ask(place, intended))
     }
 
-    /// A connection is of no use, and begun anew. A request outstanding is lost: it has no latency, and
-    /// is in the counts by what ended it.
+    /// Records that a connection was lost and is being re-established. An outstanding request is lost with it: it
+    /// has no latency, and is counted under the trouble that ended it.
     pub(super) fn lost(&mut self, place: usize, trouble: Trouble) {
         self.tally.counts.count(trouble);
         if self.talks[place].phase == Phase::Free {
@@ -262,7 +260,7 @@ impl Asking {
         self.talks[place].lost();
     }
 
-    /// A connection that was lost is made again. Says whether there is something to send.
+    /// Records that a lost connection was re-established. Returns whether there is something to send.
     pub(super) fn made_again(&mut self, place: usize) -> bool {
         self.talks[place].phase = Phase::Free;
         self.busy -= 1;
@@ -274,7 +272,7 @@ impl Asking {
         self.go_on(place, clock::now())
     }
 
-    /// When the server counts as dead; `u64::MAX` while nothing is outstanding.
+    /// When the server is considered dead; `u64::MAX` while no request is outstanding.
     pub(super) fn patience(&self) -> u64 {
         match self.busy {
             0 => u64::MAX,
@@ -282,6 +280,8 @@ impl Asking {
         }
     }
 
+    /// Checks that the server is not considered dead.
+    ///
     /// # Errors
     /// If the server has been silent for too long.
     pub(super) fn check_silence(&self) -> Result<(), ClientError> {
@@ -292,8 +292,8 @@ impl Asking {
         Err(ClientError::Silent { address, timeout, outstanding: self.busy })
     }
 
-    /// A window begins. What was due until now belongs to the one before: `send` is told of each
-    /// connection on which something is to be sent.
+    /// Begins a window. Requests that fell due before belong to the window before; `send` is called for each
+    /// connection on which one must be sent.
     pub(super) fn begin_window(&mut self, send: impl FnMut(usize)) {
         let now = clock::now();
         self.catch_up(now, send);
@@ -302,7 +302,7 @@ impl Asking {
         self.tally.counts.carried = outstanding as u64;
     }
 
-    /// A window ends: its counts.
+    /// Ends the window and returns its counts.
     pub(super) fn end_window(&mut self, send: impl FnMut(usize)) -> Box<Tally> {
         let now = clock::now();
         self.tally.counts.behind = !self.catch_up(now, send);
@@ -322,8 +322,9 @@ impl Asking {
         Box::new(self.tally.clone())
     }
 
-    /// Whether all that was due at a time was taken. What waits then, or was given up, for no other reason than that
-    /// nobody had looked is counted as this side's.
+    /// Takes all requests that were due by `time` and returns whether that was possible. A request that goes to the
+    /// backlog, or is abandoned, long after its time is counted as this side's fault: nothing else is known to have
+    /// delayed it.
     fn catch_up(&mut self, time: u64, mut send: impl FnMut(usize)) -> bool {
         for _ in 0..CATCH_UP {
             let lags = self.next_due().saturating_add(LAG) <= time;

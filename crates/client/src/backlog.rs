@@ -1,12 +1,12 @@
-//! Requests that fell due while their connection waited for an answer: when each was due.
+//! The backlog of a connection: the due times of requests that fell due while it waited for an answer.
 //!
-//! One ring a connection, in one allocation at set-up. A ring is bounded, because a server that is
-//! slower than its load would otherwise be owed more with every second: what does not fit is
-//! counted by the caller and never sent.
+//! Each connection has a ring buffer; all of them are in one allocation made at set-up. A ring is bounded, because
+//! with a server slower than its load the backlog would grow for ever: the caller counts requests that do not fit,
+//! and never sends them.
 
-/// Entries of all rings together, about.
+/// Approximate number of entries of all rings together.
 const TOTAL: usize = 1 << 20;
-/// Least and most of one.
+/// Minimum and maximum number of entries of one ring.
 const EACH: (usize, usize) = (256, 1 << 16);
 
 /// The rings of one thread's connections.
@@ -25,7 +25,7 @@ struct Ring {
 }
 
 impl Backlog {
-    /// Rings for `here` of the client's `all` connections.
+    /// Rings for `here` connections of a client that has `all` in total.
     pub(super) fn new(here: usize, all: usize) -> Backlog {
         let each = bound(all);
         Backlog {
@@ -35,7 +35,7 @@ impl Backlog {
         }
     }
 
-    /// Puts a request last; says whether there was room.
+    /// Appends a request; returns whether there was room.
     pub(super) fn push(&mut self, connection: usize, due: u64) -> bool {
         let ring = &mut self.rings[connection];
         if ring.len == self.each {
@@ -46,7 +46,7 @@ impl Backlog {
         true
     }
 
-    /// Takes the first request.
+    /// Removes and returns the due time of the oldest request.
     pub(super) fn pop(&mut self, connection: usize) -> Option<u64> {
         let due = self.first(connection)?;
         let ring = &mut self.rings[connection];
@@ -55,19 +55,19 @@ impl Backlog {
         Some(due)
     }
 
-    /// The first request.
+    /// The due time of the oldest request.
     pub(super) fn first(&self, connection: usize) -> Option<u64> {
         let ring = self.rings[connection];
         (ring.len != 0).then(|| self.due[connection * self.each + ring.first])
     }
 
-    /// Requests in all rings.
+    /// Number of requests in all rings.
     pub(super) fn len(&self) -> u64 {
         self.rings.iter().map(|ring| ring.len as u64).sum()
     }
 }
 
-/// How many requests may wait on each of so many connections.
+/// Capacity of each ring if there are this many connections.
 pub(super) fn bound(connections: usize) -> usize {
     (TOTAL / connections.max(1)).clamp(EACH.0, EACH.1)
 }
@@ -88,7 +88,7 @@ mod tests {
                 (256, None),
                 "and its neighbour is empty"
             );
-            // Leaves the ring's first entry in another place each round.
+            // Drains the ring, so that it starts at another place in each round.
             let out: Vec<_> = std::iter::from_fn(|| backlog.pop(1)).collect();
             assert_eq!(out, (0..256).map(|i| round * 1_000 + i).collect::<Vec<_>>());
             assert!(backlog.push(1, 5) && backlog.pop(1) == Some(5));

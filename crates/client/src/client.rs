@@ -1,4 +1,4 @@
-//! The client as its user sees it: started, measured in windows, stopped.
+//! The handle of a client: starts it, measures in windows, stops it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use super::talk::Common;
 use super::worker::{Command, Worker};
 use napkin_os::clock;
 
-/// How often it is asked whether to give up while threads connect.
+/// Interval at which `stopped` is polled while threads connect.
 const LOOK: Duration = Duration::from_millis(50);
-/// Descriptors of a thread beside its sockets.
+/// Descriptors of a thread other than its connections.
 const OF_A_THREAD: u64 = 3;
-/// Descriptors left for everybody else in the process.
+/// Descriptors reserved for the rest of the process.
 const OF_OTHERS: u64 = 64;
 
 /// A running client. Dropping it stops it.
@@ -39,16 +39,16 @@ pub struct Client {
 struct Thread {
     commands: Sender<Command>,
     wake: Arc<OwnedFd>,
-    /// `None` once its end was told.
+    /// `None` once the thread was joined.
     thread: Option<JoinHandle<Result<(), ClientError>>>,
 }
 
 impl Client {
-    /// Connects, and begins to send once every connection was made. The store should be filled
+    /// Connects, and starts to send once all connections are established. The store should have been filled
     /// ([`populate()`](super::populate())) from the same [`Config`].
     ///
     /// # Errors
-    /// A value that makes no sense, a CPU or a connection that cannot be had, too few descriptors.
+    /// An invalid value, a CPU that cannot be pinned to, a failed connection, too few descriptors.
     pub fn start(config: &Config) -> Result<Client, ClientError> {
         config.check()?;
         check_descriptors(config)?;
@@ -69,17 +69,17 @@ impl Client {
         client.go(&connected, &mut || false)
     }
 
-    /// The same over a network of its own, in place of the operating system's sockets. It has one thread.
+    /// Starts a client on a network of its own instead of the operating system's sockets. It has one thread.
     ///
     /// # Errors
-    /// As [`Client::start`]; more than one thread, and more connections than there are
+    /// As [`Client::start`]; also for more than one thread, and for more connections than there are
     /// [ports](EPHEMERAL_PORTS).
     pub fn embedded(config: &Config, host: Host) -> Result<Client, ClientError> {
         Client::embedded_unless(config, host, &mut || false)
     }
 
-    /// The same, given up while it looks for the server and connects as soon as `stopped` says so, which is
-    /// asked every 50 ms.
+    /// As [`Client::embedded`], but gives up while it resolves the server's address or connects once `stopped`
+    /// returns true; it is polled every 50 ms.
     ///
     /// # Errors
     /// As [`Client::embedded`]; [`ClientError::Ended`] if it was given up.
@@ -116,14 +116,14 @@ impl Client {
         Client { common, threads: Vec::with_capacity(config.threads) }
     }
 
-    /// Has the threads begin once all are connected, unless it is given up before.
+    /// Starts the threads once all are connected, unless `stopped` ends it before.
     fn go(
         mut self,
         connected: &Receiver<bool>,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Client, ClientError> {
         let mut told = Vec::with_capacity(self.threads.len());
-        // All of them, so that none is left half way when the first error is told.
+        // Waits for all threads, so that none is left half connected when the first error is returned.
         loop {
             match connected.recv_timeout(LOOK) {
                 Ok(went_well) => told.push(went_well),
@@ -140,7 +140,7 @@ impl Client {
         Ok(self)
     }
 
-    /// Starts a thread that connects, says whether that went well, and runs.
+    /// Spawns a thread that connects, reports whether that succeeded, and runs.
     fn spawn<R: FnOnce() -> Result<(), ClientError>>(
         &mut self,
         number: usize,
@@ -160,7 +160,7 @@ impl Client {
             let connected = pin(None, cpu.as_slice())
                 .map_err(ClientError::from)
                 .and_then(|()| connect(common, receiver, wakes));
-            // Whoever started it has given up if nobody listens, and has dropped the commands.
+            // A send error means that the caller has given up and dropped the receiver, and the commands.
             let _ = ready.send(connected.is_ok());
             drop(ready);
             connected?()
@@ -173,25 +173,25 @@ impl Client {
         Ok(())
     }
 
-    /// Whether every thread still runs. If not, the next call says why.
+    /// Whether every thread is running. If not, the next call returns the reason.
     pub fn is_running(&self) -> bool {
         let runs = |thread: &Thread| thread.thread.as_ref().is_some_and(|it| !it.is_finished());
         self.threads.iter().all(runs)
     }
 
-    /// Forgets what was counted so far; a window begins.
+    /// Begins a window: clears all counts.
     ///
     /// # Errors
-    /// What has ended a thread: a dead server above all. The client has ended then.
+    /// The error that ended a thread, most often a dead server. The client has ended then.
     pub fn begin_window(&mut self) -> Result<(), ClientError> {
         self.ask_all(Command::Begin).map(drop)
     }
 
-    /// What was counted since the window began; the first begins with the client. It goes on until
-    /// the next one begins.
+    /// The counts since the window began; the first window begins with the client. Counting goes on until the next
+    /// window begins.
     ///
     /// # Errors
-    /// What has ended a thread: a dead server above all. The client has ended then.
+    /// The error that ended a thread, most often a dead server. The client has ended then.
     pub fn end_window(&mut self) -> Result<ClientFigures, ClientError> {
         let tallies = self.ask_all(Command::End)?;
         let config = &self.common.config;
@@ -201,7 +201,7 @@ impl Client {
     /// Closes all connections.
     ///
     /// # Errors
-    /// What has ended a thread before.
+    /// The error that ended a thread before.
     pub fn stop(mut self) -> Result<(), ClientError> {
         self.end()
     }
@@ -212,7 +212,8 @@ impl Client {
         }
     }
 
-    /// Asks all of them before it waits for any, so that their windows begin and end together.
+    /// Sends the command to all threads before it waits for any answer, so that their windows begin and end
+    /// together.
     fn ask_all<T>(&mut self, command: fn(Sender<T>) -> Command) -> Result<Vec<T>, ClientError> {
         let ask = |thread: &Thread| -> Receiver<T> {
             let (told, answer) = channel();
@@ -225,7 +226,7 @@ impl Client {
         answers.ok_or_else(|| self.end().err().unwrap_or(ClientError::Ended))
     }
 
-    /// Ends all threads; the first error is told, once.
+    /// Ends all threads. The first error is returned, by the first call only.
     fn end(&mut self) -> Result<(), ClientError> {
         self.tell_all(|| Command::Stop);
         let mut ended = Ok(());
@@ -240,14 +241,14 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Nobody is left to hear of it.
+        // There is no caller left to report an error to.
         let _ = self.end();
     }
 }
 
 impl Thread {
     fn tell(&self, command: Command) {
-        // A thread that has ended hears nothing, which its answer's channel shows.
+        // Fails if the thread has ended, which the reply channel shows.
         let _ = self.commands.send(command);
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }

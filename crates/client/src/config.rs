@@ -1,4 +1,4 @@
-//! What is asked of a server, from how many connections, and by which threads.
+//! The configuration of a client: the server, the load, the connections and threads.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,54 +8,54 @@ use napkin_os::sched::CpuList;
 use super::disk::{self, Disk};
 use super::error::ClientError;
 
-/// Most connections of one client: what one address of the operating system has ports for, about.
+/// Maximum number of connections of one client, a little less than the operating system's default range of
+/// ephemeral ports.
 const MOST_CONNECTIONS: usize = 28_000;
-/// Most threads of one client.
+/// Maximum number of threads of one client.
 const MOST_THREADS: usize = 256;
-/// Most records of a store.
+/// Maximum number of records of a store.
 const MOST_RECORDS: usize = 10_000_000;
-/// Most bytes of an echo server's request.
+/// Maximum size of an echo request, in bytes.
 const MOST_BYTES: u32 = 16 << 20;
-/// The highest rate that can be asked for, per second.
+/// The highest rate, in requests per second.
 const HIGHEST_RATE: f64 = 1e8;
 
-/// How much is asked of the server.
+/// The load on the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// A schedule: so many requests a second, of all connections together, whatever the server does.
+    /// Open loop: requests follow a schedule, whatever the server does.
     Open {
-        /// Requests a second.
+        /// Requests per second, of all connections together.
         per_second: f64,
     },
-    /// Each connection asks again as soon as it was answered.
+    /// Closed loop: each connection sends the next request as soon as the previous one is answered.
     Closed,
 }
 
-/// What a client's thread does while nothing is due and nothing was answered.
+/// What a client's thread does while nothing is due and no answer has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientWait {
-    /// It sleeps until the next request is due (timerfd) or an answer comes. It needs little CPU,
-    /// and its sends are late by what the operating system's timers and wake-ups take; the latency
-    /// holds that, and [`ClientFigures::send_delay_ns`](super::ClientFigures::send_delay_ns) says
-    /// how much it was.
+    /// Sleeps until the next request is due (timerfd) or an answer comes. It needs little CPU; its sends are late
+    /// by the operating system's timer and wake-up latency. That is part of the latency, and
+    /// [`ClientFigures::send_delay_ns`](super::ClientFigures::send_delay_ns) tells how much it was.
     #[default]
     Sleep,
-    /// It looks again at once, as mutilate does. Each thread needs a CPU to itself.
+    /// Polls without sleeping, as mutilate does. Each thread needs a CPU of its own.
     Spin,
 }
 
-/// What the server is, and so what it is asked for.
+/// The kind of server, and of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Asks {
-    /// A memcached: its records.
+    /// A memcached: gets and sets of its records.
     #[default]
     Records,
-    /// A memcached, to be filled: each record is set once, in turn, and then nothing more is asked. Without a
-    /// schedule.
+    /// A memcached that is being filled: each record is set once, and then no more requests are sent. Closed loop
+    /// only.
     Fill,
-    /// An echo server: each request, and its answer, has so many bytes.
+    /// An echo server: each request and answer has this many bytes.
     Echo(u32),
-    /// A remote disk (NBD): reads, and as large a share of writes as [`Config::update`] says.
+    /// A remote disk (NBD): reads, and the share of writes in [`Config::update`].
     Disk(Disk),
 }
 
@@ -64,31 +64,31 @@ pub enum Asks {
 pub struct Config {
     /// The server's address and port.
     pub address: SocketAddr,
-    /// Connections, dealt out to the threads in turn.
+    /// Number of connections, distributed over the threads in turn.
     pub connections: usize,
-    /// Threads, among which the connections are divided.
+    /// Number of threads.
     pub threads: usize,
-    /// Thread `i` is pinned to the `i`-th of these, in turn; with none, none is pinned.
+    /// Thread `i` is pinned to the `i`-th of these CPUs, cyclically; if empty, threads are not pinned.
     pub cpus: CpuList,
-    /// How much is asked.
+    /// Open or closed loop.
     pub load: Load,
-    /// Records of the store; a request asks for any of them with equal chance.
+    /// Number of records of the store; each request chooses one uniformly at random.
     pub records: usize,
-    /// Share of requests that set their record, or write (0 to 1).
+    /// Share of sets (or writes) among the requests, 0 to 1.
     pub update: f64,
-    /// What is asked for.
+    /// The kind of requests.
     pub asks: Asks,
-    /// The records, the schedules and what each request asks for are drawn from this.
+    /// Seed of the records, the schedules and the choice of requests.
     pub seed: u64,
     /// What idle threads do.
     pub wait: ClientWait,
-    /// A server that answers nothing for so long, with requests outstanding, counts as dead.
+    /// How long a server may be silent, with requests outstanding, before it is considered dead.
     pub answer_timeout: Duration,
 }
 
 impl Config {
-    /// A client of this server with mutilate's share of sets and 10 000 records: 16 connections on
-    /// one thread that sleeps, without a schedule.
+    /// A client of this server with mutilate's share of sets and 10 000 records: 16 connections, on one thread that
+    /// sleeps, in a closed loop.
     pub fn new(address: SocketAddr) -> Config {
         Config {
             address,
@@ -105,7 +105,7 @@ impl Config {
         }
     }
 
-    /// The rate that is asked for, if there is one.
+    /// The rate of the open loop; `None` for the closed loop.
     pub fn per_second(&self) -> Option<f64> {
         match self.load {
             Load::Open { per_second } => Some(per_second),
@@ -113,7 +113,7 @@ impl Config {
         }
     }
 
-    /// Mean time between two requests of a connection in nanoseconds, with a schedule.
+    /// Mean time between two requests of a connection, in nanoseconds; `None` for the closed loop.
     pub(super) fn mean_gap(&self) -> Option<f64> {
         self.per_second().map(|rate| self.connections as f64 * 1e9 / rate)
     }
@@ -123,8 +123,10 @@ impl Config {
         u64::try_from(self.answer_timeout.as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// Validates the values.
+    ///
     /// # Errors
-    /// [`ClientError::Config`] names the value that makes no sense.
+    /// [`ClientError::Config`] names the invalid value.
     pub(super) fn check(&self) -> Result<(), ClientError> {
         let within = |what: &'static str, value: usize, most: usize| {
             if (1..=most).contains(&value) {

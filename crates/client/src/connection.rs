@@ -1,4 +1,4 @@
-//! One connection's socket.
+//! The TCP sockets of a client.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, socket_with, sockopt};
 
-/// A TCP connection to the server, with its requests that are not answered yet.
+/// A TCP connection to the server.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,
-    /// The epoll tells when the socket has room.
+    /// Whether the epoll watches the socket for writability.
     pub(super) watched_for_room: bool,
 }
 
-/// A connected socket, for the set-up: it waits, at most so long.
+/// Connects, with a timeout; blocks. For the set-up.
 pub(super) fn open(address: SocketAddr, timeout: Duration) -> io::Result<OwnedFd> {
     let stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_nodelay(true)?;
@@ -23,7 +23,7 @@ pub(super) fn open(address: SocketAddr, timeout: Duration) -> io::Result<OwnedFd
     Ok(stream.into())
 }
 
-/// A socket that begins to connect, for a running client: it does not wait.
+/// Starts a non-blocking connect. For a running client.
 pub(super) fn reopen(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,

@@ -1,31 +1,29 @@
-//! A remote disk, asked over NBD: the handshake, reads and writes of one size, and what they are answered
-//! with.
+//! An NBD client: the handshake, reads and writes of one size, and their replies.
 //!
-//! The default export, simple replies, one request outstanding on a connection. What a client says in the
-//! handshake does not depend on what the server says, so it is sent at once; the server's part is checked
-//! when it comes.
+//! It uses the default export, simple replies, and one outstanding request per connection. The client's part of the
+//! handshake does not depend on the server's, so it is sent at once; the server's part is checked when it arrives.
 
 use super::answer::{Answer, Fault, Refusal};
 
-/// The size of operations, and of the part of the disk that they fall on.
+/// The size of operations, and the part of the disk that they access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disk {
-    /// Bytes that an operation reads or writes, at a multiple of as many.
+    /// Bytes that an operation reads or writes; its offset is a multiple of that.
     pub bytes: u32,
-    /// Bytes from the disk's beginning on in which operations fall, each place with equal chance.
+    /// Size of the accessed part from the start of the disk, in bytes; each place in it is equally likely.
     pub within: u64,
 }
 
-/// Most bytes of an operation: what every NBD server takes.
+/// Maximum size of an operation in bytes, which every NBD server supports.
 pub(super) const MOST_BYTES: u32 = 32 << 20;
 
 impl Disk {
-    /// Places for an operation.
+    /// Number of distinct operation offsets.
     pub(super) fn places(&self) -> u64 {
         self.within / u64::from(self.bytes.max(1))
     }
 
-    /// Bytes that are sent for a question.
+    /// Bytes of a request on the wire.
     pub(super) fn length(&self, what: Question) -> usize {
         match what {
             Question::Hello => HELLO.len(),
@@ -34,7 +32,7 @@ impl Disk {
         }
     }
 
-    /// Appends what is left of a question after its first `sent` bytes, `most` bytes at most.
+    /// Appends at most `most` bytes of a request, starting behind its first `sent` bytes.
     pub(super) fn put(&self, what: Question, sent: usize, most: usize, to: &mut Vec<u8>) {
         let end = self.length(what).min(sent + most);
         let (command, place) = match what {
@@ -59,14 +57,14 @@ impl Disk {
     }
 }
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Question {
     /// The handshake.
     Hello,
-    /// To read the operation's bytes at a place, counted in operations.
+    /// Reads at `place`, counted in operations.
     Read { place: u64 },
-    /// To write them.
+    /// Writes at `place`, counted in operations.
     Write { place: u64 },
 }
 
@@ -74,33 +72,33 @@ pub(super) enum Question {
 const HEADER: usize = 28;
 /// Bytes of a reply without its payload.
 const REPLY: usize = 16;
-/// Bytes of the server's part of the handshake: magic numbers and flags; size and flags of the export.
+/// Bytes of the server's part of the handshake: magic numbers and flags, then size and flags of the export.
 const GREETING: usize = 18 + 10;
 const REQUEST: u32 = 0x2560_9513;
 const SIMPLE_REPLY: u32 = 0x6744_6698;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
-/// Of every request: a connection has one at a time.
+/// The cookie of every request; a connection has only one outstanding.
 const COOKIE: [u8; 8] = *b"napkin..";
-/// Fixed newstyle, no zeroes; then `EXPORT_NAME` with the empty name.
+/// Flags: fixed newstyle, no zeroes; then the option `EXPORT_NAME` with the empty name.
 const HELLO: &[u8; 20] = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0";
 
-/// Reads one answer after the other.
+/// Parses one reply after another.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Replies {
     head: [u8; GREETING],
-    /// Bytes of the head that have come.
+    /// Bytes of the head received so far.
     came: usize,
-    /// Bytes of a read's data that have not, once the head is there.
+    /// Bytes of a read's data still to come behind the head.
     left: usize,
 }
 
 impl Replies {
-    /// Takes bytes up to the end of the answer to a question. Says how many it took, which are all of
-    /// them unless the answer ended, and the answer.
+    /// Consumes bytes up to the end of the reply to a request. Returns how many, which is all of them unless the
+    /// reply ended, and the answer if it is complete.
     ///
     /// # Errors
-    /// What makes the bytes no answer.
+    /// The fault in the bytes.
     pub(super) fn feed(
         &mut self,
         disk: &Disk,
@@ -135,7 +133,7 @@ impl Replies {
         answer
     }
 
-    /// What a whole head says: that the bytes follow, if there are any, or a refusal.
+    /// Evaluates a complete head: `Bytes` if the data follows, or a refusal.
     fn judge(&self, disk: &Disk, what: Question) -> Result<Answer, Fault> {
         let number =
             |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| self.head[at + byte]));
@@ -199,7 +197,7 @@ mod tests {
             for cut in 1..answer.len() {
                 let mut replies = Replies::default();
                 assert_eq!(replies.feed(&DISK, what, &answer[..cut]), Ok((cut, None)));
-                // What follows is left.
+                // Bytes behind the reply are not consumed.
                 let rest = [&answer[cut..], b"more"].concat();
                 let end = replies.feed(&DISK, what, &rest);
                 assert_eq!(end, Ok((answer.len() - cut, Some(said))), "{what:?} cut at {cut}");

@@ -1,8 +1,8 @@
-//! One thread of a client that brings its own network: a packet queue, and a stack above it.
+//! A client thread with its own network: a packet queue with a stack above it.
 //!
-//! No interrupt thread and no engine: the thread polls its queue itself, without end where it has a CPU
-//! of its own ([`ClientWait::Spin`]), or else sleeps until the queue interrupts. What it costs is its own
-//! CPU's, and none of the server's. A connection that is lost ends the client: nothing is lost on a cable.
+//! There is no interrupt thread and no engine. The thread polls its queue itself: continuously if it has a CPU of
+//! its own ([`ClientWait::Spin`]), or else it sleeps until the queue interrupts. Its cost falls on its own CPU and
+//! not on the server's. A lost connection ends the client: a cable loses nothing.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,26 +25,26 @@ use super::figures::Trouble;
 use super::talk::{Common, Phase};
 use super::worker::Command;
 
-/// Frames that are polled, and segments that are looked at, before what is due.
+/// Maximum number of frames per poll, and of segments per step.
 const BATCH: usize = 64;
-/// Requests that may fall due between two looks at the queue.
+/// Maximum number of due requests between two polls.
 const DUE_AT_ONCE: usize = 64;
-/// Handshakes under way at a time.
+/// Maximum number of handshakes in progress.
 const HANDSHAKES: usize = 64;
-/// Bytes read at once.
+/// Maximum number of bytes per read.
 const READ: usize = 64 * 1_024;
-/// Bytes of a connection's buffers for large requests and answers.
+/// Send buffer of a connection for large requests, in bytes.
 const LARGE: usize = 256 * 1_024;
-/// What the stack calls the only queue.
+/// The NAPI id of the only queue.
 const NAPI_ID: u32 = 1;
 
-/// A network for a client of its own.
+/// The network of an embedded client.
 pub struct Host {
-    /// A queue on the server's network, by which all of its frames come and go.
+    /// A queue on the server's network, which carries all of the client's frames.
     pub queue: Box<dyn PacketQueue>,
-    /// Who the client is there, and in which VLAN.
+    /// The client's addresses there, and its VLAN.
     pub addresses: Addresses,
-    /// The first port of its connections; `None` for the same each time
+    /// The local port of the first connection; `None` for the same ports in each run
     /// ([`TcpWorker::begin_ports_at`]).
     pub first_port: Option<u16>,
 }
@@ -55,15 +55,15 @@ impl std::fmt::Debug for Host {
     }
 }
 
-/// What the connections are served by.
+/// The TCP application of the client's connections.
 struct Lines {
     asking: Asking,
-    /// The place of each connection, by its port.
+    /// The index of each connection, by its local port.
     places: HashMap<u16, usize>,
     opened: usize,
-    /// Why a connection was lost.
+    /// Why a connection was lost, if one was.
     lost: Option<Trouble>,
-    /// All of them are to end.
+    /// Whether all connections are to be reset.
     closing: bool,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -74,7 +74,7 @@ impl TcpApplication for Lines {
 
     fn opened(&mut self, flow: Flow) -> usize {
         self.opened += 1;
-        // Each was begun here.
+        // Every connection was opened from this side.
         self.places.get(&flow.local.port()).copied().unwrap_or(0)
     }
 
@@ -115,7 +115,7 @@ pub(super) struct EmbeddedWorker {
 }
 
 impl EmbeddedWorker {
-    /// A worker with its own stack, and its connections begun.
+    /// Creates the worker with its own stack and establishes its connections.
     pub(super) fn connect(
         host: Host,
         common: Arc<Common>,
@@ -129,7 +129,7 @@ impl EmbeddedWorker {
         let stack = Stack::new(addresses);
         let input = Input::new(Arc::clone(&stack), NAPI_ID, queue.transmitter());
         let buffers = match common.config.asks {
-            // An operation of many segments is not to wait for the other side at each few of them.
+            // A large operation must not wait for the peer's window after every few segments.
             Asks::Disk(_) => TcpLimits {
                 receive_buffer: u16::MAX.into(),
                 send_buffer: LARGE,
@@ -138,7 +138,7 @@ impl EmbeddedWorker {
             Asks::Records | Asks::Fill | Asks::Echo(_) => TcpLimits::DEFAULT,
         };
         let limits = TcpLimits { connections: here, half_open: here, ..buffers };
-        // A new stack has no other worker.
+        // Cannot be in use: a new stack has no other worker.
         let tcp = stack.open_tcp(None, limits).map_err(io::Error::other);
         let mut tcp = tcp.map_err(|source| ClientError::Os { what: "opening TCP", source })?;
         first_port.into_iter().for_each(|port| tcp.begin_ports_at(port));
@@ -159,22 +159,22 @@ impl EmbeddedWorker {
         match made {
             Ok(()) => Ok(worker),
             Err(error) => {
-                // Those that were made until then.
+                // Resets the connections that were established so far.
                 worker.part();
                 Err(error)
             }
         }
     }
 
-    /// Learns the server's Ethernet address.
+    /// Resolves the server's Ethernet address.
     fn reach(&mut self, stack: &Stack, server: SocketAddr) -> Result<(), ClientError> {
-        /// How long an answer is waited for before it is asked again.
+        /// Interval between two requests, in nanoseconds.
         const AGAIN: u64 = 100_000_000;
         let (deadline, mut again) = (self.deadline(), 0);
         while stack.neighbour(server.ip()).is_none() {
             let now = clock::now();
             if now >= again {
-                // A queue that does not take it now may do so the next time.
+                // A failure is ignored: the queue may take the next request.
                 let _ = stack.resolve(server.ip(), now);
                 again = now + AGAIN;
             }
@@ -215,8 +215,10 @@ impl EmbeddedWorker {
         ClientError::Connect { address: self.lines.asking.common.config.address, number, source }
     }
 
+    /// Checks that the set-up may go on.
+    ///
     /// # Errors
-    /// Once the deadline of the set-up has passed, or its user has given up.
+    /// If the deadline of the set-up has passed, or the caller has given up.
     fn patient(&self, deadline: u64, opened: usize) -> Result<(), ClientError> {
         match self.commands.try_recv() {
             Ok(_) | Err(TryRecvError::Disconnected) => Err(ClientError::Ended),
@@ -227,7 +229,7 @@ impl EmbeddedWorker {
         }
     }
 
-    /// Polls, delivers, and looks at what came and at what is to be sent. Whether there was anything.
+    /// Polls, delivers, and processes segments and output. Returns whether there was anything.
     fn step(&mut self, now: u64) -> bool {
         self.queue.poll(BATCH as u16, now, &mut self.frames);
         let came = !self.frames.is_empty();
@@ -235,7 +237,8 @@ impl EmbeddedWorker {
         self.tcp.step(now, BATCH, &mut self.lines) > 0 || came
     }
 
-    /// Waits for the word to go, and runs until it is told to stop. No connection outlives it, however it ends.
+    /// Waits for the start command, and runs until it is stopped. All connections are reset at the end, after an
+    /// error too.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let ran = self.ask();
         self.part();
@@ -262,7 +265,7 @@ impl EmbeddedWorker {
                 return Err(ClientError::Unstable { address, times: 1, last: trouble.name() });
             }
             if !came {
-                // Only now: answers may have waited while this thread was kept from its CPU.
+                // Only when nothing came: answers may have waited while this thread did not run.
                 self.lines.asking.check_silence()?;
                 self.rest(self.lines.asking.next_due().min(self.lines.asking.patience()));
             }
@@ -270,8 +273,8 @@ impl EmbeddedWorker {
         Ok(())
     }
 
-    /// Resets the connections, so that the server does not keep them for a client that has gone: another one
-    /// at this address would have the same ports.
+    /// Resets the connections, so that the server does not keep them: a later client at this address would use the
+    /// same ports.
     fn part(&mut self) {
         self.lines.closing = true;
         self.flows.iter().for_each(|flow| self.tcp.wake(*flow));
@@ -280,7 +283,7 @@ impl EmbeddedWorker {
         }
     }
 
-    /// Sleeps until a frame comes, a deadline, or a word of the handle; or does not, if it spins.
+    /// Sleeps until a frame, a deadline or a command; returns at once if the client spins.
     fn rest(&mut self, deadline: u64) {
         if self.lines.asking.common.config.wait == ClientWait::Spin {
             return std::hint::spin_loop();
@@ -294,25 +297,25 @@ impl EmbeddedWorker {
         let interrupt = self.queue.interrupt();
         let mut watched =
             [PollFd::new(&interrupt, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
-        // An error is as good as an early wake-up.
+        // An error counts as an early wake-up.
         let _ = poll(&mut watched, Some(&timeout));
         let [interrupted, woken] = [0, 1].map(|it: usize| !watched[it].revents().is_empty());
         if interrupted {
             self.queue.acknowledge();
         }
         if woken {
-            // Before the channel is looked into, which has what is asked: left as it is it would wake for ever.
+            // Before the commands are read: an unread eventfd would wake the thread for ever.
             let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
         }
         self.queue.mask();
     }
 
-    /// Does what the handle asks; says whether to go on.
+    /// Executes the commands of the handle; returns whether to go on.
     fn obey(&mut self) -> bool {
         loop {
             let send = |place: usize| self.tcp.wake(self.flows[place]);
             match self.commands.try_recv() {
-                // Nobody may be waiting any more for an answer, which is no concern of this thread.
+                // The handle may no longer wait for the reply; that is ignored.
                 Ok(Command::Begin(told)) => {
                     self.lines.asking.begin_window(send);
                     let _ = told.send(());

@@ -1,4 +1,4 @@
-//! Why a store could not be filled, or a client could not start or had to end.
+//! Errors of filling a store and of running a client.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use napkin_os::sched::SchedError;
 use thiserror::Error;
 
-/// What stopped a client.
+/// Why a client failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// A value that makes no sense.
+    /// An invalid value.
     #[error("{0}")]
     Config(String),
-    /// The first connection, or one of them, could not be had.
+    /// A connection could not be established.
     #[error(
         "connection {number} to {address} was not made: {source}; does the service listen there, and \
          does it allow as many connections (memcached -c)?"
@@ -22,7 +22,7 @@ pub enum ClientError {
     Connect {
         /// The server's address and port, as the caller gave it.
         address: SocketAddr,
-        /// Which, from 1.
+        /// The number of the connection, from 1.
         number: usize,
         /// The operating system's answer.
         source: io::Error,
@@ -30,7 +30,7 @@ pub enum ClientError {
     /// Not enough file descriptors.
     #[error("{needed} file descriptors are needed and {limit} allowed: raise it with `ulimit -n`")]
     Descriptors {
-        /// Descriptors that the connections need.
+        /// Descriptors needed.
         needed: u64,
         /// The limit (`RLIMIT_NOFILE`).
         limit: u64,
@@ -38,15 +38,15 @@ pub enum ClientError {
     /// A thread could not be pinned.
     #[error("a client's thread cannot be pinned: {0}")]
     Pin(#[from] SchedError),
-    /// The server closed a connection, and takes no new one.
+    /// The server closed a connection and refused a new one.
     #[error("{address} is dead: it closed a connection, and a new one failed: {source}")]
     Dead {
         /// The server's address and port, as the caller gave it.
         address: SocketAddr,
-        /// What the new connection met.
+        /// Why the new connection failed.
         source: io::Error,
     },
-    /// The server is there and says nothing.
+    /// The server is connected but does not answer.
     #[error(
         "{address} has not answered for {timeout:?}, with {outstanding} requests outstanding: it is \
          stopped, or cut off"
@@ -54,12 +54,12 @@ pub enum ClientError {
     Silent {
         /// The server's address and port, as the caller gave it.
         address: SocketAddr,
-        /// For how long.
+        /// The length of the silence.
         timeout: Duration,
-        /// How many requests waited, of the thread that gave up.
+        /// Outstanding requests of the thread that gave up.
         outstanding: usize,
     },
-    /// Connections do not last.
+    /// Connections are lost again and again.
     #[error(
         "{address} is of no use: {times} connections were lost, the last because of {last}; it is \
          out of order, or another service than the one that is asked"
@@ -67,20 +67,20 @@ pub enum ClientError {
     Unstable {
         /// The server's address and port, as the caller gave it.
         address: SocketAddr,
-        /// How many, of the thread that gave up.
+        /// Lost connections of the thread that gave up.
         times: u64,
-        /// The name of what ended the last.
+        /// The name of the trouble that ended the last one.
         last: &'static str,
     },
-    /// Filling the store was answered with something else than agreement.
+    /// A set was not acknowledged, or the connection failed, while the store was filled.
     #[error("{address} could not be filled with records: {what}")]
     Populate {
         /// The server's address and port, as the caller gave it.
         address: SocketAddr,
-        /// What it said or did.
+        /// What the server answered or did.
         what: String,
     },
-    /// The store has not kept what it was given.
+    /// The store did not keep all records.
     #[error(
         "{address} has kept {kept} of {records} records as they were set: give it more memory \
          (-m), larger items (-I), and no other user"
@@ -88,20 +88,20 @@ pub enum ClientError {
     NotKept {
         /// The server's address and port, as the caller gave it.
         address: SocketAddr,
-        /// How many were found again with their size.
+        /// Records that were found with the right size.
         kept: u64,
-        /// How many were set.
+        /// Records that were set.
         records: u64,
     },
-    /// The operating system refused something that should work.
+    /// A system call failed that should work.
     #[error("{what} failed: {source}")]
     Os {
-        /// What was tried, as part of the sentence.
+        /// The call, as part of the sentence.
         what: &'static str,
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The client has been stopped, or has failed and said why.
+    /// The client was stopped, or failed and has reported why.
     #[error("this client has ended; start another")]
     Ended,
     /// A thread of the client panicked.
@@ -110,7 +110,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// For `map_err`: names the call.
+    /// Wraps the errno of the call `what`; for `map_err`.
     pub(super) fn os(what: &'static str) -> impl Fn(rustix::io::Errno) -> ClientError {
         move |errno| ClientError::Os { what, source: errno.into() }
     }

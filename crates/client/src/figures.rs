@@ -1,4 +1,4 @@
-//! What a window of a client showed: one thread's counts, and the sum of all threads' as figures.
+//! The figures of a window: one thread's counts, and the sums over all threads.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use super::answer::{Fault, Refusal};
 use super::config::{ClientWait, Config};
 use napkin_measure::{Latency, LatencyNs};
 
-/// A backlog of more than this share of a window's requests is told.
+/// The backlog, as a share of a window's due requests, above which a note is given.
 const BACKLOG: f64 = 0.001;
 
-/// What can go wrong with one request or connection, by the name under which it is counted.
+/// What can go wrong with a request or a connection; each is counted under its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trouble {
     Refused(Refusal),
     Fault(Fault),
-    /// An answer that nobody asked for.
+    /// An answer without a request.
     NotAsked,
     /// A value of another size than its record's.
     WrongSize,
@@ -69,11 +69,11 @@ impl Trouble {
     }
 }
 
-/// What one thread measured since the window began. All its memory is taken at set-up.
+/// One thread's measurements since the window began. All its memory is allocated at set-up.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) latency: Latency,
-    /// The same requests', from their sending.
+    /// The latency of the same requests, from their actual sending.
     pub(super) from_sending: Latency,
     pub(super) send_delay: Latency,
     pub(super) counts: Counts,
@@ -87,7 +87,7 @@ pub(super) struct Counts {
     /// Requests that fell due.
     pub(super) due: u64,
     pub(super) late: u64,
-    /// Late ones that only a window's end has found, long after their time.
+    /// Late requests that were taken only at a window's end, long after their time.
     pub(super) late_here: u64,
     pub(super) abandoned: u64,
     pub(super) gets: u64,
@@ -95,20 +95,20 @@ pub(super) struct Counts {
     pub(super) hits: u64,
     pub(super) misses: u64,
     pub(super) reconnects: u64,
-    /// On their way when it began.
+    /// Outstanding requests when the window began.
     pub(super) carried: u64,
     errors: [u64; Trouble::ALL.len()],
-    /// At the window's end: requests in the backlog, on their way, and how long the oldest of both
-    /// has waited.
+    /// At the window's end: requests in the backlog, outstanding requests, and how long the oldest of either has
+    /// waited, in nanoseconds.
     pub(super) backlog: u64,
     pub(super) outstanding: u64,
     pub(super) longest_wait: u64,
-    /// The thread had more requests due than it could even look at.
+    /// Whether the thread could not even take all due requests.
     pub(super) behind: bool,
 }
 
 impl Tally {
-    /// Forgets everything and keeps the memory.
+    /// Clears all counts and keeps the memory.
     pub(super) fn begin(&mut self, now: u64) {
         self.latency.clear();
         self.from_sending.clear();
@@ -127,9 +127,8 @@ impl Counts {
     }
 }
 
-/// How long after their time requests were sent that nothing but the client itself held back, in
-/// nanoseconds: its sleeps' overshoot, its wake-ups, and other requests that it was busy with. It is
-/// part of the latency.
+/// How late requests were sent that only the client itself delayed, in nanoseconds: by overshooting sleeps, by
+/// wake-ups, and by other requests. It is part of the latency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendDelayNs {
     /// 50 % of the requests took no longer, ns.
@@ -140,12 +139,12 @@ pub struct SendDelayNs {
     pub max: u64,
 }
 
-/// What mutilate would print of the same answers, in nanoseconds: from the moment at which each
-/// request was really sent, so without its wait for its turn, and its percentiles out of bins each a
-/// tenth wider than the last. A published table has these.
+/// The latency as mutilate would print it, in nanoseconds: from the actual sending of each request, so without the
+/// time that it waited for its turn, and with percentiles from bins that are each a tenth wider than the previous
+/// one. Published tables contain these figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PublishedNs {
-    /// Their mean, ns.
+    /// The mean, ns.
     pub mean: f64,
     /// 50 % of the requests took no longer, ns.
     pub p50: f64,
@@ -156,7 +155,7 @@ pub struct PublishedNs {
 }
 
 impl PublishedNs {
-    /// Of latencies from the sending; `None` without any.
+    /// From latencies since the sending; `None` if there are none.
     fn of(from_sending: &Latency) -> Option<PublishedNs> {
         let mean = from_sending.summary(0)?.mean?;
         let mut bins = LogBins::default();
@@ -166,75 +165,75 @@ impl PublishedNs {
     }
 }
 
-/// What a window showed.
+/// The figures of a window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientFigures {
-    /// Its length (of the thread whose window was the longest).
+    /// Length of the window, ns; of the longest if threads differ.
     pub wall_ns: u64,
-    /// Answers read in it, refusals among them.
+    /// Answers read in the window, refusals included.
     pub requests: u64,
-    /// The rate that was asked for; `None` without a schedule.
+    /// The rate asked for; `None` in the closed loop.
     pub asked_per_s: Option<f64>,
-    /// Requests a second that fell due in it; `None` without a schedule.
+    /// Requests per second that fell due in the window; `None` in the closed loop.
     pub offered_per_s: Option<f64>,
-    /// Answers a second.
+    /// Answers per second.
     pub achieved_per_s: f64,
-    /// From the time when a request was due until its answer was read; without a schedule from its
-    /// sending. Of requests whose answers were read in the window, sets and refusals among them; its
-    /// percentiles are those of all that fell due. `None` without any.
+    /// Latency from the time when a request was due until its answer was read; in the closed loop, from its
+    /// sending. It covers requests whose answers were read in the window, sets and refusals included; percentiles
+    /// take into account all requests that fell due. `None` if there are none.
     pub latency_ns: Option<LatencyNs>,
-    /// What mutilate would print of them; `None` without any.
+    /// The same as mutilate would print it; `None` if there are none.
     pub published_ns: Option<PublishedNs>,
-    /// Latencies of more than 100 s, which are counted as that.
+    /// Latencies above 100 s, which are counted as 100 s.
     pub saturated: u64,
-    /// Requests that fell due in it; 0 without a schedule. Counted from the client's start, these are
-    /// `requests`, `abandoned`, `backlog`, `outstanding` and those that a lost connection took along.
+    /// Requests that fell due in the window; 0 in the closed loop. Counted from the client's start, they are the
+    /// sum of `requests`, `abandoned`, `backlog`, `outstanding`, and those lost with a connection.
     pub due: u64,
-    /// Requests that fell due while their connection waited for an answer. They are charged for it.
+    /// Requests that fell due while their connection waited for an answer. The wait is part of their latency.
     pub late: u64,
-    /// Those of them that the client itself had not looked at when the window ended, though they were due more than
-    /// a millisecond before: whether their connection waited for an answer by then nobody knows. They are among
+    /// Those of them that the client itself had not taken before the window ended, although they were due more than
+    /// a millisecond earlier. It is unknown whether their connection was busy by then. They are included in
     /// `abandoned` and `backlog`.
     #[serde(default)]
     pub late_here: u64,
-    /// Late requests that found a full backlog, and were never sent: where there are any, the
-    /// latencies are too low.
+    /// Late requests that found the backlog full and were never sent. If there are any, the latencies are too low.
     pub abandoned: u64,
     /// Late requests not yet sent at the end of the window.
     pub backlog: u64,
     /// Requests sent and not answered at the end of the window.
     pub outstanding: u64,
-    /// The same at its beginning.
+    /// Outstanding requests at the beginning of the window.
     #[serde(default)]
     pub carried: u64,
-    /// How long the oldest request without an answer had waited then, from when it was due.
+    /// How long the oldest unanswered request had waited at the end of the window since it was due, ns.
     pub longest_wait_ns: u64,
-    /// Gets that were answered; of a disk reads.
+    /// Answered gets; for a disk, reads.
     pub gets: u64,
-    /// Sets that were answered; of a disk writes.
+    /// Answered sets; for a disk, writes.
     pub sets: u64,
     /// Gets that found their record.
     pub hits: u64,
     /// Gets that found none.
     pub misses: u64,
-    /// Connections that were lost and made again.
+    /// Connections that were lost and re-established.
     pub reconnects: u64,
-    /// What went wrong, by name; what never did is left out.
+    /// Number of each trouble, by name; those that never occurred are omitted.
     pub errors: BTreeMap<String, u64>,
-    /// The client could not keep up with its own schedule, and offered less than it was asked to.
+    /// Whether the client could not keep up with its own schedule, and so offered less than asked for.
     pub behind: bool,
-    /// How late the client itself was; `None` without a schedule.
+    /// How late the client itself was; `None` in the closed loop.
     pub send_delay_ns: Option<SendDelayNs>,
-    /// What a reader of these figures should know.
+    /// Notes to the reader of the figures.
     pub notes: Vec<String>,
 }
 
 impl ClientFigures {
-    /// Adds up what the threads counted.
+    /// Sums up the threads' counts.
     pub(super) fn of(tallies: &[Box<Tally>], config: &Config, backlog_bound: usize) -> Self {
         let counts = || tallies.iter().map(|tally| &tally.counts);
         let sum = |of: fn(&Counts) -> u64| counts().map(of).sum::<u64>();
-        // Each thread's by its own window: they do not begin and end at the same nanosecond.
+        // Each thread's rate is based on its own window, because windows do not begin and end at the same
+        // nanosecond.
         let per_s = |of: fn(&Tally) -> u64| {
             let rates = tallies.iter().filter(|tally| tally.counts.wall() != 0);
             rates.map(|tally| of(tally) as f64 * 1e9 / tally.counts.wall() as f64).sum::<f64>()
@@ -326,7 +325,7 @@ impl ClientFigures {
         }
         let unanswered = self.backlog + self.outstanding;
         let longest = self.latency_ns.map_or(0, |latency| latency.max);
-        // Of a backlog the oldest need not have waited longest: those before it were answered as late.
+        // The oldest request of a backlog need not have waited longest: earlier ones were answered as late.
         let owes = self.backlog as f64 > BACKLOG * self.due as f64;
         if unanswered != 0 && (owes || self.longest_wait_ns > longest) {
             notes.push(format!(
@@ -403,7 +402,7 @@ mod tests {
         };
         said(|tally| tally.counts.abandoned = 3, "3 requests were never sent, because 256");
         said(|tally| tally.counts.misses = 1, "found nothing");
-        // The oldest has waited for less than the longest answer took.
+        // The oldest has waited less than the longest answer took.
         said(
             |tally| tally.counts.backlog = 1,
             "1 requests had no answer at the window's end, 1 of",

@@ -1,23 +1,23 @@
-//! A load generator for a real memcached: the text protocol over TCP, on the operating system's
-//! sockets, or over a packet queue with a stack of its own ([`Client::embedded`]); and for an echo server, and a remote disk (NBD).
+//! A load generator for memcached, echo servers and remote disks (NBD), over TCP: on the operating system's
+//! sockets, or on a packet queue with a stack of its own ([`Client::embedded`]).
 //!
-//! Of a memcached it asks what mutilate asks (sizes of keys and values, times between requests, share of sets:
-//! the 2024 experiments' client), from many connections with one request outstanding each, and measures
-//! differently. Every connection has a schedule that is drawn from the seed whatever the server
-//! does, and a latency counts from the time in that schedule. A request that falls due while the
-//! last one is unanswered waits, is charged for its wait and counted as late. Without a schedule
-//! ([`Load::Closed`]) a connection asks again as soon as it was answered, which shows the most that
-//! the server can do, and no honest percentile.
+//! To a memcached it sends the requests that mutilate sends (sizes of keys and values, times between requests,
+//! share of sets: the client of the 2024 experiments), over many connections with one outstanding request each, but
+//! it measures differently. Every connection has a schedule drawn from the seed, independent of the server, and
+//! latency counts from the scheduled time. A request that falls due while the previous one is unanswered waits; the
+//! wait is part of its latency, and it is counted as late. In the closed loop ([`Load::Closed`]) a connection sends
+//! the next request as soon as the previous one is answered: that shows the server's capacity, but no honest
+//! percentile.
 //!
-//! - `records`: keys and values; `answer`: what a memcached said; `disk`: a disk's questions and replies;
-//!   `talk`: one connection's requests and answers; `asking`: what is asked when.
-//! - `populate`: fills the store. `client`: the threads' handle; `worker`: one thread;
-//!   `connection`: what it knows of each of its connections.
-//! - `figures`: what a window of it showed.
+//! - `records`: keys and values; `answer`: the memcached protocol; `disk`: the NBD protocol; `talk`: one
+//!   connection's requests and answers; `asking`: what is sent when.
+//! - `populate`: fills the store. `client`: the threads' handle; `worker`: one thread; `connection`: its sockets;
+//!   `embedded`: a thread with its own network.
+//! - `figures`: the figures of a window.
 //!
-//! Sockets are made by the thread that calls [`populate()`] and by threads started from the one that
-//! calls [`Client::start`], so they are in that thread's network namespace. It does not start a
-//! server, choose a policy or print.
+//! Sockets are created by the thread that calls [`populate()`] and by threads spawned from the one that calls
+//! [`Client::start`], so they are in that thread's network namespace. This crate does not start a server, choose a
+//! policy or print.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

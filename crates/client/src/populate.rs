@@ -1,7 +1,7 @@
-//! Fills a store with the records that a client will ask for, and looks whether it has kept them.
+//! Fills a store with the records that a client will ask for, and verifies that it kept them.
 //!
-//! Sets go out in large pieces without an answer (`noreply`), with a question in between by whose
-//! answer the server says that it has come so far, and what it refused. Then every record is read
+//! Sets are sent in large batches without replies (`noreply`). A `version` request ends each batch; its answer
+//! shows that the server has processed the batch, and a refusal before it shows an error. Then every record is read
 //! once.
 
 use std::io::{self, Read, Write};
@@ -13,20 +13,19 @@ use super::config::Config;
 use super::error::ClientError;
 use super::records::Records;
 
-/// Records set between two questions.
+/// Sets per batch.
 const SETS_AT_ONCE: usize = 1024;
-/// Records asked for at once: few enough that the requests fit the socket's buffers while the
-/// server waits for us to read.
+/// Gets per batch: few enough to fit the sockets' buffers while the server waits for us to read.
 const GETS_AT_ONCE: usize = 64;
-/// Bytes sent at once, about.
+/// Approximate number of bytes per send.
 const SEND: usize = 64 * 1024;
-/// Bytes read at once.
+/// Maximum number of bytes per read.
 const READ: usize = 64 * 1024;
 
-/// A store that was filled.
+/// A store after it was filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Populated {
-    /// Records set, and found with their size.
+    /// Records that were set, and found with the right size.
     pub records: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
@@ -40,12 +39,12 @@ pub fn populate(config: &Config) -> Result<Populated, ClientError> {
     populate_telling(config, |_, _| {})
 }
 
-/// Fills the store, and tells after each piece how many steps are done of how many: each record is
-/// one when it is set, and one when it is found.
+/// Fills the store, and calls `tell` after each batch with the number of steps done and their total. Each record is
+/// two steps: set, and found.
 ///
 /// # Errors
-/// A value that makes no sense, a server that cannot be reached, is silent, says anything but what it
-/// should, or has not kept every record.
+/// An invalid value; a server that cannot be reached, is silent, gives an unexpected answer, or has not kept every
+/// record.
 pub fn populate_telling(
     config: &Config,
     mut tell: impl FnMut(u64, u64),
@@ -94,13 +93,13 @@ pub fn populate_telling(
     Ok(Populated { records, bytes })
 }
 
-/// The connection: it waits for the server, but not for ever.
+/// The connection, with a timeout for each operation.
 struct Line<'a> {
     config: &'a Config,
     stream: TcpStream,
     output: Vec<u8>,
     input: Box<[u8]>,
-    /// What of the input is there and not read.
+    /// The part of the input that was not parsed yet.
     unread: std::ops::Range<usize>,
     parser: Parser,
 }
@@ -131,7 +130,7 @@ impl Line<'_> {
         ClientError::Populate { address: self.config.address, what }
     }
 
-    /// A connection that failed, or timed out.
+    /// The error for a failed or timed out connection.
     fn failed(&self, error: &io::Error) -> ClientError {
         let Config { address, answer_timeout: timeout, .. } = *self.config;
         match error.kind() {
@@ -149,7 +148,7 @@ impl Line<'_> {
         Ok(())
     }
 
-    /// The next answer. A server that drips has as long as a silent one.
+    /// Reads the next answer. The timeout covers the whole answer, even if it arrives byte by byte.
     fn answer(&mut self, asked: Asked<'_>) -> Result<Answer, ClientError> {
         let begun = Instant::now();
         loop {

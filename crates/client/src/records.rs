@@ -1,8 +1,8 @@
-//! The store's records: their keys, and the sizes of their values.
+//! The records of a store: their keys and the sizes of their values.
 //!
-//! Drawn once from the seed, so that whoever fills the store and whoever asks it agree without
-//! talking. Sizes are mutilate's `fb_key` and `fb_value`. Other than with mutilate a record keeps
-//! its size when it is set again, so that every answer can be checked.
+//! They are drawn from the seed, so that filling and querying agree without communication. Sizes follow mutilate's
+//! `fb_key` and `fb_value`. Unlike with mutilate, a record keeps its size when it is set again, so that every
+//! answer can be verified.
 
 use std::io::Write;
 
@@ -11,29 +11,29 @@ use napkin_traffic::sizes::{self, key_size, value_size};
 
 use super::answer::Asked;
 
-/// Longest key that memcached takes.
+/// memcached's limit on the length of a key, in bytes.
 pub const LONGEST_KEY: usize = sizes::LONGEST_KEY as usize;
 
-/// Largest value that is drawn: half of the largest item that memcached takes by default. One draw
-/// in some hundred million would be larger.
+/// Largest value that is drawn, in bytes: half of memcached's default item size limit. Only one draw in some
+/// hundred million would be larger.
 const LARGEST_VALUE: u32 = 512 * 1024;
 
-/// Commands and numbers around a key in a request, at most.
+/// Most bytes of a request besides key and value.
 const AROUND: usize = 64;
 
-/// Keys and sizes of values.
+/// The keys, and the sizes of the values.
 #[derive(Debug)]
 pub struct Records {
     keys: Vec<u8>,
-    /// One more than records: where each key begins.
+    /// Offset of each key, and the end of the last.
     begins: Vec<u32>,
     values: Vec<u32>,
-    /// As long as the largest value.
+    /// Bytes for values; as long as the largest value.
     filler: Vec<u8>,
 }
 
 impl Records {
-    /// So many records of a seed.
+    /// Draws `records` records from a seed.
     pub fn new(records: usize, seed: u64) -> Records {
         let mut rng = Rng::new(seed);
         let digits = records.saturating_sub(1).max(1).ilog10() as usize + 1;
@@ -41,7 +41,7 @@ impl Records {
         let mut values = Vec::with_capacity(records);
         for record in 0..records {
             let size = (key_size(&mut rng) as usize).max(digits);
-            // Keys differ in their number; zeros in front of it make up the size.
+            // Keys are numbers, padded with zeros to the drawn size.
             let _ = write!(keys, "{record:0size$}");
             begins.push(keys.len() as u32);
             values.push(value_size(&mut rng, LARGEST_VALUE));
@@ -51,7 +51,7 @@ impl Records {
         Records { keys, begins, values, filler }
     }
 
-    /// Records of the store, as many as were asked for.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.values.len()
     }
@@ -71,19 +71,19 @@ impl Records {
         self.values[record]
     }
 
-    /// Bytes of the longest request: what a buffer for any of them needs.
+    /// Length of the longest request in bytes, for the size of buffers.
     pub fn longest_request(&self) -> usize {
         self.filler.len() + LONGEST_KEY + AROUND
     }
 
-    /// Appends a get.
+    /// Appends a get request.
     pub fn put_get(&self, record: usize, to: &mut Vec<u8>) {
         to.extend_from_slice(b"get ");
         to.extend_from_slice(self.key(record));
         to.extend_from_slice(b"\r\n");
     }
 
-    /// Appends a set, to be answered or not.
+    /// Appends a set request, with or without `noreply`.
     pub fn put_set(&self, record: usize, answered: bool, to: &mut Vec<u8>) {
         let size = self.values[record];
         to.extend_from_slice(b"set ");
@@ -94,7 +94,7 @@ impl Records {
         to.extend_from_slice(b"\r\n");
     }
 
-    /// What a request of this record is, for who reads the answer.
+    /// Describes a request of this record to the parser of the answer.
     pub(super) fn asked(&self, record: usize, set: bool) -> Asked<'_> {
         if set { Asked::Set } else { Asked::Get { key: self.key(record) } }
     }

@@ -1,4 +1,4 @@
-//! What is asked on one connection, and what it makes of the answers.
+//! The requests and answers of one connection.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,12 +11,12 @@ use super::disk::{Question, Replies};
 use super::figures::Trouble;
 use super::records::Records;
 
-/// What all threads of a client share.
+/// The state shared by all threads of a client.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) config: Config,
     pub(super) records: Records,
-    /// The next record of a store that is filled.
+    /// The next record to set while a store is filled.
     pub(super) turn: AtomicUsize,
 }
 
@@ -27,26 +27,26 @@ impl Common {
     }
 }
 
-/// Bytes of a request that are made up at a time, where it need not be whole.
+/// Most bytes of a request that are generated at a time, where it need not be whole.
 const PIECE: usize = 64 * 1_024;
 
-/// A request that was made up.
+/// A prepared request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Request {
-    /// Of a disk the place.
+    /// The record; for a disk, the place.
     pub(super) record: usize,
-    /// Of a disk, it writes.
+    /// Whether it is a set; for a disk, a write.
     pub(super) set: bool,
-    /// It is a disk's handshake, which is in no count.
+    /// Whether it is a disk's handshake, which is not counted.
     pub(super) hello: bool,
-    /// The time that its latency counts from.
+    /// The time from which its latency counts.
     pub(super) intended: u64,
-    /// When its first byte was given to the socket.
+    /// When its first byte was offered to the socket.
     pub(super) sent: u64,
 }
 
 impl Request {
-    /// The same of a disk.
+    /// The request in terms of a disk.
     fn question(&self) -> Question {
         match (self.hello, self.set) {
             (true, _) => Question::Hello,
@@ -56,39 +56,39 @@ impl Request {
     }
 }
 
-/// What a connection is at.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It can send.
+    /// No request is outstanding.
     Free,
-    /// The socket has taken so many bytes of the request and is full.
+    /// The socket has taken this many bytes of the request.
     Sending(usize),
-    /// The request is sent.
+    /// The request was sent.
     Waiting,
-    /// It was lost, and is being made again.
+    /// The connection was lost and is being re-established.
     Connecting,
 }
 
-/// One connection's requests, one at a time, and its answers.
+/// One connection's requests, one at a time, and the parser of its answers.
 #[derive(Debug)]
 pub(super) struct Talk {
     parser: Parser,
     replies: Replies,
     pub(super) phase: Phase,
-    /// The request outstanding, in the phases that have one.
+    /// The outstanding request, in the phases that have one.
     pub(super) request: Request,
-    /// Draws what to ask.
+    /// Draws the requests.
     choice: Rng,
 }
 
 impl Talk {
-    /// On a free connection.
+    /// The state of a free connection.
     pub(super) fn new(choice: Rng) -> Talk {
         let (parser, replies) = (Parser::default(), Replies::default());
         Talk { parser, replies, phase: Phase::Free, request: Request::default(), choice }
     }
 
-    /// Makes up a request, which is to be sent. Whether there is one: not once a store is filled.
+    /// Prepares a request. Returns whether there is one; there is none once a store is filled.
     pub(super) fn ask(&mut self, common: &Common, intended: u64) -> bool {
         let Common { config, records, turn } = common;
         let drawn = |choice: &mut Rng, among: u64| {
@@ -108,14 +108,13 @@ impl Talk {
         true
     }
 
-    /// The same for the connection's handshake.
+    /// Prepares the connection's handshake.
     pub(super) fn greet(&mut self) {
         self.request.hello = true;
         self.phase = Phase::Sending(0);
     }
 
-    /// What is next to be sent of the request, in `into`; nothing else is in it then. Whether there is
-    /// anything.
+    /// Replaces `into` with the next bytes of the request. Returns whether there are any.
     pub(super) fn put(&self, common: &Common, into: &mut Vec<u8>) -> bool {
         into.clear();
         let Talk { phase: Phase::Sending(sent), request, .. } = *self else { return false };
@@ -134,13 +133,13 @@ impl Talk {
         true
     }
 
-    /// So many bytes of the request were taken, of as many as were put. Whether the rest is to follow when
-    /// there is room.
+    /// Records that the socket took `bytes` of the `put` bytes offered. Returns whether the rest must wait until
+    /// the socket has room.
     pub(super) fn sent(&mut self, asks: Asks, bytes: usize, put: usize) -> bool {
         let length = self.length(asks);
         if let Phase::Sending(sent) = &mut self.phase {
             *sent += bytes;
-            // Of records all was put.
+            // A request to memcached is offered whole.
             if length.map_or(bytes == put, |length| *sent >= length) {
                 self.phase = Phase::Waiting;
             }
@@ -148,7 +147,7 @@ impl Talk {
         bytes < put
     }
 
-    /// Bytes of the request; `None` of records, whose requests are put whole.
+    /// Length of the request in bytes; `None` for memcached, whose requests are offered whole.
     fn length(&self, asks: Asks) -> Option<usize> {
         match asks {
             Asks::Records | Asks::Fill => None,
@@ -157,10 +156,10 @@ impl Talk {
         }
     }
 
-    /// Takes what has come: the answer, once it is there.
+    /// Processes received bytes; returns the answer once it is complete.
     ///
     /// # Errors
-    /// What makes the connection useless.
+    /// A fault that makes the connection unusable.
     pub(super) fn read(
         &mut self,
         common: &Common,
@@ -183,18 +182,18 @@ impl Talk {
             Ok((taken, Some(answer))) if taken == bytes.len() && self.phase == Phase::Waiting => {
                 Ok(Some(answer))
             }
-            // There is more, or it is the answer to a request that is not all sent.
+            // Surplus bytes, or an answer before the request was sent completely.
             Ok(_) => Err(Trouble::NotAsked),
             Err(fault) => Err(Trouble::Fault(fault)),
         }
     }
 
-    /// Whether it waits for an answer.
+    /// Whether a request is outstanding.
     pub(super) fn is_outstanding(&self) -> bool {
         matches!(self.phase, Phase::Sending(_) | Phase::Waiting)
     }
 
-    /// The connection is of no use any more.
+    /// Marks the connection as lost.
     pub(super) fn lost(&mut self) {
         self.phase = Phase::Connecting;
         (self.parser, self.replies) = (Parser::default(), Replies::default());

@@ -1,8 +1,9 @@
-//! One thread of a client: it sends what is due on its connections and reads the answers.
+//! One thread of a client, on the operating system's sockets: sends what is due on its connections and reads the
+//! answers.
 //!
-//! One epoll for its sockets, the timer of its next deadline, and the wake-up by which the client's
-//! handle talks to it. It allocates nothing between its set-up and its end but what it hands over
-//! when a window ends. What is asked, and when, is [`Asking`]'s.
+//! It uses one epoll for its sockets, a timer for its next deadline, and an eventfd through which the client's
+//! handle wakes it. Between set-up and end it allocates nothing except the counts that it hands over at the end of
+//! a window. [`Asking`] decides what is sent and when.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -25,40 +26,40 @@ use super::figures::{Tally, Trouble};
 use super::talk::{Common, Phase};
 use napkin_os::clock;
 
-/// Bytes read at once.
+/// Maximum number of bytes per read.
 const READ: usize = 64 * 1024;
-/// Events taken at once.
+/// Maximum number of events per wait.
 const EVENTS: usize = 256;
-/// Requests that may fall due between two looks at the sockets: a rate that the thread cannot keep
-/// up with must not keep it from answers and commands.
+/// Maximum number of due requests between two waits: a rate that the thread cannot keep up with must not keep it
+/// from answers and commands.
 const DUE_AT_ONCE: usize = 64;
-/// The epoll's names of the timer and the wake-up; sockets are called by their place.
+/// The epoll data of the timer and the eventfd; sockets use their index.
 const TIMER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
-/// Connections that may be lost for each that there is, and some more, before the server is given
-/// up.
+/// The server is considered unstable after this many lost connections: the first number for each connection, plus
+/// the second.
 const LOSSES: (u64, u64) = (4, 16);
 
-/// What the handle asks of a thread.
+/// The commands of the handle to a thread.
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Begin to send; schedules start at this time.
+    /// Start to send; schedules begin at this time.
     Go(u64),
-    /// Begin a window, and say so.
+    /// Begin a window, and reply.
     Begin(Sender<()>),
-    /// End it, and hand over the counts.
+    /// End the window, and reply with its counts.
     End(Sender<Box<Tally>>),
     Stop,
 }
 
 impl Command {
-    /// Waits for the word to go: when schedules start, or `None` if it is to stop before.
+    /// Waits for the start command: returns the start time, or `None` if the thread is stopped before.
     pub(super) fn go(commands: &Receiver<Command>) -> Option<u64> {
         loop {
             match commands.recv() {
                 Ok(Command::Go(start)) => return Some(start),
                 Ok(Command::Begin(_) | Command::End(_)) => {}
-                // A handle that is gone has nothing more to say: that ends it as well.
+                // A dropped handle ends the thread as well.
                 Ok(Command::Stop) | Err(_) => return None,
             }
         }
@@ -78,14 +79,14 @@ pub(super) struct Worker {
     connections: Vec<Connection>,
     input: Box<[u8]>,
     output: Vec<u8>,
-    /// Connections on which something is to be sent.
+    /// Connections on which there is something to send.
     to_send: Vec<usize>,
     lost: u64,
 }
 
 impl Worker {
-    /// Connects. `streams` has one entry for each of this thread's connections, with its number in
-    /// the client.
+    /// Connects. `streams` has one entry for each of this thread's connections, with its number in the whole
+    /// client.
     pub(super) fn connect(
         common: Arc<Common>,
         streams: Vec<(usize, Streams)>,
@@ -128,7 +129,7 @@ impl Worker {
         })
     }
 
-    /// Waits for the word to go, and runs until it is told to stop.
+    /// Waits for the start command, and runs until it is stopped.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let Some(start) = Command::go(&self.commands) else { return Ok(()) };
         self.begin(start)?;
@@ -137,7 +138,7 @@ impl Worker {
             self.send_due()?;
             self.wait(&mut events)?;
             let is_socket = |event: &epoll::Event| event.data.u64() < WAKE;
-            // Only now: answers may have waited while this thread was kept from its CPU.
+            // Only when no socket had an event: answers may have waited while this thread did not run.
             if !events.iter().any(is_socket) {
                 self.asking.check_silence()?;
             }
@@ -151,7 +152,7 @@ impl Worker {
                     }
                     place => self.handle(place as usize, event.flags)?,
                 }
-                // Answers take their time, and a request may have fallen due meanwhile.
+                // Processing an answer takes time, in which a request may have fallen due.
                 self.send_due()?;
             }
         }
@@ -160,7 +161,7 @@ impl Worker {
     fn begin(&mut self, start: u64) -> Result<(), ClientError> {
         self.asking.begin(start);
         for place in 0..self.connections.len() {
-            // In the closed loop; under way already, if its answer came while others were asking.
+            // In the closed loop; already sent if the answer to the handshake came meanwhile.
             if self.asking.phase(place) == Phase::Sending(0) {
                 self.send(place)?;
             }
@@ -168,7 +169,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends what is due, or puts it into the backlog of its connection.
+    /// Sends the requests that are due, or puts them into the backlog of their connection.
     fn send_due(&mut self) -> Result<(), ClientError> {
         let time = clock::now();
         for _ in 0..DUE_AT_ONCE {
@@ -181,7 +182,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends what is left of the request.
+    /// Sends the rest of a connection's request.
     fn send(&mut self, place: usize) -> Result<(), ClientError> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         while self.asking.put(place, &mut self.output) {
@@ -191,7 +192,7 @@ impl Worker {
                 Err(Errno::AGAIN) => return self.watch_for_room(place, true),
                 Err(_) => return self.lose(place, Trouble::Failed),
             };
-            // What is left is tried again: only a socket that takes nothing says that it is full.
+            // The rest is offered again: only a socket that takes nothing is full.
             self.asking.sent(place, taken, self.output.len());
         }
         self.watch_for_room(place, false)
@@ -210,7 +211,7 @@ impl Worker {
             .map_err(ClientError::os("epoll_ctl"))
     }
 
-    /// A socket has something to say. It may have been said by the one that it has replaced since.
+    /// Handles an event of a socket. It may be a stale event of the socket that this one has replaced.
     fn handle(&mut self, place: usize, flags: EventFlags) -> Result<(), ClientError> {
         let room = flags.contains(EventFlags::OUT);
         if self.asking.phase(place) == Phase::Connecting {
@@ -222,24 +223,24 @@ impl Worker {
         if room { self.send(place) } else { Ok(()) }
     }
 
-    /// Reads what has come, at most one buffer full: others shall not wait for a flood.
+    /// Reads what has arrived, at most one buffer full, so that a flood on one connection does not delay others.
     fn read(&mut self, place: usize) -> Result<(), ClientError> {
         let connection = &mut self.connections[place];
         let bytes = match recv(&connection.socket, &mut *self.input, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return self.lose(place, Trouble::Closed),
             Ok((bytes, _)) => &self.input[..bytes],
-            // The event was of the socket before.
+            // A stale event of the previous socket.
             Err(Errno::AGAIN | Errno::INTR) => return self.send(place),
             Err(_) => return self.lose(place, Trouble::Failed),
         };
         match self.asking.read(place, bytes) {
-            // The next request, or what is left of the last.
+            // Sends the next request, or the rest of the current one.
             Ok(_) => self.send(place),
             Err(trouble) => self.lose(place, trouble),
         }
     }
 
-    /// Gives a connection up and begins another in its place.
+    /// Closes a connection and starts to re-establish it.
     fn lose(&mut self, place: usize, trouble: Trouble) -> Result<(), ClientError> {
         let address = self.asking.common.config.address;
         self.asking.lost(place, trouble);
@@ -249,7 +250,7 @@ impl Worker {
             return Err(ClientError::Unstable { address, times, last });
         }
         let connection = &mut self.connections[place];
-        // Closing the old one takes it out of the epoll.
+        // Closing the old socket removes it from the epoll.
         connection.socket =
             reopen(address).map_err(|source| ClientError::Dead { address, source })?;
         connection.watched_for_room = true;
@@ -257,7 +258,7 @@ impl Worker {
         watch(&self.epoll, &connection.socket, place as u64, flags)
     }
 
-    /// A new connection was made, or could not be.
+    /// Handles the end of a connection attempt.
     fn connecting(&mut self, place: usize, room: bool) -> Result<(), ClientError> {
         let address = self.asking.common.config.address;
         let met = sockopt::socket_error(&self.connections[place].socket).and_then(|met| met);
@@ -270,7 +271,7 @@ impl Worker {
         self.send(place)
     }
 
-    /// Waits for the next event, or for the next request to be due.
+    /// Waits for the next event, at most until the next request is due.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), ClientError> {
         events.clear();
         let due = self.asking.next_due();
@@ -287,8 +288,8 @@ impl Worker {
         }
     }
 
-    /// Has the timer expire at a time or before: one that expires early is armed anew, and a
-    /// deadline that moves away with every answer costs no call for each.
+    /// Ensures that the timer expires at `time` or earlier. A timer that expires early is armed again, so a
+    /// deadline that moves with every answer costs no system call for each.
     fn arm(&mut self, time: u64) -> Result<(), ClientError> {
         if self.armed <= time {
             return Ok(());
@@ -303,13 +304,13 @@ impl Worker {
             .map_err(ClientError::os("timerfd_settime"))
     }
 
-    /// Does what the handle asks; says whether to go on.
+    /// Executes the commands of the handle; returns whether to go on.
     fn obey(&mut self) -> Result<bool, ClientError> {
-        // It only wakes: what is asked is in the channel.
+        // The eventfd only wakes the thread; the commands are in the channel.
         let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
         loop {
             match self.commands.try_recv() {
-                // Nobody may be waiting any more for an answer, which is no concern of this thread.
+                // The handle may no longer wait for the reply; that is ignored.
                 Ok(Command::Begin(told)) => {
                     self.asking.begin_window(|place| self.to_send.push(place));
                     let _ = told.send(());

@@ -1,4 +1,4 @@
-//! A client on a network of its own, at the other end of a cable from a server of a few lines.
+//! A client on its own network, connected by a cable to a minimal server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ const SERVER6: Address = Address::v6(SERVER.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 1], 
 const CLIENT6: Address = Address::v6(CLIENT.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 2], 64);
 const PORT: u16 = 7;
 
-/// What the server does with what it receives.
+/// The behaviour of the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Manner {
     Echoes,
@@ -35,7 +35,7 @@ impl TcpApplication for Manner {
         let mut bytes = Vec::new();
         while stream.receive(&mut bytes, 65_536) > 0 {}
         match self {
-            // One that the client has reset takes nothing.
+            // A connection that the client has reset takes nothing.
             Manner::Echoes => assert!(stream.send(&bytes) == bytes.len() || !stream.writable()),
             Manner::SaysNothing => {}
             Manner::Closes if !bytes.is_empty() => stream.close(),
@@ -44,19 +44,19 @@ impl TcpApplication for Manner {
     }
 }
 
-/// A server's thread. Dropping it ends it.
+/// A server's thread. Dropping it ends the thread.
 struct Server {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<(u64, usize)>>,
 }
 
 impl Server {
-    /// A server, and a network for its client.
+    /// Starts a server, and creates the network of its client.
     fn start(manner: Manner) -> (Server, Host) {
         Server::start_as(manner, SERVER.into(), CLIENT.into())
     }
 
-    /// The same between two hosts.
+    /// The same with given addresses.
     fn start_as(manner: Manner, server: Addresses, addresses: Addresses) -> (Server, Host) {
         let end = || EndConfig { queues: 1, ring: 512, pool: Pool::new(2_048) };
         let (mut here, mut there) = cable(end(), end()).expect("a cable");
@@ -67,7 +67,7 @@ impl Server {
         (Server { stop, thread: Some(thread) }, host)
     }
 
-    /// How many connections were opened, and how many it has in the end.
+    /// Stops the server: returns the number of connections opened, and of those that remain.
     fn stop(mut self) -> (u64, usize) {
         self.stop.store(true, Ordering::Release);
         self.thread.take().expect("it runs").join().expect("it does not panic")
@@ -97,7 +97,7 @@ fn serve(
         let came = queue.poll(64, now, &mut frames).any();
         input.deliver(&mut frames, now);
         if tcp.step(now, 64, &mut manner) == 0 && !came {
-            // What the client sent before it was stopped has come.
+            // All that the client sent before it was stopped has arrived.
             if stops {
                 break;
             }
@@ -116,7 +116,7 @@ fn config(port: u16) -> Config {
     }
 }
 
-/// What a window shows in which something was answered.
+/// The figures of a window in which there was at least one answer.
 fn window(client: &mut Client) -> ClientFigures {
     loop {
         client.begin_window().expect("it runs");

@@ -1,6 +1,6 @@
-//! A running memcached client allocates nothing: its latencies would hold the allocator's.
+//! A running memcached client allocates nothing: otherwise its latencies would include the allocator's.
 //!
-//! A test binary of its own, because it counts what the whole process allocates.
+//! It is a test binary of its own, because it counts the allocations of the whole process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -15,16 +15,16 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is forwarded to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract of `alloc`, which is forwarded unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller upholds the contract of `dealloc`, which is forwarded unchanged.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -55,7 +55,7 @@ fn requests_cost_no_allocation() {
         (open, ClientWait::Sleep),
         (open, ClientWait::Spin),
         (Load::Closed, ClientWait::Sleep),
-        // More than one thread can send: the backlogs fill up.
+        // More than one thread can send, so the backlogs fill up.
         (Load::Open { per_second: 5e6 }, ClientWait::Sleep),
     ] {
         let mut client = Client::start(&Config { load, wait, ..config.clone() }).expect("it runs");

@@ -1,4 +1,4 @@
-//! What is asked when, without a socket.
+//! The request logic without sockets.
 
 use super::*;
 use crate::Load;
@@ -88,7 +88,7 @@ fn what_falls_due_on_a_busy_connection_waits_there_and_is_charged() {
     let load = Load::Open { per_second: 1e6 };
     let mut asking = asking(Config { asks: Asks::Echo(1), connections: 1, load, ..config() });
     asking.begin(0);
-    // Some microseconds' worth.
+    // A time after which some 20 requests are due.
     let time = 20_000;
     assert_eq!(asking.take_due(time), Due::Send(0));
     while asking.take_due(time) == Due::Late {}

@@ -1,4 +1,4 @@
-//! The memcached client against servers that misbehave on purpose, and against the real one (`real`).
+//! The memcached client against servers that misbehave, and against a real one (`real`).
 
 mod real;
 
@@ -16,19 +16,19 @@ use napkin_os::sched::CpuList;
 use napkin_testing::{ignore, needs, needs_program, test};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-/// What a fake server does with the connection after a request was read in whole.
+/// The behaviour of a fake server after it has read a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mood {
     Answers,
-    /// It hears requests and says nothing.
+    /// It reads requests and never answers.
     Silent,
-    /// It closes every connection after so many requests.
+    /// It closes every connection after this many requests.
     Closes(u64),
-    /// It says this whatever it is asked.
+    /// It answers every request with these bytes.
     Says(&'static [u8]),
 }
 
-/// A server of one's own: sets are forgotten, gets miss.
+/// A fake server: sets are discarded, and gets miss.
 struct Fake {
     address: SocketAddr,
     heard: Arc<AtomicU64>,
@@ -36,7 +36,7 @@ struct Fake {
     gone: Arc<AtomicBool>,
 }
 
-/// How long one answer is delayed.
+/// The delay of one answer.
 const STALL: Duration = Duration::from_millis(50);
 
 impl Fake {
@@ -121,7 +121,7 @@ fn with_one_stall(load: Load) -> ClientFigures {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::thread::sleep(STALL + Duration::from_millis(250));
-    // Without a schedule there are so many soon.
+    // Without a schedule this takes a moment only.
     while load == Load::Closed && fake.heard.load(Ordering::SeqCst) < 3_000 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -130,8 +130,8 @@ fn with_one_stall(load: Load) -> ClientFigures {
     figures
 }
 
-/// A window of an open loop and one of a closed loop, in which no more than the one answer came late. A host that is
-/// busy delays others, too, which show in both.
+/// A window of an open loop and one of a closed loop, in each of which only the one answer was late. A busy host
+/// delays others too, which shows in both.
 fn with_one_stall_alone() -> (ClientFigures, ClientFigures) {
     for _ in 0..5 {
         let open = with_one_stall(Load::Open { per_second: 1_000.0 });
@@ -152,14 +152,14 @@ fn a_schedule_charges_all_that_was_due_during_a_stall_and_a_closed_loop_one_requ
 
     let latency = open.latency_ns.expect("answers");
     assert!(latency.max >= stall, "{open:?}");
-    // 50 requests are due in 50 ms on average, and the schedule is the seed's.
+    // On average 50 requests are due in 50 ms; the exact number follows from the seed.
     assert!(open.late >= 20, "{open:?}");
     assert_eq!((open.abandoned, open.reconnects), (0, 0), "{open:?}");
     assert!(open.errors.is_empty(), "{open:?}");
     assert_eq!((open.gets, open.hits), (open.misses, 0), "the fake has no records");
     assert_eq!(open.gets + open.sets, open.requests);
 
-    // A tool that counts from the real sending leaves out what waited for its turn.
+    // A tool that counts from the actual sending omits the time that requests waited for their turn.
     let published = open.published_ns.expect("answers");
     assert!(Some(published.mean) < latency.mean, "{open:?}");
     assert!(published.p99 < latency.at.p99.map_or(0.0, |it| it as f64), "{open:?}");
@@ -175,7 +175,7 @@ fn a_schedule_charges_all_that_was_due_during_a_stall_and_a_closed_loop_one_requ
         open.late,
         blind.at.p99.unwrap_or(0) / 1000
     );
-    // One answer of thousands is beyond the 99th percentile; all that were held back are not.
+    // One answer of thousands is beyond the 99th percentile; all those that were delayed by it are not.
     assert!(latency.at.p99 > blind.at.p99, "{latency:?}, {blind:?}");
     assert!(latency.at.p95 > blind.at.p95, "{latency:?}, {blind:?}");
 }
@@ -183,7 +183,7 @@ fn a_schedule_charges_all_that_was_due_during_a_stall_and_a_closed_loop_one_requ
 #[test]
 fn a_server_that_is_too_slow_owes_more_and_more_and_it_is_said() {
     let fake = Fake::new(Mood::Silent);
-    // 65536 requests may wait on one connection.
+    // The backlog of one connection holds 65536 requests.
     let load = Load::Open { per_second: 1_000_000.0 };
     let mut client = Client::start(&Config { load, ..fake.config() }).expect("it connects");
     client.begin_window().expect("it runs");
@@ -208,12 +208,12 @@ fn a_client_needs_no_time_to_stop_while_its_server_is_silent() {
     let fake = Fake::new(Mood::Silent);
     for load in [Load::Closed, Load::Open { per_second: 10.0 }] {
         let client = Client::start(&Config { load, ..fake.config() }).expect("it connects");
-        // An answer would be waited for for 10 s; that this returns at all is the proof.
+        // A pending answer has a timeout of 10 s; that this returns at once is the proof.
         client.stop().expect("nothing failed yet");
     }
 }
 
-/// What ends a client of a server in this mood.
+/// The error that ends a client of a server with this behaviour.
 fn end_of(mood: Mood, change: impl FnOnce(&mut Config)) -> ClientError {
     let fake = Fake::new(mood);
     let mut config = Config { connections: 4, ..fake.config() };
@@ -283,7 +283,7 @@ fn lost_connections_are_made_again_and_counted() {
     assert!(figures.reconnects >= 3, "{figures:?}");
     let lost: u64 = figures.errors.values().sum();
     assert!(lost >= figures.reconnects && lost <= figures.reconnects + 1, "{figures:?}");
-    // 5000 each, and of what they took along one request each.
+    // 5000 on each connection, less at most one that was lost with each.
     assert!(figures.requests >= 19_990, "{figures:?}");
 }
 
@@ -292,8 +292,8 @@ fn a_client_and_its_new_connections_are_in_the_namespace_of_who_started_it() {
     needs(Right::SysAdmin.held(), Right::SysAdmin);
     needs_program("ip");
     let host = std::fs::File::open("/proc/thread-self/ns/net").expect("it is its own");
-    // SAFETY: only this thread, which is the test's own and ends with it, leaves for a network
-    // namespace of its own, and no descriptor of it is used elsewhere.
+    // SAFETY: only this thread, which is the test's own and ends with it, moves to a network namespace of its own,
+    // and none of its descriptors is used elsewhere.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("root may");
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.is_ok_and(|status| status.success()), "the namespace's loopback");
@@ -350,7 +350,7 @@ fn a_fake_store_does_not_pass_for_a_filled_one() {
     assert!(error.contains("has not answered for 100ms"), "{error}");
 }
 
-/// How many files this process may open.
+/// The limit on open files of this process.
 fn descriptors() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }

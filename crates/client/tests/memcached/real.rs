@@ -10,17 +10,17 @@ use napkin_testing::{needs, needs_program, test};
 
 use super::{Fake, Mood, descriptors};
 
-/// The real one, on a port of its own.
+/// A real memcached, on a port of its own.
 struct Memcached {
     child: Child,
     address: SocketAddr,
 }
 
 impl Memcached {
-    /// Where it is not installed the test is ignored.
+    /// Skips the test if memcached is not installed.
     fn start(arguments: &[&str]) -> Memcached {
         needs_program("memcached");
-        // Somebody may take the port between the two lines: then memcached ends, and we try again.
+        // Another process may take the port in between: memcached then ends, and the next attempt follows.
         for _ in 0..5 {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
             let address = listener.local_addr().expect("bound");
@@ -60,7 +60,7 @@ impl Drop for Memcached {
     }
 }
 
-/// One second of it.
+/// The figures of one second.
 fn second_of(config: &Config) -> ClientFigures {
     let mut client = Client::start(config).expect("it connects");
     std::thread::sleep(Duration::from_millis(100));
@@ -124,7 +124,7 @@ fn every_request_that_fell_due_is_accounted_for() {
     for (address, per_second) in [
         (memcached.address, 500.0),
         (memcached.address, 20_000.0),
-        // More than a connection has room for, and than a server could do.
+        // More than the backlog holds, and more than any server could answer.
         (memcached.address, 3_000_000.0),
         (fake.address, 1_000_000.0),
     ] {
@@ -134,7 +134,7 @@ fn every_request_that_fell_due_is_accounted_for() {
         let mut client = Client::start(&config).expect("it connects");
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(100));
-            // No window was begun: these are the counts from the start on.
+            // No window was begun, so these are the counts since the start.
             let figures = client.end_window().expect("it runs");
             let known =
                 figures.requests + figures.abandoned + figures.backlog + figures.outstanding;
@@ -173,7 +173,7 @@ fn a_store_that_is_too_small_is_not_taken_for_filled() {
 
 #[test]
 fn thousands_of_connections_are_served_by_one_thread() {
-    // 2000 here, and memcached, which inherits the limit, asks for its 4096 and some.
+    // 2000 here; memcached inherits the limit and needs some more than 4096.
     needs(descriptors().is_none_or(|it| it >= 5_000), "5000 file descriptors (ulimit -n)");
     let memcached = Memcached::start(&["-c", "4096"]);
     let config = Config {
