@@ -1,4 +1,4 @@
-//! What is asked of whom, by which device, and what of it makes no sense.
+//! The configuration of a load and its validation.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,53 +8,53 @@ use napkin_stack::EPHEMERAL_PORTS;
 
 use crate::error::LoadError;
 
-/// The highest rate, per second.
+/// The highest rate, in requests per second.
 pub const HIGHEST_RATE: u64 = 100_000_000;
-/// The most flows of datagrams: each has a port of ours, and a socket.
+/// Maximum number of flows of datagrams: each takes a local port and a socket.
 pub const MOST_FLOWS: u16 = 64;
-/// Bytes of a datagram at least: when it was due, which comes back in the answer.
+/// Minimum size of a datagram in bytes: it carries its due time, which comes back in the answer.
 pub const LEAST_BYTES: u32 = 8;
-/// Bytes of a datagram at most: an Ethernet frame's 1500, less the headers of IPv6 and UDP.
+/// Maximum size of a datagram in bytes: the 1500 of an Ethernet frame, less the IPv6 and UDP headers.
 pub const MOST_DATAGRAM: u32 = 1_500 - 40 - 8;
 
-/// What is asked.
+/// The kind of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Datagrams, of an echo server or of one that lets them go.
+    /// Datagrams, to an echo server or to one that discards them.
     Udp,
-    /// An echo over TCP connections.
+    /// An echo service over TCP connections.
     Tcp,
-    /// A memcached over TCP: gets, and 3 % sets. Its records are set first.
+    /// A memcached over TCP: gets, and 3 % sets. Its records are set before the measurement.
     Memcached,
 }
 
-/// A load: what is asked of whom, how fast and for how long.
+/// A load: the requests, the server, the rate and the duration.
 #[derive(Debug, Clone)]
 pub struct LoadConfig {
-    /// What is asked.
+    /// The kind of requests.
     pub ask: Ask,
-    /// The device by which it is asked; `tap`, `xdp` with `:all`, `vhost` or `virtio-user`.
+    /// The device to send on: `tap`, `xdp` with `:all`, `vhost` or `virtio-user`.
     pub device: DeviceSpec,
-    /// Our address on it.
+    /// The local address and network on the device.
     pub network: Network,
-    /// Who is asked, on the same network.
+    /// The server's address and port, in the same network.
     pub to: SocketAddr,
-    /// Requests a second by a schedule; `None` for as many as go.
+    /// Requests per second of the schedule; `None` for as many as possible.
     pub per_second: Option<u64>,
-    /// Bytes of a datagram or of an echoed message.
+    /// Size of a datagram or of an echoed message, in bytes.
     pub bytes: u32,
-    /// Connections; of datagrams the ports that they come from, in turn.
+    /// Number of connections; for datagrams, of local ports, which are used in turn.
     pub flows: u16,
-    /// How long it is measured.
+    /// Duration of the measurement.
     pub time: Duration,
-    /// The CPU of the thread that asks, which it does not leave idle.
+    /// The CPU of the sending thread, which keeps it busy.
     pub cpu: Option<usize>,
-    /// Where randomness comes from.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
 impl LoadConfig {
-    /// # Errors
+    /// [`LoadError::Usage`] names the invalid value, and valid ones.
     /// [`LoadError::Usage`] with the value that makes no sense, and what does.
     pub fn check(&self) -> Result<(), LoadError> {
         self.check_device()?;
@@ -103,7 +103,7 @@ impl LoadConfig {
         Ok(())
     }
 
-    /// Comes first: no address is of use on a device that cannot ask.
+    /// Checked first: addresses do not matter on an unsuitable device.
     fn check_device(&self) -> Result<(), LoadError> {
         let wrong = |why: &str| Err(LoadError::Usage(why.into()));
         match &self.device.kind {

@@ -1,7 +1,7 @@
-//! Datagrams by a schedule that waits for no answer (an open loop), or as many as the device takes.
+//! Datagrams in an open loop, by a schedule that waits for no answer, or as many as the device takes.
 //!
-//! Each holds when it was due, which an echo brings back: a request that could not be sent in time is
-//! charged for that. Without a schedule it holds when it was sent.
+//! Each datagram carries its due time, which an echo returns: a request that was sent late has that delay in its
+//! latency. Without a schedule it carries the time of its sending.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use crate::error::LoadError;
 use crate::figures::{LoadFigures, told_of};
 use crate::wire::Wire;
 
-/// Frames that are handed over at once.
+/// Maximum number of frames that are handed over at once.
 const BATCH: u64 = 32;
-/// Answers that may wait for us in a socket.
+/// Capacity of a socket's receive buffer for answers, in datagrams.
 const WAITING: usize = 8_192;
-/// How long answers are waited for at the end.
+/// How long to wait for answers at the end.
 const LATE: Ns = 100 * MILLISECOND;
 
-/// What the thread that asks tells while it does.
+/// The counts that the sending thread publishes while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) sent: AtomicU64,
     pub(crate) answered: AtomicU64,
-    /// It is to end.
+    /// Whether the thread is to stop.
     pub(crate) stop: AtomicBool,
 }
 
-/// A flow: the port that it comes from, and the frames in which its datagrams go.
+/// A flow: its socket, with the local port, and the frames for its datagrams.
 struct Flow {
     socket: UdpSocket,
     way: Arc<dyn Transmitter>,
     frames: Vec<Frame>,
 }
 
-/// Asks until the time is over or it is told to stop.
+/// Sends until the time is over or `progress.stop` is set.
 pub(crate) fn run(
     config: &LoadConfig,
     mut wire: Wire,
@@ -101,7 +101,7 @@ pub(crate) fn run(
             for Flow { socket, .. } in &flows {
                 while let Some(datagram) = socket.try_recv() {
                     let stamp = datagram.payload().first_chunk().map(|it| Ns::from_le_bytes(*it));
-                    // Whatever else comes to our port is no answer.
+                    // Other datagrams to our port are not answers.
                     if let Some(stamp) = stamp.filter(|stamp| (start..=now).contains(stamp)) {
                         latency.record(now - stamp);
                         answered += 1;
@@ -125,7 +125,7 @@ pub(crate) fn run(
         waiting: 0,
         misses: 0,
         errors: BTreeMap::new(),
-        // Of what was sent and not answered it is not known whether it waits or is lost.
+        // A request without an answer may be waiting or lost; which is unknown.
         latency_ns: told_of(latency.summary(unanswered), due, unanswered, behind),
         send_delay_ns: None,
     })

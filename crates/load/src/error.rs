@@ -1,4 +1,4 @@
-//! What keeps a load from being made.
+//! Errors of a load or a replay.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,76 +11,76 @@ use thiserror::Error;
 
 use crate::pcap::PcapFileError;
 
-/// Why there is no load, or no more of it.
+/// Why a load could not be generated, or ended early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A value that makes no sense.
+    /// An invalid value.
     #[error("{0}")]
     Usage(String),
     /// The device cannot be opened.
     #[error(transparent)]
     Device(#[from] ServeError),
-    /// Nobody has this address there.
+    /// No host answers for this address.
     #[error(
         "{ip} does not say where it is (ARP or neighbour discovery, {asked} times): is it up, and on the same wire?"
     )]
     NoNeighbour {
-        /// Who was looked for.
+        /// The address that was looked for.
         ip: IpAddr,
-        /// Questions that were sent, 100 ms apart.
+        /// Number of requests sent, 100 ms apart.
         asked: u32,
     },
-    /// The device takes no frames.
+    /// The stack could not send a frame.
     #[error("the device takes no frame: {0}")]
     Send(#[from] SendError),
-    /// The device takes no more frames, or none at all.
+    /// The device has taken no frame for some time.
     #[error(
         "the device has taken no frame for 5 s, after {sent}{}: is anybody at its other side, and does it \
          take them?", why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     )]
     Stalled {
-        /// Frames that were sent before.
+        /// Frames sent before.
         sent: u64,
-        /// What the device says.
+        /// The device's reason, if any.
         why: Option<String>,
     },
-    /// The file to be sent again.
+    /// The capture file cannot be read.
     #[error(transparent)]
     File(#[from] PcapFileError),
-    /// The file makes no sense from somewhere on.
+    /// The capture file is invalid from some byte on.
     #[error("{why}; the {sent} frames before that were sent")]
     Ends {
         /// What is wrong with it.
         why: PcapFileError,
-        /// Frames that were sent before.
+        /// Frames sent before.
         sent: u64,
     },
-    /// The device has gone.
+    /// The device has disappeared.
     #[error("the device has gone")]
     Gone,
-    /// A port of ours.
+    /// No local port can be bound.
     #[error("no port for the answers: {0}")]
     Port(#[from] napkin_stack::BindError),
-    /// A connection was not made, or was lost.
+    /// A connection could not be established, or was lost.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The thread cannot be put on the CPU that was named.
+    /// The thread cannot be pinned to the given CPU.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// The signals that end programs cannot be blocked.
+    /// The terminating signals cannot be blocked.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// The operating system.
+    /// The operating system could not start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A defect in napkin.
+    /// A thread panicked, which is a bug in napkin.
     #[error("the thread that asks has panicked")]
     Panicked,
 }
 
 impl LoadError {
-    /// Whether what was asked for makes no sense, rather than something having failed.
+    /// Whether the error lies in what was asked for, not in a failure.
     pub fn is_usage(&self) -> bool {
         match self {
             LoadError::Usage(_) => true,

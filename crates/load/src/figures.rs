@@ -1,4 +1,4 @@
-//! What a load has shown.
+//! The figures of a load.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,40 +9,41 @@ use napkin_measure::report::Measurement;
 use napkin_measure::report::text::{rate, time};
 use serde::Serialize;
 
-/// Counts of the time that was measured.
+/// The figures of the measured time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LoadFigures {
-    /// The signal that ended it before its time was over.
+    /// The signal that ended the load early.
     pub signal: Option<i32>,
-    /// The time that was measured, in seconds.
+    /// Length of the measured time, in seconds.
     pub seconds: f64,
-    /// Requests a second that the schedule had; `None` without one.
+    /// Rate of the schedule, in requests per second; `None` without one.
     pub asked_per_s: Option<f64>,
-    /// Requests that were sent.
+    /// Requests sent.
     pub sent: u64,
-    /// Answers that came, up to 100 ms after the end.
+    /// Answers received, up to 100 ms after the end.
     pub answered: u64,
-    /// Requests that the schedule had and that were never sent, as the device or this CPU did not keep up; of
-    /// connections, whose times are drawn, about so many, and those that this side had not looked at in the end.
+    /// Requests of the schedule that were never sent, because the device or this CPU did not keep up. With
+    /// connections, whose schedules are random, an estimate; it includes requests that were due but not yet taken
+    /// at the end.
     pub behind: u64,
-    /// Requests that the schedule had and that were not sent, as their connections waited for answers.
+    /// Requests of the schedule that were not sent, because their connections were waiting for answers.
     pub waiting: u64,
     /// Gets of a memcached that found nothing.
     pub misses: u64,
-    /// Answers over connections that were refusals, or other than was asked for, by name; what never came is
-    /// left out.
+    /// Refusals, and answers other than expected, over connections: counts by name. Kinds that did not occur are
+    /// omitted.
     pub errors: BTreeMap<String, u64>,
-    /// From when a request was due until its answer; without a schedule from its sending. `None` without
-    /// an answer. Of a percentile that requests without an answer may exceed only a bound is known.
+    /// Latency from the due time of a request to its answer; without a schedule, from its sending. `None` if there
+    /// was no answer. For a percentile that unanswered requests may exceed, only a lower bound is known.
     pub latency_ns: Option<LatencyNs>,
-    /// How long after their time requests were sent over connections that were free: what this side adds to the
-    /// latency. `None` without a schedule, and of datagrams.
+    /// How late requests were sent on free connections: this side's part of the latency. `None` without a schedule,
+    /// and for datagrams.
     pub send_delay_ns: Option<SendDelayNs>,
 }
 
-/// A latency of all requests with the percentiles that are known where so many fell due, of which so many
-/// had no answer: as in the tables of all workloads. Those that still wait, and were not lost, are those
-/// whose queue may grow.
+/// Keeps those percentiles of a latency that are known if `due` requests fell due and `unanswered` of them had no
+/// answer, as the tables of all workloads do. `waiting` of the latter were not lost and still wait, which may show
+/// that the queue grows.
 pub(crate) fn told_of(
     latency: Option<LatencyNs>,
     due: u64,
@@ -54,12 +55,12 @@ pub(crate) fn told_of(
 }
 
 impl LoadFigures {
-    /// Requests sent a second.
+    /// Requests sent per second.
     pub fn sent_per_s(&self) -> f64 {
         self.sent as f64 / self.seconds.max(1e-9)
     }
 
-    /// Answers a second.
+    /// Answers per second.
     pub fn answered_per_s(&self) -> f64 {
         self.answered as f64 / self.seconds.max(1e-9)
     }
@@ -115,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A second in which so many fell due, were sent and were answered, each after 5 us.
+    /// One second in which `due` requests fell due, `sent` were sent, and `answered` were answered after 5 us each.
     fn second(due: u64, sent: u64, answered: u64) -> LoadFigures {
         let mut latency = Latency::new();
         (0..answered).for_each(|_| latency.record(5_000));
@@ -154,7 +155,7 @@ mod tests {
         let want = "sent 10.0 k/s, answered 10.0 k/s, p50 >5.00 us, p99 >5.00 us, p99.9 >5.00 us; 10000 were \
                     due and never sent: this side did not keep up";
         assert_eq!(behind.to_string(), want);
-        // A little is chance, and no queue that grows.
+        // A small number is chance, not a growing queue.
         let little = second(20_000, 19_900, 19_900).latency_ns.expect("answers");
         assert!(little.at.p99.is_some() && little.at.p999.is_none(), "{little:?}");
     }

@@ -1,13 +1,13 @@
-//! What `napkin load` does: asks a service by a packet queue of its own, without the kernel's sockets.
+//! The load generator behind `napkin load`: sends requests through its own packet queue, bypassing kernel sockets.
 //!
-//! One thread polls the device and never sleeps: it is to be no part of what it measures. Datagrams go by
-//! a schedule that waits for no answer, or as fast as the device takes them; connections ask by a schedule
-//! or each as soon as it was answered. What is asked for and not sent is told, and a latency begins when a
-//! request was due.
+//! One thread polls the device and never sleeps, so that it adds as little as possible to what it measures.
+//! Datagrams follow a schedule that waits for no answer, or are sent as fast as the device takes them. Connections
+//! follow a schedule, or each sends its next request as soon as the previous one is answered. Requests that were
+//! due and not sent are reported, and latency counts from the due time.
 //!
-//! Or it sends the frames of a captured file again ([`replay`]), as they are or between other addresses.
+//! It can also replay the frames of a capture file ([`replay`]), as they are or with other addresses.
 //!
-//! Not here: routers, several threads.
+//! Not supported: routers, several threads.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -41,30 +41,30 @@ use crate::datagrams::Progress;
 use crate::replay::Replay;
 use crate::wire::Wire;
 
-/// How often it is told how it goes.
+/// Interval between progress events.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What is told while it runs.
+/// Progress of a load or a replay.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The device is open: what it is.
+    /// The device is open; a description of it.
     Open(String),
-    /// So many datagrams were sent and answered in the last second.
+    /// The counts of the last second.
     Second {
-        /// Datagrams that the device took.
+        /// Datagrams or frames that the device took.
         sent: u64,
-        /// Datagrams that came back.
+        /// Answers, or frames received.
         answered: u64,
     },
 }
 
-/// Asks, and says what was seen. A signal that ends programs ends it early, with what there is.
+/// Generates a load and returns its figures. A terminating signal ends it early, with the figures so far.
 ///
 /// # Errors
-/// What keeps it from asking: values that make no sense, a device that cannot be had, nobody there.
+/// An invalid value, a device that cannot be opened, a server that does not answer.
 pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigures, LoadError> {
     config.check()?;
-    // Before any other thread is made: none of them is interrupted.
+    // Before any thread is started, so that all of them inherit the mask.
     let signals = Signals::block_ends().map_err(LoadError::Signals)?;
     let mut signal = None;
     let mut sleep = |time: Duration| has_come(&signals, time, &mut signal);
@@ -91,7 +91,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
         Ask::Tcp | Ask::Memcached => {
             let mut first = Some(device);
             let host = || {
-                // A second client opens it anew: the first took it along.
+                // The second client opens the device again: the first one has consumed it.
                 let device = first.take().map_or_else(open, Ok)?;
                 match <[_; 1]>::try_from(device.queues) {
                     Ok([queue]) => {
@@ -111,17 +111,17 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
     Ok(LoadFigures { signal, ..figures })
 }
 
-/// Sends a captured file's frames again, and says what became of them. A signal that ends programs ends it early.
+/// Replays a capture file and returns the figures. A terminating signal ends it early.
 ///
 /// # Errors
-/// A file that is none, or that is not whole: with the byte; what keeps it from sending.
+/// A file that is not a capture or is incomplete, with the offset; a failure to send.
 pub fn replay(
     config: &ReplayConfig,
     tell: &mut dyn FnMut(Event),
 ) -> Result<ReplayFigures, LoadError> {
     config.check()?;
     let signals = Signals::block_ends().map_err(LoadError::Signals)?;
-    // First the file: what is no capture changes nothing on this host.
+    // The file first, so that an invalid one changes nothing on this host.
     let begun = Replay::begin(config)?;
     let device = open(&ServeConfig {
         devices: vec![config.device.clone()],
@@ -139,14 +139,15 @@ pub fn replay(
     Ok(ReplayFigures { signal, ..figures })
 }
 
-/// Sleeps until a signal that ends programs comes, so long at most. Whether one has come by now: the first.
+/// Sleeps until a terminating signal arrives, at most for `time`. Keeps the first signal in `first`, and returns
+/// whether there was one.
 fn has_come(signals: &Signals, time: Duration, first: &mut Option<i32>) -> bool {
     let came = signals.wait(time).map(|came| came.signal);
     *first = first.or(came);
     first.is_some()
 }
 
-/// Does the work on a thread of its own and tells every second how it goes; `sleep` says whether to stop.
+/// Runs `body` on a thread of its own and reports progress every second; `sleep` returns whether to stop.
 fn watched<T: Send + 'static>(
     body: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
     progress: &Progress,
@@ -172,7 +173,7 @@ fn watched<T: Send + 'static>(
     thread.join().unwrap_or(Err(LoadError::Panicked))
 }
 
-/// Any ephemeral port: what a client that was killed has left at a server is then not in the way.
+/// A random ephemeral port, so that a server's state left by a killed client is not in the way.
 fn any_port() -> u16 {
     let any = RandomState::new().build_hasher().finish();
     0xc000 | (any as u16 & 0x3fff)

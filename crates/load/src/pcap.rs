@@ -1,7 +1,7 @@
-//! A capture file, frame by frame: pcap and pcapng, by pcap-parser.
+//! A reader of capture files, pcap and pcapng, on pcap-parser.
 //!
-//! The file is read as a stream of bounded memory, and nothing in it is believed further than it goes: what does
-//! not parse is an error that names the byte where it begins.
+//! The file is read as a stream with bounded memory, and its contents are not trusted: what does not parse is an
+//! error with the offset at which it begins.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,12 +11,12 @@ use pcap_parser::traits::{PcapNGPacketBlock, PcapReaderIterator};
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
 use thiserror::Error;
 
-/// Bytes of the file that are in memory: more than a block with the longest frame that is captured (256 KiB).
+/// Bytes of the file held in memory: more than a block with the longest captured frame (256 KiB).
 const BUFFER: usize = 1 << 20;
-/// Interfaces of one section of a pcapng file.
+/// Maximum number of interfaces in one section of a pcapng file.
 const INTERFACES: usize = 4_096;
 
-/// Why a file is not read, or not to its end.
+/// Why a file could not be read, or not to its end.
 #[derive(Debug, Error)]
 #[error("{}: {problem}", path.display())]
 pub struct PcapFileError {
@@ -50,23 +50,23 @@ enum Problem {
     Empty,
 }
 
-/// A frame of a file.
+/// The metadata of a captured frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Captured {
-    /// When, in nanoseconds since 1970.
+    /// Capture time, in nanoseconds since 1970.
     pub(crate) at: i128,
-    /// Bytes that are in the file.
+    /// Number of bytes in the file.
     pub(crate) length: usize,
-    /// Whether it had more when it was captured.
+    /// Whether the frame was longer when it was captured.
     pub(crate) cut: bool,
 }
 
-/// An interface of a pcapng section: how its times are written.
+/// An interface of a pcapng section, which defines the format of its timestamps.
 #[derive(Debug, Clone, Copy)]
 struct Interface {
-    /// Units a second.
+    /// Timestamp units per second.
     resolution: u64,
-    /// Seconds to be added.
+    /// Seconds to add to a timestamp.
     offset: i64,
     ethernet: bool,
     kind: i32,
@@ -80,7 +80,7 @@ impl Interface {
     }
 }
 
-/// Units a second of a pcapng option: a power of ten, or, with the highest bit, of two.
+/// The units per second encoded in the `if_tsresol` option: a power of ten, or of two if the highest bit is set.
 fn resolution(option: u8) -> Option<u64> {
     match option & 0x80 {
         0 => 10u64.checked_pow(option.into()),
@@ -88,13 +88,13 @@ fn resolution(option: u8) -> Option<u64> {
     }
 }
 
-/// A file that is being read.
+/// An open capture file.
 pub(crate) struct Pcap {
     path: PathBuf,
     reader: Box<dyn PcapReaderIterator + Send>,
-    /// The byte where the next block begins.
+    /// Offset of the next block.
     at: u64,
-    /// Of a pcap file: nanoseconds in a unit of the times.
+    /// For pcap files: nanoseconds per unit of the sub-second timestamp.
     unit: u32,
     interfaces: Vec<Interface>,
 }
@@ -102,7 +102,7 @@ pub(crate) struct Pcap {
 impl Pcap {
     pub(crate) fn open(path: &Path) -> Result<Pcap, PcapFileError> {
         let open = |error| wrong(path, Problem::Open(error));
-        // Opening a pipe waits for its writer.
+        // Opening a pipe would block until it has a writer.
         if !std::fs::metadata(path).map_err(open)?.is_file() {
             return Err(wrong(path, Problem::NoFile));
         }
@@ -110,7 +110,7 @@ impl Pcap {
         Pcap::read(path, file)
     }
 
-    /// A file's bytes.
+    /// Reads a capture from the bytes of a file.
     fn read(path: &Path, file: impl Read + Send + 'static) -> Result<Pcap, PcapFileError> {
         let reader = create_reader(BUFFER, file).map_err(|error| {
             wrong(
@@ -126,12 +126,12 @@ impl Pcap {
         Ok(Pcap { path: path.to_owned(), reader, at: 0, unit: 1_000, interfaces: Vec::new() })
     }
 
-    /// That there is nothing to be sent.
+    /// The error for a file without usable frames.
     pub(crate) fn empty(&self) -> PcapFileError {
         wrong(&self.path, Problem::Empty)
     }
 
-    /// The next frame, as much of it as `into` holds; `None` at the end.
+    /// Reads the next frame, as much of it as `into` holds; `None` at the end.
     pub(crate) fn next(&mut self, into: &mut [u8]) -> Result<Option<Captured>, PcapFileError> {
         let mut before = usize::MAX;
         loop {
@@ -154,7 +154,7 @@ impl Pcap {
                     if self.reader.refill().is_err() {
                         Problem::Read { at }
                     } else if there == before && !self.reader.reader_exhausted() {
-                        // It is full, and still too little.
+                        // The buffer is full, and the block still incomplete.
                         Problem::Long { at }
                     } else {
                         before = there;
@@ -175,7 +175,7 @@ fn wrong(path: &Path, problem: Problem) -> PcapFileError {
     PcapFileError { path: path.to_owned(), problem }
 }
 
-/// What a block says: a frame, or something about those that follow.
+/// Evaluates a block: returns a frame, or records what applies to later frames.
 fn look(
     block: &PcapBlockOwned<'_>,
     at: u64,
@@ -230,7 +230,7 @@ fn look(
             frame(interface.time(units), block.packet_data(), block.origlen)
         }
         PcapBlockOwned::NG(Block::SimplePacket(block)) => {
-            // It has no time, and is of the first interface.
+            // It has no timestamp, and belongs to the first interface.
             of(interfaces, 0)?;
             let bytes = &block.data[..block.data.len().min(block.origlen as usize)];
             frame(0, bytes, block.origlen)
@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    /// A pcap file of frames of 60 bytes at these nanoseconds.
+    /// A pcap file of 60-byte frames at these times, in nanoseconds.
     fn pcap(times: &[u64]) -> Vec<u8> {
         let mut file: Vec<u8> = [0xa1b2_3c4d_u32, 2 | 4 << 16, 0, 0, 65_535, 1]
             .iter()
@@ -269,10 +269,10 @@ mod tests {
         words.iter().flat_map(|it| it.to_le_bytes()).collect()
     }
 
-    /// A pcapng file with one interface, whose times are in 2^-20 s and 5 s early.
+    /// A pcapng file with one interface; its timestamps are in units of 2^-20 s, less an offset of 5 s.
     fn pcapng() -> Vec<u8> {
         let section = block(0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));
-        // if_tsresol (9) of one byte, if_tsoffset (14) of eight.
+        // if_tsresol (9) has one byte, if_tsoffset (14) eight.
         let options = words(&[9 | 1 << 16, 0x94, 14 | 8 << 16, 5, 0, 0]);
         let interface = block(1, &[words(&[1, 65_535]), options].concat());
         let frame = |units: u64, whole: u32| {

@@ -1,8 +1,8 @@
-//! A captured file's frames, sent again: at the times that the file has, or by a rate.
+//! Replay of a capture file: sends its frames at the times recorded in the file, or at a rate.
 //!
-//! One thread reads ahead, at most [`AHEAD`] frames, so that a disk delays none of them; the other has the device,
-//! which it polls between its frames, and never sleeps. What it could not send when it was due it sends as soon as
-//! it can, and tells how late that was.
+//! One thread reads ahead, at most [`AHEAD`] frames, so that the disk delays none of them. The other sends; it
+//! polls the device between frames and never sleeps. A frame that cannot be sent when it is due is sent as soon as
+//! possible, and its delay is recorded.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,42 +28,42 @@ use crate::error::LoadError;
 use crate::pcap::{Pcap, PcapFileError};
 use crate::rewrite::Rewrite;
 
-/// Frames that are read before they are due.
+/// Maximum number of frames that are read ahead.
 const AHEAD: usize = 4_096;
-/// Frames that are handed over at once, and that a poll takes.
+/// Maximum number of frames that are sent at once, and per poll.
 const BATCH: usize = 32;
-/// How long a device may take no frame at all: a virtual machine's driver may yet come, or come back.
+/// How long a device may take no frame at all: a virtual machine's driver may still start, or restart.
 const PATIENCE: Ns = 5_000 * MILLISECOND;
-/// How long a device may let none go of those that it has, once they were all sent.
+/// After the last frame: how long a device may make no progress with the frames that it holds.
 const LINGER: Ns = 1_000 * MILLISECOND;
 
-/// What is sent again, by which device.
+/// The configuration of a replay.
 #[derive(Debug, Clone)]
 pub struct ReplayConfig {
-    /// The file: pcap or pcapng, with Ethernet frames.
+    /// The capture file: pcap or pcapng, with Ethernet frames.
     pub file: PathBuf,
-    /// The device: `tap`, `xdp` with `:all`, `vhost` or `virtio-user`.
+    /// The device to send on: `tap`, `xdp` with `:all`, `vhost` or `virtio-user`.
     pub device: DeviceSpec,
-    /// The network of a TAP device, which the operating system's side of it is put into.
+    /// The network for the operating system's side of a TAP device.
     pub network: Network,
     /// When frames are due.
     pub pace: Pace,
-    /// How often the whole file is sent, at least once.
+    /// How many times the whole file is sent, at least once.
     pub times: u32,
-    /// What is changed in each frame; nothing unless it is asked for.
+    /// Changes to each frame; none by default.
     pub rewrite: Rewrite,
-    /// How long it lasts at most; `None` for as long as there are frames.
+    /// Maximum duration; `None` for the whole file.
     pub limit: Option<Duration>,
-    /// The CPU of the thread that sends, which it does not leave idle.
+    /// The CPU of the sending thread, which keeps it busy.
     pub cpu: Option<usize>,
 }
 
-/// When a file's frames are due.
+/// The times at which frames are due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// At the file's own distances.
+    /// At the intervals of the file.
     File,
-    /// So many a second.
+    /// At this rate, in frames per second.
     PerSecond(u64),
     /// As fast as the device takes them.
     Max,
@@ -97,29 +97,30 @@ impl ReplayConfig {
     }
 }
 
-/// What became of a file's frames.
+/// The figures of a replay.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ReplayFigures {
-    /// The signal that ended it before all was sent.
+    /// The signal that ended the replay early.
     pub signal: Option<i32>,
-    /// From the first frame that was due to the end, in seconds.
+    /// Time from the first due frame to the end, in seconds.
     pub seconds: f64,
     /// Frames that the device took.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of those frames.
     pub bytes: u64,
-    /// Of them, those that the device had not let go of a second after the last one, or when it was to end at once:
-    /// nobody on its other side took them, and they are lost with it.
+    /// Of those frames, the ones that the device still held a second after its last progress, or when the replay
+    /// was stopped: its other side did not take them, and they are lost when it closes.
     pub not_taken: u64,
-    /// Frames longer than a device takes, which were left out.
+    /// Frames that were skipped because they are longer than the device takes.
     pub too_long: u64,
-    /// Frames shorter than an Ethernet header, which were left out.
+    /// Frames that were skipped because they are shorter than an Ethernet header.
     pub too_short: u64,
-    /// Frames of which the file has not all: what it has was sent.
+    /// Frames that are truncated in the file; what the file has of them was sent.
     pub cut: u64,
-    /// Frames that came from the other side meanwhile.
+    /// Frames received from the other side meanwhile.
     pub received: u64,
-    /// From when a frame was due until the device had it; `None` with [`Pace::Max`], and without a frame.
+    /// Delay from the due time of a frame until the device took it; `None` with [`Pace::Max`], and if there was no
+    /// frame.
     pub late_ns: Option<LatencyNs>,
 }
 
@@ -156,7 +157,7 @@ impl fmt::Display for ReplayFigures {
     }
 }
 
-/// What the thread that reads has left out or noticed.
+/// Counts of the reading thread: frames that it skipped, and truncated frames.
 #[derive(Debug, Default, Clone, Copy)]
 struct Read {
     too_long: u64,
@@ -164,13 +165,14 @@ struct Read {
     cut: u64,
 }
 
-/// Reads the file, as often as it is sent, and hands its frames over with when they are due, from the first.
+/// Reads the file as many times as it is sent, and sends its frames to the other thread with their due times, in
+/// nanoseconds since the first one.
 fn read(
     config: &ReplayConfig,
     mut pcap: Pcap,
     frames: &SyncSender<Frame>,
 ) -> Result<Read, PcapFileError> {
-    // As many as are under way at most: a buffer is always there.
+    // As many buffers as can be in use, so one is always available.
     let pool = Pool::new(AHEAD + 2 * BATCH + 2);
     let mut told = Read::default();
     let (mut number, mut base): (u64, Ns) = (0, 0);
@@ -192,7 +194,7 @@ fn read(
             }
             told.cut += u64::from(captured.cut);
             let since = captured.at - *first.get_or_insert(captured.at);
-            // Times that go back are those of the frame before.
+            // A time before that of the previous frame is replaced by the latter.
             let file = base.saturating_add(Ns::try_from(since.max(0)).unwrap_or(Ns::MAX)).max(last);
             last = file;
             let due = match config.pace {
@@ -205,27 +207,27 @@ fn read(
             config.rewrite.apply(&mut frame);
             (number, of_round) = (number + 1, of_round + 1);
             if frames.send(frame).is_err() {
-                // Nobody wants any more of them.
+                // The sending thread has stopped.
                 return Ok(told);
             }
         }
         if number == 0 {
             return Err(pcap.empty());
         }
-        // The next round begins as long after as frames are apart.
+        // The gap between two rounds is the mean gap between frames.
         base = last.saturating_add((last - base) / of_round.saturating_sub(1).max(1));
     }
     Ok(told)
 }
 
-/// A replay that has begun.
+/// A replay whose file is being read.
 pub(crate) struct Replay {
     reader: JoinHandle<Result<Read, PcapFileError>>,
     frames: Receiver<Frame>,
 }
 
 impl Replay {
-    /// Opens the file, and begins to read it.
+    /// Opens the file and starts to read it.
     pub(crate) fn begin(config: &ReplayConfig) -> Result<Replay, LoadError> {
         let pcap = Pcap::open(&config.file)?;
         let (sender, frames) = sync_channel(AHEAD);
@@ -235,7 +237,7 @@ impl Replay {
         Ok(Replay { reader: reader.map_err(LoadError::Thread)?, frames })
     }
 
-    /// Sends all frames, or until the time is over, or it is told to stop.
+    /// Sends all frames, unless the time is over or `progress.stop` is set before.
     pub(crate) fn run(
         self,
         config: &ReplayConfig,
@@ -248,9 +250,9 @@ impl Replay {
         let mut way = Way { wire, queues, progress, frames: Vec::with_capacity(BATCH) };
         let mut figures = ReplayFigures::default();
         let mut batch: Vec<Frame> = Vec::with_capacity(BATCH);
-        // Without one the reader says why.
+        // If there is no frame, the reader's result says why.
         batch.extend(self.frames.recv());
-        // All of it begins once somebody takes the first one.
+        // The clock starts when the device takes the first frame.
         let start = way.carry(&mut batch, &mut figures, |_, _| {})?;
         let limit = config.limit.and_then(|it| Ns::try_from(it.as_nanos()).ok()).unwrap_or(Ns::MAX);
         let mut late = Latency::new();
@@ -271,7 +273,7 @@ impl Replay {
                 match self.frames.try_recv() {
                     Ok(frame) if frame.arrived() <= since => batch.push(frame),
                     Ok(frame) => next = Some(frame),
-                    // What is there goes first.
+                    // Frames that are ready are not delayed for others.
                     Err(_) => break,
                 }
             }
@@ -301,17 +303,17 @@ impl Replay {
     }
 }
 
-/// The device, as the thread that sends has it.
+/// The sending thread's view of the device.
 struct Way<'a> {
     wire: Arc<dyn Transmitter>,
     queues: Vec<Box<dyn PacketQueue>>,
     progress: &'a Progress,
-    /// What came, for as long as it is counted.
+    /// Received frames, until they are counted.
     frames: Vec<Frame>,
 }
 
 impl Way<'_> {
-    /// Sends these, however long that takes while the device takes any; when the last of them went.
+    /// Sends all frames of the batch, as long as the device makes progress. Returns when the last one was taken.
     fn carry(
         &mut self,
         batch: &mut Vec<Frame>,
@@ -335,7 +337,8 @@ impl Way<'_> {
                 moved = at;
                 continue;
             }
-            // Why not: one that it will never take keeps the others from going.
+            // Send the first frame alone to learn the reason: a frame that can never be sent would block the
+            // others.
             match self.wire.send(&batch[0], at) {
                 Ok(()) => {
                     let frame = batch.remove(0);
@@ -363,8 +366,8 @@ impl Way<'_> {
         Ok(moved)
     }
 
-    /// Waits until the device has let go of all that was sent, for with it they would be lost: how many are left that
-    /// it does not let go of.
+    /// Waits until the device has let go of all frames, which would be lost if it closed before. Returns how many
+    /// it still holds when it makes no more progress.
     fn linger(&mut self, figures: &mut ReplayFigures) -> Result<u64, LoadError> {
         let (mut left, mut moved) = (usize::MAX, clock::now());
         loop {
@@ -380,7 +383,7 @@ impl Way<'_> {
         }
     }
 
-    /// Takes what comes from the other side, and lets it go.
+    /// Receives frames from the other side and discards them.
     fn poll(&mut self, now: Ns, figures: &mut ReplayFigures) -> Result<(), LoadError> {
         for queue in &mut self.queues {
             queue.poll(BATCH as u16, now, &mut self.frames);
@@ -402,8 +405,8 @@ mod tests {
 
     use super::*;
 
-    /// A device that takes no frame above 100 bytes, and notes those that it takes. It lets go of one at a look, but
-    /// for those that nobody behind it takes.
+    /// A device that refuses frames above 100 bytes and records the others. Each call of `under_way` lets one frame
+    /// go, except for the last `kept`.
     #[derive(Default)]
     struct Narrow {
         taken: Mutex<Vec<usize>>,

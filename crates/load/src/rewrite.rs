@@ -1,6 +1,7 @@
-//! Addresses of captured frames in whose place others are asked for, with the checksums that go with them.
+//! Rewrites the addresses of captured frames, and updates the checksums that cover them.
 //!
-//! A checksum changes by what the addresses changed (RFC 1624), so that one which was wrong stays wrong. Frames that are no IP keep all but their Ethernet addresses.
+//! A checksum is updated by the difference of the addresses (RFC 1624), so a wrong one stays wrong. In frames that
+//! are not IP only the Ethernet addresses are changed.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ impl FromStr for Mac {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mac, String> {
-        // A sign is no digit, though numbers may have one.
+        // `from_str_radix` accepts a sign, which is not a digit.
         let digits = |part: &&str| part.len() == 2 && part.bytes().all(|it| it.is_ascii_hexdigit());
         let byte = |part: &str| u8::from_str_radix(Some(part).filter(digits)?, 16).ok();
         let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
@@ -24,23 +25,23 @@ impl FromStr for Mac {
     }
 }
 
-/// What is put into frames, where it is given.
+/// The new addresses; `None` keeps the frame's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rewrite {
-    /// To whom they go.
+    /// Ethernet destination.
     pub to_mac: Option<Mac>,
-    /// From whom they come.
+    /// Ethernet source.
     pub from_mac: Option<Mac>,
-    /// The destination of packets of the same family.
+    /// IP destination, for packets of the same family.
     pub to_ip: Option<IpAddr>,
-    /// The source of packets of the same family.
+    /// IP source, for packets of the same family.
     pub from_ip: Option<IpAddr>,
 }
 
 const ETHERNET: usize = 14;
 
 impl Rewrite {
-    /// Changes a frame.
+    /// Rewrites a frame in place.
     pub(crate) fn apply(&self, frame: &mut [u8]) {
         for (mac, at) in [(self.to_mac, 0), (self.from_mac, 6)] {
             if let (Some(Mac(mac)), Some(place)) = (mac, frame.get_mut(at..at + 6)) {
@@ -48,14 +49,14 @@ impl Rewrite {
             }
         }
         if self.to_ip.is_some() || self.from_ip.is_some() {
-            // Too short for what it says it is: as it was captured.
+            // A frame shorter than its headers stays as it was captured.
             let _ = self.packet(frame);
         }
     }
 
     fn packet(&self, frame: &mut [u8]) -> Option<()> {
         let mut at = ETHERNET;
-        // Behind one tag or two.
+        // Skips all VLAN tags.
         while matches!(frame.get(at - 2..at)?, [0x81, 0] | [0x88, 0xa8]) {
             at += 4;
         }
@@ -83,7 +84,7 @@ impl Rewrite {
         Some(())
     }
 
-    /// Puts the addresses in, source first, and says by how much the sum of the packet's words has changed.
+    /// Replaces the addresses, source first. Returns the change of the checksum sum over them.
     fn addresses(&self, packet: &mut [u8], at: usize, bytes: usize) -> Option<u32> {
         let mut change = 0;
         for (ip, at) in [(self.from_ip, at), (self.to_ip, at + bytes)] {
@@ -100,18 +101,18 @@ impl Rewrite {
     }
 }
 
-/// What an IPv6 packet carries behind its extension headers, and from which byte on. `None` of a later
-/// fragment, which has no checksum. A header that is not passed over is what it carries: behind a routing
-/// header (43) the address that is summed is not the one that is changed here.
+/// The protocol and the offset of an IPv6 packet's payload behind its extension headers. `None` for a later
+/// fragment, which has no transport header. A header that is not skipped counts as the payload: behind a routing
+/// header (43) the checksum covers another destination than the one changed here.
 fn behind_headers(packet: &[u8]) -> Option<(u8, usize)> {
     let (mut protocol, mut at) = (*packet.get(6)?, 40);
     loop {
         let length = match protocol {
-            // Options, hop by hop or of the destination: in units of 8 bytes, the first not counted.
+            // Hop-by-hop or destination options: the length is in units of 8 bytes, without the first.
             0 | 60 => 8 + 8 * usize::from(*packet.get(at + 1)?),
             44 => {
                 let place = u16::from_be_bytes([*packet.get(at + 2)?, *packet.get(at + 3)?]);
-                // Its last three bits say other things.
+                // The low three bits are no part of the offset.
                 if place >> 3 != 0 {
                     return None;
                 }
@@ -136,7 +137,7 @@ fn folded(mut sum: u32) -> u32 {
     sum
 }
 
-/// A checksum after what it sums has changed; nothing where it is not.
+/// Updates the checksum at `at` by a change of the data; does nothing if it is beyond the end.
 fn adjust(bytes: &mut [u8], at: usize, change: u32) {
     if let Some(place) = bytes.get_mut(at..at + 2) {
         let old = u16::from_be_bytes([place[0], place[1]]);
@@ -145,11 +146,11 @@ fn adjust(bytes: &mut [u8], at: usize, change: u32) {
     }
 }
 
-/// The checksum of a transport whose sum includes the addresses.
+/// Updates the checksum of a transport whose pseudo-header includes the addresses.
 fn transport(bytes: &mut [u8], protocol: u8, change: u32) {
     match protocol {
         6 => adjust(bytes, 16, change),
-        // 0 is none.
+        // A UDP checksum of 0 means none.
         17 if bytes.get(6..8).is_some_and(|sum| sum != [0, 0]) => {
             adjust(bytes, 6, change);
             if bytes[6..8] == [0, 0] {
@@ -198,7 +199,7 @@ mod tests {
                 };
                 rewrite.apply(&mut frame);
                 assert_eq!(frame, datagram(address(3, others[0]), address(4, others[1]), tag));
-                // One address alone, and back.
+                // A single address, changed back.
                 let one = Rewrite {
                     from_ip: Some(ips[0].parse().expect("an address")),
                     ..Rewrite::default()
@@ -212,11 +213,11 @@ mod tests {
 
     #[test]
     fn behind_ipv6_extension_headers_the_checksum_follows_the_addresses_if_there_is_one() {
-        // What stands between the header and the datagram: the first one's kind, and all of them.
+        // Inserts extension headers between the IPv6 header and the datagram; `kind` is the first one's.
         let with = |from: u8, to: u8, kind: u8, headers: &[u8]| {
             let ip = |last: u8| address(last, &format!("fd00::{last}"));
             let mut frame = datagram(ip(from), ip(to), false);
-            // Not what this is about.
+            // Ethernet addresses are not part of this test.
             frame[..12].fill(2);
             frame[14 + 6] = kind;
             frame.splice(54..54, headers.iter().copied());

@@ -1,4 +1,4 @@
-//! Requests over TCP connections: an echo, or a memcached.
+//! Requests over TCP connections, to an echo service or a memcached.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use crate::config::{Ask, LoadConfig};
 use crate::error::LoadError;
 use crate::figures::{LoadFigures, told_of};
 
-/// Before the time that is measured.
+/// Time between the start and the measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How often it is looked whether the client still runs.
+/// Interval at which the client's state is checked.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn config(config: &LoadConfig) -> Config {
@@ -32,8 +32,8 @@ fn config(config: &LoadConfig) -> Config {
     }
 }
 
-/// Asks until the time is over; `sleep` says whether to stop early. Stopped before the time that is
-/// measured, it has measured nothing.
+/// Sends requests until the time is over; `sleep` returns whether to stop early. Returns empty figures if it is
+/// stopped before the measurement begins.
 pub(crate) fn run(
     load: &LoadConfig,
     mut host: impl FnMut() -> Result<Host, LoadError>,
@@ -45,10 +45,10 @@ pub(crate) fn run(
         let Some(mut client) = connect(&sets, host()?, sleep)? else {
             return Ok(LoadFigures::default());
         };
-        // From its beginning on: no record is set twice.
+        // Counts since the client's start, as no window was begun: no record is set twice.
         while client.end_window()?.sets < sets.records as u64 {
             if wait(|| client.is_running(), LOOK, sleep) {
-                // What is half filled is not to be measured.
+                // A half-filled store is not measured.
                 client.stop()?;
                 return Ok(LoadFigures::default());
             }
@@ -69,7 +69,7 @@ pub(crate) fn run(
     Ok(figures(&told))
 }
 
-/// A client that is connected; `None` if it was told to stop before.
+/// Connects a client; `None` if it was stopped before that completed.
 fn connect(
     config: &Config,
     host: Host,
@@ -81,10 +81,10 @@ fn connect(
     }
 }
 
-/// Waits, and says whether it was told to stop. It is over sooner where the client no longer runs: what is
-/// asked of it next says why. A `sleep` may end early, as with a signal that is for somebody else.
+/// Waits, and returns whether to stop. Returns false early if the client no longer runs; the next call to it
+/// returns the reason. A `sleep` may return early, for example after a signal for another thread.
 fn wait(runs: impl Fn() -> bool, time: Duration, sleep: &mut dyn FnMut(Duration) -> bool) -> bool {
-    // Longer than the clock counts is for ever.
+    // An end beyond the range of the clock means for ever.
     let end = Instant::now().checked_add(time);
     while runs() {
         let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
@@ -99,7 +99,7 @@ fn wait(runs: impl Fn() -> bool, time: Duration, sleep: &mut dyn FnMut(Duration)
 }
 
 fn figures(told: &ClientFigures) -> LoadFigures {
-    // Without a schedule nothing falls due. With one, what has no answer waits: nothing is lost on the way.
+    // Without a schedule nothing falls due. With one, an unanswered request waits, since TCP loses nothing.
     let unanswered = told.asked_per_s.map_or(0, |_| told.due.saturating_sub(told.requests));
     let seconds = told.wall_ns as f64 / 1e9;
     let asked = told.asked_per_s.map_or(0, |rate| (rate * seconds) as u64);
@@ -111,10 +111,10 @@ fn figures(told: &ClientFigures) -> LoadFigures {
         signal: None,
         seconds,
         asked_per_s: told.asked_per_s,
-        // Without what was under way when the time began, whose answers are among these.
+        // Without the requests outstanding at the beginning, whose answers are counted in `requests`.
         sent: (told.requests + told.outstanding).saturating_sub(told.carried),
         answered: told.requests,
-        // What this thread had not looked at waited for it, whatever its connection did.
+        // Requests that this thread had not taken were delayed by it, whatever the state of their connection.
         behind: unseen + told.late_here,
         waiting: (told.abandoned + told.backlog).saturating_sub(told.late_here),
         misses: told.misses,

@@ -1,4 +1,4 @@
-//! Our end of the wire: queues that the thread which asks polls itself, and a stack above them.
+//! Our end of the wire: queues that the sending thread polls itself, with a stack above them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use napkin_stack::{Addresses, Input, Stack};
 
 use crate::error::LoadError;
 
-/// Frames that a poll takes at most.
+/// Maximum number of frames per poll.
 const BATCH: u16 = 64;
-/// From one question where somebody is to the next.
+/// Interval between two address resolution requests.
 const AGAIN: Ns = 100 * MILLISECOND;
-/// How often it is asked: a virtual machine's driver may yet come, or a link go up.
+/// Number of such requests: a virtual machine's driver may still start, or a link come up.
 const QUESTIONS: u32 = 50;
 
-/// Queues without interrupts, polled in turn.
+/// Queues with masked interrupts, polled in turn.
 pub(crate) struct Wire {
     pub(crate) stack: Arc<Stack>,
     queues: Vec<(Box<dyn PacketQueue>, Input)>,
@@ -37,12 +37,12 @@ impl Wire {
         Wire { stack, queues, frames: Vec::with_capacity(BATCH.into()) }
     }
 
-    /// The ways out, of each queue.
+    /// The transmitter of each queue.
     pub(crate) fn transmitters(&self) -> Vec<Arc<dyn Transmitter>> {
         self.queues.iter().map(|(queue, _)| queue.transmitter()).collect()
     }
 
-    /// Polls each queue once; whether there was anything.
+    /// Polls each queue once; returns whether there was any frame.
     pub(crate) fn poll(&mut self, now: Ns) -> Result<bool, LoadError> {
         let mut any = false;
         for (queue, input) in &mut self.queues {
@@ -55,7 +55,7 @@ impl Wire {
         Ok(any)
     }
 
-    /// Finds out where a host is; `None` if it was told to stop before.
+    /// Resolves a host's Ethernet address; `None` if `stop` was set before it answered.
     pub(crate) fn find(
         &mut self,
         ip: IpAddr,
@@ -63,7 +63,7 @@ impl Wire {
     ) -> Result<Option<[u8; 6]>, LoadError> {
         for _ in 0..QUESTIONS {
             let asked = clock::now();
-            // A device whose other side is not there yet takes nothing.
+            // A device whose other side is not there yet may refuse the frame.
             let _ = self.stack.resolve(ip, asked);
             while clock::now() < asked + AGAIN {
                 self.poll(clock::now())?;
