@@ -1,5 +1,5 @@
-//! System calls, each timed by itself: in one thread that is client and server in turn, and between two
-//! threads on two CPUs that both spin.
+//! Timing of single system calls: in one thread that is client and server in turn, and between two spinning threads
+//! on two CPUs.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use super::timing::{Budget, timed};
 use napkin_workload::error::BenchError;
 use napkin_workload::linux::failed;
 
-/// Sockets that are ready at once where the cost of an event is measured.
+/// Number of sockets that are ready at once when the cost of an event is measured.
 const READY: usize = 8;
 
-/// One thread, both sides.
+/// Times the calls of both sides in one thread.
 pub(super) fn alone(
     ends: &Ends,
     clock: f64,
@@ -32,7 +32,7 @@ pub(super) fn alone(
     let mut events = Vec::new();
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).map_err(failed)?;
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    // The next timer of this CPU, so that its clock is set too; it is set anew before it expires.
+    // It becomes this CPU's next timer, so that the hardware is programmed too; it is set again before it expires.
     let soon = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec: 0, tv_nsec: 300_000 } };
     let never = Itimerspec { it_interval: zero, it_value: zero };
     let (server, client) = (&ends.server[0], &ends.client[0]);
@@ -70,7 +70,7 @@ fn timed_call(
     answer.map(|()| time)
 }
 
-/// A receive call that finds something; `None` if that came only later (a ksoftirqd has it).
+/// Times a receive call that finds data; `None` if the data came only later (from ksoftirqd).
 fn timed_receive(
     stream: &TcpStream,
     buffer: &mut [u8],
@@ -83,7 +83,7 @@ fn timed_receive(
     receive_soon(stream, buffer).map(|_| None)
 }
 
-/// Several sockets are ready: what an event costs, and what a socket costs whose state has gone cold.
+/// Times an epoll_wait that returns several events, and receive calls on sockets whose state has left the cache.
 fn several(
     ends: &Ends,
     clock: f64,
@@ -112,13 +112,13 @@ fn several(
     Ok(())
 }
 
-/// Events of [`several`] beyond the first.
+/// Number of events in [`several`] beyond the first.
 pub(super) const EVENTS_BEYOND_ONE: f64 = (READY - 1) as f64;
 
-/// Frames that were delivered in between in [`several`].
+/// Number of frames delivered in between in [`several`].
 pub(super) const FRAMES_BETWEEN: f64 = (CONNECTIONS - 1) as f64;
 
-/// The server's calls on its CPU while the client is on another, and both spin.
+/// Times the server's calls on its CPU while the client spins on another.
 pub(super) fn across(
     ends: &Ends,
     [serving, other]: [usize; 2],
@@ -148,7 +148,7 @@ pub(super) fn across(
         let client = client.join().map_err(|_| BenchError::Panicked)?;
         result.and(client)
     })?;
-    // What is still on its way would be found by the next phase.
+    // Drain the sockets, or the next phase would find this data.
     let mut buffer = [0_u8; 4096];
     for stream in ends.server.iter().chain(&ends.client) {
         while receive(stream, &mut buffer)? > 0 {}

@@ -1,8 +1,8 @@
-//! From what was timed to the keys of a profile: which part of a raw figure is whose.
+//! Derives the keys of a profile from raw figures.
 //!
-//! The machine charges a step's parts one after the other (`docs/profiles.md`); a call that was timed
-//! from outside is several of them. Each difference is taken within one round, and a key's spread is
-//! that of its rounds.
+//! The machine charges the parts of a step one after another (`docs/profiles.md`), while a call that was timed from
+//! outside consists of several of them. Each difference is taken within one round, and the spread of a key is that
+//! of its rounds.
 
 use std::collections::BTreeMap;
 
@@ -14,52 +14,52 @@ use super::estimate::Estimate;
 use super::round::Round;
 use super::threads::IDLE_US;
 
-/// A constant of this host.
+/// A constant of this host, for a profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Constant {
-    /// Its key in a profile.
+    /// The key in a profile.
     pub key: String,
-    /// Its value in the key's base unit.
+    /// The value, in the key's base unit.
     pub value: f64,
     /// Whether it was read or measured, rather than assumed.
     pub sourced: bool,
     /// How it was measured, where it was read, or why it is assumed.
     pub how: String,
-    /// The least and the most of the rounds.
+    /// The minimum and maximum of the rounds.
     pub range: Option<(f64, f64)>,
 }
 
 impl Constant {
-    /// One that was read or measured.
+    /// A constant that was read or measured.
     pub fn sourced(key: &str, value: f64, how: impl Into<String>) -> Constant {
         Constant { key: key.into(), value, sourced: true, how: how.into(), range: None }
     }
 
-    /// One that nobody measured.
+    /// A constant that was not measured.
     pub fn assumed(key: &str, value: f64, why: impl Into<String>) -> Constant {
         Constant { sourced: false, ..Constant::sourced(key, value, why) }
     }
 
-    /// For a profile.
+    /// Converts it for writing into a profile.
     pub fn written(&self) -> Written {
         let Constant { key, value, sourced, how, range } = self.clone();
         Written { key, value, sourced, why: how, range }
     }
 }
 
-/// Keys that were not measured, and why not.
+/// Keys that were not measured, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// The keys that have no value, joined by commas.
+    /// The keys, separated by commas.
     pub keys: String,
     /// The reason, in words.
     pub why: String,
 }
 
-/// How a key comes about, in words, and what of it one round says.
+/// A key, a description of how it is measured, and its value in one round.
 type Rule = (&'static str, &'static str, fn(&Parts) -> Option<f64>);
 
-/// One round, and what is taken from the profile below where a step cannot be timed by itself.
+/// One round, with values of the base profile for steps that cannot be timed separately.
 struct Parts {
     round: Round,
     look: f64,
@@ -93,25 +93,25 @@ impl Parts {
         self.less("thread.ring-sleeper", "thread.ring-nobody")
     }
 
-    /// The way into an interrupt and out of it; where nobody could see it, the profile's below, which is
-    /// then what stands beside it.
+    /// Entry and exit of an interrupt together; from the base profile if they were not measured, as in that case
+    /// their keys are too.
     fn ways(&self) -> f64 {
         self.raw("trace.interrupt-outside").map_or(self.ways, |time| time.max(0.0))
     }
 
-    /// The arming of an instance's timer, or else of any that is the next to fire.
+    /// The arming of an instance's timer, or else of any timer that is the next to expire.
     fn timer_arm(&self) -> Option<f64> {
         self.raw("trace.timer-arm").or_else(|| self.less("call.timer-set", "call.null"))
     }
 
     fn frame(&self) -> Option<f64> {
-        // Within the whole: GRO and the stack share it.
+        // At most the cost of a whole frame, of which GRO is a part.
         Some(self.raw("trace.frame")?.min(self.raw("trace.poll-each")?))
     }
 
-    /// A softirq that polls one frame, in its sender's call.
+    /// A softirq that polls one frame, within the sender's call.
     fn inline(&self) -> Option<f64> {
-        // Those that were measured arm the instance's timer; the sender's does not.
+        // The measured polls arm the instance's timer; the poll in the sender's call does not.
         let base = self.raw("trace.poll-base")? - self.timer_arm()?;
         let each = self.raw("trace.poll-each")?;
         Some(self.raw("trace.softirq-entry")? + base + each + self.raw("trace.softirq-exit")?)
@@ -133,7 +133,7 @@ impl Parts {
     }
 }
 
-/// Every key that is measured, with how.
+/// The rules of all measured keys.
 const RULES: &[Rule] = &[
     (
         "cost.interrupt-entry",
@@ -162,7 +162,7 @@ const RULES: &[Rule] = &[
     (
         "cost.poll",
         "softirq_entry to hrtimer_start in an empty poll by the instance's timer",
-        // No profile takes a poll that is free.
+        // A profile does not accept a poll that costs nothing.
         |it| it.raw("trace.poll").map(|time| time.max(1.0)),
     ),
     ("cost.poll-frame", "one napi_gro_receive_entry to the next", Parts::frame),
@@ -226,8 +226,8 @@ const RULES: &[Rule] = &[
     ),
 ];
 
-/// The constants that these rounds say, each with the spread of the rounds. `base` has what cannot be
-/// told apart.
+/// Derives the constants from these rounds, each with the spread of the rounds. `base` provides what cannot be
+/// measured separately.
 pub fn constants(rounds: &[Round], base: &Profile) -> Vec<Constant> {
     let parts = |round: &Round| Parts {
         round: round.clone(),
@@ -260,13 +260,13 @@ pub fn constants(rounds: &[Round], base: &Profile) -> Vec<Constant> {
     found
 }
 
-/// Keys that these rules are for, and of which the rounds say nothing.
+/// The keys that have a rule but no value from the rounds.
 pub fn silent(found: &[Constant]) -> Vec<&'static str> {
     let keys = RULES.iter().map(|it| it.0).chain(["processor.idle-deep-after"]);
     keys.filter(|key| !found.iter().any(|it| it.key == *key)).collect()
 }
 
-/// Median latencies of wake-ups by for how long the CPU had been idle, in microseconds and nanoseconds.
+/// Median latency of a wake-up, in nanoseconds, by how long the CPU had been idle, in microseconds.
 pub fn idle_table(rounds: &[Round]) -> Vec<(u64, f64)> {
     IDLE_US
         .iter()
@@ -278,10 +278,10 @@ pub fn idle_table(rounds: &[Round]) -> Vec<(u64, f64)> {
         .collect()
 }
 
-/// After how long a CPU's idleness is deep: the first time at which a wake-up takes longer than half way
-/// between the shortest's and the longest's.
+/// The idle time after which a CPU is in a deep idle state: the first at which a wake-up takes longer than half way
+/// between the shortest and the longest idle time.
 fn idle_depth(rounds: &[Round]) -> Option<Constant> {
-    /// A difference that is no more than this is none.
+    /// A ratio up to this counts as no difference.
     const NONE: f64 = 1.3;
     let table = idle_table(rounds);
     let (&(_, shallow), &(longest, deep)) = (table.first()?, table.last()?);
@@ -303,8 +303,8 @@ fn idle_depth(rounds: &[Round]) -> Option<Constant> {
     })
 }
 
-/// How far a profile's costs are from what was measured: the median of the ratios, either way, over the
-/// times that both have; 1 is none.
+/// The distance of a profile's costs from the measured ones: the median ratio, in whichever direction exceeds 1,
+/// over the costs that both have; 1 means none.
 pub fn distance(profile: &Profile, constants: &[Constant]) -> f64 {
     let known: BTreeMap<String, f64> =
         profile.constants().map(|it| (it.key.path(), it.value)).collect();
@@ -326,8 +326,7 @@ mod tests {
         Profile::named(napkin_workload::schema(), "epyc-7662").expect("built in")
     }
 
-    /// A host whose steps cost what is known, timed as the rounds time them; `slow` is how much more
-    /// everything took in this round.
+    /// A host with known costs, timed as the rounds time them; `slow` scales all times of the round.
     fn host(slow: f64) -> Round {
         let mut round = Round::default();
         for (name, value) in [
@@ -387,7 +386,7 @@ mod tests {
             ("locality.cross-cpu", 400.0),
             ("processor.idle-exit", 1_000.0),
             ("processor.idle-exit-deep", 40_000.0),
-            // Between 50 us and 4 ms.
+            // Half way between 50 us and 4 ms.
             ("processor.idle-deep-after", 2_025_000.0),
             // 5000 - (300 + 700) - (400 + 800 + 30 + 40 + 150)
             ("cost.ipi", 2_580.0),
@@ -421,7 +420,7 @@ mod tests {
         assert!(!has("cost.poll") && !has("cost.interrupt-entry"));
         let arm = found.iter().find(|it| it.key == "cost.timer-arm").map(|it| it.value);
         assert_eq!(arm, Some(250.0), "by the system call");
-        // What was not seen of an interrupt is the profile's below: 250 and 150 ns.
+        // Entry and exit of an interrupt are those of the base profile: 250 and 150 ns.
         let ipi = found.iter().find(|it| it.key == "cost.ipi").map(|it| it.value);
         assert!((ipi.unwrap() - 2_580.0).abs() < 1e-6, "{ipi:?}");
     }

@@ -1,5 +1,5 @@
-//! Connections between a server's and a client's side: over the veth, or over loopback without the
-//! rights to make one. All are of this process, so that one thread can be both sides.
+//! Connections between a server's and a client's side, over the veth, or over loopback without the right to create
+//! one. This process holds both ends, so that one thread can be both sides.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,13 +12,13 @@ use napkin_workload::error::BenchError;
 use napkin_workload::linux::failed;
 use napkin_workload::linux::pair::{Pair, SERVER};
 
-/// A request and an answer of the memcached workload, roughly.
+/// Approximate sizes of a request and an answer of the memcached workload, in bytes.
 pub(super) const REQUEST: usize = 40;
 pub(super) const ANSWER: usize = 230;
 
 pub(super) const CONNECTIONS: usize = 32;
 
-/// Both sides, with an epoll of the server.
+/// Both ends of all connections, with an epoll for the server's.
 #[derive(Debug)]
 pub(super) struct Ends {
     pub(super) server: Vec<TcpStream>,
@@ -61,12 +61,12 @@ impl Ends {
     }
 }
 
-/// One after the other, so that they are accepted in this order.
+/// Connects one after another, so that they are accepted in this order.
 fn connect(address: SocketAddr) -> io::Result<Vec<TcpStream>> {
     (0..CONNECTIONS).map(|_| TcpStream::connect(address)).collect()
 }
 
-/// An epoll that watches these.
+/// Creates an epoll that watches these descriptors for input.
 pub(super) fn watch<T: AsFd>(all: &[T]) -> Result<OwnedFd, BenchError> {
     let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
     for (place, fd) in all.iter().enumerate() {
@@ -75,18 +75,18 @@ pub(super) fn watch<T: AsFd>(all: &[T]) -> Result<OwnedFd, BenchError> {
     Ok(epoll)
 }
 
-/// Waits on an epoll with no timeout at all, or for ever; how many events came.
+/// Waits on an epoll, without blocking or for ever; returns the number of events.
 pub(super) fn wait(epoll: &OwnedFd, events: &mut Vec<Event>, most: usize, blocks: bool) -> usize {
     events.clear();
     events.reserve(most);
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let timeout = if blocks { None } else { Some(&now) };
     let spare = rustix::buffer::spare_capacity(events);
-    // An interrupted wait has found nothing.
+    // An interrupted wait counts as no events.
     epoll::wait(epoll, spare, timeout).unwrap_or(0)
 }
 
-/// Sends all of it, or says what went wrong.
+/// Sends all bytes in one call.
 pub(super) fn send(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), BenchError> {
     match stream.write(bytes) {
         Ok(sent) if sent == bytes.len() => Ok(()),
@@ -95,7 +95,7 @@ pub(super) fn send(mut stream: &TcpStream, bytes: &[u8]) -> Result<(), BenchErro
     }
 }
 
-/// Receives what there is; 0 if nothing is.
+/// Receives what has arrived; 0 if nothing has.
 pub(super) fn receive(mut stream: &TcpStream, buffer: &mut [u8]) -> Result<usize, BenchError> {
     match stream.read(buffer) {
         Ok(0) => Err(BenchError::Linux("a connection was closed".into())),
@@ -105,7 +105,7 @@ pub(super) fn receive(mut stream: &TcpStream, buffer: &mut [u8]) -> Result<usize
     }
 }
 
-/// Receives, without waiting longer than two seconds.
+/// Receives; spins for at most two seconds.
 pub(super) fn receive_soon(stream: &TcpStream, buffer: &mut [u8]) -> Result<usize, BenchError> {
     let began = super::timing::now();
     loop {

@@ -1,23 +1,23 @@
-//! From samples to a cost and its spread: medians, and a line through medians.
+//! Estimation of a cost and its spread from samples: medians, and a line fitted to medians.
 //!
-//! A step of the kernel takes its time plus, now and then, whatever interrupted it. The median leaves
-//! that out as long as fewer than half of the samples were hit.
+//! A sample is the time of a kernel step plus, sometimes, that of an interruption. The median is not affected as
+//! long as fewer than half of the samples were interrupted.
 
 use std::collections::BTreeMap;
 
 use napkin_measure::interleave::{Spread, median};
 
-/// A line: what nothing costs, and what each one more does.
+/// A linear cost: a fixed part and a part per unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Line {
     /// The value at 0.
     pub base: f64,
-    /// What each unit more adds.
+    /// The increase per unit.
     pub each: f64,
 }
 
-/// The line through the medians of the samples `(how many, cost)` of each count, weighted by the square
-/// root of how many samples a median is of. `None` with fewer than two counts that have `least` samples.
+/// Fits a line to the median cost of each count in the samples `(count, cost)`, weighted by the square root of the
+/// number of samples behind a median. `None` if fewer than two counts have `least` samples.
 pub fn line(samples: &[(u32, f64)], least: usize) -> Option<Line> {
     let mut groups: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for (count, cost) in samples {
@@ -43,22 +43,22 @@ pub fn line(samples: &[(u32, f64)], least: usize) -> Option<Line> {
     Some(Line { base: y - each * x, each })
 }
 
-/// What the rounds of a measurement came to.
+/// The estimate from several rounds of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// The median of the rounds.
     pub value: f64,
-    /// The least of them.
+    /// The minimum.
     pub low: f64,
-    /// The largest round.
+    /// The maximum.
     pub high: f64,
-    /// Rounds that were measured.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Estimate {
-    /// Of one figure a round; below 0, where a difference of two costs has come out so, counts as 0.
-    /// `None` without a round.
+    /// The estimate from one figure per round. Negative figures, which differences of two costs can produce, count
+    /// as 0. `None` without a round.
     pub fn of(rounds: &[f64]) -> Option<Estimate> {
         let finite = || rounds.iter().filter(|it| it.is_finite());
         let Spread { median, min, max } = Spread::of(finite().map(|it| it.max(0.0)))?;
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn the_line_finds_the_cost_of_a_poll_and_of_each_frame_in_spite_of_interruptions() {
-        // A poll of 300 ns, a frame of 1200 ns; every fifth sample was interrupted for 50 us, and
-        // small polls are far more frequent than large ones.
+        // A poll of 300 ns, a frame of 1200 ns; every fifth sample was interrupted for 50 us, and small polls are
+        // far more frequent than large ones.
         let polls = |frames: u32| 400 / (frames + 1);
         let mut samples = Vec::new();
         for frames in [0, 1, 2, 4, 8, 16, 31] {

@@ -1,5 +1,5 @@
-//! What need not be timed: how the kernel was built and booted, how many CPUs there are, what a device
-//! says of itself.
+//! Facts that are read instead of timed: the kernel's configuration and boot parameters, the number of CPUs, the
+//! properties of a device.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use napkin_workload::linux::failed;
 
 const LIMIT: usize = 1 << 20;
 
-/// Constants, and what could not be read.
+/// Constants that were read, and keys that could not be.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     pub(super) constants: Vec<Constant>,
@@ -42,7 +42,7 @@ impl Facts {
     }
 }
 
-/// The place of a word among a key's choices.
+/// The index of a word among a key's choices.
 pub(super) fn word_of(key: &str, word: &str) -> Option<f64> {
     match napkin_workload::schema().key(key)?.takes {
         Takes::Choice(words) => words.iter().position(|it| *it == word).map(|place| place as f64),
@@ -54,7 +54,7 @@ fn text(path: impl AsRef<Path>) -> Option<String> {
     read_text(path, LIMIT).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The release as (major, minor).
+/// The major and minor number of a release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|it: char| !it.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -74,13 +74,13 @@ fn configuration(release: &str) -> Option<(String, &'static str)> {
     Some((text, packed))
 }
 
-/// What the configuration sets an option to.
+/// The value of a configuration option.
 fn option<'a>(configuration: &'a str, name: &str) -> Option<&'a str> {
     let lines = configuration.lines();
     lines.filter_map(|line| line.split_once('=')).find(|(key, _)| *key == name).map(|it| it.1)
 }
 
-/// The host and its kernel. `period` is the tick's, where it was seen.
+/// Facts on the host and its kernel. `period` is the measured period of the tick in nanoseconds, if known.
 pub(super) fn host(period: Option<f64>) -> Facts {
     let mut facts = Facts::default();
     processor(&mut facts);
@@ -156,7 +156,7 @@ fn processor(facts: &mut Facts) {
 
 fn preemption<'a>(facts: &mut Facts, configured: impl Fn(&str) -> Option<(&'a str, &'static str)>) {
     let key = "kernel.preemption";
-    // "none voluntary (full) lazy"
+    // Format: "none voluntary (full) lazy".
     if let Some(models) = text("/sys/kernel/debug/sched/preempt")
         && let Some(chosen) = models.split_once('(').and_then(|it| it.1.split_once(')'))
     {
@@ -181,7 +181,7 @@ fn preemption<'a>(facts: &mut Facts, configured: impl Fn(&str) -> Option<(&'a st
     facts.lacks(key, "debugfs is not mounted or not for this user, and there is no configuration");
 }
 
-/// What follows from the kernel's version.
+/// Facts that follow from the kernel's version.
 fn rules(facts: &mut Facts, release: &str) {
     let Some(version) = version(release) else {
         return facts
@@ -193,7 +193,7 @@ fn rules(facts: &mut Facts, release: &str) {
     let on = |yes: bool| if yes { "on" } else { "off" };
     let inline = !((4, 9)..(6, 5)).contains(&version);
     let once_more = "up to 7.1, and in 6.18 stable to September 2026";
-    // The last: whether the version alone tells.
+    // The last field: whether the version alone decides it.
     for (key, yes, when, told) in [
         ("inline-while-ksoftirqd", inline, "off from 4.9 to 6.4", true),
         ("session-polls-once-more", version < (7, 2), once_more, version != (6, 18)),
@@ -226,7 +226,7 @@ fn rules(facts: &mut Facts, release: &str) {
     }
 }
 
-/// A veth between two namespaces, as `bench --world linux` makes it, with its memcached.
+/// Facts on a veth pair between two namespaces, as `bench --world linux` creates it, with its memcached.
 pub(super) fn veth() -> Facts {
     let mut facts = Facts::default();
     let a_veth = "a veth: frames change hands in memory";
@@ -274,10 +274,10 @@ pub(super) fn veth() -> Facts {
     facts
 }
 
-/// A device of this host.
+/// Facts on a device of this host.
 ///
 /// # Errors
-/// If there is none of this name.
+/// If there is no device of this name.
 pub(super) fn device(ifname: &str) -> Result<Facts, BenchError> {
     let mut facts = Facts::default();
     let link = Route::open().and_then(|mut route| route.link(ifname)).map_err(failed)?;

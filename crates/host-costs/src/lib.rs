@@ -1,13 +1,13 @@
-//! What this host's own kernel costs, measured, as a profile for the machine.
+//! Measurement of the costs of this host's own kernel, as a profile for the machine.
 //!
-//! Rounds of a bounded local load, each of which times every step once more, so that what this machine
-//! does meanwhile falls on all steps alike: system calls in one thread (`calls`), switches and wake-ups
-//! (`threads`), and, with the rights to make a veth and to load programs into the kernel, polls,
-//! softirqs and timers by the kernel's trace points (`polls`). `derive` makes keys of these,
-//! `facts` are read and not timed, `estimate` is the statistics.
+//! It runs rounds of a bounded local load. Each round times every step once more, so that other activity of this
+//! machine affects all steps alike: system calls in one thread (`calls`), switches and wake-ups (`threads`), and,
+//! with the rights to create a veth and to load BPF programs, polls, softirqs and timers by the kernel's trace
+//! points (`polls`). `derive` turns these into keys, `facts` reads what need not be timed, and `estimate` has the
+//! statistics.
 //!
-//! Not measured is what this load does not meet (a network card's own driver, a thread of an instance,
-//! a workqueue); it stays what the profile below says, and is named with the reason.
+//! Costs that this load does not exercise are not measured (a network card's own driver, an instance's thread, a
+//! workqueue). They keep the values of the base profile, and are listed with the reason.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -44,52 +44,52 @@ use polls::Deferring;
 use round::{Round, Samples};
 use timing::{Budget, clock_cost};
 
-/// The shortest and the longest measurement.
+/// The shortest and the longest measurement, in seconds.
 pub const SECONDS: std::ops::RangeInclusive<u64> = 2..=3_600;
 
-/// Rounds, at least and at most: a spread needs some, and more say no more.
+/// Minimum and maximum number of rounds: a spread needs some, and more add nothing.
 const ROUNDS: (u64, u64) = (3, 12);
 
-/// A measurement to be made.
+/// The options of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// How long it is to take, about; within [`SECONDS`].
+    /// Approximate duration in seconds, within [`SECONDS`].
     pub seconds: u64,
-    /// The CPUs: the first serves, the second has the client. Empty: the last two that are usable.
+    /// The CPUs: the first for the server, the second for the client. If empty, the last two usable ones.
     pub cpus: Vec<usize>,
-    /// The profile that has what is not measured; `None` for the nearest one that can run memcached.
+    /// The base profile, for what is not measured; `None` for the nearest one that can run memcached.
     pub based_on: Option<String>,
-    /// The device whose queues, ring and moderation to read; `None` for napkin's own veth.
+    /// The device whose queues, ring and coalescing are read; `None` for napkin's own veth.
     pub device: Option<String>,
-    /// What the profile is called.
+    /// The name of the profile.
     pub name: String,
 }
 
-/// What came of it.
+/// The result of a measurement.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// The profile's text.
+    /// The profile as TOML.
     pub toml: String,
-    /// The profile, with what was measured in it.
+    /// The profile: the base profile with the measured values.
     pub profile: Profile,
-    /// What it states itself.
+    /// The constants that the profile states itself.
     pub constants: Vec<Constant>,
-    /// What could not be measured here, and why.
+    /// The keys that could not be measured here, with reasons.
     pub missing: Vec<Missing>,
-    /// The built-in profiles by how far their costs are from these, the nearest first.
+    /// The built-in profiles with the distances of their costs from the measured ones, the nearest first.
     pub nearest: Vec<(&'static str, f64)>,
-    /// Latency of a wake-up in nanoseconds by how many microseconds the CPU had been idle.
+    /// Wake-up latency in nanoseconds, by how long the CPU had been idle, in microseconds.
     pub idle: Vec<(u64, f64)>,
-    /// Rounds that were made.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
-/// Measures. `say` is told what is going on, a line at a time.
+/// Runs a measurement. `say` is called with progress messages.
 ///
 /// # Errors
-/// [`BenchError::Usage`] for options that make no sense; [`BenchError::Interrupted`]; and if this
-/// machine fails at what any user may do. A right that is missing is no error, nor is a kernel without a
-/// veth: both are among what is missing.
+/// [`BenchError::Usage`] for invalid options; [`BenchError::Interrupted`]; and if an operation fails that needs no
+/// privilege. A missing right is no error, nor is a kernel without veth: both are reported in
+/// [`Measured::missing`].
 pub fn measure(
     options: &Options,
     interrupt: &Interrupt,
@@ -108,7 +108,7 @@ pub fn measure(
     let of_device = options.device.as_deref().map(facts::device).transpose()?;
     let cpus = Placed { cpus: options.cpus.clone(), ..Placed::default() };
     let placement = cpus.placement();
-    // Affinities end with the thread.
+    // In a thread of its own, with which its CPU affinity ends.
     let began = Instant::now();
     let mut bed = thread::scope(|scope| {
         let bed = scope.spawn(|| Bed::measure(options, placement, interrupt, &mut *say));
@@ -133,7 +133,7 @@ fn option(error: &ProfileError) -> BenchError {
     BenchError::Usage(error.to_string())
 }
 
-/// The rounds, and what was missing.
+/// The rounds, and what could not be measured.
 #[derive(Debug, Default)]
 struct Bed {
     rounds: Vec<Round>,
@@ -141,7 +141,7 @@ struct Bed {
     veth: bool,
 }
 
-/// Rights without which this is not possible.
+/// Names the missing rights, if any are.
 fn lacking(rights: &[Right]) -> Option<String> {
     let names: Vec<&str> = rights.iter().filter(|it| !it.held()).map(|it| it.name()).collect();
     (!names.is_empty()).then(|| format!("needs {}: run as root", names.join(" and ")))
@@ -187,7 +187,7 @@ impl Bed {
             );
         }
         let began = Instant::now();
-        // The program's own work takes its part of the time at the end.
+        // memcached's own work is measured at the end, in its share of the time.
         let with_program = pair.is_some() && !placement.shared();
         let whole = Duration::from_secs(options.seconds);
         let timed = if with_program { whole * 5 / 6 } else { whole };
@@ -203,8 +203,8 @@ impl Bed {
         Ok(bed)
     }
 
-    /// The veth, made by `make` unless rights are `lacking`. A kernel that has none, or an administrator who
-    /// allows none, leaves loopback, as a right that is missing does.
+    /// Creates the veth with `make`, unless rights are `lacking`. If a right is missing or the creation fails, for
+    /// example on a kernel without veth, loopback is used instead.
     fn pair(
         &mut self,
         lacking: Option<String>,
@@ -228,14 +228,14 @@ impl Bed {
     }
 }
 
-/// As many as the kernel numbers.
+/// Number of CPUs to record, up to the highest usable CPU number.
 fn cpus() -> NonZeroU32 {
     let last = sched::usable_cpus().last().copied().unwrap_or(0);
     let count = u32::try_from(last).unwrap_or(0).saturating_add(1);
     NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
 }
 
-/// One round: every step, each for its share of the time.
+/// Runs one round: every step, each for its share of the time.
 fn one(
     ends: &Ends,
     tracing: Option<(&KernelTypes, &Pair)>,
@@ -276,13 +276,13 @@ fn one(
     Ok(round)
 }
 
-/// The date, by the clock of this host (UTC).
+/// The current date (UTC).
 fn today() -> String {
     let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
     now.split_once('T').map_or(now.clone(), |(date, _)| date.to_owned())
 }
 
-/// Why what is left is not measured by this load at all.
+/// Keys that this load never measures, with the reason.
 const NEVER: [(&str, &str); 4] = [
     ("cost.look, cost.claim", "parts of a call that cannot be timed by themselves"),
     (
@@ -358,7 +358,7 @@ fn finish(
     missing.extend(NEVER.map(|(keys, why)| Missing { keys: keys.into(), why: why.into() }));
     one_queue_a_cpu(&mut constants, &base);
     pairs_of_threads(&mut constants, &base);
-    // A section that the profile below does not have cannot be stated in part.
+    // A section that the base profile does not have cannot be stated in part.
     constants.retain(|it| {
         it.key.split_once('.').is_some_and(|(section, _)| {
             base.has(section) || base.schema().section(section).is_some_and(|it| it.required)
@@ -388,7 +388,7 @@ fn finish(
     Ok(Measured { toml, profile, constants, missing, nearest, idle, rounds: rounds.len() })
 }
 
-/// The machine has at most one queue a CPU, whoever says how many there are.
+/// Limits the number of queues to that of the CPUs: the machine has at most one queue per CPU.
 fn one_queue_a_cpu(constants: &mut Vec<Constant>, base: &Profile) {
     const KEY: &str = "nic.queues";
     let of = |key: &str| constants.iter().find(|it| it.key == key).map(|it| it.value);
@@ -401,7 +401,7 @@ fn one_queue_a_cpu(constants: &mut Vec<Constant>, base: &Profile) {
     }
 }
 
-/// The machine's cores have a thread or a pair of them, whatever the host says.
+/// Limits SMT to what the machine supports: one or two threads per core.
 fn pairs_of_threads(constants: &mut Vec<Constant>, base: &Profile) {
     const KEY: &str = "processor.smt";
     let of = |key: &str| constants.iter().find(|it| it.key == key).map(|it| it.value);
@@ -418,7 +418,7 @@ fn pairs_of_threads(constants: &mut Vec<Constant>, base: &Profile) {
     }
 }
 
-/// The head of the file: how it came about, and what is not measured.
+/// The comments at the head of the file: how it was made, and what is not measured.
 fn comments(on: &str, rounds: &[Round], missing: &[Missing]) -> Vec<String> {
     let mut lines = vec![
         format!("Written by napkin profile measure: {on}; {} rounds.", rounds.len()),
@@ -451,7 +451,7 @@ mod tests {
             (4.0, Some(2.0), Some(2.0)),
             (32.0, Some(8.0), Some(2.0)),
             (3.0, Some(2.0), Some(1.0)),
-            // Not known, and two in the profile below.
+            // Unknown here; the base profile has two.
             (4.0, None, None),
             (3.0, None, Some(1.0)),
         ] {

@@ -1,10 +1,10 @@
-//! Polls, softirqs and timers inside the kernel, by the times at which trace points were passed.
+//! Timing of polls, softirqs and timers inside the kernel, by trace points.
 //!
-//! The veth's server end defers: the first request is polled at once by the softirq of whoever sends,
-//! here of the same CPU; those behind it wait for the instance's timer, which polls them all, and then,
-//! a few times, nothing. So there are timer interrupts, empty polls, and polls of any number of frames,
-//! each of another connection, one after the other on one CPU. The thread reads the clock meanwhile, and so sees
-//! how long each interrupt took as a whole.
+//! The server's end of the veth defers interrupts. The first request of a burst is polled at once by the sender's
+//! softirq, here on the same CPU. The others wait for the instance's timer, which polls all of them, and then, a
+//! few times, nothing. This produces timer interrupts, empty polls, and polls of any number of frames, each of
+//! another connection, one after another on one CPU. The thread reads the clock meanwhile, and so sees the whole
+//! duration of each interrupt.
 
 use std::time::Duration;
 
@@ -23,16 +23,16 @@ use napkin_workload::interrupt::Interrupt;
 use napkin_workload::linux::failed;
 use napkin_workload::linux::pair::{DEVICE, Pair};
 
-/// The instance's timer.
+/// The instance's deferral timer (`gro_flush_timeout`).
 const TIMEOUT: Duration = Duration::from_micros(100);
-/// Its expiries without a frame until the interrupt is allowed again.
+/// Empty polls by that timer before the interrupt is unmasked (`napi_defer_hard_irqs`).
 const EMPTY_POLLS: u64 = 4;
-/// Requests in a burst; the first is polled at once.
+/// Sizes of the bursts of requests; the first request of each is polled at once.
 const BURSTS: [usize; 7] = [1, 2, 3, 5, 9, 17, 32];
-/// The network's receive vector.
+/// Index of the NET_RX softirq.
 const NET_RX: u32 = 3;
 
-/// The veth's instance, set to defer.
+/// The veth's instance, configured to defer.
 #[derive(Debug)]
 pub(super) struct Deferring<'a> {
     pair: &'a Pair,
@@ -70,7 +70,7 @@ impl<'a> Deferring<'a> {
         self.pair.server.run(set).map_err(failed)?
     }
 
-    /// How its polls are recorded.
+    /// The instance's id as it appears in recorded polls.
     fn recorded(&self) -> u32 {
         self.id << 16
     }
@@ -78,12 +78,12 @@ impl<'a> Deferring<'a> {
 
 impl Drop for Deferring<'_> {
     fn drop(&mut self) {
-        // The device goes with the run in any case.
+        // A failure does not matter: the device is removed at the end of the run.
         let _ = self.set(0, 0);
     }
 }
 
-/// Where to measure.
+/// What the measurement uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) maker: &'a KernelTypes,
@@ -93,7 +93,7 @@ pub(super) struct Place<'a> {
     pub(super) cpu: usize,
 }
 
-/// What the kernel does between two trace points, on this thread's CPU, for so long.
+/// Records trace points on this thread's CPU for `time`, and adds the times between them to the round.
 pub(super) fn polls(
     place: &Place<'_>,
     clock: f64,
@@ -126,10 +126,10 @@ pub(super) fn polls(
     Ok(())
 }
 
-/// What was recorded, and the times at which the thread did not run.
+/// The recorded trace points, and the times in which the thread did not run.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
-    /// The CPU's records, in their order.
+    /// The CPU's records, in order.
     pub records: Vec<Record>,
     /// Beginning and end of each interruption.
     pub gaps: Vec<(u64, u64)>,
@@ -156,8 +156,8 @@ fn bursts(ends: &Ends, clock: f64, budget: Budget<'_>) -> Result<Vec<(u64, u64)>
     Ok(all)
 }
 
-/// Raw figures from the records of a load of this module; `instance` is what its polls have in the upper half of
-/// their number.
+/// Derives raw figures from the records of a load of this module; `instance` is the upper half of the value of its
+/// polls.
 pub fn analyse(recorded: &Recorded, instance: u32, clock: f64, round: &mut Round) {
     let records = &recorded.records;
     let of = |first: &Record, second: &Record| second.at.saturating_sub(first.at) as f64;
@@ -217,7 +217,7 @@ pub fn analyse(recorded: &Recorded, instance: u32, clock: f64, round: &mut Round
     samples.into_round(round);
 }
 
-/// What an interrupt costs beyond what lies between its first and its last record: the way in and out.
+/// Derives the part of an interrupt outside its first and last record: entry and exit.
 fn outside(recorded: &Recorded, probe: f64, clock: f64, samples: &mut Samples) {
     let mut records = recorded.records.as_slice();
     for &(from, to) in &recorded.gaps {
@@ -236,8 +236,8 @@ fn outside(recorded: &Recorded, probe: f64, clock: f64, samples: &mut Samples) {
     }
 }
 
-/// Parts of a poll: what GRO takes for a frame, from one frame to the next, and, of an empty poll, what
-/// comes before its timer is armed, and the arming.
+/// Derives the parts of a poll: GRO's time per frame, from one frame to the next, and for an empty poll, the time
+/// before its timer is armed and that of the arming.
 pub fn analyse_parts(records: &[Record], instance: u32, round: &mut Round) {
     let Some(probe) = round.get("trace.record") else { return };
     let mut samples = Samples::default();
@@ -268,7 +268,7 @@ mod tests {
     const ID: u32 = 8193 << 16;
     const PROBE: u64 = 50;
 
-    /// A synthetic CPU: the time goes on by each step's cost, and by what a record costs.
+    /// A synthetic CPU, whose clock advances by each step's cost and by the cost of a record.
     #[derive(Default)]
     struct Cpu {
         now: u64,
@@ -281,7 +281,7 @@ mod tests {
             self.recorded.records.push(Record { at: self.now, point, value });
         }
 
-        /// An instance's timer interrupts the thread; its softirq polls so many frames.
+        /// The instance's timer interrupts the thread, and its softirq polls this many frames.
         fn timer(&mut self, frames: u32) {
             self.now += 100_000;
             let from = self.now;
@@ -292,7 +292,7 @@ mod tests {
             self.passes(300 + 1000 * u64::from(frames), Point::NapiPoll, ID | frames);
             self.passes(0, Point::NapiPollAgain, ID | frames);
             self.passes(70, Point::SoftirqExit, NET_RX);
-            // On the way out lies what is left of the last record.
+            // The exit includes the rest of the last record.
             self.now += 160;
             self.recorded.gaps.push((from, self.now));
         }
@@ -330,7 +330,7 @@ mod tests {
         analyse(&cpu.recorded, 9999 << 16, 0.0, &mut other);
         assert_eq!(other.get("trace.poll-empty"), None);
         assert!(other.get("trace.softirq-exit").is_some());
-        // Two interrupts in each gap.
+        // Two interrupts per gap.
         let gaps: Vec<_> = cpu.recorded.gaps.chunks(2).map(|two| (two[0].0, two[1].1)).collect();
         let mut round = Round::default();
         analyse(&Recorded { gaps, ..cpu.recorded }, ID, 0.0, &mut round);
@@ -344,7 +344,7 @@ mod tests {
             cpu.passes(1_000, Point::SoftirqEntry, NET_RX);
             cpu.passes(250, Point::TimerStart, 1);
             cpu.passes(4_000, Point::NapiPoll, ID);
-            // Of one that takes a frame both are something else.
+            // For a poll with frames, both intervals mean something else.
             cpu.passes(1_000, Point::SoftirqEntry, NET_RX);
             cpu.passes(400, Point::GroReceive, 0);
             cpu.passes(120, Point::GroReceive, 0);

@@ -1,4 +1,4 @@
-//! memcached's own work on a request: its user time under a closed loop, by the requests.
+//! memcached's own work per request: its user time in a closed loop, divided by the number of requests.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use napkin_workload::memcached::linux::Memcached;
 use napkin_workload::partial::Partial;
 use napkin_workload::{Options, options::Placement, resumable};
 
-/// Measures for about so long.
+/// Measures for about `time`.
 pub(super) fn work(
     placement: Placement,
     time: Duration,
     interrupt: &Interrupt,
 ) -> Result<Constant, BenchError> {
     let workload = Memcached { loads: vec![Load::Closed], ..Memcached::default() };
-    // A tick of user time is 10 ms.
+    // User time is counted in ticks of 10 ms.
     let window = time.saturating_sub(Duration::from_millis(1_200)).max(Duration::from_millis(400));
     let options = Options {
         policies: NamedPolicy::all(vec![Policy::BASE]),

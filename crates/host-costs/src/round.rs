@@ -1,33 +1,32 @@
-//! What one round measures: raw medians, by name, in nanoseconds.
+//! The raw figures of one round: medians by name, in nanoseconds.
 //!
-//! A name is the step as it was timed ("call.recv"); what of it belongs to which key of a profile is
-//! decided in [`derive`](super::derive), by differences within one round, so that a slow moment of this
-//! machine is in both.
+//! A name denotes the step that was timed ("call.recv"). [`derive`](super::derive) assigns raw figures to the keys
+//! of a profile, by differences within one round, so that a slow phase of this machine affects both terms.
 
 use std::collections::BTreeMap;
 
 use napkin_measure::interleave::median;
 
-/// Fewer samples than this say nothing.
+/// Fewer samples than this are discarded.
 const LEAST: usize = 5;
 
-/// Raw figures of one round.
+/// The raw figures of one round.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Round(pub BTreeMap<String, f64>);
 
 impl Round {
-    /// A figure; `None` if this round has not measured it.
+    /// The figure of this name; `None` if this round has not measured it.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name).copied()
     }
 
-    /// Adds a figure.
+    /// Sets a figure.
     pub fn put(&mut self, name: impl Into<String>, value: f64) {
         self.0.insert(name.into(), value);
     }
 }
 
-/// Samples by name, until a round is over.
+/// Samples by name, collected during a round.
 #[derive(Debug, Default)]
 pub(super) struct Samples(BTreeMap<String, Vec<f64>>);
 
@@ -39,7 +38,7 @@ impl Samples {
         }
     }
 
-    /// The medians of what has enough samples.
+    /// Adds the medians to `round`, except of names with too few samples.
     pub(super) fn into_round(self, round: &mut Round) {
         for (name, samples) in self.0 {
             if samples.len() >= LEAST

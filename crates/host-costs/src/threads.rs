@@ -1,5 +1,5 @@
-//! Threads: a switch, a wake-up on the same CPU, and one of another CPU that is busy, has just gone
-//! idle, or has been idle for longer.
+//! Timing of threads: a context switch, a wake-up on the same CPU, and wake-ups of another CPU that is busy, has
+//! just become idle, or has been idle for longer.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use super::timing::{Budget, now, timed};
 use napkin_workload::error::BenchError;
 use napkin_workload::linux::failed;
 
-/// For how long a CPU has been idle when its thread is woken.
+/// Idle times of a CPU before its thread is woken, in microseconds.
 pub(super) const IDLE_US: [u64; 7] = [20, 50, 100, 200, 500, 1_000, 4_000];
 
-/// Yields of one sample.
+/// Number of yields per sample.
 const YIELDS: u32 = 64;
 
-/// Switches between two threads on this CPU, by yields.
+/// Times switches between two threads on this CPU, by yields.
 pub(super) fn switches(
     cpu: usize,
     clock: f64,
@@ -45,7 +45,7 @@ pub(super) fn switches(
                 let ((), time) = timed(clock, || (0..YIELDS).for_each(|_| thread::yield_now()));
                 let switches = 2 * own_switches().saturating_sub(switches);
                 let others = yields.load(Ordering::Relaxed).saturating_sub(others);
-                // Unless they have taken turns, somebody else was there.
+                // If the two have not alternated, another thread has run too.
                 let (fewest, most) = (u64::from(YIELDS) * 2 - 8, u64::from(YIELDS) * 2 + 8);
                 if (fewest..=most).contains(&switches) {
                     let calls = u64::from(YIELDS) + others;
@@ -62,7 +62,7 @@ pub(super) fn switches(
     })
 }
 
-/// How often this thread gave up the CPU, of itself or not.
+/// Number of context switches of this thread, voluntary and involuntary.
 fn own_switches() -> u64 {
     // SAFETY: `rusage` is plain data, for which all zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -73,7 +73,8 @@ fn own_switches() -> u64 {
     u64::try_from(usage.ru_nvcsw + usage.ru_nivcsw).unwrap_or(0)
 }
 
-/// Lowers the calling thread below all that are fair: it needs no right, and gives way to everybody.
+/// Puts the calling thread into SCHED_IDLE, which needs no privilege: it runs only when no ordinary thread of its
+/// CPU wants to.
 fn be_idle_class() -> Result<(), BenchError> {
     // SAFETY: `sched_param` is plain data, for which all zeros are valid.
     let param: libc::sched_param = unsafe { std::mem::zeroed() };
@@ -82,7 +83,7 @@ fn be_idle_class() -> Result<(), BenchError> {
     if result == 0 { Ok(()) } else { Err(failed(std::io::Error::last_os_error())) }
 }
 
-/// An event descriptor with an epoll on it.
+/// An eventfd with an epoll on it.
 struct Doorbell {
     event: OwnedFd,
     epoll: OwnedFd,
@@ -96,18 +97,18 @@ impl Doorbell {
     }
 
     fn ring(&self) {
-        // It holds 2^64 - 2 rings.
+        // Cannot block: the counter holds up to 2^64 - 2.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
     fn quiet(&self) {
-        // If nobody has rung there is nothing to take.
+        // Fails with EAGAIN if the counter is 0, which is fine.
         let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
     }
 }
 
-/// Rings for a thread of this CPU that sleeps, and for nobody: the difference is the wake-up. The one
-/// that is woken is in a class that does not preempt.
+/// Times writes to an eventfd with a sleeper on this CPU and to one without; the difference is the wake-up. The
+/// sleeper is in SCHED_IDLE and does not preempt this thread.
 pub(super) fn wake_here(
     cpu: usize,
     clock: f64,
@@ -131,7 +132,7 @@ pub(super) fn wake_here(
         let mut measure = || -> Result<(), BenchError> {
             let mut seen = 0;
             while budget.left()? {
-                // It runs only while this thread sleeps, and then goes back to its wait.
+                // The sleeper runs only while this thread sleeps, and then waits again.
                 budget.sleep(Duration::from_micros(100))?;
                 let sleep = sleeps.load(Ordering::Relaxed);
                 if sleep == seen {
@@ -152,8 +153,8 @@ pub(super) fn wake_here(
     })
 }
 
-/// From a ring on one CPU to the return of the wait on another, which is busy with a thread that gives
-/// way, or has been idle for so many microseconds.
+/// Times wake-ups from a write on one CPU to the return of the wait on another. That CPU is busy with a SCHED_IDLE
+/// thread, or has been idle for `idle_us` microseconds.
 pub(super) fn wake_there(
     [sleeping, waking]: [usize; 2],
     idle_us: Option<u64>,
@@ -163,7 +164,7 @@ pub(super) fn wake_there(
     let bell = Doorbell::new()?;
     let name = idle_us.map_or("wake.busy".to_owned(), |us| format!("wake.idle-{us}"));
     let over = AtomicBool::new(false);
-    // When it went to sleep, and when it came back; 0 while it is on its way.
+    // When the sleeper began its wait and when it returned; 0 while either is still to come.
     let (asleep, awake) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| -> Result<(), BenchError> {
@@ -217,7 +218,7 @@ pub(super) fn wake_there(
     })
 }
 
-/// Spins until a time is there; `None` once the budget is used.
+/// Spins until `read` returns a time; `None` once the budget is used up.
 fn until(budget: Budget<'_>, read: impl Fn() -> u64) -> Result<Option<u64>, BenchError> {
     loop {
         for _ in 0..1_000 {
@@ -232,9 +233,10 @@ fn until(budget: Budget<'_>, read: impl Fn() -> u64) -> Result<Option<u64>, Benc
     }
 }
 
-/// What interrupts a thread that does nothing but read the clock: most of it is the tick.
+/// Finds interruptions of a thread that only reads the clock, most of which are ticks. Returns their beginnings and
+/// ends.
 pub(super) fn gaps(budget: Budget<'_>, clock: f64) -> Result<Vec<(u64, u64)>, BenchError> {
-    /// A reading of the clock takes less.
+    /// In nanoseconds; more than a reading of the clock takes.
     const LEAST: u64 = 300;
     let least = LEAST + clock as u64;
     let mut gaps = Vec::new();

@@ -1,4 +1,4 @@
-//! The clock with which calls are timed, and what reading it costs.
+//! The clock with which calls are timed, and the cost of reading it.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use napkin_measure::interleave::median;
 use napkin_workload::error::BenchError;
 use napkin_workload::interrupt::Interrupt;
 
-/// Nanoseconds from one reading of the clock to the next.
+/// Median time from one reading of the clock to the next, in nanoseconds.
 pub(super) fn clock_cost() -> f64 {
     let samples = (0..1_001).map(|_| {
         let before = now();
@@ -17,14 +17,14 @@ pub(super) fn clock_cost() -> f64 {
     median(samples).unwrap_or(0.0)
 }
 
-/// Times one call, less the clock's own cost.
+/// Times one call, in nanoseconds, less the clock's own cost.
 pub(super) fn timed<T>(clock: f64, call: impl FnOnce() -> T) -> (T, f64) {
     let before = now();
     let answer = call();
     (answer, now().wrapping_sub(before) as f64 - clock)
 }
 
-/// How long a phase goes on, and whether somebody wants it to end.
+/// The time limit of a phase, with the request to end the run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget<'a> {
     until: Instant,
@@ -45,12 +45,12 @@ impl<'a> Budget<'a> {
         Ok(Instant::now() < self.until)
     }
 
-    /// A part of what is left.
+    /// A budget of at most `time` within this one.
     pub(super) fn within(&self, time: Duration) -> Self {
         Budget { until: self.until.min(Instant::now() + time), interrupt: self.interrupt }
     }
 
-    /// Sleeps, but no longer than somebody lets it.
+    /// Sleeps, unless the run was asked to end.
     ///
     /// # Errors
     /// If the run was asked to end.

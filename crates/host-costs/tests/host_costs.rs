@@ -1,5 +1,5 @@
-//! The costs of this host's own kernel, measured for a few seconds: by root with all that there is, and by
-//! an ordinary user with what is left.
+//! Measurements of this host's kernel costs for a few seconds: as root with everything, and as an ordinary user
+//! with what remains.
 
 use std::thread;
 
@@ -29,7 +29,7 @@ fn of<'a>(measured: &'a Measured, key: &str) -> Option<&'a Constant> {
     measured.constants.iter().find(|it| it.key == key)
 }
 
-/// Why a key is not among the constants.
+/// The reason why a key is not among the constants.
 fn why<'a>(measured: &'a Measured, key: &str) -> &'a str {
     let missing = measured.missing.iter().find(|it| it.keys.split(", ").any(|it| it == key));
     &missing
@@ -37,7 +37,7 @@ fn why<'a>(measured: &'a Measured, key: &str) -> &'a str {
         .why
 }
 
-/// What any user can measure, however loaded this machine is.
+/// Keys that any user can measure, however loaded this machine is.
 const CALLS: [&str; 6] = [
     "cost.recv",
     "cost.recv-empty",
@@ -69,7 +69,7 @@ fn root_measures_the_polls_of_a_veth_and_the_profile_is_one() {
     let drawn = profile.uncertain().any(|it| it.key.path() == "cost.recv");
     let (low, high) = of(&measured, "cost.recv").unwrap().range.unwrap();
     assert!(drawn || high - low < 0.1, "the spread is drawn from");
-    // What is inherited is said.
+    // Inherited keys are listed.
     assert!(measured.toml.contains("# - cost.look"), "{}", measured.toml);
     why(&measured, "cost.kthread-loop");
 }
@@ -98,7 +98,7 @@ fn an_ordinary_user_measures_calls_and_is_told_each_right_that_is_missing() {
     let rights = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN"];
     assert!(rights.iter().all(|right| told.iter().any(|why| why.contains(right))), "{told:?}");
     assert!(why(&measured, "memcached.work").contains("veth"));
-    // Its NIC is the profile's below, not a veth's.
+    // The NIC is that of the base profile, not a veth.
     assert_eq!(measured.profile.choice("nic.interrupt-cpu"), "own");
 }
 
