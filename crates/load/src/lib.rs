@@ -5,7 +5,7 @@
 //! follow a schedule, or each sends its next request as soon as the previous one is answered. Requests that were
 //! due and not sent are reported, and latency counts from the due time.
 //!
-//! It can also replay the frames of a capture file ([`replay`]), as they are or with other addresses.
+//! It can also replay the frames of a capture file ([`replay()`]), as they are or with other addresses.
 //!
 //! Not supported: routers, several threads.
 //!
