@@ -4,7 +4,7 @@
 //! allocate and involves no queue. Short frames are not padded to Ethernet's 60 bytes: in-memory devices have no
 //! minimum, and other devices pad themselves.
 
-use crate::emit::{self, Way};
+use crate::emit::{self, Addressing};
 use crate::{Address, SendError};
 
 /// Builds frames from one host to another, over IPv4 or IPv6 depending on the addresses.
@@ -32,11 +32,11 @@ impl FrameBuilder {
 
     /// Length in bytes of a frame with a payload of this many bytes; the same for UDP and ICMP echo.
     pub const fn length(&self, payload: usize) -> usize {
-        self.way().shape().payload() + payload
+        self.addressing().layout().payload() + payload
     }
 
-    const fn way(&self) -> Way {
-        Way { from: self.from, to: self.to, tag: self.tag }
+    const fn addressing(&self) -> Addressing {
+        Addressing { from: self.from, to: self.to, tag: self.tag }
     }
 
     /// Writes a UDP datagram.
@@ -51,8 +51,8 @@ impl FrameBuilder {
         to_port: u16,
         payload: &[u8],
     ) -> Result<usize, SendError> {
-        emit::put(buffer, self.way().shape(), payload)?;
-        emit::write_udp(buffer, &self.way(), (from_port, to_port), payload.len())
+        emit::put(buffer, self.addressing().layout(), payload)?;
+        emit::write_udp(buffer, &self.addressing(), (from_port, to_port), payload.len())
     }
 
     /// Writes an ICMP or ICMPv6 echo request ("ping").
@@ -66,8 +66,8 @@ impl FrameBuilder {
         sequence: u16,
         payload: &[u8],
     ) -> Result<usize, SendError> {
-        emit::put(buffer, self.way().shape(), payload)?;
-        emit::write_echo(buffer, &self.way(), (ident, sequence), payload.len())
+        emit::put(buffer, self.addressing().layout(), payload)?;
+        emit::write_echo(buffer, &self.addressing(), (ident, sequence), payload.len())
     }
 
     /// Writes an ARP request (to broadcast) or a neighbour solicitation (to the solicited-node group) for `to.ip`.
@@ -75,7 +75,7 @@ impl FrameBuilder {
     /// # Errors
     /// See [`udp`](Self::udp).
     pub fn request(&self, buffer: &mut [u8]) -> Result<usize, SendError> {
-        emit::write_request(buffer, &self.way())
+        emit::write_request(buffer, &self.addressing())
     }
 
     /// Writes an ARP reply or a neighbour advertisement: `from.ip` is at `from.mac`.
@@ -83,7 +83,7 @@ impl FrameBuilder {
     /// # Errors
     /// See [`udp`](Self::udp).
     pub fn reply(&self, buffer: &mut [u8]) -> Result<usize, SendError> {
-        emit::write_reply(buffer, &self.way())
+        emit::write_reply(buffer, &self.addressing())
     }
 }
 
@@ -91,7 +91,7 @@ impl FrameBuilder {
 mod tests {
     use super::*;
     use crate::Addresses;
-    use crate::wire::{Seen, classify};
+    use crate::wire::{Received, classify};
 
     const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
     const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
@@ -112,17 +112,26 @@ mod tests {
                 let length = build.udp(&mut buffer, 1, 2, b"abc").unwrap();
                 assert_eq!(length, build.length(3));
                 let seen = classify(&buffer[..length], &us_all);
-                assert_eq!(seen, Ok(Seen::Udp { port: 2, end: length }));
+                assert_eq!(seen, Ok(Received::Udp { port: 2, end: length }));
                 let length = build.echo_request(&mut buffer, 5, 6, b"").unwrap();
-                assert_eq!(classify(&buffer[..length], &us_all), Ok(Seen::Echo { end: length }));
+                assert_eq!(
+                    classify(&buffer[..length], &us_all),
+                    Ok(Received::Echo { end: length })
+                );
                 let length = build.request(&mut buffer).unwrap();
-                let asked = Seen::Asked { mac: peer.mac, ip: peer.ip, target: us.ip, told: true };
-                assert_eq!(classify(&buffer[..length], &us_all), Ok(asked));
+                let query = Received::AddressQuery {
+                    mac: peer.mac,
+                    ip: peer.ip,
+                    target: us.ip,
+                    states_source: true,
+                };
+                assert_eq!(classify(&buffer[..length], &us_all), Ok(query));
                 let answer = FrameBuilder { tag, ..FrameBuilder::new(us, peer) };
                 let length = answer.reply(&mut buffer).unwrap();
-                let asked = us.ip.is_ipv6();
-                let told = Seen::Told { mac: us.mac, ip: us.ip, overrides: true, asked };
-                assert_eq!(classify(&buffer[..length], &peer_all), Ok(told));
+                let update_only = us.ip.is_ipv6();
+                let claim =
+                    Received::AddressClaim { mac: us.mac, ip: us.ip, overrides: true, update_only };
+                assert_eq!(classify(&buffer[..length], &peer_all), Ok(claim));
             }
         }
     }

@@ -15,7 +15,7 @@ use smoltcp::wire::{
 
 use crate::address::{ALL_NODES, group_mac, solicited};
 use crate::wire::{
-    ETHERNET_HEADER, IPV4_HEADER, IPV6_HEADER, Shape, TAGGED, UDP_HEADER, can_send, udp_ports,
+    ETHERNET_HEADER, IPV4_HEADER, IPV6_HEADER, Layout, TAGGED, UDP_HEADER, can_send, udp_ports,
 };
 use crate::{Address, Addresses, SendError};
 
@@ -30,32 +30,32 @@ const ARP: usize = 28;
 
 /// The two ends of a packet, and its VLAN tag.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Way {
+pub(crate) struct Addressing {
     pub(crate) from: Address,
     pub(crate) to: Address,
     /// The VLAN tag: priority and VLAN.
     pub(crate) tag: Option<u16>,
 }
 
-impl Way {
+impl Addressing {
     /// The header layout of its frames.
-    pub(crate) const fn shape(&self) -> Shape {
-        Shape::new(self.tag.is_some(), self.to.ip)
+    pub(crate) const fn layout(&self) -> Layout {
+        Layout::new(self.tag.is_some(), self.to.ip)
     }
 
     /// The way back to the sender of a received frame; `None` if the frame is not IP or its source cannot be
     /// answered.
-    pub(crate) fn back(frame: &[u8], us: &Addresses) -> Option<Way> {
-        let shape = Shape::of(frame)?;
+    pub(crate) fn reply_to(frame: &[u8], us: &Addresses) -> Option<Addressing> {
+        let layout = Layout::of(frame)?;
         let mac = <[u8; 6]>::try_from(frame.get(6..12)?).ok()?;
-        let (source, destination) = shape.ends(frame)?;
+        let (source, destination) = layout.ends(frame)?;
         // A group address cannot be answered.
         if mac[0] & 1 != 0 || !can_send(source, us) {
             return None;
         }
         let ours = us.list().iter().find(|ours| ours.ip == destination).copied();
         let from = ours.or_else(|| us.towards(source))?;
-        Some(Way { from, to: Address::single(mac, source), tag: shape.tag(frame) })
+        Some(Addressing { from, to: Address::single(mac, source), tag: layout.tag(frame) })
     }
 }
 
@@ -64,11 +64,11 @@ pub(crate) type Ports = (u16, u16);
 
 /// The way and the ports of the reply to a received UDP frame. `None` if the bytes are no UDP frame or cannot be
 /// answered.
-pub(crate) fn udp_way_back(bytes: &[u8], us: &Addresses) -> Option<(Way, Ports)> {
+pub(crate) fn udp_reply_addressing(bytes: &[u8], us: &Addresses) -> Option<(Addressing, Ports)> {
     let (source_port, port) = udp_ports(bytes)?;
     // Port 0 is reserved and cannot be answered.
-    let way = Way::back(bytes, us).filter(|_| source_port != 0)?;
-    Some((way, (port, source_port)))
+    let addressing = Addressing::reply_to(bytes, us).filter(|_| source_port != 0)?;
+    Some((addressing, (port, source_port)))
 }
 
 /// The first `length` bytes of `buffer`, or [`SendError::TooLong`].
@@ -78,9 +78,9 @@ pub(crate) fn room(buffer: &mut [u8], length: usize) -> Result<&mut [u8], SendEr
 }
 
 /// Copies a payload to its place behind the headers.
-pub(crate) fn put(buffer: &mut [u8], shape: Shape, payload: &[u8]) -> Result<(), SendError> {
-    let length = shape.payload().saturating_add(payload.len());
-    room(buffer, length)?[shape.payload()..].copy_from_slice(payload);
+pub(crate) fn put(buffer: &mut [u8], layout: Layout, payload: &[u8]) -> Result<(), SendError> {
+    let length = layout.payload().saturating_add(payload.len());
+    room(buffer, length)?[layout.payload()..].copy_from_slice(payload);
     Ok(())
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn write_ethernet(
 /// [`SendError::Families`] if one end's address is IPv4 and the other's IPv6.
 fn write_ip(
     frame: &mut [u8],
-    Way { from, to, tag }: &Way,
+    Addressing { from, to, tag }: &Addressing,
     protocol: IpProtocol,
     hops: u8,
 ) -> Result<(), SendError> {
@@ -175,19 +175,19 @@ const IP_LIMIT: usize = u16::MAX as usize;
 /// the layout gives it. Returns the length of the frame.
 pub(crate) fn write_udp(
     buffer: &mut [u8],
-    way: &Way,
+    addressing: &Addressing,
     ports: Ports,
     payload: usize,
 ) -> Result<usize, SendError> {
-    let length = sized(way, payload)?;
+    let length = sized(addressing, payload)?;
     let frame = room(buffer, length)?;
-    write_ip(frame, way, IpProtocol::Udp, HOP_LIMIT)?;
-    let mut udp = UdpPacket::new_unchecked(&mut frame[way.shape().transport()..]);
+    write_ip(frame, addressing, IpProtocol::Udp, HOP_LIMIT)?;
+    let mut udp = UdpPacket::new_unchecked(&mut frame[addressing.layout().transport()..]);
     udp.set_src_port(ports.0);
     udp.set_dst_port(ports.1);
     // The cast does not truncate: `sized` has checked the length.
     udp.set_len((UDP_HEADER + payload) as u16);
-    udp.fill_checksum(&way.from.ip.into(), &way.to.ip.into());
+    udp.fill_checksum(&addressing.from.ip.into(), &addressing.to.ip.into());
     Ok(length)
 }
 
@@ -195,24 +195,24 @@ pub(crate) fn write_udp(
 /// the layout gives it. Returns the length of the frame.
 pub(crate) fn write_echo(
     buffer: &mut [u8],
-    way: &Way,
+    addressing: &Addressing,
     (ident, sequence): (u16, u16),
     payload: usize,
 ) -> Result<usize, SendError> {
-    let length = sized(way, payload)?;
+    let length = sized(addressing, payload)?;
     let frame = room(buffer, length)?;
-    let start = way.shape().transport();
+    let start = addressing.layout().transport();
     frame[start + 4..start + 6].copy_from_slice(&ident.to_be_bytes());
     frame[start + 6..start + 8].copy_from_slice(&sequence.to_be_bytes());
-    finish_echo(frame, way, false)?;
+    finish_echo(frame, addressing, false)?;
     Ok(length)
 }
 
 /// Writes the headers of an echo message whose identifier, sequence number and payload are in place.
-fn finish_echo(frame: &mut [u8], way: &Way, reply: bool) -> Result<(), SendError> {
-    let start = way.shape().transport();
-    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (way.from.ip, way.to.ip) {
-        write_ip(frame, way, IpProtocol::Icmpv6, HOP_LIMIT)?;
+fn finish_echo(frame: &mut [u8], addressing: &Addressing, reply: bool) -> Result<(), SendError> {
+    let start = addressing.layout().transport();
+    if let (IpAddr::V6(source), IpAddr::V6(destination)) = (addressing.from.ip, addressing.to.ip) {
+        write_ip(frame, addressing, IpProtocol::Icmpv6, HOP_LIMIT)?;
         let mut icmp = Icmpv6Packet::new_unchecked(&mut frame[start..]);
         icmp.set_msg_type(match reply {
             true => Icmpv6Message::EchoReply,
@@ -222,7 +222,7 @@ fn finish_echo(frame: &mut [u8], way: &Way, reply: bool) -> Result<(), SendError
         icmp.fill_checksum(&source, &destination);
         return Ok(());
     }
-    write_ip(frame, way, IpProtocol::Icmp, HOP_LIMIT)?;
+    write_ip(frame, addressing, IpProtocol::Icmp, HOP_LIMIT)?;
     let mut icmp = Icmpv4Packet::new_unchecked(&mut frame[start..]);
     icmp.set_msg_type(match reply {
         true => Icmpv4Message::EchoReply,
@@ -234,64 +234,67 @@ fn finish_echo(frame: &mut [u8], way: &Way, reply: bool) -> Result<(), SendError
 }
 
 /// The length of a frame with `payload` bytes behind an 8-byte UDP or ICMP header.
-fn sized(way: &Way, payload: usize) -> Result<usize, SendError> {
-    let header = if way.to.ip.is_ipv4() { IPV4_HEADER } else { 0 };
+fn sized(addressing: &Addressing, payload: usize) -> Result<usize, SendError> {
+    let header = if addressing.to.ip.is_ipv4() { IPV4_HEADER } else { 0 };
     let limit = IP_LIMIT - header - UDP_HEADER;
     if payload > limit {
         return Err(SendError::TooLong { length: payload, room: limit });
     }
-    Ok(way.shape().payload() + payload)
+    Ok(addressing.layout().payload() + payload)
 }
 
 /// Writes a request for the Ethernet address of `to.ip`: an ARP request to broadcast, or a neighbour solicitation
 /// to the solicited-node group. Returns the length of the frame.
-pub(crate) fn write_request(buffer: &mut [u8], way: &Way) -> Result<usize, SendError> {
-    match (way.from.ip, way.to.ip) {
+pub(crate) fn write_request(
+    buffer: &mut [u8],
+    addressing: &Addressing,
+) -> Result<usize, SendError> {
+    match (addressing.from.ip, addressing.to.ip) {
         (IpAddr::V6(_), IpAddr::V6(target)) => {
             let group = solicited(target);
-            let lladdr = Some(RawHardwareAddress::from(EthernetAddress(way.from.mac)));
+            let lladdr = Some(RawHardwareAddress::from(EthernetAddress(addressing.from.mac)));
             let ask = NdiscRepr::NeighborSolicit { target_addr: target, lladdr };
-            write_ndisc(buffer, way, (group_mac(group), group), &ask)
+            write_ndisc(buffer, addressing, (group_mac(group), group), &ask)
         }
-        _ => write_arp(buffer, way, false),
+        _ => write_arp(buffer, addressing, false),
     }
 }
 
 /// Writes the reply to `to` that `from.ip` is at `from.mac`: an ARP reply or a neighbour advertisement. The answer
 /// to a duplicate address probe, which has no source address, goes to the all-nodes group. Returns the length of
 /// the frame.
-pub(crate) fn write_reply(buffer: &mut [u8], way: &Way) -> Result<usize, SendError> {
-    match (way.from.ip, way.to.ip) {
+pub(crate) fn write_reply(buffer: &mut [u8], addressing: &Addressing) -> Result<usize, SendError> {
+    match (addressing.from.ip, addressing.to.ip) {
         (IpAddr::V6(target), IpAddr::V6(asker)) => {
-            let lladdr = Some(RawHardwareAddress::from(EthernetAddress(way.from.mac)));
+            let lladdr = Some(RawHardwareAddress::from(EthernetAddress(addressing.from.mac)));
             let (to, flags) = match asker.is_unspecified() {
                 true => ((group_mac(ALL_NODES), ALL_NODES), NdiscNeighborFlags::OVERRIDE),
                 false => (
-                    (way.to.mac, asker),
+                    (addressing.to.mac, asker),
                     NdiscNeighborFlags::OVERRIDE | NdiscNeighborFlags::SOLICITED,
                 ),
             };
             let tell = NdiscRepr::NeighborAdvert { flags, target_addr: target, lladdr };
-            write_ndisc(buffer, way, to, &tell)
+            write_ndisc(buffer, addressing, to, &tell)
         }
-        _ => write_arp(buffer, way, true),
+        _ => write_arp(buffer, addressing, true),
     }
 }
 
 fn write_ndisc(
     buffer: &mut [u8],
-    way: &Way,
+    addressing: &Addressing,
     (mac, ip): ([u8; 6], Ipv6Addr),
     message: &NdiscRepr<'_>,
 ) -> Result<usize, SendError> {
-    let IpAddr::V6(source) = way.from.ip else {
-        return Err(SendError::Families { from: way.from.ip, to: ip.into() });
+    let IpAddr::V6(source) = addressing.from.ip else {
+        return Err(SendError::Families { from: addressing.from.ip, to: ip.into() });
     };
-    let start = way.shape().transport();
+    let start = addressing.layout().transport();
     let length = start + message.buffer_len();
     let frame = room(buffer, length)?;
-    let way = Way { to: Address::single(mac, ip.into()), ..*way };
-    write_ip(frame, &way, IpProtocol::Icmpv6, FROM_THE_LINK)?;
+    let addressing = Addressing { to: Address::single(mac, ip.into()), ..*addressing };
+    write_ip(frame, &addressing, IpProtocol::Icmpv6, FROM_THE_LINK)?;
     let mut packet = Icmpv6Packet::new_unchecked(&mut frame[start..]);
     message.emit(&mut packet);
     packet.fill_checksum(&source, &ip);
@@ -299,12 +302,12 @@ fn write_ndisc(
 }
 
 /// Writes an ARP packet: a request for `to.ip` to broadcast, or a reply to `to`.
-fn write_arp(buffer: &mut [u8], way: &Way, reply: bool) -> Result<usize, SendError> {
-    let Way { from, to, tag } = *way;
+fn write_arp(buffer: &mut [u8], addressing: &Addressing, reply: bool) -> Result<usize, SendError> {
+    let Addressing { from, to, tag } = *addressing;
     let (IpAddr::V4(source), IpAddr::V4(target)) = (from.ip, to.ip) else {
         return Err(SendError::Families { from: from.ip, to: to.ip });
     };
-    let length = way.shape().ip() + ARP;
+    let length = addressing.layout().ip() + ARP;
     let frame = room(buffer, length)?;
     let mac = if reply { to.mac } else { [0xff; 6] };
     let packet = write_ethernet(frame, (from.mac, mac), tag, EthernetProtocol::Arp);
@@ -323,21 +326,26 @@ fn write_arp(buffer: &mut [u8], way: &Way, reply: bool) -> Result<usize, SendErr
 /// identifier, sequence number and payload stay. `frame` must end where the packet ends. Returns whether a reply
 /// was written.
 pub(crate) fn turn_echo(frame: &mut [u8], us: &Addresses) -> bool {
-    Way::back(frame, us).is_some_and(|way| finish_echo(frame, &way, true).is_ok())
+    Addressing::reply_to(frame, us)
+        .is_some_and(|addressing| finish_echo(frame, &addressing, true).is_ok())
 }
 
 /// Turns a UDP frame round in place: addresses and ports are swapped and the payload stays. The UDP checksum stays
 /// valid, because the sum does not depend on the order; it is recomputed if the request was sent to broadcast or a
 /// group, since the reply's source is our own address. `frame` must end where the datagram ends.
-pub(crate) fn turn_udp(frame: &mut [u8], way: &Way, ports: Ports) -> Result<(), SendError> {
-    let shape = way.shape();
-    let to_all = shape.ends(frame).is_none_or(|(_, to)| to != way.from.ip);
-    write_ip(frame, way, IpProtocol::Udp, HOP_LIMIT)?;
-    let mut udp = UdpPacket::new_unchecked(&mut frame[shape.transport()..]);
+pub(crate) fn turn_udp(
+    frame: &mut [u8],
+    addressing: &Addressing,
+    ports: Ports,
+) -> Result<(), SendError> {
+    let layout = addressing.layout();
+    let to_all = layout.ends(frame).is_none_or(|(_, to)| to != addressing.from.ip);
+    write_ip(frame, addressing, IpProtocol::Udp, HOP_LIMIT)?;
+    let mut udp = UdpPacket::new_unchecked(&mut frame[layout.transport()..]);
     udp.set_src_port(ports.0);
     udp.set_dst_port(ports.1);
     if to_all {
-        udp.fill_checksum(&way.from.ip.into(), &way.to.ip.into());
+        udp.fill_checksum(&addressing.from.ip.into(), &addressing.to.ip.into());
     }
     Ok(())
 }
@@ -345,17 +353,17 @@ pub(crate) fn turn_udp(frame: &mut [u8], way: &Way, ports: Ports) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Seen, classify, udp_source};
+    use crate::wire::{Received, classify, udp_source};
 
     const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
     const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
     const US6: Address = Address::v6(US.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 1], 64);
     const PEER6: Address = Address::v6(PEER.mac, [0xfd00, 0, 0, 0, 0, 0, 0, 2], 64);
 
-    fn datagram(way: Way, payload: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; way.shape().payload() + payload.len()];
-        put(&mut frame, way.shape(), payload).unwrap();
-        write_udp(&mut frame, &way, (4000, 7), payload.len()).unwrap();
+    fn datagram(addressing: Addressing, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; addressing.layout().payload() + payload.len()];
+        put(&mut frame, addressing.layout(), payload).unwrap();
+        write_udp(&mut frame, &addressing, (4000, 7), payload.len()).unwrap();
         frame
     }
 
@@ -371,11 +379,11 @@ mod tests {
                     let host = Addresses::from(address);
                     if tag.is_some() { host.in_vlan(100).unwrap() } else { host }
                 };
-                let mut frame = datagram(Way { from: peer, to, tag }, b"hello");
-                let (way, ports) = udp_way_back(&frame, &host(us)).unwrap();
-                turn_udp(&mut frame, &way, ports).unwrap();
+                let mut frame = datagram(Addressing { from: peer, to, tag }, b"hello");
+                let (addressing, ports) = udp_reply_addressing(&frame, &host(us)).unwrap();
+                turn_udp(&mut frame, &addressing, ports).unwrap();
                 let seen = classify(&frame, &host(peer));
-                assert_eq!(seen, Ok(Seen::Udp { port: 4000, end: frame.len() }));
+                assert_eq!(seen, Ok(Received::Udp { port: 4000, end: frame.len() }));
                 assert_eq!(udp_source(&frame), Some((us.ip, 7).into()));
                 assert!(frame.ends_with(b"hello"));
             }
@@ -385,21 +393,21 @@ mod tests {
     #[test]
     fn there_is_no_way_back_to_port_0_or_from_no_datagram() {
         for (us, peer) in [(US, PEER), (US6, PEER6)] {
-            let mut frame = datagram(Way { from: peer, to: us, tag: None }, b"hello");
-            let start = Shape::of(&frame).unwrap().transport();
+            let mut frame = datagram(Addressing { from: peer, to: us, tag: None }, b"hello");
+            let start = Layout::of(&frame).unwrap().transport();
             let us = Addresses::from(us);
-            assert!(udp_way_back(&frame, &us).is_some());
+            assert!(udp_reply_addressing(&frame, &us).is_some());
             frame[start..start + 2].fill(0);
-            assert!(udp_way_back(&frame, &us).is_none());
+            assert!(udp_reply_addressing(&frame, &us).is_none());
             for length in 0..start + 4 {
-                assert!(udp_way_back(&frame[..length], &us).is_none());
+                assert!(udp_reply_addressing(&frame[..length], &us).is_none());
             }
         }
     }
 
     #[test]
     fn two_families_make_no_packet() {
-        let mixed = Way { from: US, to: PEER6, tag: None };
+        let mixed = Addressing { from: US, to: PEER6, tag: None };
         let mut buffer = [0; 128];
         assert!(matches!(
             write_udp(&mut buffer, &mixed, (1, 2), 0),

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 pub enum BindError {
     /// Another socket has this port, or this raw filter; or the queue already has a TCP worker.
     #[error("{0} is taken by another socket")]
-    InUse(Taken),
+    InUse(Resource),
     /// Every ephemeral port (49152 to 65535) is taken.
     #[error("no ephemeral port is free")]
     NoPortLeft,
@@ -27,7 +27,7 @@ pub enum BindError {
 
 /// What is already in use by another socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum Resource {
     /// A UDP port.
     Port(u16),
     /// A raw socket's filter.
@@ -36,12 +36,12 @@ pub enum Taken {
     Tcp(u32),
 }
 
-impl std::fmt::Display for Taken {
+impl std::fmt::Display for Resource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Taken::Port(port) => write!(f, "UDP port {port}"),
-            Taken::Tcp(napi_id) => write!(f, "the TCP of queue {napi_id}"),
-            Taken::Filter(filter) => write!(f, "the raw filter \"{filter}\""),
+            Resource::Port(port) => write!(f, "UDP port {port}"),
+            Resource::Tcp(napi_id) => write!(f, "the TCP of queue {napi_id}"),
+            Resource::Filter(filter) => write!(f, "the raw filter \"{filter}\""),
         }
     }
 }

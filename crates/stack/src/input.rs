@@ -10,12 +10,12 @@ use napkin_core::Pressure;
 use napkin_nic::{Frame, Transmitter};
 use napkin_policy::{MILLISECOND, Ns};
 
-use crate::emit::{self, Way};
+use crate::emit::{self, Addressing};
 use crate::queues::Entry;
 use crate::receiver::Arrival;
 use crate::tables::Tables;
 use crate::tcp::flow_hash;
-use crate::wire::{self, Seen};
+use crate::wire::{self, Received};
 use crate::{Address, Fate, Receiver, Stack};
 
 /// How long a receiver counts as active for a queue after that queue last had a frame for it. The queue is full if
@@ -102,7 +102,7 @@ impl Input {
         if answered {
             self.queue.transmitter.flush();
         }
-        if self.settle() { self.pressure(now) } else { Pressure::Room }
+        if self.end_batch() { self.pressure(now) } else { Pressure::Room }
     }
 
     /// Processes one frame and returns its fate.
@@ -114,42 +114,42 @@ impl Input {
         let us = self.stack.addresses();
         match wire::classify(&frame, us) {
             Err(fate) => fate,
-            Ok(Seen::Udp { port, end }) => match tables.udp(port) {
+            Ok(Received::Udp { port, end }) => match tables.udp(port) {
                 Some(receiver) => self.feed(receiver, Arrival { frame, end }, now),
                 None => Fate::NoPort,
             },
-            Ok(Seen::Tcp { end }) => {
+            Ok(Received::Tcp { end }) => {
                 let hash = || flow_hash(&self.stack.flow_key, &frame);
                 match tables.tcp(self.queue.napi_id, hash) {
                     Some(receiver) => self.feed(receiver, Arrival { frame, end }, now),
                     None => Fate::NoPort,
                 }
             }
-            Ok(Seen::Echo { end }) => {
+            Ok(Received::Echo { end }) => {
                 frame.set_len(end);
                 match emit::turn_echo(&mut frame, us) {
                     true => self.answer(&frame, now, Fate::AnsweredPing),
                     false => Fate::AnswerFailed,
                 }
             }
-            Ok(Seen::Asked { mac, ip, target, told }) => {
-                if told {
+            Ok(Received::AddressQuery { mac, ip, target, states_source }) => {
+                if states_source {
                     self.stack.neighbours.learn(ip, mac);
                 }
                 let from = Address::single(us.mac(), target);
-                let way = Way { from, to: Address::single(mac, ip), tag: us.vlan() };
+                let addressing = Addressing { from, to: Address::single(mac, ip), tag: us.vlan() };
                 let mut reply = [0; wire::RESOLVE_FRAME];
                 let sent = match target.is_ipv4() {
                     true => Fate::AnsweredArp,
                     false => Fate::AnsweredNdisc,
                 };
-                match emit::write_reply(&mut reply, &way) {
+                match emit::write_reply(&mut reply, &addressing) {
                     Ok(length) => self.answer(&reply[..length], now, sent),
                     Err(_) => Fate::AnswerFailed,
                 }
             }
-            Ok(Seen::Told { mac, ip, overrides, asked }) => {
-                match asked {
+            Ok(Received::AddressClaim { mac, ip, overrides, update_only }) => {
+                match update_only {
                     true => self.stack.neighbours.advertised(ip, mac, overrides),
                     false => self.stack.neighbours.learn(ip, mac),
                 }
@@ -191,13 +191,13 @@ impl Input {
     }
 
     /// Ends the batch at every receiver that had a frame. Returns whether any of them is full.
-    fn settle(&mut self) -> bool {
+    fn end_batch(&mut self) -> bool {
         let mut full = false;
         for at in self.touched.drain(..) {
             let Some(slot) = self.slots.get_mut(at) else { continue };
             slot.touched = false;
             if let Some(receiver) = &slot.receiver {
-                full |= receiver.settle(&self.queue, slot.added);
+                full |= receiver.end_batch(&self.queue, slot.added);
             }
         }
         full

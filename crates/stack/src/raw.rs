@@ -8,7 +8,7 @@ use std::sync::Arc;
 use napkin_nic::Frame;
 use napkin_policy::Ns;
 
-use crate::emit::{self, Ports, Way};
+use crate::emit::{self, Addressing, Ports};
 use crate::wire::UDP_HEADER;
 use crate::{Exchange, RawFilter, Receiver, SendError, Socket, Stack};
 
@@ -64,9 +64,9 @@ impl RawSocket {
     /// # Errors
     /// If it is no UDP frame whose sender can be answered, or the queue refuses it.
     pub fn reply_in_place(&self, mut frame: Frame, now: Ns) -> Result<(), SendError> {
-        let (way, ports, end) = self.way_back(&frame)?;
+        let (addressing, ports, end) = self.reply_addressing(&frame)?;
         frame.set_len(end);
-        emit::turn_udp(&mut frame, &way, ports)?;
+        emit::turn_udp(&mut frame, &addressing, ports)?;
         self.transmit(&frame, now)
     }
 
@@ -76,9 +76,9 @@ impl RawSocket {
     /// If it is no UDP frame whose sender can be answered, the payload is longer than
     /// [`PAYLOAD_LIMIT`](crate::PAYLOAD_LIMIT), or the queue refuses it.
     pub fn reply_with(&self, mut frame: Frame, payload: &[u8], now: Ns) -> Result<(), SendError> {
-        let (way, ports, _) = self.way_back(&frame)?;
-        emit::put(frame.buffer(), way.shape(), payload)?;
-        let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
+        let (addressing, ports, _) = self.reply_addressing(&frame)?;
+        emit::put(frame.buffer(), addressing.layout(), payload)?;
+        let length = emit::write_udp(frame.buffer(), &addressing, ports, payload.len())?;
         frame.set_len(length);
         self.transmit(&frame, now)
     }
@@ -89,14 +89,14 @@ impl RawSocket {
 
     /// The way back to a frame's sender, and where its datagram ends. The frame is unverified, so the UDP length
     /// field is checked here.
-    fn way_back(&self, frame: &[u8]) -> Result<(Way, Ports, usize), SendError> {
-        let way = emit::udp_way_back(frame, self.stack.addresses());
-        let (way, ports) = way.ok_or(SendError::Unanswerable)?;
-        let start = way.shape().transport();
+    fn reply_addressing(&self, frame: &[u8]) -> Result<(Addressing, Ports, usize), SendError> {
+        let addressing = emit::udp_reply_addressing(frame, self.stack.addresses());
+        let (addressing, ports) = addressing.ok_or(SendError::Unanswerable)?;
+        let start = addressing.layout().transport();
         let length = frame.get(start + 4..start + 6).map(|b| u16::from_be_bytes([b[0], b[1]]));
         match length.map(usize::from) {
             Some(length) if length >= UDP_HEADER && start + length <= frame.len() => {
-                Ok((way, ports, start + length))
+                Ok((addressing, ports, start + length))
             }
             _ => Err(SendError::Unanswerable),
         }

@@ -78,7 +78,7 @@ pub struct Receiver {
     full: AtomicBool,
     closed: AtomicBool,
     /// The queues to notify when the receiver stops being full.
-    fed_by: AtomicU64,
+    feeders: AtomicU64,
     incoming: AtomicU32,
     dropped: AtomicU64,
     listener: ArcSwapOption<Arc<dyn Listener>>,
@@ -96,7 +96,7 @@ impl Receiver {
             slot,
             full: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            fed_by: AtomicU64::new(0),
+            feeders: AtomicU64::new(0),
             incoming: AtomicU32::new(0),
             dropped: AtomicU64::new(0),
             listener: ArcSwapOption::empty(),
@@ -180,16 +180,16 @@ impl Receiver {
     pub(crate) fn pop(&self) -> Option<Arrival> {
         let arrival = self.arrivals.pop()?;
         if self.full.load(Ordering::SeqCst) && self.level() <= self.low {
-            self.release();
+            self.end_full();
         }
         Some(arrival)
     }
 
     /// Ends a batch in which `queue` had frames for this receiver; `added` tells whether at least one fitted.
     /// Returns whether the receiver is full.
-    pub(crate) fn settle(&self, queue: &Entry, added: bool) -> bool {
+    pub(crate) fn end_batch(&self, queue: &Entry, added: bool) -> bool {
         self.note_feeder(queue);
-        self.fill(|| self.level());
+        self.update_full(|| self.level());
         if added {
             if self.incoming.load(Ordering::Relaxed) != queue.napi_id {
                 self.incoming.store(queue.napi_id, Ordering::Relaxed);
@@ -203,7 +203,7 @@ impl Receiver {
 
     /// Makes the receiver full if it is filled to 75 %. (`level` is an argument so that a test can act between the
     /// two readings.)
-    fn fill(&self, level: impl Fn() -> usize) {
+    fn update_full(&self, level: impl Fn() -> usize) {
         if self.is_closed() || self.is_full() || level() < self.high {
             return;
         }
@@ -211,7 +211,7 @@ impl Receiver {
         // The application may have drained the buffer after the first reading, before the flag was visible. Another
         // queue may have seen the flag since, so clearing it notifies all queues.
         if level() <= self.low {
-            self.release();
+            self.end_full();
         }
     }
 
@@ -226,19 +226,19 @@ impl Receiver {
 
     fn note_feeder(&self, queue: &Entry) {
         let bit = queue.bit();
-        if self.fed_by.load(Ordering::SeqCst) & bit == 0 {
-            self.fed_by.fetch_or(bit, Ordering::SeqCst);
+        if self.feeders.load(Ordering::SeqCst) & bit == 0 {
+            self.feeders.fetch_or(bit, Ordering::SeqCst);
         }
     }
 
     /// Ends the full state, unless another thread has, and notifies the queues in the set.
-    fn release(&self) {
+    fn end_full(&self) {
         if !self.full.swap(false, Ordering::SeqCst) {
             return;
         }
-        let fed_by = self.fed_by.swap(0, Ordering::SeqCst);
+        let feeders = self.feeders.swap(0, Ordering::SeqCst);
         if let Some(listener) = self.listener.load().as_ref() {
-            self.queues.each_of(fed_by, |napi_id| listener.drained(napi_id));
+            self.queues.each_of(feeders, |napi_id| listener.drained(napi_id));
         }
     }
 
@@ -253,7 +253,7 @@ impl Receiver {
     pub(crate) fn close(&self) {
         self.refuse();
         while self.arrivals.pop().is_some() {}
-        self.release();
+        self.end_full();
         if let Some(listener) = self.listener.load().as_ref() {
             listener.readable(self.incoming_napi_id());
         }
@@ -291,12 +291,12 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<u32>>);
+    struct Recorder(Mutex<Vec<u32>>);
 
-    /// What [`Told`] records when it is replaced.
+    /// What [`Recorder`] records when it is replaced.
     const REPLACED: u32 = 0;
 
-    impl Listener for Told {
+    impl Listener for Recorder {
         fn readable(&self, _: u32) {}
 
         fn drained(&self, napi_id: u32) {
@@ -309,12 +309,12 @@ mod tests {
     }
 
     /// A receiver for 4 frames with two queues, and its listener.
-    fn receiver() -> (Receiver, [Arc<Entry>; 2], Arc<Told>) {
+    fn receiver() -> (Receiver, [Arc<Entry>; 2], Arc<Recorder>) {
         let queues = Arc::new(Queues::default());
         let entries = [1, 2].map(|napi_id| queues.register(napi_id, Arc::new(Nowhere)));
-        let (receiver, told) = (Receiver::new(4, 0, queues), Arc::new(Told::default()));
-        receiver.set_listener(told.clone());
-        (receiver, entries, told)
+        let (receiver, recorder) = (Receiver::new(4, 0, queues), Arc::new(Recorder::default()));
+        receiver.set_listener(recorder.clone());
+        (receiver, entries, recorder)
     }
 
     fn push(receiver: &Receiver, pool: &Pool, count: usize) {
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn who_leaves_is_told_no_more_and_a_successor_stays() {
         let (receiver, _, first) = receiver();
-        let second = Arc::new(Told::default());
+        let second = Arc::new(Recorder::default());
         let listeners: [Arc<dyn Listener>; 2] = [first.clone(), second.clone()];
         receiver.clear_listener(&listeners[1]);
         assert_eq!(Arc::strong_count(&first), 3, "the other one leaves, who was not told");
@@ -342,17 +342,17 @@ mod tests {
         receiver.clear_listener(&listeners[1]);
         assert!(!receiver.has_listener());
         assert_eq!(Arc::strong_count(&second), 2, "nobody holds it any more");
-        let told = [first, second].map(|it| it.0.lock().unwrap().clone());
-        assert_eq!(told, [vec![REPLACED], vec![]], "whoever leaves is not replaced");
+        let notified = [first, second].map(|it| it.0.lock().unwrap().clone());
+        assert_eq!(notified, [vec![REPLACED], vec![]], "whoever leaves is not replaced");
     }
 
     #[test]
     fn the_application_drains_it_just_before_it_becomes_full() {
-        let (receiver, _, told) = receiver();
+        let (receiver, _, recorder) = receiver();
         let pool = Pool::new(4);
         push(&receiver, &pool, 4);
         let reading = Cell::new(0);
-        receiver.fill(|| {
+        receiver.update_full(|| {
             let level = receiver.level();
             if reading.replace(reading.get() + 1) == 0 {
                 drain(&receiver);
@@ -361,16 +361,16 @@ mod tests {
         });
         // There is nothing left to drain, so it must not stay full.
         assert!(!receiver.is_full());
-        assert!(told.0.lock().unwrap().is_empty());
+        assert!(recorder.0.lock().unwrap().is_empty());
     }
 
     #[test]
     fn whoever_believed_a_flag_that_is_taken_back_is_told() {
-        let (receiver, [_, other], told) = receiver();
+        let (receiver, [_, other], recorder) = receiver();
         let pool = Pool::new(4);
         push(&receiver, &pool, 4);
         let reading = Cell::new(0);
-        receiver.fill(|| {
+        receiver.update_full(|| {
             let level = receiver.level();
             match reading.replace(reading.get() + 1) {
                 0 => drain(&receiver),
@@ -379,16 +379,16 @@ mod tests {
             level
         });
         assert!(!receiver.is_full_for(&other));
-        assert_eq!(*told.0.lock().unwrap(), [2]);
+        assert_eq!(*recorder.0.lock().unwrap(), [2]);
     }
 
     #[test]
     fn it_closes_just_before_it_becomes_full() {
-        let (receiver, [first, _], told) = receiver();
+        let (receiver, [first, _], recorder) = receiver();
         let pool = Pool::new(4);
         push(&receiver, &pool, 4);
         let reading = Cell::new(0);
-        receiver.fill(|| {
+        receiver.update_full(|| {
             let level = receiver.level();
             if reading.replace(reading.get() + 1) == 0 {
                 receiver.close();
@@ -396,21 +396,21 @@ mod tests {
             level
         });
         assert!(!receiver.is_full());
-        assert!(!receiver.settle(&first, false));
-        assert!(told.0.lock().unwrap().is_empty());
+        assert!(!receiver.end_batch(&first, false));
+        assert!(recorder.0.lock().unwrap().is_empty());
         assert_eq!(pool.available(), 4);
     }
 
     #[test]
     fn one_who_is_drained_twice_tells_twice() {
-        let (receiver, [first, second], told) = receiver();
+        let (receiver, [first, second], recorder) = receiver();
         let pool = Pool::new(4);
         for expected in [[1, 2], [1, 2]] {
             push(&receiver, &pool, 3);
-            assert!(receiver.settle(&first, true));
-            assert!(receiver.settle(&second, false));
+            assert!(receiver.end_batch(&first, true));
+            assert!(receiver.end_batch(&second, false));
             drain(&receiver);
-            assert_eq!(std::mem::take(&mut *told.0.lock().unwrap()), expected);
+            assert_eq!(std::mem::take(&mut *recorder.0.lock().unwrap()), expected);
         }
     }
 }

@@ -14,8 +14,8 @@ use arc_swap::ArcSwap;
 use napkin_nic::FRAME_CAPACITY;
 use napkin_policy::Ns;
 
-use crate::emit::{self, Way};
-use crate::error::Taken;
+use crate::emit::{self, Addressing};
+use crate::error::Resource;
 use crate::neighbours::Neighbours;
 use crate::queues::Queues;
 use crate::receiver::CAPACITY_LIMIT;
@@ -78,7 +78,7 @@ impl Stack {
                     .find(|port| tables.udp(*port).is_none())
                     .ok_or(BindError::NoPortLeft)?,
                 _ if tables.udp(port).is_some() => {
-                    return Err(BindError::InUse(Taken::Port(port)));
+                    return Err(BindError::InUse(Resource::Port(port)));
                 }
                 _ => port,
             };
@@ -100,7 +100,7 @@ impl Stack {
     ) -> Result<RawSocket, BindError> {
         let (receiver, filter) = self.open(capacity, |tables, receiver| {
             if tables.has_filter(filter) {
-                return Err(BindError::InUse(Taken::Filter(filter)));
+                return Err(BindError::InUse(Resource::Filter(filter)));
             }
             if tables.sockets().1 >= RAW_SOCKETS {
                 return Err(BindError::TooMany { limit: RAW_SOCKETS });
@@ -126,7 +126,7 @@ impl Stack {
     ) -> Result<TcpWorker<T>, BindError> {
         let (receiver, ()) = self.open(limits.segments, |tables, receiver| {
             if let Some(napi_id) = queue.filter(|_| tables.has_tcp(queue)) {
-                return Err(BindError::InUse(Taken::Tcp(napi_id)));
+                return Err(BindError::InUse(Resource::Tcp(napi_id)));
             }
             if tables.tcp_workers() >= TCP_WORKERS {
                 return Err(BindError::TooMany { limit: TCP_WORKERS });
@@ -195,14 +195,14 @@ impl Stack {
     pub fn resolve(&self, ip: IpAddr, now: Ns) -> Result<(), SendError> {
         self.neighbours.ask(ip);
         let mut frame = [0; wire::RESOLVE_FRAME];
-        let length = emit::write_request(&mut frame, &self.way([0; 6], ip)?)?;
+        let length = emit::write_request(&mut frame, &self.addressing([0; 6], ip)?)?;
         self.transmit(0, &frame[..length], now)
     }
 
     /// The source address, destination and VLAN tag of a packet to a host.
-    fn way(&self, mac: [u8; 6], ip: IpAddr) -> Result<Way, SendError> {
+    fn addressing(&self, mac: [u8; 6], ip: IpAddr) -> Result<Addressing, SendError> {
         let from = self.addresses.towards(ip).ok_or(SendError::NoNeighbour(ip))?;
-        Ok(Way { from, to: Address::single(mac, ip), tag: self.addresses.vlan() })
+        Ok(Addressing { from, to: Address::single(mac, ip), tag: self.addresses.vlan() })
     }
 
     /// Sends a datagram from one of our ports, on the queue `napi_id`.
@@ -219,10 +219,10 @@ impl Stack {
             true => Some([0xff; 6]),
             false => self.neighbours.find(ip),
         };
-        let way = self.way(mac.ok_or(SendError::NoNeighbour(ip))?, ip)?;
+        let addressing = self.addressing(mac.ok_or(SendError::NoNeighbour(ip))?, ip)?;
         let mut frame = [0; FRAME_CAPACITY];
-        emit::put(&mut frame, way.shape(), payload)?;
-        let length = emit::write_udp(&mut frame, &way, (port, to.port()), payload.len())?;
+        emit::put(&mut frame, addressing.layout(), payload)?;
+        let length = emit::write_udp(&mut frame, &addressing, (port, to.port()), payload.len())?;
         self.transmit(napi_id, &frame[..length], now)
     }
 

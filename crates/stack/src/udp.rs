@@ -10,12 +10,12 @@ use std::sync::Arc;
 use napkin_nic::{FRAME_CAPACITY, Frame};
 use napkin_policy::Ns;
 
-use crate::emit::{self, Ports, Way};
-use crate::wire::{self, HEADERS, Shape};
+use crate::emit::{self, Addressing, Ports};
+use crate::wire::{self, HEADERS, Layout};
 use crate::{Exchange, Message, Receiver, SendError, Socket, Stack, UdpExchange};
 
 /// Sends a frame: at once, or posted until the next flush.
-type WayOut = fn(&Stack, u32, &[u8], Ns) -> Result<(), SendError>;
+type SendFrame = fn(&Stack, u32, &[u8], Ns) -> Result<(), SendError>;
 
 /// The longest payload that fits a frame of the pool, whatever the headers. A device with a smaller MTU refuses
 /// longer frames itself.
@@ -101,7 +101,7 @@ impl UdpSocket {
     /// Removes and returns the oldest waiting datagram.
     pub fn try_recv(&self) -> Option<Datagram> {
         let arrival = self.receiver.pop()?;
-        let start = Shape::of(&arrival.frame).map_or(arrival.end, Shape::payload);
+        let start = Layout::of(&arrival.frame).map_or(arrival.end, Layout::payload);
         Some(Datagram { frame: arrival.frame, start, end: arrival.end })
     }
 
@@ -124,12 +124,12 @@ impl UdpSocket {
         self.turn(datagram, now, Stack::transmit)
     }
 
-    fn turn(&self, datagram: Datagram, now: Ns, way_out: WayOut) -> Result<(), SendError> {
+    fn turn(&self, datagram: Datagram, now: Ns, send_frame: SendFrame) -> Result<(), SendError> {
         let Datagram { mut frame, end, .. } = datagram;
         frame.set_len(end);
-        let (way, ports) = self.way_back(&frame)?;
-        emit::turn_udp(&mut frame, &way, ports)?;
-        way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
+        let (addressing, ports) = self.reply_addressing(&frame)?;
+        emit::turn_udp(&mut frame, &addressing, ports)?;
+        send_frame(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
     }
 
     /// Answers a datagram with another payload of at most [`PAYLOAD_LIMIT`] bytes, in the same frame, on the queue
@@ -159,21 +159,21 @@ impl UdpSocket {
         datagram: Datagram,
         payloads: impl IntoIterator<Item = impl AsRef<[u8]>>,
         now: Ns,
-        way_out: WayOut,
+        send_frame: SendFrame,
     ) -> Result<(), SendError> {
         let Datagram { mut frame, .. } = datagram;
-        let (way, ports) = self.way_back(&frame)?;
+        let (addressing, ports) = self.reply_addressing(&frame)?;
         payloads.into_iter().try_for_each(|payload| {
             let payload = payload.as_ref();
-            emit::put(frame.buffer(), way.shape(), payload)?;
-            let length = emit::write_udp(frame.buffer(), &way, ports, payload.len())?;
+            emit::put(frame.buffer(), addressing.layout(), payload)?;
+            let length = emit::write_udp(frame.buffer(), &addressing, ports, payload.len())?;
             frame.set_len(length);
-            way_out(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
+            send_frame(&self.stack, self.receiver.incoming_napi_id(), &frame, now)
         })
     }
 
-    fn way_back(&self, frame: &[u8]) -> Result<(Way, Ports), SendError> {
-        emit::udp_way_back(frame, self.stack.addresses()).ok_or(SendError::Unanswerable)
+    fn reply_addressing(&self, frame: &[u8]) -> Result<(Addressing, Ports), SendError> {
+        emit::udp_reply_addressing(frame, self.stack.addresses()).ok_or(SendError::Unanswerable)
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lab::{
-    Ear, Lab, NAPI, PEER, US, built, datagram, echo, from_peer, from_peer6, ping, udp, who_has_us,
+    Lab, NAPI, PEER, RecordingListener, US, built, datagram, echo, from_peer, from_peer6, ping,
+    udp, who_has_us,
 };
-use napkin_stack::error::Taken;
+use napkin_stack::error::Resource;
 use napkin_stack::{Addresses, BindError, Exchange, Fate, Message, RawFilter, SendError, Socket};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -375,7 +376,7 @@ fn a_service_sees_the_same_of_either_socket() {
 fn ports_and_filters_are_given_once_and_given_back() {
     let lab = Lab::new();
     let first = lab.stack.bind_udp(7, 1).unwrap();
-    let taken = BindError::InUse(Taken::Port(7));
+    let taken = BindError::InUse(Resource::Port(7));
     assert_eq!(lab.stack.bind_udp(7, 1).unwrap_err(), taken);
     drop(first);
     let _again = lab.stack.bind_udp(7, 1).unwrap();
@@ -398,14 +399,14 @@ fn ports_and_filters_are_given_once_and_given_back() {
 #[test]
 fn a_socket_closes_while_frames_come() {
     let mut lab = Lab::new();
-    let ear = Arc::new(Ear::default());
+    let listener = Arc::new(RecordingListener::default());
     let socket = lab.stack.bind_udp(7, 8).unwrap();
-    socket.receiver().set_listener(ear.clone());
+    socket.receiver().set_listener(listener.clone());
     lab.receive(&vec![udp(7, b"x"); 3], 0);
-    assert_eq!(ear.readable(), [NAPI]);
+    assert_eq!(listener.readable(), [NAPI]);
     let receiver = Arc::clone(socket.receiver());
     drop(socket);
-    assert_eq!(ear.readable(), [NAPI]);
+    assert_eq!(listener.readable(), [NAPI]);
     assert!(receiver.is_closed() && !receiver.readable());
     assert_eq!(lab.pool.available(), 256);
     lab.receive(&vec![udp(7, b"x"); 2], 0);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use lab::{Ear, Lab, NAPI, udp};
+use lab::{Lab, NAPI, RecordingListener, udp};
 use napkin_core::Pressure;
 use napkin_nic::Pool;
 use napkin_stack::input::ACTIVE;
@@ -22,10 +22,11 @@ fn take(socket: &UdpSocket, count: usize) {
     }
 }
 
-fn listened(lab: &Lab, port: u16, capacity: usize) -> (UdpSocket, Arc<Ear>) {
-    let (socket, ear) = (lab.stack.bind_udp(port, capacity).unwrap(), Arc::new(Ear::default()));
-    socket.receiver().set_listener(ear.clone());
-    (socket, ear)
+fn listened(lab: &Lab, port: u16, capacity: usize) -> (UdpSocket, Arc<RecordingListener>) {
+    let (socket, listener) =
+        (lab.stack.bind_udp(port, capacity).unwrap(), Arc::new(RecordingListener::default()));
+    socket.receiver().set_listener(listener.clone());
+    (socket, listener)
 }
 
 #[test]
@@ -47,18 +48,18 @@ fn a_full_socket_drops_for_itself_alone() {
 #[test]
 fn it_is_full_from_75_percent_and_drained_at_25_told_once() {
     let mut lab = Lab::new();
-    let (socket, ear) = listened(&lab, 7, 16);
+    let (socket, listener) = listened(&lab, 7, 16);
     assert_eq!(lab.receive(&some(7, 11), 0), Pressure::Room);
     assert_eq!(lab.receive(&some(7, 1), 0), Pressure::Full);
     assert!(socket.receiver().is_full());
     take(&socket, 7);
-    assert_eq!((socket.receiver().level(), ear.drained().len()), (5, 0));
+    assert_eq!((socket.receiver().level(), listener.drained().len()), (5, 0));
     // Still full: this is hysteresis.
     assert_eq!(lab.receive(&some(7, 1), 0), Pressure::Full);
     take(&socket, 2);
-    assert_eq!((socket.receiver().level(), ear.drained()), (4, vec![NAPI]));
+    assert_eq!((socket.receiver().level(), listener.drained()), (4, vec![NAPI]));
     take(&socket, 4);
-    assert!(ear.drained().is_empty());
+    assert!(listener.drained().is_empty());
     assert_eq!(lab.receive(&some(7, 1), 0), Pressure::Room);
 }
 
@@ -66,10 +67,10 @@ fn it_is_full_from_75_percent_and_drained_at_25_told_once() {
 fn the_smallest_buffers_have_both_levels_too() {
     for capacity in 1..=5 {
         let mut lab = Lab::new();
-        let (socket, ear) = listened(&lab, 7, capacity);
+        let (socket, listener) = listened(&lab, 7, capacity);
         assert_eq!(lab.receive(&some(7, 8), 0), Pressure::Full, "of {capacity}");
         take(&socket, capacity);
-        assert_eq!(ear.drained(), [NAPI], "of {capacity}");
+        assert_eq!(listener.drained(), [NAPI], "of {capacity}");
     }
 }
 
@@ -119,49 +120,49 @@ fn everyone_who_fed_it_is_told_and_each_queue_judges_for_itself() {
     let mut lab = Lab::new();
     let (mut second, _wire) = lab.another_queue(514);
     let (_third, _wire) = lab.another_queue(515);
-    let (socket, ear) = listened(&lab, 7, 4);
+    let (socket, listener) = listened(&lab, 7, 4);
     let _own = lab.stack.bind_udp(9, 4).unwrap();
     second.deliver(&mut vec![lab.frame(&udp(9, b"x")), lab.frame(&udp(7, b"x"))], 0);
     assert_eq!(lab.receive(&some(7, 3), 0), Pressure::Full);
     assert_eq!(second.deliver(&mut vec![lab.frame(&udp(7, b"x"))], 0), Pressure::Room);
     take(&socket, 4);
-    assert_eq!(ear.drained(), [NAPI, 514]);
+    assert_eq!(listener.drained(), [NAPI, 514]);
 }
 
 #[test]
 fn a_queue_that_counts_on_a_full_receiver_is_told_although_another_filled_it() {
     let mut lab = Lab::new();
     let (mut second, _wire) = lab.another_queue(514);
-    let (socket, ear) = listened(&lab, 7, 4);
+    let (socket, listener) = listened(&lab, 7, 4);
     let _own = lab.stack.bind_udp(9, 4).unwrap();
     second.deliver(&mut vec![lab.frame(&udp(7, b"x"))], 0);
     lab.receive(&some(7, 3), 0);
     take(&socket, 4);
-    assert_eq!(ear.drained(), [NAPI, 514]);
+    assert_eq!(listener.drained(), [NAPI, 514]);
     lab.receive(&some(7, 4), 0);
     let mut nines: Vec<_> = (0..4).map(|_| lab.frame(&udp(9, b"x"))).collect();
     assert_eq!(second.deliver(&mut nines, 0), Pressure::Full);
     take(&socket, 4);
-    assert_eq!(ear.drained(), [NAPI, 514]);
+    assert_eq!(listener.drained(), [NAPI, 514]);
 }
 
 #[test]
 fn closing_a_full_socket_tells_its_queues() {
     let mut lab = Lab::new();
-    let (socket, ear) = listened(&lab, 7, 4);
+    let (socket, listener) = listened(&lab, 7, 4);
     assert_eq!(lab.receive(&some(7, 4), 0), Pressure::Full);
     drop(socket);
-    assert_eq!(ear.drained(), [NAPI]);
+    assert_eq!(listener.drained(), [NAPI]);
 }
 
 /// Parks the queues of a test as the engine does: not if `drained` was called in the meantime.
 #[derive(Default)]
-struct Lot {
+struct ParkedQueues {
     told: Mutex<[bool; 2]>,
     change: Condvar,
 }
 
-impl Listener for Lot {
+impl Listener for ParkedQueues {
     fn readable(&self, _: u32) {}
 
     fn drained(&self, napi_id: u32) {
@@ -170,7 +171,7 @@ impl Listener for Lot {
     }
 }
 
-impl Lot {
+impl ParkedQueues {
     /// Waits for `drained`. The time limit only turns a lost wake-up into a failure.
     fn park(&self, queue: usize) {
         let told = self.told.lock().unwrap();
@@ -188,8 +189,8 @@ fn two_queues_and_an_application_at_full_speed_lose_no_wake_up_and_no_frame() {
     const EACH: u64 = 60_000;
     let lab = Lab::new();
     let socket = lab.stack.bind_udp(7, 8).unwrap();
-    let lot = Arc::new(Lot::default());
-    socket.receiver().set_listener(lot.clone());
+    let parked = Arc::new(ParkedQueues::default());
+    socket.receiver().set_listener(parked.clone());
     let (second, _wire) = lab.another_queue(NAPI + 1);
     let (done, taken) = (AtomicBool::new(false), AtomicU64::new(0));
     let stack = Arc::clone(&lab.stack);
@@ -198,7 +199,7 @@ fn two_queues_and_an_application_at_full_speed_lose_no_wake_up_and_no_frame() {
             .into_iter()
             .enumerate()
             .map(|(queue, mut input)| {
-                let lot = &lot;
+                let parked = &parked;
                 scope.spawn(move || {
                     let (pool, bytes) = (Pool::new(64), udp(7, b"x"));
                     let mut batch = Vec::with_capacity(4);
@@ -210,7 +211,7 @@ fn two_queues_and_an_application_at_full_speed_lose_no_wake_up_and_no_frame() {
                             batch.push(frame);
                         }
                         if input.deliver(&mut batch, burst) == Pressure::Full {
-                            lot.park(queue);
+                            parked.park(queue);
                         }
                     }
                 })

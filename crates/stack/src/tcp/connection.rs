@@ -19,9 +19,9 @@ pub(super) struct Connection<T> {
     /// Destination of its segments: the Ethernet address that the peer's segments come from.
     pub(super) mac: [u8; 6],
     /// Source of the last segment that made progress and came from an address other than `mac`.
-    moved: Option<[u8; 6]>,
+    new_mac: Option<[u8; 6]>,
     /// Whether the peer is an IPv4 host beyond our own networks (see [`Link`](super::link::Link)).
-    pub(super) beyond: bool,
+    pub(super) off_link_ipv4: bool,
     /// The queue that the last segment came from; 0 before the first.
     pub(super) napi_id: u32,
     /// The connection's deadline in [`Deadlines`](super::deadlines::Deadlines); [`NEVER`] if none.
@@ -71,8 +71,8 @@ impl<T> Connection<T> {
             sockets,
             handle,
             mac: [0; 6],
-            moved: None,
-            beyond: false,
+            new_mac: None,
+            off_link_ipv4: false,
             napi_id: 0,
             armed: NEVER,
             listed: false,
@@ -101,10 +101,10 @@ impl<T> Connection<T> {
     /// spoofed, or the frame was damaged. The connection switches to that address only with the second segment from
     /// it, of which the first must have made progress since `before`, as only the peer's own segments can. The
     /// second need not: a peer whose answers went to the old address can only retransmit.
-    pub(super) fn came_from(&mut self, mac: [u8; 6], before: (usize, usize)) {
-        let again = self.moved == Some(mac);
+    pub(super) fn confirm_source(&mut self, mac: [u8; 6], before: (usize, usize)) {
+        let again = self.new_mac == Some(mac);
         if self.progress() != before {
-            self.moved = Some(mac);
+            self.new_mac = Some(mac);
         }
         if again {
             self.mac = mac;
@@ -130,7 +130,11 @@ impl<T> Connection<T> {
     }
 
     /// Calls the application for the last time: the connection is closed.
-    pub(super) fn last_call<A: TcpApplication<State = T>>(&mut self, application: &mut A, now: Ns) {
+    pub(super) fn notify_closed<A: TcpApplication<State = T>>(
+        &mut self,
+        application: &mut A,
+        now: Ns,
+    ) {
         let Some(mut state) = self.state.take() else { return };
         let socket = self.sockets.get_mut(self.handle);
         let mut stream = TcpStream { socket, flow: self.flow, napi_id: self.napi_id };

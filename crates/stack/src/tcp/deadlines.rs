@@ -15,7 +15,7 @@ pub(super) struct Deadlines(BTreeSet<(Ns, u32)>);
 impl Deadlines {
     /// Ensures that the connection at `place` is processed by `deadline`. `armed` is the connection's copy of its
     /// deadline in this set, [`NEVER`] for none.
-    pub(super) fn by(&mut self, deadline: Ns, place: u32, armed: &mut Ns) {
+    pub(super) fn set_at_most(&mut self, deadline: Ns, place: u32, armed: &mut Ns) {
         if deadline >= *armed {
             return;
         }
@@ -38,7 +38,7 @@ impl Deadlines {
     }
 
     /// Removes and returns the connection with the earliest deadline, if it has expired.
-    pub(super) fn due(&mut self, now: Ns) -> Option<u32> {
+    pub(super) fn pop_expired(&mut self, now: Ns) -> Option<u32> {
         let (deadline, place) = *self.0.first()?;
         if deadline > now {
             return None;
@@ -55,13 +55,13 @@ mod tests {
     #[test]
     fn a_deadline_that_moves_later_stays_and_one_that_moves_earlier_does_not() {
         let (mut deadlines, mut armed) = (Deadlines::default(), NEVER);
-        deadlines.by(100, 7, &mut armed);
-        deadlines.by(200, 7, &mut armed);
+        deadlines.set_at_most(100, 7, &mut armed);
+        deadlines.set_at_most(200, 7, &mut armed);
         assert_eq!((deadlines.next(), armed), (100, 100));
-        deadlines.by(50, 7, &mut armed);
+        deadlines.set_at_most(50, 7, &mut armed);
         assert_eq!((deadlines.next(), armed), (50, 50));
-        assert_eq!(deadlines.due(49), None);
-        assert_eq!((deadlines.due(50), deadlines.due(NEVER)), (Some(7), None));
+        assert_eq!(deadlines.pop_expired(49), None);
+        assert_eq!((deadlines.pop_expired(50), deadlines.pop_expired(NEVER)), (Some(7), None));
     }
 
     #[test]
@@ -69,11 +69,11 @@ mod tests {
         let mut deadlines = Deadlines::default();
         let mut armed = [NEVER; 3];
         for (place, deadline) in [(0, 30), (1, 10), (2, 10)] {
-            deadlines.by(deadline, place, &mut armed[place as usize]);
+            deadlines.set_at_most(deadline, place, &mut armed[place as usize]);
         }
         deadlines.cancel(1, &mut armed[1]);
         assert_eq!(
-            (deadlines.due(30), deadlines.due(30), deadlines.due(30)),
+            (deadlines.pop_expired(30), deadlines.pop_expired(30), deadlines.pop_expired(30)),
             (Some(2), Some(0), None)
         );
     }

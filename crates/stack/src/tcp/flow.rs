@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use smoltcp::wire::TcpPacket;
 
-use crate::wire::Shape;
+use crate::wire::Layout;
 
 /// The two ends of a connection, which identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,16 +60,16 @@ impl Segment {
     /// Parses the headers of a frame; `None` if it is not TCP.
     pub(crate) fn read(frame: &[u8]) -> Option<Segment> {
         let mac = <[u8; 6]>::try_from(frame.get(6..12)?).ok()?;
-        let shape = Shape::of(frame)?;
-        let (peer, local) = shape.ends(frame)?;
-        let tcp = TcpPacket::new_checked(frame.get(shape.transport()..)?).ok()?;
+        let layout = Layout::of(frame)?;
+        let (peer, local) = layout.ends(frame)?;
+        let tcp = TcpPacket::new_checked(frame.get(layout.transport()..)?).ok()?;
         let flow = Flow {
             local: SocketAddr::new(local, tcp.dst_port()),
             peer: SocketAddr::new(peer, tcp.src_port()),
         };
         let syn = tcp.syn() && !tcp.rst();
         let opens = syn && !tcp.ack();
-        Some(Segment { flow, mac, opens, syn, ip: shape.ip(), tcp: shape.transport() })
+        Some(Segment { flow, mac, opens, syn, ip: layout.ip(), tcp: layout.transport() })
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Link {
     pub(super) mac: [u8; 6],
     /// Whether the peer is an IPv4 host behind a router: a hop may have a smaller MTU, and ICMP
     /// "fragmentation needed" is not read here, so its segments are sent without DF.
-    pub(super) beyond: bool,
+    pub(super) off_link_ipv4: bool,
     /// IPv4 identification of the last segment sent without DF.
     identification: u16,
     /// The queue to send on.
@@ -47,7 +47,7 @@ impl Link {
             stack,
             out: Box::new([0; FRAME_CAPACITY]),
             mac: [0; 6],
-            beyond: false,
+            off_link_ipv4: false,
             // Random, because other workers may send to the same peer with counters of their own.
             identification: RandomState::new().hash_one(0) as u16,
             napi_id: 0,
@@ -59,8 +59,8 @@ impl Link {
     }
 
     /// A device with one received packet.
-    pub(super) fn with<'a>(&'a mut self, packet: &'a [u8]) -> Presented<'a> {
-        Presented { link: self, packet: Some(packet) }
+    pub(super) fn with<'a>(&'a mut self, packet: &'a [u8]) -> LinkDevice<'a> {
+        LinkDevice { link: self, packet: Some(packet) }
     }
 
     /// Sends the posted frames.
@@ -71,28 +71,28 @@ impl Link {
     }
 
     /// A device with nothing to receive.
-    pub(super) fn idle(&mut self) -> Presented<'_> {
-        Presented { link: self, packet: None }
+    pub(super) fn idle(&mut self) -> LinkDevice<'_> {
+        LinkDevice { link: self, packet: None }
     }
 }
 
 /// The device for one call into smoltcp.
-pub(super) struct Presented<'a> {
+pub(super) struct LinkDevice<'a> {
     link: &'a mut Link,
     packet: Option<&'a [u8]>,
 }
 
-pub(super) struct Packet<'a>(&'a [u8]);
+pub(super) struct ReceivedPacket<'a>(&'a [u8]);
 
-impl RxToken for Packet<'_> {
+impl RxToken for ReceivedPacket<'_> {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(self.0)
     }
 }
 
-pub(super) struct Out<'a>(&'a mut Link);
+pub(super) struct OutgoingPacket<'a>(&'a mut Link);
 
-impl TxToken for Out<'_> {
+impl TxToken for OutgoingPacket<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let link = self.0;
         let us = link.stack.addresses();
@@ -100,7 +100,7 @@ impl TxToken for Out<'_> {
         let start = ETHERNET_HEADER + if tag.is_some() { VLAN_TAG } else { 0 };
         let end = (start + len).min(FRAME_CAPACITY);
         let written = f(&mut link.out[start..end]);
-        if link.beyond {
+        if link.off_link_ipv4 {
             link.identification = link.identification.wrapping_add(1);
             emit::allow_fragmentation(&mut link.out[start..end], link.identification);
         }
@@ -122,22 +122,22 @@ impl TxToken for Out<'_> {
     }
 }
 
-impl Device for Presented<'_> {
+impl Device for LinkDevice<'_> {
     type RxToken<'a>
-        = Packet<'a>
+        = ReceivedPacket<'a>
     where
         Self: 'a;
     type TxToken<'a>
-        = Out<'a>
+        = OutgoingPacket<'a>
     where
         Self: 'a;
 
-    fn receive(&mut self, _: Instant) -> Option<(Packet<'_>, Out<'_>)> {
-        self.packet.take().map(|packet| (Packet(packet), Out(self.link)))
+    fn receive(&mut self, _: Instant) -> Option<(ReceivedPacket<'_>, OutgoingPacket<'_>)> {
+        self.packet.take().map(|packet| (ReceivedPacket(packet), OutgoingPacket(self.link)))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Out<'_>> {
-        Some(Out(self.link))
+    fn transmit(&mut self, _: Instant) -> Option<OutgoingPacket<'_>> {
+        Some(OutgoingPacket(self.link))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -27,7 +27,7 @@ use crate::{Receiver, Socket, Stack};
 
 /// The MSS for an IPv6 peer beyond our networks: 1280 bytes, which every path carries (RFC 8200, 5), less the IPv6
 /// and TCP headers.
-const BEYOND_THE_LINK: u16 = 1_280 - 40 - 20;
+const OFF_LINK_MSS: u16 = 1_280 - 40 - 20;
 
 /// One thread's TCP. See the [module](crate::tcp).
 pub struct TcpWorker<T> {
@@ -39,7 +39,7 @@ pub struct TcpWorker<T> {
     interfaces: Interfaces,
     link: Link,
     /// An empty set: a segment presented with it is answered with a RST.
-    nobody: SocketSet<'static>,
+    no_sockets: SocketSet<'static>,
     ports: Vec<u16>,
     /// Where the search for a free ephemeral port starts.
     next_port: u16,
@@ -48,7 +48,7 @@ pub struct TcpWorker<T> {
     places: HashMap<Flow, u32, RandomState>,
     /// The half-open connections begun by peers, those begun here, and those in TIME-WAIT, each ordered by age.
     half_open: BTreeSet<(u64, u32)>,
-    begun: BTreeSet<(u64, u32)>,
+    initiated: BTreeSet<(u64, u32)>,
     time_wait: BTreeSet<(u64, u32)>,
     /// The serial of the newest connection.
     serial: u64,
@@ -70,14 +70,14 @@ impl<T> TcpWorker<T> {
             interface,
             interfaces,
             link,
-            nobody: SocketSet::new(Vec::new()),
+            no_sockets: SocketSet::new(Vec::new()),
             ports: Vec::new(),
             next_port: FIRST_EPHEMERAL_PORT,
             connections: Vec::new(),
             free: Vec::new(),
             places: HashMap::default(),
             half_open: BTreeSet::new(),
-            begun: BTreeSet::new(),
+            initiated: BTreeSet::new(),
             time_wait: BTreeSet::new(),
             serial: 0,
             deadlines: Deadlines::default(),
@@ -129,11 +129,11 @@ impl<T> TcpWorker<T> {
         let ports = (self.next_port..=u16::MAX).chain(FIRST_EPHEMERAL_PORT..self.next_port);
         let port = { ports }.find(free).ok_or(ListenError::NoPortLeft(peer))?;
         let flow = flow(port);
-        if self.begun.len() >= self.limits.half_open {
+        if self.initiated.len() >= self.limits.half_open {
             return Err(ListenError::TooMany(self.limits.half_open));
         }
         let place = self.admit(flow).ok_or(ListenError::TooMany(self.limits.connections))?;
-        self.begun.insert((self.serial, place));
+        self.initiated.insert((self.serial, place));
         if let Some(connection) = self.connections[place as usize].as_mut() {
             (connection.mac, connection.napi_id) = (mac, napi_id);
             self.interface = self.interfaces.make(flow, self.stack.addresses(), &mut self.link);
@@ -141,7 +141,7 @@ impl<T> TcpWorker<T> {
             let _ = connection.socket().connect(self.interface.context(), peer, flow.local);
         }
         self.next_port = port.checked_add(1).unwrap_or(FIRST_EPHEMERAL_PORT);
-        self.mark(place);
+        self.schedule(place);
         Ok(flow)
     }
 
@@ -149,7 +149,7 @@ impl<T> TcpWorker<T> {
     /// because there is data to send. Does nothing if the connection is gone.
     pub fn wake(&mut self, flow: Flow) {
         if let Some(place) = self.places.get(&flow) {
-            self.mark(*place);
+            self.schedule(*place);
         }
     }
 
@@ -170,17 +170,17 @@ impl<T> TcpWorker<T> {
                 self.segment(frame, now);
             }
         }
-        while let Some(place) = self.deadlines.due(now) {
+        while let Some(place) = self.deadlines.pop_expired(now) {
             if let Some(Some(connection)) = self.connections.get_mut(place as usize) {
                 connection.armed = NEVER;
             }
-            self.mark(place);
+            self.schedule(place);
         }
         self.collect(application);
         loop {
             let mut changed = std::mem::take(&mut self.changed);
             for place in changed.drain(..) {
-                self.look(place, now, application);
+                self.process(place, now, application);
             }
             self.changed = changed;
             application.submit();
@@ -197,7 +197,7 @@ impl<T> TcpWorker<T> {
     fn collect<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
         application.collect(&mut |flow| {
             if let Some(place) = self.places.get(&flow).copied() {
-                self.mark(place);
+                self.schedule(place);
             }
         });
     }
@@ -219,7 +219,7 @@ impl<T> TcpWorker<T> {
 
     /// Number of connections whose handshake has not ended, begun by peers or here.
     pub fn half_open(&self) -> usize {
-        self.half_open.len() + self.begun.len()
+        self.half_open.len() + self.initiated.len()
     }
 
     /// The worker's counters.
@@ -232,10 +232,10 @@ impl<T> TcpWorker<T> {
         let Some(segment) = Segment::read(frame) else { return };
         let peer = segment.flow.peer.ip();
         if segment.syn && peer.is_ipv6() && !self.stack.addresses().on_link(peer) {
-            clamp_segments(frame, segment.tcp, BEYOND_THE_LINK);
+            clamp_segments(frame, segment.tcp, OFF_LINK_MSS);
         }
         // For now the frame's own source, for the RST to an unknown segment; a RST never needs fragmentation.
-        (self.link.mac, self.link.beyond) = (segment.mac, false);
+        (self.link.mac, self.link.off_link_ipv4) = (segment.mac, false);
         self.link.napi_id = self.receiver.incoming_napi_id();
         let known = self.places.get(&segment.flow).copied();
         let listened = segment.opens && self.listens(segment.flow);
@@ -266,20 +266,21 @@ impl<T> TcpWorker<T> {
                     self.interface = self.interfaces.make(flow, ours, &mut self.link);
                 }
                 connection.napi_id = self.link.napi_id;
-                (self.link.mac, self.link.beyond) = (connection.mac, connection.beyond);
+                (self.link.mac, self.link.off_link_ipv4) =
+                    (connection.mac, connection.off_link_ipv4);
                 let before = (segment.mac != connection.mac).then(|| connection.progress());
                 let sockets = &mut connection.sockets;
                 self.interface.poll_ingress_single(at, &mut self.link.with(packet), sockets);
                 if let Some(before) = before {
-                    connection.came_from(segment.mac, before);
+                    connection.confirm_source(segment.mac, before);
                 }
-                self.mark(place);
+                self.schedule(place);
             }
             // The limit is reached. No RST, so that the peer retransmits its SYN.
             None if listened => {}
             None => {
                 let link = &mut self.link.with(packet);
-                self.interface.poll_ingress_single(at, link, &mut self.nobody);
+                self.interface.poll_ingress_single(at, link, &mut self.no_sockets);
             }
         }
     }
@@ -330,14 +331,14 @@ impl<T> TcpWorker<T> {
         let mut connection = Connection::new(flow, &self.limits);
         connection.serial = self.serial;
         let peer = flow.peer.ip();
-        connection.beyond = peer.is_ipv4() && !self.stack.addresses().on_link(peer);
+        connection.off_link_ipv4 = peer.is_ipv4() && !self.stack.addresses().on_link(peer);
         self.connections[place as usize] = Some(connection);
         self.places.insert(flow, place);
         Some(place)
     }
 
     /// Schedules a connection for processing before the step ends.
-    fn mark(&mut self, place: u32) {
+    fn schedule(&mut self, place: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(place as usize)
             && !std::mem::replace(&mut connection.listed, true)
         {
@@ -346,7 +347,7 @@ impl<T> TcpWorker<T> {
     }
 
     /// Processes a changed connection: calls the application, sends, and sets its next deadline.
-    fn look<A>(&mut self, place: u32, now: Ns, application: &mut A)
+    fn process<A>(&mut self, place: u32, now: Ns, application: &mut A)
     where
         A: TcpApplication<State = T>,
     {
@@ -369,7 +370,7 @@ impl<T> TcpWorker<T> {
                 State::SynSent | State::SynReceived | State::Closed => {}
                 _ => {
                     self.half_open.remove(&(connection.serial, place));
-                    self.begun.remove(&(connection.serial, place));
+                    self.initiated.remove(&(connection.serial, place));
                     connection.established(&self.limits);
                     connection.state = Some(application.opened(connection.flow));
                     self.counters.opened += 1;
@@ -378,7 +379,7 @@ impl<T> TcpWorker<T> {
         }
         connection.ready(application, now);
         (self.link.mac, self.link.napi_id) = (connection.mac, connection.napi_id);
-        self.link.beyond = connection.beyond;
+        self.link.off_link_ipv4 = connection.off_link_ipv4;
         let at = instant(now);
         // Bounds the segments sent per call: in FIN-WAIT-2 there is only an acknowledgement and a window update, in
         // other states what fits the send buffer. A peer that acknowledges everything with a window of zero leaves
@@ -406,11 +407,11 @@ impl<T> TcpWorker<T> {
         // Closed by the segment sent, or by a timeout that smoltcp detected while sending.
         match connection.socket().state() {
             State::Closed => {
-                connection.last_call(application, now);
+                connection.notify_closed(application, now);
                 return self.remove(place);
             }
             State::TimeWait if connection.phase == Phase::Open => {
-                connection.last_call(application, now);
+                connection.notify_closed(application, now);
                 connection.phase = Phase::TimeWait;
                 self.time_wait.insert((connection.serial, place));
             }
@@ -422,7 +423,7 @@ impl<T> TcpWorker<T> {
                 Phase::HalfOpen => next.min(connection.handshake_ends),
                 Phase::Open | Phase::TimeWait => next,
             };
-            self.deadlines.by(next.max(now + 1), place, &mut connection.armed);
+            self.deadlines.set_at_most(next.max(now + 1), place, &mut connection.armed);
         }
     }
 
@@ -431,7 +432,7 @@ impl<T> TcpWorker<T> {
         let Some(mut connection) = slot.take() else { return };
         self.deadlines.cancel(place, &mut connection.armed);
         self.half_open.remove(&(connection.serial, place));
-        self.begun.remove(&(connection.serial, place));
+        self.initiated.remove(&(connection.serial, place));
         self.time_wait.remove(&(connection.serial, place));
         self.places.remove(&connection.flow);
         self.free.push(place);

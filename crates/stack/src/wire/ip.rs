@@ -12,11 +12,16 @@ use smoltcp::wire::{
 };
 
 use super::packet::Packet;
-use super::{IPV4_HEADER, IPV6_HEADER, Seen, To, can_send, resolve};
+use super::{IPV4_HEADER, IPV6_HEADER, LinkDestination, Received, can_send, resolve};
 use crate::address::group_mac;
 use crate::{Addresses, Fate};
 
-pub(super) fn v4(bytes: &[u8], us: &Addresses, to: To, at: usize) -> Result<Seen, Fate> {
+pub(super) fn v4(
+    bytes: &[u8],
+    us: &Addresses,
+    to: LinkDestination,
+    at: usize,
+) -> Result<Received, Fate> {
     if bytes.len() < IPV4_HEADER {
         return Err(Fate::Truncated);
     }
@@ -39,8 +44,8 @@ pub(super) fn v4(bytes: &[u8], us: &Addresses, to: To, at: usize) -> Result<Seen
     let for_us = us.is_ours(destination);
     // Unicast on one layer and broadcast on the other: dropped (RFC 1122, 3.3.6).
     match to {
-        To::Us if for_us => {}
-        To::All if !for_us && us.is_broadcast(destination) => {}
+        LinkDestination::Us if for_us => {}
+        LinkDestination::Broadcast if !for_us && us.is_broadcast(destination) => {}
         _ => return Err(Fate::NotForUs),
     }
     if !can_send(source, us) {
@@ -63,10 +68,10 @@ pub(super) fn v4(bytes: &[u8], us: &Addresses, to: To, at: usize) -> Result<Seen
 pub(super) fn v6(
     bytes: &[u8],
     us: &Addresses,
-    to: To,
+    to: LinkDestination,
     mac: [u8; 6],
     at: usize,
-) -> Result<Seen, Fate> {
+) -> Result<Received, Fate> {
     if bytes.len() < IPV6_HEADER {
         return Err(Fate::Truncated);
     }
@@ -80,10 +85,11 @@ pub(super) fn v6(
     let (source, destination) = (ip.src_addr(), ip.dst_addr());
     let for_us = us.is_ours(destination.into());
     match to {
-        To::Us if for_us => {}
-        To::Group(mac) if us.in_group(destination) && group_mac(destination) == mac => {}
+        LinkDestination::Us if for_us => {}
+        LinkDestination::Group(mac)
+            if us.in_group(destination) && group_mac(destination) == mac => {}
         // Another group that maps to the same Ethernet address.
-        To::Group(_) if destination.is_multicast() => return Err(Fate::Multicast),
+        LinkDestination::Group(_) if destination.is_multicast() => return Err(Fate::Multicast),
         _ => return Err(Fate::NotForUs),
     }
     let packet = Packet {
@@ -112,7 +118,7 @@ pub(super) fn v6(
     }
 }
 
-fn transport(packet: &Packet<'_>, protocol: IpProtocol) -> Result<Seen, Fate> {
+fn transport(packet: &Packet<'_>, protocol: IpProtocol) -> Result<Received, Fate> {
     match protocol {
         IpProtocol::Udp => udp(packet),
         IpProtocol::Tcp => tcp(packet),
@@ -120,7 +126,7 @@ fn transport(packet: &Packet<'_>, protocol: IpProtocol) -> Result<Seen, Fate> {
     }
 }
 
-fn icmp(ip: &Packet<'_>) -> Result<Seen, Fate> {
+fn icmp(ip: &Packet<'_>) -> Result<Received, Fate> {
     let packet = Icmpv4Packet::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
     if !packet.verify_checksum() {
         return Err(Fate::BadChecksum);
@@ -131,10 +137,10 @@ fn icmp(ip: &Packet<'_>) -> Result<Seen, Fate> {
     if !ip.for_us {
         return Err(Fate::NotForUs);
     }
-    Ok(Seen::Echo { end: ip.at + ip.payload.len() })
+    Ok(Received::Echo { end: ip.at + ip.payload.len() })
 }
 
-fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<Seen, Fate> {
+fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<Received, Fate> {
     /// Bytes of the message header that every message must have.
     const HEADER: usize = 8;
     let (IpAddr::V6(source), IpAddr::V6(destination)) = (ip.source, ip.destination) else {
@@ -158,14 +164,14 @@ fn icmpv6(ip: &Packet<'_>, us: &Addresses, hops: u8, mac: [u8; 6]) -> Result<See
         Icmpv6Message::NeighborAdvert => resolve::advertisement(ip, us, hops),
         // Answered for a group as well (RFC 4443, 4.2), unlike IPv4's.
         Icmpv6Message::EchoRequest if packet.msg_code() == 0 => {
-            Ok(Seen::Echo { end: ip.at + ip.payload.len() })
+            Ok(Received::Echo { end: ip.at + ip.payload.len() })
         }
         Icmpv6Message::PktTooBig => Err(Fate::PacketTooBig),
         _ => Err(Fate::UnknownProtocol),
     }
 }
 
-fn udp(ip: &Packet<'_>) -> Result<Seen, Fate> {
+fn udp(ip: &Packet<'_>) -> Result<Received, Fate> {
     let packet = UdpPacket::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
     // A checksum of 0 means none: IPv4 allows that, IPv6 does not (RFC 8200, 8.1).
     let none = packet.checksum() == 0;
@@ -176,10 +182,10 @@ fn udp(ip: &Packet<'_>) -> Result<Seen, Fate> {
     if !right {
         return Err(Fate::BadChecksum);
     }
-    Ok(Seen::Udp { port: packet.dst_port(), end: ip.at + usize::from(packet.len()) })
+    Ok(Received::Udp { port: packet.dst_port(), end: ip.at + usize::from(packet.len()) })
 }
 
-fn tcp(ip: &Packet<'_>) -> Result<Seen, Fate> {
+fn tcp(ip: &Packet<'_>) -> Result<Received, Fate> {
     let packet = TcpPacket::new_checked(ip.payload).map_err(|_| Fate::BadLength)?;
     if !packet.verify_checksum(&ip.source.into(), &ip.destination.into()) {
         return Err(Fate::BadChecksum);
@@ -188,5 +194,5 @@ fn tcp(ip: &Packet<'_>) -> Result<Seen, Fate> {
     if !ip.for_us || packet.src_port() == 0 || packet.dst_port() == 0 {
         return Err(Fate::BadHeader);
     }
-    Ok(Seen::Tcp { end: ip.at + ip.payload.len() })
+    Ok(Received::Tcp { end: ip.at + ip.payload.len() })
 }

@@ -4,7 +4,7 @@
 //! later (tag, lengths, checksums, addresses), layer by layer, and returns either the kind of the frame or the
 //! [`Fate`] for which it is dropped; a frame that passes can be read afterwards without further checks. Because
 //! packets with IPv4 options or IPv6 extension headers are dropped, the Ethernet header alone determines all
-//! offsets (`Shape`).
+//! offsets (`Layout`).
 //!
 //! These files hold no state: no sockets, no neighbours, no queues.
 
@@ -40,18 +40,18 @@ pub(crate) const TAGGED: u16 = 0x8100;
 
 /// A frame that the stack acts upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Received {
     /// An ARP request or neighbour solicitation for the Ethernet address of our address `target`.
-    Asked {
+    AddressQuery {
         mac: [u8; 6],
         /// The sender's address; unspecified in a duplicate address probe.
         ip: IpAddr,
         target: IpAddr,
         /// Whether the sender states `mac` as its own address; otherwise it is only the frame's source.
-        told: bool,
+        states_source: bool,
     },
     /// A host states its Ethernet address: ARP reply or announcement, or neighbour advertisement.
-    Told {
+    AddressClaim {
         mac: [u8; 6],
         ip: IpAddr,
         /// Whether it replaces another known address: the override flag of a neighbour advertisement; always true
@@ -59,7 +59,7 @@ pub(crate) enum Seen {
         overrides: bool,
         /// Whether it only updates an entry that exists or was asked for: neighbour advertisements (RFC 4861,
         /// 7.2.5) and ARP announcements, which are broadcast.
-        asked: bool,
+        update_only: bool,
     },
     /// An ICMP echo request to us; the packet ends at byte `end` of the frame.
     Echo { end: usize },
@@ -70,7 +70,7 @@ pub(crate) enum Seen {
 }
 
 /// Classifies a received frame, or returns the fate for which it is dropped.
-pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
+pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Received, Fate> {
     let frame = EthernetFrame::new_checked(bytes).map_err(|_| Fate::Truncated)?;
     let (at, ether_type) = match u16::from(frame.ethertype()) {
         TAGGED => {
@@ -91,9 +91,9 @@ pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
         ether_type => (ETHERNET_HEADER, ether_type),
     };
     let to = match frame.dst_addr() {
-        mac if mac.0 == us.mac() => To::Us,
-        mac if mac.is_broadcast() => To::All,
-        mac if us.in_group_of(mac.0) => To::Group(mac.0),
+        mac if mac.0 == us.mac() => LinkDestination::Us,
+        mac if mac.is_broadcast() => LinkDestination::Broadcast,
+        mac if us.in_group_of(mac.0) => LinkDestination::Group(mac.0),
         // Counted separately, since every link carries some, unlike frames to wrong addresses.
         _ if ether_type == u16::from(EthernetProtocol::Ipv6) && !us.has_ipv6() => {
             return Err(Fate::Ipv6);
@@ -118,9 +118,9 @@ pub(crate) fn classify(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
 
 /// The kind of a frame's Ethernet destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum To {
+enum LinkDestination {
     Us,
-    All,
+    Broadcast,
     /// A group that we are a member of.
     Group([u8; 6]),
 }
@@ -137,30 +137,30 @@ pub(crate) fn can_send(source: IpAddr, us: &Addresses) -> bool {
 
 /// The header layout of an IP frame, which determines where each part begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct Layout {
     /// Whether it has a VLAN tag.
     tagged: bool,
     v6: bool,
 }
 
-impl Shape {
+impl Layout {
     /// The layout of a frame to or from this address.
-    pub(crate) const fn new(tagged: bool, ip: IpAddr) -> Shape {
-        Shape { tagged, v6: ip.is_ipv6() }
+    pub(crate) const fn new(tagged: bool, ip: IpAddr) -> Layout {
+        Layout { tagged, v6: ip.is_ipv6() }
     }
 
     /// The layout of a frame, from its Ethernet header alone; `None` if it is not IP or too short for its headers.
-    pub(crate) fn of(frame: &[u8]) -> Option<Shape> {
+    pub(crate) fn of(frame: &[u8]) -> Option<Layout> {
         let (tagged, ether_type) = match word_at(frame, 12)? {
             TAGGED => (true, word_at(frame, 12 + VLAN_TAG)?),
             ether_type => (false, ether_type),
         };
-        let shape = match ether_type {
-            0x0800 => Shape { tagged, v6: false },
-            0x86dd => Shape { tagged, v6: true },
+        let layout = match ether_type {
+            0x0800 => Layout { tagged, v6: false },
+            0x86dd => Layout { tagged, v6: true },
             _ => return None,
         };
-        (frame.len() >= shape.transport()).then_some(shape)
+        (frame.len() >= layout.transport()).then_some(layout)
     }
 
     pub(crate) const fn ip(self) -> usize {
@@ -209,10 +209,10 @@ pub(crate) fn ether_type(bytes: &[u8]) -> Option<u16> {
 /// The UDP destination port of a frame, from its headers alone, as a NIC's filter would read it: lengths and
 /// checksums are not verified; packets with options, extension headers or fragments do not match.
 pub(crate) fn steering_port(bytes: &[u8]) -> Option<u16> {
-    let shape = Shape::of(bytes)?;
-    let ip = &bytes[shape.ip()..shape.transport()];
+    let layout = Layout::of(bytes)?;
+    let ip = &bytes[layout.ip()..layout.transport()];
     let udp = u8::from(IpProtocol::Udp);
-    let plain = match shape.v6 {
+    let plain = match layout.v6 {
         true => ip[0] >> 4 == 6 && ip[6] == udp,
         // No options and no fragment; DF may be set.
         false => ip[0] == 0x45 && ip[6] & 0x3f == 0 && ip[7] == 0 && ip[9] == udp,
@@ -220,14 +220,14 @@ pub(crate) fn steering_port(bytes: &[u8]) -> Option<u16> {
     if !plain {
         return None;
     }
-    word_at(bytes, shape.transport() + 2)
+    word_at(bytes, layout.transport() + 2)
 }
 
 /// The source of a UDP frame that [`classify`] has accepted.
 pub(crate) fn udp_source(bytes: &[u8]) -> Option<SocketAddr> {
-    let shape = Shape::of(bytes)?;
-    let (ip, _) = shape.ends(bytes)?;
-    Some(SocketAddr::new(ip, word_at(bytes, shape.transport())?))
+    let layout = Layout::of(bytes)?;
+    let (ip, _) = layout.ends(bytes)?;
+    Some(SocketAddr::new(ip, word_at(bytes, layout.transport())?))
 }
 
 /// The source and destination port of a UDP frame, from its headers alone.

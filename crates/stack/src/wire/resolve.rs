@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
 use super::packet::Packet;
-use super::{Seen, can_send, is_host};
+use super::{Received, can_send, is_host};
 use crate::address::solicited;
 use crate::{Addresses, Fate};
 
@@ -23,7 +23,7 @@ const OPTIONS: usize = 24;
 const SOURCE: u8 = 1;
 const TARGET: u8 = 2;
 
-pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
+pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Received, Fate> {
     let packet = ArpPacket::new_checked(bytes).map_err(|_| Fate::Truncated)?;
     // With the length right, this fails only for other hardware or protocol types.
     let ArpRepr::EthernetIpv4 {
@@ -53,11 +53,13 @@ pub(super) fn arp(bytes: &[u8], us: &Addresses) -> Result<Seen, Fate> {
     let mac = mac.0;
     match operation {
         ArpOperation::Request | ArpOperation::Reply if announced => {
-            Ok(Seen::Told { mac, ip, overrides: true, asked: true })
+            Ok(Received::AddressClaim { mac, ip, overrides: true, update_only: true })
         }
-        ArpOperation::Request => Ok(Seen::Asked { mac, ip, target, told: true }),
+        ArpOperation::Request => {
+            Ok(Received::AddressQuery { mac, ip, target, states_source: true })
+        }
         ArpOperation::Reply if target_mac.0 == us.mac() => {
-            Ok(Seen::Told { mac, ip, overrides: true, asked: false })
+            Ok(Received::AddressClaim { mac, ip, overrides: true, update_only: false })
         }
         ArpOperation::Reply => Err(Fate::NotForUs),
         ArpOperation::Unknown(_) => Err(Fate::UnknownProtocol),
@@ -70,7 +72,7 @@ pub(super) fn solicitation(
     us: &Addresses,
     hops: u8,
     from: [u8; 6],
-) -> Result<Seen, Fate> {
+) -> Result<Received, Fate> {
     let target = target(packet, hops)?;
     let mac = address_in(packet, SOURCE)?;
     let (ip, target) = (packet.source, IpAddr::V6(target));
@@ -84,12 +86,16 @@ pub(super) fn solicitation(
     if !us.is_ours(target) {
         return Err(Fate::NotForUs);
     }
-    let told = mac.is_some();
-    Ok(Seen::Asked { mac: mac.unwrap_or(from), ip, target, told })
+    let states_source = mac.is_some();
+    Ok(Received::AddressQuery { mac: mac.unwrap_or(from), ip, target, states_source })
 }
 
 /// A neighbour advertisement.
-pub(super) fn advertisement(packet: &Packet<'_>, us: &Addresses, hops: u8) -> Result<Seen, Fate> {
+pub(super) fn advertisement(
+    packet: &Packet<'_>,
+    us: &Addresses,
+    hops: u8,
+) -> Result<Received, Fate> {
     const SOLICITED: u8 = 0x40;
     const OVERRIDE: u8 = 0x20;
     let target = IpAddr::V6(target(packet, hops)?);
@@ -105,7 +111,12 @@ pub(super) fn advertisement(packet: &Packet<'_>, us: &Addresses, hops: u8) -> Re
     }
     // Without the option there is nothing to learn; a host whose address is known already may omit it.
     let mac = mac.ok_or(Fate::UnknownProtocol)?;
-    Ok(Seen::Told { mac, ip: target, overrides: flags & OVERRIDE != 0, asked: true })
+    Ok(Received::AddressClaim {
+        mac,
+        ip: target,
+        overrides: flags & OVERRIDE != 0,
+        update_only: true,
+    })
 }
 
 /// The target address of a solicitation or an advertisement.

@@ -9,7 +9,7 @@ use smoltcp::wire::{
 
 use super::*;
 use crate::address::{ALL_NODES, group_mac, solicited};
-use crate::emit::{Way, put, write_udp};
+use crate::emit::{Addressing, put, write_udp};
 use crate::{Address, FrameBuilder};
 
 const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
@@ -22,15 +22,15 @@ fn us() -> Addresses {
     Addresses::from(US).with(US6.ip, 64).unwrap()
 }
 
-fn classed(frame: &[u8]) -> Result<Seen, Fate> {
+fn classed(frame: &[u8]) -> Result<Received, Fate> {
     classify(frame, &us())
 }
 
 fn datagram(from: Address, to: Address, tag: Option<u16>, payload: &[u8]) -> Vec<u8> {
-    let way = Way { from, to, tag };
-    let mut frame = vec![0; way.shape().payload() + payload.len()];
-    put(&mut frame, way.shape(), payload).unwrap();
-    write_udp(&mut frame, &way, (4000, 7), payload.len()).unwrap();
+    let addressing = Addressing { from, to, tag };
+    let mut frame = vec![0; addressing.layout().payload() + payload.len()];
+    put(&mut frame, addressing.layout(), payload).unwrap();
+    write_udp(&mut frame, &addressing, (4000, 7), payload.len()).unwrap();
     frame
 }
 
@@ -63,10 +63,10 @@ fn a_datagram_is_seen_with_its_port_and_end() {
     for mut frame in datagrams() {
         let end = frame.len();
         let source = if end > 60 { PEER6.ip } else { PEER.ip };
-        assert_eq!(classed(&frame), Ok(Seen::Udp { port: 7, end }));
+        assert_eq!(classed(&frame), Ok(Received::Udp { port: 7, end }));
         // Ethernet pads short frames; the padding is not payload.
         frame.resize(end + 13, 0xaa);
-        assert_eq!(classed(&frame), Ok(Seen::Udp { port: 7, end }));
+        assert_eq!(classed(&frame), Ok(Received::Udp { port: 7, end }));
         assert_eq!(udp_source(&frame), Some((source, 4000).into()));
     }
 }
@@ -74,7 +74,7 @@ fn a_datagram_is_seen_with_its_port_and_end() {
 #[test]
 fn every_flipped_bit_is_noticed_or_harmless() {
     for frame in datagrams() {
-        let ip = Shape::of(&frame).unwrap().ip();
+        let ip = Layout::of(&frame).unwrap().ip();
         let v6 = frame[ip] >> 4 == 6;
         for bit in 0..frame.len() * 8 {
             let mut flipped = frame.clone();
@@ -186,7 +186,7 @@ fn an_extension_header_is_dropped_under_its_name() {
 fn a_datagram_without_a_checksum_passes_over_ipv4_alone() {
     for (from, to, passes) in [(PEER, US, true), (PEER6, US6, false)] {
         let mut frame = datagram(from, to, None, b"hello");
-        let udp = Shape::of(&frame).unwrap().transport();
+        let udp = Layout::of(&frame).unwrap().transport();
         frame[udp + 6..udp + 8].fill(0);
         assert_eq!(classed(&frame).is_ok(), passes);
         assert!(passes || classed(&frame) == Err(Fate::BadChecksum));
@@ -200,7 +200,7 @@ fn a_vlan_is_a_network_of_its_own() {
         let (outside, inside) = (us(), us().in_vlan(100).unwrap());
         let with = |tag| datagram(from, to, tag, b"hello");
         let end = with(Some(0)).len();
-        let passed = Ok(Seen::Udp { port: 7, end });
+        let passed = Ok(Received::Udp { port: 7, end });
         assert_eq!(tags(&with(Some(100)), &inside), passed);
         assert_eq!(tags(&with(Some(0xf064)), &inside), passed, "with a priority, and droppable");
         assert_eq!(tags(&with(Some(101)), &inside), Err(Fate::Vlan));
@@ -230,7 +230,7 @@ fn only_a_request_for_an_echo_is_answered() {
     let build = FrameBuilder::new(PEER, US);
     let mut frame = vec![0; build.length(5)];
     build.echo_request(&mut frame, 1, 1, b"hello").unwrap();
-    assert!(matches!(classed(&frame), Ok(Seen::Echo { .. })));
+    assert!(matches!(classed(&frame), Ok(Received::Echo { .. })));
     let with = |kind: u8, code: u8| {
         let mut frame = frame.clone();
         let mut packet = Icmpv4Packet::new_unchecked(&mut frame[34..]);
@@ -247,7 +247,7 @@ fn only_a_request_for_an_echo_is_answered() {
     let (v6, hello) = (FrameBuilder::new(PEER6, US6), [128, 0, 0, 0, 0, 1, 0, 1]);
     let mut frame = vec![0; v6.length(5)];
     v6.echo_request(&mut frame, 1, 1, b"hello").unwrap();
-    assert_eq!(classed(&frame), Ok(Seen::Echo { end: frame.len() }));
+    assert_eq!(classed(&frame), Ok(Received::Echo { end: frame.len() }));
     let with = |kind: u8, code: u8, length: usize| {
         let mut message = hello[..length.min(8)].to_vec();
         message.resize(length, 0);
@@ -267,7 +267,7 @@ fn only_a_request_for_an_echo_is_answered() {
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
     assert_eq!(classed(&icmpv6(nobody, US6, 64, &hello)), Err(Fate::BadSource));
     let group = Address::single(group_mac(ALL_NODES), ALL_NODES.into());
-    assert!(matches!(classed(&icmpv6(PEER6, group, 64, &hello)), Ok(Seen::Echo { .. })));
+    assert!(matches!(classed(&icmpv6(PEER6, group, 64, &hello)), Ok(Received::Echo { .. })));
 }
 
 /// An ICMPv6 message with its checksum.
@@ -306,20 +306,20 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
     let group = Address::single(group_mac(group), group.into());
     let (mac, ip, target) = (PEER.mac, PEER6.ip, US6.ip);
     let ask = ndisc(135, 0, target, &SOURCE);
-    let asked = Ok(Seen::Asked { mac, ip, target, told: true });
+    let query = Ok(Received::AddressQuery { mac, ip, target, states_source: true });
     for to in [US6, group] {
-        assert_eq!(classed(&icmpv6(PEER6, to, 255, &ask)), asked);
+        assert_eq!(classed(&icmpv6(PEER6, to, 255, &ask)), query);
         for hops in [0, 64, 254] {
             assert_eq!(classed(&icmpv6(PEER6, to, hops, &ask)), Err(Fate::BadHeader), "forwarded");
         }
     }
     let untold = ndisc(135, 0, target, &[]);
-    let asked = Ok(Seen::Asked { mac, ip, target, told: false });
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &untold)), asked);
+    let query = Ok(Received::AddressQuery { mac, ip, target, states_source: false });
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &untold)), query);
 
     let nobody = Address::single(PEER.mac, Ipv6Addr::UNSPECIFIED.into());
-    let asked = Ok(Seen::Asked { mac, ip: nobody.ip, target, told: false });
-    assert_eq!(classed(&icmpv6(nobody, group, 255, &untold)), asked, "is it free?");
+    let query = Ok(Received::AddressQuery { mac, ip: nobody.ip, target, states_source: false });
+    assert_eq!(classed(&icmpv6(nobody, group, 255, &untold)), query, "is it free?");
     assert_eq!(classed(&icmpv6(nobody, group, 255, &ask)), Err(Fate::BadHeader), "not its own yet");
     assert_eq!(
         classed(&icmpv6(nobody, US6, 255, &untold)),
@@ -354,7 +354,7 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
     let nonce = ndisc(135, 0, target, &[&[14, 1, 1, 2, 3, 4, 5, 6][..], &SOURCE].concat());
     assert!(matches!(
         classed(&icmpv6(PEER6, US6, 255, &nonce)),
-        Ok(Seen::Asked { told: true, .. })
+        Ok(Received::AddressQuery { states_source: true, .. })
     ));
 }
 
@@ -362,10 +362,12 @@ fn a_solicitation_is_for_hosts_on_the_link_alone() {
 fn an_advertisement_tells_an_address_and_whether_it_overrides() {
     let tell = |flags, options: &[u8]| ndisc(136, flags, PEER6.ip, options);
     let group = Address::single(group_mac(ALL_NODES), ALL_NODES.into());
-    let told = |overrides| Ok(Seen::Told { mac: PEER.mac, ip: PEER6.ip, overrides, asked: true });
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x60, &TARGET))), told(true));
-    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x40, &TARGET))), told(false));
-    assert_eq!(classed(&icmpv6(PEER6, group, 255, &tell(0x20, &TARGET))), told(true));
+    let claim = |overrides| {
+        Ok(Received::AddressClaim { mac: PEER.mac, ip: PEER6.ip, overrides, update_only: true })
+    };
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x60, &TARGET))), claim(true));
+    assert_eq!(classed(&icmpv6(PEER6, US6, 255, &tell(0x40, &TARGET))), claim(false));
+    assert_eq!(classed(&icmpv6(PEER6, group, 255, &tell(0x20, &TARGET))), claim(true));
     let answered = icmpv6(PEER6, group, 255, &tell(0x60, &TARGET));
     assert_eq!(classed(&answered), Err(Fate::BadHeader), "an answer to everybody");
     let forwarded = icmpv6(PEER6, US6, 254, &tell(0x60, &TARGET));
@@ -398,12 +400,15 @@ fn an_address_is_asked_for_and_told_by_hosts_alone() {
     let nobody = Ipv4Addr::UNSPECIFIED;
     let group = Ipv4Addr::new(224, 0, 0, 1);
     let (ask, tell) = (ArpOperation::Request, ArpOperation::Reply);
-    let asked = |ip: Ipv4Addr| Ok(Seen::Asked { mac, ip: ip.into(), target: US.ip, told: true });
-    assert_eq!(arp(ask, ipv4, [0; 6]), asked(ipv4));
-    assert_eq!(arp(ask, nobody, [0; 6]), asked(nobody), "a probe");
+    let query = |ip: Ipv4Addr| {
+        Ok(Received::AddressQuery { mac, ip: ip.into(), target: US.ip, states_source: true })
+    };
+    assert_eq!(arp(ask, ipv4, [0; 6]), query(ipv4));
+    assert_eq!(arp(ask, nobody, [0; 6]), query(nobody), "a probe");
     assert_eq!(arp(ask, group, [0; 6]), Err(Fate::BadSource));
-    let told = Seen::Told { mac, ip: ipv4.into(), overrides: true, asked: false };
-    assert_eq!(arp(tell, ipv4, US.mac), Ok(told));
+    let claim =
+        Received::AddressClaim { mac, ip: ipv4.into(), overrides: true, update_only: false };
+    assert_eq!(arp(tell, ipv4, US.mac), Ok(claim));
     assert_eq!(arp(tell, nobody, US.mac), Err(Fate::BadSource));
     assert_eq!(arp(tell, ipv4, [2, 0, 0, 0, 0, 9]), Err(Fate::NotForUs), "told to another");
 }
@@ -412,11 +417,11 @@ fn an_address_is_asked_for_and_told_by_hosts_alone() {
 fn a_frame_is_steered_by_its_port_only_if_it_is_whole_and_plain() {
     for frame in datagrams() {
         assert_eq!(steering_port(&frame), Some(7));
-        let shape = Shape::of(&frame).unwrap();
-        for length in 0..shape.transport() + 4 {
+        let layout = Layout::of(&frame).unwrap();
+        for length in 0..layout.transport() + 4 {
             assert_eq!(steering_port(&frame[..length]), None);
         }
-        let v6 = frame[shape.ip()] >> 4 == 6;
+        let v6 = frame[layout.ip()] >> 4 == 6;
         let changes = match v6 {
             true => &[(0, 0x45, "another version"), (6, 6, "TCP"), (6, 44, "a fragment")][..],
             false => &[
@@ -429,11 +434,11 @@ fn a_frame_is_steered_by_its_port_only_if_it_is_whole_and_plain() {
         };
         for (at, byte, what) in changes {
             let mut other = frame.clone();
-            other[shape.ip() + at] = *byte;
+            other[layout.ip() + at] = *byte;
             assert_eq!(steering_port(&other), None, "{what}");
         }
         let mut other = frame;
-        other[shape.ip() - 2..shape.ip()].copy_from_slice(&[8, 6]);
+        other[layout.ip() - 2..layout.ip()].copy_from_slice(&[8, 6]);
         assert_eq!(steering_port(&other), None, "another EtherType");
     }
 }
@@ -462,7 +467,7 @@ fn what_is_for_many_must_be_so_on_both_layers() {
     let nodes = Address::single(group_mac(ALL_NODES), ALL_NODES.into());
     for (from, us, many) in [(PEER, US, all), (PEER6, US6, nodes)] {
         let to = |mac, ip| classed(&datagram(from, Address::single(mac, ip), None, b"x"));
-        assert!(matches!(to(many.mac, many.ip), Ok(Seen::Udp { port: 7, .. })));
+        assert!(matches!(to(many.mac, many.ip), Ok(Received::Udp { port: 7, .. })));
         assert_eq!(to(many.mac, us.ip), Err(Fate::NotForUs));
         assert_eq!(to(us.mac, many.ip), Err(Fate::NotForUs));
         assert_eq!(to(from.mac, from.ip), Err(Fate::NotForUs));

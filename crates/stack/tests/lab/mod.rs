@@ -40,12 +40,12 @@ impl Transmitter for Wire {
 
 /// A listener that records its notifications.
 #[derive(Default)]
-pub(crate) struct Ear {
+pub(crate) struct RecordingListener {
     pub(crate) readable: Mutex<Vec<u32>>,
     pub(crate) drained: Mutex<Vec<u32>>,
 }
 
-impl Ear {
+impl RecordingListener {
     pub(crate) fn readable(&self) -> Vec<u32> {
         std::mem::take(&mut self.readable.lock().unwrap())
     }
@@ -55,7 +55,7 @@ impl Ear {
     }
 }
 
-impl Listener for Ear {
+impl Listener for RecordingListener {
     fn readable(&self, napi_id: u32) {
         self.readable.lock().unwrap().push(napi_id);
     }
