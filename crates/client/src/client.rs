@@ -11,13 +11,13 @@ use napkin_stack::EPHEMERAL_PORTS;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 
-use super::asking::Streams;
 use super::backlog;
 use super::config::Config;
 use super::embedded::{EmbeddedWorker, Host};
 use super::error::ClientError;
 use super::figures::ClientFigures;
-use super::talk::Common;
+use super::generator::Streams;
+use super::session::Common;
 use super::worker::{Command, Worker};
 use napkin_os::clock;
 
@@ -66,7 +66,7 @@ impl Client {
             })?;
         }
         drop(ready);
-        client.go(&connected, &mut || false)
+        client.start_threads(&connected, &mut || false)
     }
 
     /// Starts a client on a network of its own instead of the operating system's sockets. It has one thread.
@@ -108,7 +108,7 @@ impl Client {
             let worker = EmbeddedWorker::connect(host, common, streams, commands, wake)?;
             Ok(move || worker.run())
         })?;
-        client.go(&connected, stopped)
+        client.start_threads(&connected, stopped)
     }
 
     fn new(config: &Config) -> Client {
@@ -117,26 +117,26 @@ impl Client {
     }
 
     /// Starts the threads once all are connected, unless `stopped` ends it before.
-    fn go(
+    fn start_threads(
         mut self,
         connected: &Receiver<bool>,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Client, ClientError> {
-        let mut told = Vec::with_capacity(self.threads.len());
+        let mut results = Vec::with_capacity(self.threads.len());
         // Waits for all threads, so that none is left half connected when the first error is returned.
         loop {
             match connected.recv_timeout(LOOK) {
-                Ok(went_well) => told.push(went_well),
+                Ok(went_well) => results.push(went_well),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) if stopped() => return Err(ClientError::Ended),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
-        if told.len() != self.threads.len() || told.contains(&false) {
+        if results.len() != self.threads.len() || results.contains(&false) {
             return Err(self.end().err().unwrap_or(ClientError::Panicked));
         }
         let start = clock::now();
-        self.tell_all(|| Command::Go(start));
+        self.send_to_all(|| Command::Start(start));
         Ok(self)
     }
 
@@ -206,9 +206,9 @@ impl Client {
         self.end()
     }
 
-    fn tell_all(&self, command: impl Fn() -> Command) {
+    fn send_to_all(&self, command: impl Fn() -> Command) {
         for thread in &self.threads {
-            thread.tell(command());
+            thread.send_command(command());
         }
     }
 
@@ -216,8 +216,8 @@ impl Client {
     /// together.
     fn ask_all<T>(&mut self, command: fn(Sender<T>) -> Command) -> Result<Vec<T>, ClientError> {
         let ask = |thread: &Thread| -> Receiver<T> {
-            let (told, answer) = channel();
-            thread.tell(command(told));
+            let (reply, answer) = channel();
+            thread.send_command(command(reply));
             answer
         };
         let answers: Vec<_> = self.threads.iter().map(ask).collect();
@@ -228,12 +228,12 @@ impl Client {
 
     /// Ends all threads. The first error is returned, by the first call only.
     fn end(&mut self) -> Result<(), ClientError> {
-        self.tell_all(|| Command::Stop);
+        self.send_to_all(|| Command::Stop);
         let mut ended = Ok(());
         for thread in &mut self.threads {
             let Some(handle) = thread.thread.take() else { continue };
-            let told = handle.join().unwrap_or(Err(ClientError::Panicked));
-            ended = ended.and(told);
+            let result = handle.join().unwrap_or(Err(ClientError::Panicked));
+            ended = ended.and(result);
         }
         ended
     }
@@ -247,7 +247,7 @@ impl Drop for Client {
 }
 
 impl Thread {
-    fn tell(&self, command: Command) {
+    fn send_command(&self, command: Command) {
         // Fails if the thread has ended, which the reply channel shows.
         let _ = self.commands.send(command);
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());

@@ -24,24 +24,24 @@ impl Disk {
     }
 
     /// Bytes of a request on the wire.
-    pub(super) fn length(&self, what: Question) -> usize {
+    pub(super) fn length(&self, what: NbdRequest) -> usize {
         match what {
-            Question::Hello => HELLO.len(),
-            Question::Read { .. } => HEADER,
-            Question::Write { .. } => HEADER + self.bytes as usize,
+            NbdRequest::Hello => HELLO.len(),
+            NbdRequest::Read { .. } => HEADER,
+            NbdRequest::Write { .. } => HEADER + self.bytes as usize,
         }
     }
 
     /// Appends at most `most` bytes of a request, starting behind its first `sent` bytes.
-    pub(super) fn put(&self, what: Question, sent: usize, most: usize, to: &mut Vec<u8>) {
+    pub(super) fn put(&self, what: NbdRequest, sent: usize, most: usize, to: &mut Vec<u8>) {
         let end = self.length(what).min(sent + most);
         let (command, place) = match what {
-            Question::Hello => {
+            NbdRequest::Hello => {
                 to.extend_from_slice(HELLO.get(sent..end).unwrap_or_default());
                 return;
             }
-            Question::Read { place } => (READ, place),
-            Question::Write { place } => (WRITE, place),
+            NbdRequest::Read { place } => (READ, place),
+            NbdRequest::Write { place } => (WRITE, place),
         };
         if sent < HEADER {
             let mut head = [0; HEADER];
@@ -59,7 +59,7 @@ impl Disk {
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Question {
+pub(super) enum NbdRequest {
     /// The handshake.
     Hello,
     /// Reads at `place`, counted in operations.
@@ -102,10 +102,10 @@ impl Replies {
     pub(super) fn feed(
         &mut self,
         disk: &Disk,
-        what: Question,
+        what: NbdRequest,
         bytes: &[u8],
     ) -> Result<(usize, Option<Answer>), Fault> {
-        let length = if what == Question::Hello { GREETING } else { REPLY };
+        let length = if what == NbdRequest::Hello { GREETING } else { REPLY };
         let head = bytes.len().min(length - self.came.min(length));
         if head > 0 {
             self.head[self.came..self.came + head].copy_from_slice(&bytes[..head]);
@@ -118,8 +118,8 @@ impl Replies {
                 refused => return Ok((head, Some(self.end(refused)))),
             }
             self.left = match what {
-                Question::Read { .. } => disk.bytes as usize,
-                Question::Hello | Question::Write { .. } => 0,
+                NbdRequest::Read { .. } => disk.bytes as usize,
+                NbdRequest::Hello | NbdRequest::Write { .. } => 0,
             };
         }
         let data = self.left.min(bytes.len() - head);
@@ -134,10 +134,10 @@ impl Replies {
     }
 
     /// Evaluates a complete head: `Bytes` if the data follows, or a refusal.
-    fn judge(&self, disk: &Disk, what: Question) -> Result<Answer, Fault> {
+    fn judge(&self, disk: &Disk, what: NbdRequest) -> Result<Answer, Fault> {
         let number =
             |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| self.head[at + byte]));
-        if what == Question::Hello {
+        if what == NbdRequest::Hello {
             if self.head[..16] != *b"NBDMAGICIHAVEOPT" {
                 return Err(Fault::OtherReply);
             }
@@ -171,7 +171,7 @@ mod tests {
         let mut header = [&REQUEST.to_be_bytes()[..], &[0, 0, 0, 1], &COOKIE].concat();
         header.extend([0, 0, 0, 0, 0, 0, 0x30, 0, 0, 0, 0x10, 0]);
         let whole = [header, vec![b'.'; 4_096]].concat();
-        let write = Question::Write { place: 3 };
+        let write = NbdRequest::Write { place: 3 };
         assert_eq!(DISK.length(write), whole.len());
         for most in [1, 7, 28, 29, 4_000, 10_000] {
             let mut put = Vec::new();
@@ -181,17 +181,17 @@ mod tests {
             assert!(put == whole, "{most} at a time");
         }
         let mut read = Vec::new();
-        DISK.put(Question::Read { place: 0 }, 0, 10_000, &mut read);
+        DISK.put(NbdRequest::Read { place: 0 }, 0, 10_000, &mut read);
         assert_eq!((read.len(), read[7]), (28, 0));
     }
 
     #[test]
     fn answers_are_read_wherever_they_are_cut_and_nothing_beyond() {
-        let read = Question::Read { place: 0 };
+        let read = NbdRequest::Read { place: 0 };
         for (what, answer, said) in [
-            (Question::Hello, greeting(1 << 20), Answer::Bytes),
+            (NbdRequest::Hello, greeting(1 << 20), Answer::Bytes),
             (read, [reply(0), vec![9; 4_096]].concat(), Answer::Bytes),
-            (Question::Write { place: 0 }, reply(0), Answer::Bytes),
+            (NbdRequest::Write { place: 0 }, reply(0), Answer::Bytes),
             (read, reply(5), Answer::Refused(Refusal::ServerError)),
         ] {
             for cut in 1..answer.len() {
@@ -208,11 +208,11 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_named() {
         let feed = |what, bytes: &[u8]| Replies::default().feed(&DISK, what, bytes);
-        let hello = Question::Hello;
+        let hello = NbdRequest::Hello;
         assert_eq!(feed(hello, &greeting((1 << 20) - 1)), Err(Fault::BadSize), "a smaller disk");
         assert_eq!(feed(hello, b"HTTP/1.1 400 Bad Request\r\nServer: x"), Err(Fault::OtherReply));
         let mut other = reply(0);
         other[8] ^= 1;
-        assert_eq!(feed(Question::Write { place: 1 }, &other), Err(Fault::OtherReply));
+        assert_eq!(feed(NbdRequest::Write { place: 1 }, &other), Err(Fault::OtherReply));
     }
 }

@@ -18,11 +18,11 @@ use napkin_stack::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::asking::{Asking, Due, Streams};
 use super::config::{Asks, ClientWait};
 use super::error::ClientError;
 use super::figures::Trouble;
-use super::talk::{Common, Phase};
+use super::generator::{Due, Generator, Streams};
+use super::session::{Common, Phase};
 use super::worker::Command;
 
 /// Maximum number of frames per poll, and of segments per step.
@@ -56,8 +56,8 @@ impl std::fmt::Debug for Host {
 }
 
 /// The TCP application of the client's connections.
-struct Lines {
-    asking: Asking,
+struct Application {
+    generator: Generator,
     /// The index of each connection, by its local port.
     places: HashMap<u16, usize>,
     opened: usize,
@@ -69,7 +69,7 @@ struct Lines {
     output: Vec<u8>,
 }
 
-impl TcpApplication for Lines {
+impl TcpApplication for Application {
     type State = usize;
 
     fn opened(&mut self, flow: Flow) -> usize {
@@ -84,7 +84,7 @@ impl TcpApplication for Lines {
         }
         self.input.clear();
         while stream.receive(&mut self.input, READ) > 0 {
-            if let Err(trouble) = self.asking.read(*place, &self.input) {
+            if let Err(trouble) = self.generator.read(*place, &self.input) {
                 self.lost = Some(trouble);
             }
             self.input.clear();
@@ -92,9 +92,9 @@ impl TcpApplication for Lines {
         if stream.ended() || stream.is_closed() {
             self.lost = Some(Trouble::Closed);
         }
-        while self.asking.put(*place, &mut self.output) {
+        while self.generator.put(*place, &mut self.output) {
             let taken = stream.send(&self.output);
-            if self.asking.sent(*place, taken, self.output.len()) {
+            if self.generator.sent(*place, taken, self.output.len()) {
                 return;
             }
         }
@@ -108,7 +108,7 @@ pub(super) struct EmbeddedWorker {
     queue: Box<dyn PacketQueue>,
     input: Input,
     tcp: TcpWorker<usize>,
-    lines: Lines,
+    application: Application,
     /// Each connection's flow, by its place.
     flows: Vec<Flow>,
     frames: Vec<Frame>,
@@ -143,8 +143,8 @@ impl EmbeddedWorker {
         let mut tcp = tcp.map_err(|source| ClientError::Os { what: "opening TCP", source })?;
         first_port.into_iter().for_each(|port| tcp.begin_ports_at(port));
         let output = Vec::with_capacity(common.records.longest_request());
-        let lines = Lines {
-            asking: Asking::new(common, streams),
+        let application = Application {
+            generator: Generator::new(common, streams),
             places: HashMap::with_capacity(here),
             opened: 0,
             lost: None,
@@ -154,20 +154,21 @@ impl EmbeddedWorker {
         };
         let frames = Vec::with_capacity(BATCH);
         let flows = Vec::with_capacity(here);
-        let mut worker = EmbeddedWorker { commands, wake, queue, input, tcp, lines, flows, frames };
-        let made = worker.reach(&stack, server).and_then(|()| worker.open(here, server));
+        let mut worker =
+            EmbeddedWorker { commands, wake, queue, input, tcp, application, flows, frames };
+        let made = worker.resolve_server(&stack, server).and_then(|()| worker.open(here, server));
         match made {
             Ok(()) => Ok(worker),
             Err(error) => {
                 // Resets the connections that were established so far.
-                worker.part();
+                worker.reset_all();
                 Err(error)
             }
         }
     }
 
     /// Resolves the server's Ethernet address.
-    fn reach(&mut self, stack: &Stack, server: SocketAddr) -> Result<(), ClientError> {
+    fn resolve_server(&mut self, stack: &Stack, server: SocketAddr) -> Result<(), ClientError> {
         /// Interval between two requests, in nanoseconds.
         const AGAIN: u64 = 100_000_000;
         let (deadline, mut again) = (self.deadline(), 0);
@@ -179,8 +180,8 @@ impl EmbeddedWorker {
                 again = now + AGAIN;
             }
             self.step(now);
-            self.patient(deadline, 0)?;
-            self.rest(again);
+            self.check_setup(deadline, 0)?;
+            self.wait(again);
         }
         Ok(())
     }
@@ -188,43 +189,47 @@ impl EmbeddedWorker {
     /// Opens the connections.
     fn open(&mut self, connections: usize, server: SocketAddr) -> Result<(), ClientError> {
         let deadline = self.deadline();
-        while self.lines.opened < connections {
+        while self.application.opened < connections {
             while self.flows.len() < connections && self.tcp.half_open() < HANDSHAKES {
                 let number = self.flows.len() + 1;
                 let flow = self.tcp.connect(server, NAPI_ID).map_err(io::Error::other);
-                let flow = flow.map_err(|source| self.not_made(number, source))?;
-                self.lines.places.insert(flow.local.port(), self.flows.len());
+                let flow = flow.map_err(|source| self.connect_error(number, source))?;
+                self.application.places.insert(flow.local.port(), self.flows.len());
                 self.flows.push(flow);
             }
             self.step(clock::now());
             if self.tcp.connections() < self.flows.len() {
-                let number = self.lines.opened + 1;
-                return Err(self.not_made(number, io::ErrorKind::ConnectionRefused.into()));
+                let number = self.application.opened + 1;
+                return Err(self.connect_error(number, io::ErrorKind::ConnectionRefused.into()));
             }
-            self.patient(deadline, self.lines.opened)?;
-            self.rest(deadline);
+            self.check_setup(deadline, self.application.opened)?;
+            self.wait(deadline);
         }
         Ok(())
     }
 
     fn deadline(&self) -> u64 {
-        clock::now().saturating_add(self.lines.asking.common.config.answer_timeout_ns())
+        clock::now().saturating_add(self.application.generator.common.config.answer_timeout_ns())
     }
 
-    fn not_made(&self, number: usize, source: io::Error) -> ClientError {
-        ClientError::Connect { address: self.lines.asking.common.config.address, number, source }
+    fn connect_error(&self, number: usize, source: io::Error) -> ClientError {
+        ClientError::Connect {
+            address: self.application.generator.common.config.address,
+            number,
+            source,
+        }
     }
 
     /// Checks that the set-up may go on.
     ///
     /// # Errors
     /// If the deadline of the set-up has passed, or the caller has given up.
-    fn patient(&self, deadline: u64, opened: usize) -> Result<(), ClientError> {
+    fn check_setup(&self, deadline: u64, opened: usize) -> Result<(), ClientError> {
         match self.commands.try_recv() {
             Ok(_) | Err(TryRecvError::Disconnected) => Err(ClientError::Ended),
             Err(TryRecvError::Empty) if clock::now() < deadline => Ok(()),
             Err(TryRecvError::Empty) => {
-                Err(self.not_made(opened + 1, io::ErrorKind::TimedOut.into()))
+                Err(self.connect_error(opened + 1, io::ErrorKind::TimedOut.into()))
             }
         }
     }
@@ -234,40 +239,45 @@ impl EmbeddedWorker {
         self.queue.poll(BATCH as u16, now, &mut self.frames);
         let came = !self.frames.is_empty();
         self.input.deliver(&mut self.frames, now);
-        self.tcp.step(now, BATCH, &mut self.lines) > 0 || came
+        self.tcp.step(now, BATCH, &mut self.application) > 0 || came
     }
 
     /// Waits for the start command, and runs until it is stopped. All connections are reset at the end, after an
     /// error too.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let ran = self.ask();
-        self.part();
+        self.reset_all();
         ran
     }
 
     fn ask(&mut self) -> Result<(), ClientError> {
-        let Some(start) = Command::go(&self.commands) else { return Ok(()) };
-        self.lines.asking.begin(start);
-        let asks = |place: &usize| self.lines.asking.phase(*place) == Phase::Sending(0);
+        let Some(start) = Command::wait_for_start(&self.commands) else { return Ok(()) };
+        self.application.generator.begin(start);
+        let asks = |place: &usize| self.application.generator.phase(*place) == Phase::Sending(0);
         (0..self.flows.len()).filter(asks).for_each(|place| self.tcp.wake(self.flows[place]));
-        while self.obey() {
+        while self.handle_commands() {
             let now = clock::now();
             for _ in 0..DUE_AT_ONCE {
-                match self.lines.asking.take_due(now) {
+                match self.application.generator.take_due(now) {
                     Due::Nothing => break,
                     Due::Send(place) => self.tcp.wake(self.flows[place]),
                     Due::Late => {}
                 }
             }
             let came = self.step(now);
-            if let Some(trouble) = self.lines.lost {
-                let address = self.lines.asking.common.config.address;
+            if let Some(trouble) = self.application.lost {
+                let address = self.application.generator.common.config.address;
                 return Err(ClientError::Unstable { address, times: 1, last: trouble.name() });
             }
             if !came {
                 // Only when nothing came: answers may have waited while this thread did not run.
-                self.lines.asking.check_silence()?;
-                self.rest(self.lines.asking.next_due().min(self.lines.asking.patience()));
+                self.application.generator.check_silence()?;
+                self.wait(
+                    self.application
+                        .generator
+                        .next_due()
+                        .min(self.application.generator.silence_deadline()),
+                );
             }
         }
         Ok(())
@@ -275,8 +285,8 @@ impl EmbeddedWorker {
 
     /// Resets the connections, so that the server does not keep them: a later client at this address would use the
     /// same ports.
-    fn part(&mut self) {
-        self.lines.closing = true;
+    fn reset_all(&mut self) {
+        self.application.closing = true;
         self.flows.iter().for_each(|flow| self.tcp.wake(*flow));
         for _ in 0..self.flows.len().div_ceil(BATCH) + 1 {
             self.step(clock::now());
@@ -284,8 +294,8 @@ impl EmbeddedWorker {
     }
 
     /// Sleeps until a frame, a deadline or a command; returns at once if the client spins.
-    fn rest(&mut self, deadline: u64) {
-        if self.lines.asking.common.config.wait == ClientWait::Spin {
+    fn wait(&mut self, deadline: u64) {
+        if self.application.generator.common.config.wait == ClientWait::Spin {
             return std::hint::spin_loop();
         }
         let now = clock::now();
@@ -311,19 +321,19 @@ impl EmbeddedWorker {
     }
 
     /// Executes the commands of the handle; returns whether to go on.
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         loop {
             let send = |place: usize| self.tcp.wake(self.flows[place]);
             match self.commands.try_recv() {
                 // The handle may no longer wait for the reply; that is ignored.
-                Ok(Command::Begin(told)) => {
-                    self.lines.asking.begin_window(send);
-                    let _ = told.send(());
+                Ok(Command::Begin(reply)) => {
+                    self.application.generator.begin_window(send);
+                    let _ = reply.send(());
                 }
-                Ok(Command::End(told)) => {
-                    let _ = told.send(self.lines.asking.end_window(send));
+                Ok(Command::End(reply)) => {
+                    let _ = reply.send(self.application.generator.end_window(send));
                 }
-                Ok(Command::Go(_)) => {}
+                Ok(Command::Start(_)) => {}
                 Err(TryRecvError::Empty) => return true,
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
             }

@@ -282,7 +282,7 @@ impl ClientFigures {
             }),
             notes: Vec::new(),
         };
-        figures.notes = figures.to_be_said(config, backlog_bound);
+        figures.notes = figures.notes(config, backlog_bound);
         if figures.behind {
             figures.notes.push(
                 "client: it cannot keep up with its own schedule, and offers less than it was \
@@ -293,7 +293,7 @@ impl ClientFigures {
         figures
     }
 
-    fn to_be_said(&self, config: &Config, backlog_bound: usize) -> Vec<String> {
+    fn notes(&self, config: &Config, backlog_bound: usize) -> Vec<String> {
         let us = |ns: u64| ns as f64 / 1000.0;
         let mut notes = Vec::new();
         if config.per_second().is_none() {

@@ -9,8 +9,8 @@
 //! the next request as soon as the previous one is answered: that shows the server's capacity, but no honest
 //! percentile.
 //!
-//! - `records`: keys and values; `answer`: the memcached protocol; `disk`: the NBD protocol; `talk`: one
-//!   connection's requests and answers; `asking`: what is sent when.
+//! - `records`: keys and values; `answer`: the memcached protocol; `disk`: the NBD protocol; `session`: one
+//!   connection's requests and answers; `generator`: what is sent when.
 //! - `populate`: fills the store. `client`: the threads' handle; `worker`: one thread; `connection`: its sockets;
 //!   `embedded`: a thread with its own network.
 //! - `figures`: the figures of a window.
@@ -22,7 +22,6 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod answer;
-mod asking;
 mod backlog;
 mod client;
 mod config;
@@ -31,9 +30,10 @@ mod disk;
 mod embedded;
 mod error;
 mod figures;
+mod generator;
 mod populate;
 mod records;
-mod talk;
+mod session;
 mod worker;
 
 pub use answer::{Answer, Asked, Fault, LONGEST_LINE, LONGEST_VALUE, Parser, Refusal};

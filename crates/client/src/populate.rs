@@ -51,35 +51,37 @@ pub fn populate_telling(
 ) -> Result<Populated, ClientError> {
     config.check()?;
     let records = Records::new(config.records, config.seed);
-    let mut line = Line::open(config)?;
+    let mut connection = Connection::open(config)?;
     let (total, mut done) = (2 * records.len() as u64, 0);
     let all: Vec<usize> = (0..records.len()).collect();
     for some in all.chunks(SETS_AT_ONCE) {
         for record in some {
-            records.put_set(*record, false, &mut line.output);
-            if line.output.len() >= SEND {
-                line.send()?;
+            records.put_set(*record, false, &mut connection.output);
+            if connection.output.len() >= SEND {
+                connection.send()?;
             }
         }
-        line.output.extend_from_slice(b"version\r\n");
-        line.send()?;
-        match line.answer(Asked::Version)? {
+        connection.output.extend_from_slice(b"version\r\n");
+        connection.send()?;
+        match connection.answer(Asked::Version)? {
             Answer::Version => {}
-            other => return Err(line.refuses(format!("it answered the sets with {other:?}"))),
+            other => return Err(connection.refuses(format!("it answered the sets with {other:?}"))),
         }
         done += some.len() as u64;
         tell(done, total);
     }
     let (mut kept, mut bytes) = (0, 0);
     for some in all.chunks(GETS_AT_ONCE) {
-        some.iter().for_each(|record| records.put_get(*record, &mut line.output));
-        line.send()?;
+        some.iter().for_each(|record| records.put_get(*record, &mut connection.output));
+        connection.send()?;
         for record in some {
             let size = records.value_size(*record);
-            match line.answer(records.asked(*record, false))? {
+            match connection.answer(records.asked(*record, false))? {
                 Answer::Hit { bytes: found } if found == size => kept += 1,
                 Answer::Hit { .. } | Answer::Miss => {}
-                other => return Err(line.refuses(format!("it answered a get with {other:?}"))),
+                other => {
+                    return Err(connection.refuses(format!("it answered a get with {other:?}")));
+                }
             }
             bytes += records.key(*record).len() as u64 + u64::from(size);
         }
@@ -94,7 +96,7 @@ pub fn populate_telling(
 }
 
 /// The connection, with a timeout for each operation.
-struct Line<'a> {
+struct Connection<'a> {
     config: &'a Config,
     stream: TcpStream,
     output: Vec<u8>,
@@ -104,8 +106,8 @@ struct Line<'a> {
     parser: Parser,
 }
 
-impl Line<'_> {
-    fn open(config: &Config) -> Result<Line<'_>, ClientError> {
+impl Connection<'_> {
+    fn open(config: &Config) -> Result<Connection<'_>, ClientError> {
         let (address, timeout) = (config.address, config.answer_timeout);
         let connect = || {
             let stream = TcpStream::connect_timeout(&address, timeout)?;
@@ -116,7 +118,7 @@ impl Line<'_> {
         };
         let stream =
             connect().map_err(|source| ClientError::Connect { address, number: 1, source })?;
-        Ok(Line {
+        Ok(Connection {
             config,
             stream,
             output: Vec::new(),

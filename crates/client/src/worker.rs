@@ -3,7 +3,7 @@
 //!
 //! It uses one epoll for its sockets, a timer for its next deadline, and an eventfd through which the client's
 //! handle wakes it. Between set-up and end it allocates nothing except the counts that it hands over at the end of
-//! a window. [`Asking`] decides what is sent and when.
+//! a window. [`Generator`] decides what is sent and when.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use super::asking::{Asking, Due, Streams};
 use super::config::{ClientWait, Config};
 use super::connection::{Connection, open, reopen};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
-use super::talk::{Common, Phase};
+use super::generator::{Due, Generator, Streams};
+use super::session::{Common, Phase};
 use napkin_os::clock;
 
 /// Maximum number of bytes per read.
@@ -44,7 +44,7 @@ const LOSSES: (u64, u64) = (4, 16);
 #[derive(Debug)]
 pub(super) enum Command {
     /// Start to send; schedules begin at this time.
-    Go(u64),
+    Start(u64),
     /// Begin a window, and reply.
     Begin(Sender<()>),
     /// End the window, and reply with its counts.
@@ -54,10 +54,10 @@ pub(super) enum Command {
 
 impl Command {
     /// Waits for the start command: returns the start time, or `None` if the thread is stopped before.
-    pub(super) fn go(commands: &Receiver<Command>) -> Option<u64> {
+    pub(super) fn wait_for_start(commands: &Receiver<Command>) -> Option<u64> {
         loop {
             match commands.recv() {
-                Ok(Command::Go(start)) => return Some(start),
+                Ok(Command::Start(start)) => return Some(start),
                 Ok(Command::Begin(_) | Command::End(_)) => {}
                 // A dropped handle ends the thread as well.
                 Ok(Command::Stop) | Err(_) => return None,
@@ -69,7 +69,7 @@ impl Command {
 /// A thread's state.
 #[derive(Debug)]
 pub(super) struct Worker {
-    asking: Asking,
+    generator: Generator,
     commands: Receiver<Command>,
     wake: Arc<OwnedFd>,
     epoll: OwnedFd,
@@ -115,7 +115,7 @@ impl Worker {
         }
         let output = Vec::with_capacity(common.records.longest_request());
         Ok(Worker {
-            asking: Asking::new(common, of_each),
+            generator: Generator::new(common, of_each),
             commands,
             wake,
             epoll,
@@ -131,7 +131,7 @@ impl Worker {
 
     /// Waits for the start command, and runs until it is stopped.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
-        let Some(start) = Command::go(&self.commands) else { return Ok(()) };
+        let Some(start) = Command::wait_for_start(&self.commands) else { return Ok(()) };
         self.begin(start)?;
         let mut events = Vec::with_capacity(EVENTS);
         loop {
@@ -140,13 +140,13 @@ impl Worker {
             let is_socket = |event: &epoll::Event| event.data.u64() < WAKE;
             // Only when no socket had an event: answers may have waited while this thread did not run.
             if !events.iter().any(is_socket) {
-                self.asking.check_silence()?;
+                self.generator.check_silence()?;
             }
             for event in &events {
                 match event.data.u64() {
                     TIMER => self.armed = u64::MAX,
                     WAKE => {
-                        if !self.obey()? {
+                        if !self.handle_commands()? {
                             return Ok(());
                         }
                     }
@@ -159,10 +159,10 @@ impl Worker {
     }
 
     fn begin(&mut self, start: u64) -> Result<(), ClientError> {
-        self.asking.begin(start);
+        self.generator.begin(start);
         for place in 0..self.connections.len() {
             // In the closed loop; already sent if the answer to the handshake came meanwhile.
-            if self.asking.phase(place) == Phase::Sending(0) {
+            if self.generator.phase(place) == Phase::Sending(0) {
                 self.send(place)?;
             }
         }
@@ -173,7 +173,7 @@ impl Worker {
     fn send_due(&mut self) -> Result<(), ClientError> {
         let time = clock::now();
         for _ in 0..DUE_AT_ONCE {
-            match self.asking.take_due(time) {
+            match self.generator.take_due(time) {
                 Due::Nothing => break,
                 Due::Send(place) => self.send(place)?,
                 Due::Late => {}
@@ -185,15 +185,15 @@ impl Worker {
     /// Sends the rest of a connection's request.
     fn send(&mut self, place: usize) -> Result<(), ClientError> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        while self.asking.put(place, &mut self.output) {
+        while self.generator.put(place, &mut self.output) {
             let taken = match send(&self.connections[place].socket, &self.output, flags) {
                 Ok(bytes) => bytes,
                 Err(Errno::INTR) => 0,
                 Err(Errno::AGAIN) => return self.watch_for_room(place, true),
-                Err(_) => return self.lose(place, Trouble::Failed),
+                Err(_) => return self.reconnect(place, Trouble::Failed),
             };
             // The rest is offered again: only a socket that takes nothing is full.
-            self.asking.sent(place, taken, self.output.len());
+            self.generator.sent(place, taken, self.output.len());
         }
         self.watch_for_room(place, false)
     }
@@ -214,7 +214,7 @@ impl Worker {
     /// Handles an event of a socket. It may be a stale event of the socket that this one has replaced.
     fn handle(&mut self, place: usize, flags: EventFlags) -> Result<(), ClientError> {
         let room = flags.contains(EventFlags::OUT);
-        if self.asking.phase(place) == Phase::Connecting {
+        if self.generator.phase(place) == Phase::Connecting {
             return self.connecting(place, room);
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
@@ -227,23 +227,23 @@ impl Worker {
     fn read(&mut self, place: usize) -> Result<(), ClientError> {
         let connection = &mut self.connections[place];
         let bytes = match recv(&connection.socket, &mut *self.input, RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return self.lose(place, Trouble::Closed),
+            Ok((_, 0)) => return self.reconnect(place, Trouble::Closed),
             Ok((bytes, _)) => &self.input[..bytes],
             // A stale event of the previous socket.
             Err(Errno::AGAIN | Errno::INTR) => return self.send(place),
-            Err(_) => return self.lose(place, Trouble::Failed),
+            Err(_) => return self.reconnect(place, Trouble::Failed),
         };
-        match self.asking.read(place, bytes) {
+        match self.generator.read(place, bytes) {
             // Sends the next request, or the rest of the current one.
             Ok(_) => self.send(place),
-            Err(trouble) => self.lose(place, trouble),
+            Err(trouble) => self.reconnect(place, trouble),
         }
     }
 
     /// Closes a connection and starts to re-establish it.
-    fn lose(&mut self, place: usize, trouble: Trouble) -> Result<(), ClientError> {
-        let address = self.asking.common.config.address;
-        self.asking.lost(place, trouble);
+    fn reconnect(&mut self, place: usize, trouble: Trouble) -> Result<(), ClientError> {
+        let address = self.generator.common.config.address;
+        self.generator.lost(place, trouble);
         self.lost += 1;
         if self.lost > LOSSES.0 * self.connections.len() as u64 + LOSSES.1 {
             let (times, last) = (self.lost, trouble.name());
@@ -260,27 +260,27 @@ impl Worker {
 
     /// Handles the end of a connection attempt.
     fn connecting(&mut self, place: usize, room: bool) -> Result<(), ClientError> {
-        let address = self.asking.common.config.address;
+        let address = self.generator.common.config.address;
         let met = sockopt::socket_error(&self.connections[place].socket).and_then(|met| met);
         met.map_err(|errno| ClientError::Dead { address, source: errno.into() })?;
         if !room {
             return Ok(());
         }
         self.watch_for_room(place, false)?;
-        self.asking.made_again(place);
+        self.generator.reconnected(place);
         self.send(place)
     }
 
     /// Waits for the next event, at most until the next request is due.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), ClientError> {
         events.clear();
-        let due = self.asking.next_due();
+        let due = self.generator.next_due();
         let now = clock::now();
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spins = self.asking.common.config.wait == ClientWait::Spin;
+        let spins = self.generator.common.config.wait == ClientWait::Spin;
         let timeout = (spins || due <= now).then_some(&at_once);
         if timeout.is_none() {
-            self.arm(due.min(self.asking.patience()))?;
+            self.arm(due.min(self.generator.silence_deadline()))?;
         }
         match epoll::wait(&self.epoll, spare_capacity(events), timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -305,20 +305,20 @@ impl Worker {
     }
 
     /// Executes the commands of the handle; returns whether to go on.
-    fn obey(&mut self) -> Result<bool, ClientError> {
+    fn handle_commands(&mut self) -> Result<bool, ClientError> {
         // The eventfd only wakes the thread; the commands are in the channel.
         let _ = rustix::io::read(&*self.wake, &mut [0u8; 8]);
         loop {
             match self.commands.try_recv() {
                 // The handle may no longer wait for the reply; that is ignored.
-                Ok(Command::Begin(told)) => {
-                    self.asking.begin_window(|place| self.to_send.push(place));
-                    let _ = told.send(());
+                Ok(Command::Begin(reply)) => {
+                    self.generator.begin_window(|place| self.to_send.push(place));
+                    let _ = reply.send(());
                 }
-                Ok(Command::End(told)) => {
-                    let _ = told.send(self.asking.end_window(|place| self.to_send.push(place)));
+                Ok(Command::End(reply)) => {
+                    let _ = reply.send(self.generator.end_window(|place| self.to_send.push(place)));
                 }
-                Ok(Command::Go(_)) => {}
+                Ok(Command::Start(_)) => {}
                 Err(TryRecvError::Empty) => break,
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return Ok(false),
             }

@@ -20,13 +20,13 @@ const PORT: u16 = 7;
 
 /// The behaviour of the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Manner {
+enum Behaviour {
     Echoes,
-    SaysNothing,
+    Silent,
     Closes,
 }
 
-impl TcpApplication for Manner {
+impl TcpApplication for Behaviour {
     type State = ();
 
     fn opened(&mut self, _: Flow) {}
@@ -36,10 +36,10 @@ impl TcpApplication for Manner {
         while stream.receive(&mut bytes, 65_536) > 0 {}
         match self {
             // A connection that the client has reset takes nothing.
-            Manner::Echoes => assert!(stream.send(&bytes) == bytes.len() || !stream.writable()),
-            Manner::SaysNothing => {}
-            Manner::Closes if !bytes.is_empty() => stream.close(),
-            Manner::Closes => {}
+            Behaviour::Echoes => assert!(stream.send(&bytes) == bytes.len() || !stream.writable()),
+            Behaviour::Silent => {}
+            Behaviour::Closes if !bytes.is_empty() => stream.close(),
+            Behaviour::Closes => {}
         }
     }
 }
@@ -52,17 +52,17 @@ struct Server {
 
 impl Server {
     /// Starts a server, and creates the network of its client.
-    fn start(manner: Manner) -> (Server, Host) {
-        Server::start_as(manner, SERVER.into(), CLIENT.into())
+    fn start(behaviour: Behaviour) -> (Server, Host) {
+        Server::start_as(behaviour, SERVER.into(), CLIENT.into())
     }
 
     /// The same with given addresses.
-    fn start_as(manner: Manner, server: Addresses, addresses: Addresses) -> (Server, Host) {
+    fn start_as(behaviour: Behaviour, server: Addresses, addresses: Addresses) -> (Server, Host) {
         let end = || EndConfig { queues: 1, ring: 512, pool: Pool::new(2_048) };
         let (mut here, mut there) = cable(end(), end()).expect("a cable");
         let stop = Arc::<AtomicBool>::default();
         let (queue, stopped) = (here.remove(0), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || serve(queue, server, manner, &stopped));
+        let thread = std::thread::spawn(move || serve(queue, server, behaviour, &stopped));
         let host = Host { queue: Box::new(there.remove(0)), addresses, first_port: None };
         (Server { stop, thread: Some(thread) }, host)
     }
@@ -83,7 +83,7 @@ impl Drop for Server {
 fn serve(
     mut queue: CableQueue,
     addresses: Addresses,
-    mut manner: Manner,
+    mut behaviour: Behaviour,
     stop: &AtomicBool,
 ) -> (u64, usize) {
     let stack = Stack::new(addresses);
@@ -96,7 +96,7 @@ fn serve(
         let now = clock::now();
         let came = queue.poll(64, now, &mut frames).any();
         input.deliver(&mut frames, now);
-        if tcp.step(now, 64, &mut manner) == 0 && !came {
+        if tcp.step(now, 64, &mut behaviour) == 0 && !came {
             // All that the client sent before it was stopped has arrived.
             if stops {
                 break;
@@ -131,7 +131,7 @@ fn window(client: &mut Client) -> ClientFigures {
 #[test]
 fn all_connections_ask_in_a_closed_loop_whether_it_sleeps_or_spins() {
     for wait in [ClientWait::Sleep, ClientWait::Spin] {
-        let (server, host) = Server::start(Manner::Echoes);
+        let (server, host) = Server::start(Behaviour::Echoes);
         let config = Config { wait, ..config(PORT) };
         let mut client = Client::embedded(&config, host).expect("it connects");
         let figures = window(&mut client);
@@ -149,7 +149,7 @@ fn a_server_is_found_and_asked_over_ipv6_and_in_a_vlan_as_well() {
     for (here, there, to) in
         [(SERVER6.into(), CLIENT6.into(), SERVER6), (tagged(SERVER), tagged(CLIENT), SERVER)]
     {
-        let (server, host) = Server::start_as(Manner::Echoes, here, there);
+        let (server, host) = Server::start_as(Behaviour::Echoes, here, there);
         let config = Config { address: (to.ip, PORT).into(), ..config(PORT) };
         let mut client = Client::embedded(&config, host).expect("it connects");
         assert!(window(&mut client).errors.is_empty());
@@ -161,7 +161,7 @@ fn a_server_is_found_and_asked_over_ipv6_and_in_a_vlan_as_well() {
 #[test]
 fn with_a_schedule_what_is_due_is_asked_and_nothing_else() {
     for wait in [ClientWait::Sleep, ClientWait::Spin] {
-        let (server, host) = Server::start(Manner::Echoes);
+        let (server, host) = Server::start(Behaviour::Echoes);
         let load = Load::Open { per_second: 2_000.0 };
         let mut client =
             Client::embedded(&Config { wait, load, ..config(PORT) }, host).expect("it connects");
@@ -175,7 +175,7 @@ fn with_a_schedule_what_is_due_is_asked_and_nothing_else() {
 
 #[test]
 fn a_request_of_many_segments_is_echoed_whole() {
-    let (server, host) = Server::start(Manner::Echoes);
+    let (server, host) = Server::start(Behaviour::Echoes);
     let config = Config { connections: 2, asks: Asks::Echo(16_000), ..config(PORT) };
     let mut client = Client::embedded(&config, host).expect("it connects");
     assert!(window(&mut client).errors.is_empty());
@@ -185,12 +185,12 @@ fn a_request_of_many_segments_is_echoed_whole() {
 
 #[test]
 fn a_port_without_a_server_a_server_without_words_and_one_that_closes_have_their_errors() {
-    let (server, host) = Server::start(Manner::Echoes);
+    let (server, host) = Server::start(Behaviour::Echoes);
     let error = Client::embedded(&config(PORT + 1), host).expect_err("nobody listens");
     assert!(matches!(error, ClientError::Connect { number: 1, .. }), "{error}");
     server.stop();
 
-    let (server, host) = Server::start(Manner::SaysNothing);
+    let (server, host) = Server::start(Behaviour::Silent);
     let short = Duration::from_millis(300);
     let mut client = Client::embedded(&Config { answer_timeout: short, ..config(PORT) }, host)
         .expect("it connects");
@@ -201,7 +201,7 @@ fn a_port_without_a_server_a_server_without_words_and_one_that_closes_have_their
     assert!(matches!(error, ClientError::Silent { outstanding: 50, .. }), "{error}");
     assert_eq!(server.stop(), (50, 0), "one that gives up resets them, too");
 
-    let (server, host) = Server::start(Manner::Closes);
+    let (server, host) = Server::start(Behaviour::Closes);
     let mut client = Client::embedded(&config(PORT), host).expect("it connects");
     while client.is_running() {
         std::thread::sleep(Duration::from_millis(10));

@@ -18,7 +18,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 /// The behaviour of a fake server after it has read a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Mood {
+enum Behaviour {
     Answers,
     /// It reads requests and never answers.
     Silent,
@@ -40,7 +40,7 @@ struct Fake {
 const STALL: Duration = Duration::from_millis(50);
 
 impl Fake {
-    fn new(mood: Mood) -> Fake {
+    fn new(behaviour: Behaviour) -> Fake {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let fake = Fake {
             address: listener.local_addr().expect("bound"),
@@ -57,7 +57,7 @@ impl Fake {
                 }
                 let Ok(stream) = stream else { return };
                 let (heard, stall) = (Arc::clone(&heard), Arc::clone(&stall));
-                std::thread::spawn(move || serve(&stream, mood, &heard, &stall));
+                std::thread::spawn(move || serve(&stream, behaviour, &heard, &stall));
             }
         });
         fake
@@ -75,7 +75,7 @@ impl Drop for Fake {
     }
 }
 
-fn serve(stream: &TcpStream, mood: Mood, heard: &AtomicU64, stall: &AtomicBool) {
+fn serve(stream: &TcpStream, behaviour: Behaviour, heard: &AtomicU64, stall: &AtomicBool) {
     let _ = stream.set_nodelay(true);
     let mut input = BufReader::new(stream);
     let mut output = stream;
@@ -97,10 +97,10 @@ fn serve(stream: &TcpStream, mood: Mood, heard: &AtomicU64, stall: &AtomicBool) 
         if stall.swap(false, Ordering::SeqCst) {
             std::thread::sleep(STALL);
         }
-        let answer = match mood {
-            Mood::Silent => continue,
-            Mood::Closes(after) if request > after => return,
-            Mood::Says(text) => text,
+        let answer = match behaviour {
+            Behaviour::Silent => continue,
+            Behaviour::Closes(after) if request > after => return,
+            Behaviour::Says(text) => text,
             _ if words.first() == Some(&"set") => b"STORED\r\n",
             _ => b"END\r\n",
         };
@@ -112,7 +112,7 @@ fn serve(stream: &TcpStream, mood: Mood, heard: &AtomicU64, stall: &AtomicBool) 
 
 /// A window in which one answer is delayed.
 fn with_one_stall(load: Load) -> ClientFigures {
-    let fake = Fake::new(Mood::Answers);
+    let fake = Fake::new(Behaviour::Answers);
     let config = Config { load, ..fake.config() };
     let mut client = Client::start(&config).expect("it connects");
     std::thread::sleep(Duration::from_millis(100));
@@ -182,7 +182,7 @@ fn a_schedule_charges_all_that_was_due_during_a_stall_and_a_closed_loop_one_requ
 
 #[test]
 fn a_server_that_is_too_slow_owes_more_and_more_and_it_is_said() {
-    let fake = Fake::new(Mood::Silent);
+    let fake = Fake::new(Behaviour::Silent);
     // The backlog of one connection holds 65536 requests.
     let load = Load::Open { per_second: 1_000_000.0 };
     let mut client = Client::start(&Config { load, ..fake.config() }).expect("it connects");
@@ -205,7 +205,7 @@ fn a_server_that_is_too_slow_owes_more_and_more_and_it_is_said() {
 
 #[test]
 fn a_client_needs_no_time_to_stop_while_its_server_is_silent() {
-    let fake = Fake::new(Mood::Silent);
+    let fake = Fake::new(Behaviour::Silent);
     for load in [Load::Closed, Load::Open { per_second: 10.0 }] {
         let client = Client::start(&Config { load, ..fake.config() }).expect("it connects");
         // A pending answer has a timeout of 10 s; that this returns at once is the proof.
@@ -214,8 +214,8 @@ fn a_client_needs_no_time_to_stop_while_its_server_is_silent() {
 }
 
 /// The error that ends a client of a server with this behaviour.
-fn end_of(mood: Mood, change: impl FnOnce(&mut Config)) -> ClientError {
-    let fake = Fake::new(mood);
+fn end_of(behaviour: Behaviour, change: impl FnOnce(&mut Config)) -> ClientError {
+    let fake = Fake::new(behaviour);
     let mut config = Config { connections: 4, ..fake.config() };
     change(&mut config);
     let mut client = Client::start(&config).expect("it connects");
@@ -234,7 +234,7 @@ fn end_of(mood: Mood, change: impl FnOnce(&mut Config)) -> ClientError {
 fn a_server_that_falls_silent_is_dead_after_a_while() {
     let timeout = Duration::from_millis(200);
     for wait in [ClientWait::Sleep, ClientWait::Spin] {
-        let error = end_of(Mood::Silent, |config| {
+        let error = end_of(Behaviour::Silent, |config| {
             config.answer_timeout = timeout;
             config.wait = wait;
         });
@@ -251,17 +251,17 @@ fn a_server_that_talks_nonsense_is_given_up_by_the_name_of_it() {
         (b"END\r\nEND\r\n", "not-asked"),
         (&[b'x'; 4096], "long-line"),
     ] {
-        let error = end_of(Mood::Says(text), |config| config.update = 0.0);
+        let error = end_of(Behaviour::Says(text), |config| config.update = 0.0);
         let ClientError::Unstable { last, times, .. } = &error else { panic!("{error}") };
         assert_eq!((*last, *times), (name, 33), "{error}");
     }
-    let error = end_of(Mood::Closes(1), |_| {});
+    let error = end_of(Behaviour::Closes(1), |_| {});
     assert!(matches!(error, ClientError::Unstable { last: "closed" | "failed", .. }), "{error}");
 }
 
 #[test]
 fn refusals_are_counted_and_the_connection_goes_on() {
-    let fake = Fake::new(Mood::Says(b"SERVER_ERROR out of memory\r\n"));
+    let fake = Fake::new(Behaviour::Says(b"SERVER_ERROR out of memory\r\n"));
     let mut client = Client::start(&fake.config()).expect("it connects");
     while fake.heard.load(Ordering::SeqCst) < 500 {
         std::thread::sleep(Duration::from_millis(1));
@@ -274,7 +274,7 @@ fn refusals_are_counted_and_the_connection_goes_on() {
 
 #[test]
 fn lost_connections_are_made_again_and_counted() {
-    let fake = Fake::new(Mood::Closes(5_000));
+    let fake = Fake::new(Behaviour::Closes(5_000));
     let mut client = Client::start(&fake.config()).expect("it connects");
     while fake.heard.load(Ordering::SeqCst) < 20_000 {
         std::thread::sleep(Duration::from_millis(1));
@@ -297,7 +297,7 @@ fn a_client_and_its_new_connections_are_in_the_namespace_of_who_started_it() {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("root may");
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(up.is_ok_and(|status| status.success()), "the namespace's loopback");
-    let fake = Fake::new(Mood::Closes(10));
+    let fake = Fake::new(Behaviour::Closes(10));
     let load = Load::Open { per_second: 5_000.0 };
     let config = Config { load, connections: 200, threads: 2, ..fake.config() };
     let outside = std::thread::scope(|scope| {
@@ -338,13 +338,13 @@ fn no_server_is_said_at_once() {
 
 #[test]
 fn a_fake_store_does_not_pass_for_a_filled_one() {
-    let fake = Fake::new(Mood::Says(b"VERSION 0\r\n"));
+    let fake = Fake::new(Behaviour::Says(b"VERSION 0\r\n"));
     let error = populate(&fake.config()).expect_err("it did not store").to_string();
     assert!(error.contains("no answer"), "{error}");
-    let fake = Fake::new(Mood::Says(b"SERVER_ERROR object too large for cache\r\n"));
+    let fake = Fake::new(Behaviour::Says(b"SERVER_ERROR object too large for cache\r\n"));
     let error = populate(&fake.config()).expect_err("it did not store").to_string();
     assert!(error.contains("ServerError"), "{error}");
-    let fake = Fake::new(Mood::Silent);
+    let fake = Fake::new(Behaviour::Silent);
     let config = Config { answer_timeout: Duration::from_millis(100), ..fake.config() };
     let error = populate(&config).expect_err("it says nothing").to_string();
     assert!(error.contains("has not answered for 100ms"), "{error}");
@@ -360,7 +360,7 @@ fn too_few_descriptors_are_said_before_anything_is_opened() {
     let Some(limit) = descriptors().filter(|limit| *limit < 28_000) else {
         ignore("needs a limit below 28000 file descriptors, a client's most connections")
     };
-    let fake = Fake::new(Mood::Answers);
+    let fake = Fake::new(Behaviour::Answers);
     let connections = usize::try_from(limit).expect("less than 28000");
     let error = Client::start(&Config { connections, ..fake.config() }).map(drop);
     let error = error.expect_err("too many").to_string();

@@ -8,7 +8,7 @@ use napkin_client::*;
 use napkin_os::sched::{CpuList, usable_cpus};
 use napkin_testing::{needs, needs_program, test};
 
-use super::{Fake, Mood, descriptors};
+use super::{Behaviour, Fake, descriptors};
 
 /// A real memcached, on a port of its own.
 struct Memcached {
@@ -120,7 +120,7 @@ fn the_real_memcached_is_filled_and_finds_every_record() {
 #[test]
 fn every_request_that_fell_due_is_accounted_for() {
     let memcached = Memcached::start(&[]);
-    let fake = Fake::new(Mood::Silent);
+    let fake = Fake::new(Behaviour::Silent);
     for (address, per_second) in [
         (memcached.address, 500.0),
         (memcached.address, 20_000.0),

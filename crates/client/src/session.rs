@@ -7,7 +7,7 @@ use napkin_traffic::Rng;
 
 use super::answer::{Answer, Asked, Parser};
 use super::config::{Asks, Config};
-use super::disk::{Question, Replies};
+use super::disk::{NbdRequest, Replies};
 use super::figures::Trouble;
 use super::records::Records;
 
@@ -47,11 +47,11 @@ pub(super) struct Request {
 
 impl Request {
     /// The request in terms of a disk.
-    fn question(&self) -> Question {
+    fn nbd_request(&self) -> NbdRequest {
         match (self.hello, self.set) {
-            (true, _) => Question::Hello,
-            (_, true) => Question::Write { place: self.record as u64 },
-            (_, false) => Question::Read { place: self.record as u64 },
+            (true, _) => NbdRequest::Hello,
+            (_, true) => NbdRequest::Write { place: self.record as u64 },
+            (_, false) => NbdRequest::Read { place: self.record as u64 },
         }
     }
 }
@@ -71,7 +71,7 @@ pub(super) enum Phase {
 
 /// One connection's requests, one at a time, and the parser of its answers.
 #[derive(Debug)]
-pub(super) struct Talk {
+pub(super) struct Session {
     parser: Parser,
     replies: Replies,
     pub(super) phase: Phase,
@@ -81,11 +81,11 @@ pub(super) struct Talk {
     choice: Rng,
 }
 
-impl Talk {
+impl Session {
     /// The state of a free connection.
-    pub(super) fn new(choice: Rng) -> Talk {
+    pub(super) fn new(choice: Rng) -> Session {
         let (parser, replies) = (Parser::default(), Replies::default());
-        Talk { parser, replies, phase: Phase::Free, request: Request::default(), choice }
+        Session { parser, replies, phase: Phase::Free, request: Request::default(), choice }
     }
 
     /// Prepares a request. Returns whether there is one; there is none once a store is filled.
@@ -117,10 +117,10 @@ impl Talk {
     /// Replaces `into` with the next bytes of the request. Returns whether there are any.
     pub(super) fn put(&self, common: &Common, into: &mut Vec<u8>) -> bool {
         into.clear();
-        let Talk { phase: Phase::Sending(sent), request, .. } = *self else { return false };
+        let Session { phase: Phase::Sending(sent), request, .. } = *self else { return false };
         let Common { config, records, .. } = common;
         match config.asks {
-            Asks::Disk(disk) => disk.put(request.question(), sent, PIECE, into),
+            Asks::Disk(disk) => disk.put(request.nbd_request(), sent, PIECE, into),
             Asks::Echo(bytes) => into.resize((bytes as usize - sent).min(PIECE), b'.'),
             Asks::Records | Asks::Fill => {
                 match request.set {
@@ -152,7 +152,7 @@ impl Talk {
         match asks {
             Asks::Records | Asks::Fill => None,
             Asks::Echo(bytes) => Some(bytes as usize),
-            Asks::Disk(disk) => Some(disk.length(self.request.question())),
+            Asks::Disk(disk) => Some(disk.length(self.request.nbd_request())),
         }
     }
 
@@ -171,7 +171,7 @@ impl Talk {
         let Common { config, records, .. } = common;
         let (parser, request) = (&mut self.parser, self.request);
         let fed = match config.asks {
-            Asks::Disk(disk) => self.replies.feed(&disk, request.question(), bytes),
+            Asks::Disk(disk) => self.replies.feed(&disk, request.nbd_request(), bytes),
             Asks::Echo(length) => parser.feed(Asked::Bytes(length), bytes),
             Asks::Records | Asks::Fill => {
                 parser.feed(records.asked(request.record, request.set), bytes)

@@ -2,7 +2,7 @@
 //! answers. It has no sockets.
 //!
 //! Each connection has at most one outstanding request. The owner of the sockets asks for what is due
-//! ([`Asking::take_due`]), sends the bytes ([`Asking::put`]) and passes on received bytes ([`Asking::read`]).
+//! ([`Generator::take_due`]), sends the bytes ([`Generator::put`]) and passes on received bytes ([`Generator::read`]).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ use super::backlog::Backlog;
 use super::config::{Asks, Config};
 use super::error::ClientError;
 use super::figures::{Tally, Trouble};
-use super::talk::{Common, Phase, Talk};
+use super::session::{Common, Phase, Session};
 
 /// Most requests that are taken at a window's beginning or end. What fell due before belongs to the earlier window,
 /// however late the thread is, but the caller must not wait for ever.
@@ -58,9 +58,9 @@ pub(super) enum Due {
 
 /// The state of one thread's connections and their requests.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct Generator {
     pub(super) common: Arc<Common>,
-    talks: Vec<Talk>,
+    sessions: Vec<Session>,
     /// For the schedules, which are made once the start time is known.
     streams: Vec<Rng>,
     /// The schedule of each connection; empty in the closed loop.
@@ -72,52 +72,52 @@ pub(super) struct Asking {
     /// Number of connections that are not free.
     busy: usize,
     /// Time of the last answer, or when a connection stopped being free while all were.
-    quiet_since: u64,
+    last_activity: u64,
     /// Whether requests are sent; before that only handshakes are.
     begun: bool,
 }
 
-impl Asking {
+impl Generator {
     /// Creates the state for established connections, one for each of the streams.
-    pub(super) fn new(common: Arc<Common>, streams: Vec<Streams>) -> Asking {
+    pub(super) fn new(common: Arc<Common>, streams: Vec<Streams>) -> Generator {
         let here = streams.len();
-        let (mut talks, mut schedules) = (Vec::with_capacity(here), Vec::with_capacity(here));
+        let (mut sessions, mut schedules) = (Vec::with_capacity(here), Vec::with_capacity(here));
         for Streams { schedule, choice } in streams {
-            talks.push(Talk::new(choice));
+            sessions.push(Session::new(choice));
             schedules.push(schedule);
         }
-        let mut asking = Asking {
+        let mut generator = Generator {
             backlog: Backlog::new(here, common.config.connections),
             common,
-            talks,
+            sessions,
             streams: schedules,
             schedules: Vec::with_capacity(here),
             due: BinaryHeap::with_capacity(here),
             tally: Tally::default(),
             busy: 0,
-            quiet_since: 0,
+            last_activity: 0,
             begun: false,
         };
-        if asking.greets() {
+        if generator.greets() {
             // The server may speak first, as soon as the connection exists.
-            (0..here).for_each(|place| asking.greet(place));
+            (0..here).for_each(|place| generator.greet(place));
         }
-        asking
+        generator
     }
 
     /// The phase of a connection.
     pub(super) fn phase(&self, place: usize) -> Phase {
-        self.talks[place].phase
+        self.sessions[place].phase
     }
 
     /// Starts the schedules at this time. In the closed loop, prepares one request on each free connection instead.
     pub(super) fn begin(&mut self, start: u64) {
         self.tally.begin(start);
-        self.quiet_since = start;
+        self.last_activity = start;
         self.begun = true;
         let Some(mean) = self.common.config.mean_gap() else {
             let free = |place: &usize| self.phase(*place) == Phase::Free;
-            let free: Vec<usize> = (0..self.talks.len()).filter(free).collect();
+            let free: Vec<usize> = (0..self.sessions.len()).filter(free).collect();
             for place in free {
                 self.ask(place, clock::now());
             }
@@ -147,7 +147,7 @@ impl Asking {
         *next = Reverse((schedule.due(), place));
         drop(next);
         self.tally.counts.due += 1;
-        if self.talks[place].phase == Phase::Free {
+        if self.sessions[place].phase == Phase::Free {
             self.tally.send_delay.record(clock::now().saturating_sub(due));
             self.ask(place, due);
             return Due::Send(place);
@@ -160,9 +160,9 @@ impl Asking {
 
     /// Prepares a request on a free connection. Returns whether there is one to send.
     fn ask(&mut self, place: usize, intended: u64) -> bool {
-        let asks = self.talks[place].ask(&self.common, intended);
+        let asks = self.sessions[place].ask(&self.common, intended);
         if asks {
-            self.take_up();
+            self.mark_busy();
         }
         asks
     }
@@ -174,27 +174,27 @@ impl Asking {
 
     /// Prepares a connection's handshake.
     fn greet(&mut self, place: usize) {
-        self.talks[place].greet();
-        self.take_up();
+        self.sessions[place].greet();
+        self.mark_busy();
     }
 
     /// Records that a connection is no longer free.
-    fn take_up(&mut self) {
+    fn mark_busy(&mut self) {
         if self.busy == 0 {
-            self.quiet_since = clock::now();
+            self.last_activity = clock::now();
         }
         self.busy += 1;
     }
 
     /// Replaces `into` with the next bytes to send on a connection. Returns whether there are any.
     pub(super) fn put(&self, place: usize, into: &mut Vec<u8>) -> bool {
-        self.talks[place].put(&self.common, into)
+        self.sessions[place].put(&self.common, into)
     }
 
     /// Records that the socket took `bytes` of the `put` bytes offered. Returns whether the rest must wait until
     /// the socket has room.
     pub(super) fn sent(&mut self, place: usize, bytes: usize, put: usize) -> bool {
-        self.talks[place].sent(self.common.config.asks, bytes, put)
+        self.sessions[place].sent(self.common.config.asks, bytes, put)
     }
 
     /// Processes bytes received on a connection. Returns whether the next request is to be sent on it.
@@ -203,19 +203,19 @@ impl Asking {
     /// A fault that makes the connection unusable.
     pub(super) fn read(&mut self, place: usize, bytes: &[u8]) -> Result<bool, Trouble> {
         let now = clock::now();
-        let answer = self.talks[place].read(&self.common, bytes)?;
+        let answer = self.sessions[place].read(&self.common, bytes)?;
         Ok(answer.is_some_and(|answer| {
             self.answered(place, answer, now);
-            self.go_on(place, now)
+            self.next_request(place, now)
         }))
     }
 
     fn answered(&mut self, place: usize, answer: Answer, now: u64) {
-        let talk = &mut self.talks[place];
-        let request = talk.request;
-        talk.phase = Phase::Free;
+        let session = &mut self.sessions[place];
+        let request = session.request;
+        session.phase = Phase::Free;
         self.busy -= 1;
-        self.quiet_since = now;
+        self.last_activity = now;
         if request.hello {
             return;
         }
@@ -239,7 +239,7 @@ impl Asking {
     }
 
     /// Prepares the next request of a connection that has become free. Returns whether there is one.
-    fn go_on(&mut self, place: usize, now: u64) -> bool {
+    fn next_request(&mut self, place: usize, now: u64) -> bool {
         if !self.begun {
             return false;
         }
@@ -254,29 +254,29 @@ impl Asking {
     /// has no latency, and is counted under the trouble that ended it.
     pub(super) fn lost(&mut self, place: usize, trouble: Trouble) {
         self.tally.counts.count(trouble);
-        if self.talks[place].phase == Phase::Free {
-            self.take_up();
+        if self.sessions[place].phase == Phase::Free {
+            self.mark_busy();
         }
-        self.talks[place].lost();
+        self.sessions[place].lost();
     }
 
     /// Records that a lost connection was re-established. Returns whether there is something to send.
-    pub(super) fn made_again(&mut self, place: usize) -> bool {
-        self.talks[place].phase = Phase::Free;
+    pub(super) fn reconnected(&mut self, place: usize) -> bool {
+        self.sessions[place].phase = Phase::Free;
         self.busy -= 1;
         self.tally.counts.reconnects += 1;
         if self.greets() {
             self.greet(place);
             return true;
         }
-        self.go_on(place, clock::now())
+        self.next_request(place, clock::now())
     }
 
     /// When the server is considered dead; `u64::MAX` while no request is outstanding.
-    pub(super) fn patience(&self) -> u64 {
+    pub(super) fn silence_deadline(&self) -> u64 {
         match self.busy {
             0 => u64::MAX,
-            _ => self.quiet_since.saturating_add(self.common.config.answer_timeout_ns()),
+            _ => self.last_activity.saturating_add(self.common.config.answer_timeout_ns()),
         }
     }
 
@@ -285,7 +285,7 @@ impl Asking {
     /// # Errors
     /// If the server has been silent for too long.
     pub(super) fn check_silence(&self) -> Result<(), ClientError> {
-        if clock::now() < self.patience() {
+        if clock::now() < self.silence_deadline() {
             return Ok(());
         }
         let Config { address, answer_timeout: timeout, .. } = self.common.config;
@@ -298,7 +298,7 @@ impl Asking {
         let now = clock::now();
         self.catch_up(now, send);
         self.tally.begin(now);
-        let outstanding = self.talks.iter().filter(|talk| talk.is_outstanding()).count();
+        let outstanding = self.sessions.iter().filter(|session| session.is_outstanding()).count();
         self.tally.counts.carried = outstanding as u64;
     }
 
@@ -311,10 +311,10 @@ impl Asking {
         counts.backlog = self.backlog.len();
         counts.outstanding = 0;
         let mut oldest = now;
-        for (place, talk) in self.talks.iter().enumerate() {
-            if talk.is_outstanding() {
+        for (place, session) in self.sessions.iter().enumerate() {
+            if session.is_outstanding() {
                 counts.outstanding += 1;
-                oldest = oldest.min(talk.request.intended);
+                oldest = oldest.min(session.request.intended);
             }
             oldest = oldest.min(self.backlog.first(place).unwrap_or(now));
         }
