@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p napkin-compare --example agree [SCENARIOS] [SECONDS] [ROUNDS]`, as root, with two CPUs
 //! of its own: SCENARIOS as in 1-20 or 7; SECONDS of each slice (1); ROUNDS (6). All twenty take some 20 minutes.
-//! `agree beside SCENARIO RATE SECONDS POLICIES...` prints the server's part beside the client's latency of the
+//! `agree side_by_side SCENARIO RATE SECONDS POLICIES...` prints the server's part beside the client's latency of the
 //! same requests.
 //!
 //! A scenario is a load (5, 20, 40, 60 or 90 % of the server's capacity), the program's own cost of a request (0:
@@ -44,7 +44,7 @@ const COSTS_US: [u64; 4] = [0, 10, 30, 60];
 /// stall of 3 ms would be a hundred late requests for the client and thirty for the server.
 const CONNECTIONS: usize = 200;
 /// A policy agrees if its figure is at most this many times the best one.
-const NEAR: f64 = 1.1;
+const AGREEMENT: f64 = 1.1;
 
 #[derive(Debug, Clone, Copy)]
 struct Scenario {
@@ -106,7 +106,12 @@ fn main() {
         let (which, rate, seconds) = (number(&next()), next(), next());
         let scenario = Scenario::all().find(|it| it.number == which).expect("a scenario");
         let seconds = Duration::from_secs_f64(seconds.parse().expect("seconds"));
-        beside(scenario, rate.parse().expect("a rate"), seconds, &arguments.collect::<Vec<_>>());
+        side_by_side(
+            scenario,
+            rate.parse().expect("a rate"),
+            seconds,
+            &arguments.collect::<Vec<_>>(),
+        );
         return;
     }
     let (from, to) = first.split_once('-').unwrap_or((&first, &first));
@@ -125,7 +130,7 @@ fn main() {
 }
 
 /// Prints the server's part beside the client's latency of the same requests, under each of these policies.
-fn beside(scenario: Scenario, per_second: f64, window: Duration, policies: &[String]) {
+fn side_by_side(scenario: Scenario, per_second: f64, window: Duration, policies: &[String]) {
     let bed = scenario.bed();
     let config = config(&bed, Load::Open { per_second });
     let client = bed.pair.client.run(|| Client::start(&config));
@@ -299,7 +304,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
     };
     let best = best_in(&|_| true);
     let behind = client_at(pick, quantity) / client_at(best, quantity);
-    let agrees = behind <= NEAR;
+    let agrees = behind <= AGREEMENT;
     let (even, odd) = (|round: usize| round.is_multiple_of(2), |round: usize| round % 2 == 1);
     let [of_even, of_odd] = [best_in(&even), best_in(&odd)];
     let apart = client_in(of_even, quantity, &odd) / client_in(of_odd, quantity, &odd);
@@ -308,7 +313,7 @@ fn run(scenario: Scenario, slice: Duration, rounds: usize, signals: &Signals) ->
         "  {} verdict {pick}, client {best}, which is {behind:.2} of it by {quantity:?}",
         if agrees { "agree:" } else { "DISAGREE:" }
     );
-    Some([agrees, apart <= NEAR])
+    Some([agrees, apart <= AGREEMENT])
 }
 
 /// Runs `what` in the server's namespace, in a thread of its own.

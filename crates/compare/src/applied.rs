@@ -14,9 +14,9 @@ use crate::error::CompareError;
 use crate::report::Report;
 use crate::service::Service;
 
-/// A policy in force. Dropping it puts everything back; [`Force::restore`] also reports failures.
+/// A policy in force. Dropping it puts everything back; [`AppliedPolicy::restore`] also reports failures.
 #[derive(Debug)]
-pub(crate) struct Force {
+pub(crate) struct AppliedPolicy {
     // Dropped in this order: the program first, then the device.
     attachment: Attachment<ProcessJournals>,
     device: Temporary,
@@ -25,28 +25,29 @@ pub(crate) struct Force {
     failures: Vec<String>,
 }
 
-impl Force {
+impl AppliedPolicy {
     /// Applies the policy to the program and the device.
-    pub(crate) fn put(policy: &Policy, service: &Service) -> Result<Force, CompareError> {
+    pub(crate) fn apply(policy: &Policy, service: &Service) -> Result<AppliedPolicy, CompareError> {
         let plan = Plan::of(policy)?;
         let store = Store::open()?;
         let mut attachment = Attachment::new(plan, ProcessJournals::new(store));
         attachment.raise_open_files();
         match attachment.add(service.pid) {
-            Err(error) if error.is_gone() => return Err(ended(service)),
+            Err(error) if error.is_gone() => return Err(service_ended(service)),
             added => added?,
         }
         let options = Options::default();
         let ifname = &service.device.ifname;
         let request = Request { policy, ifname, options: &options, force: false };
         let device = Temporary::here(&request)?;
-        let mut force = Force { attachment, device, next: Instant::now(), failures: Vec::new() };
-        force.tend(service)?;
-        Ok(force)
+        let mut applied =
+            AppliedPolicy { attachment, device, next: Instant::now(), failures: Vec::new() };
+        applied.refresh(service)?;
+        Ok(applied)
     }
 
     /// Sets what the program has opened since the last call, if that is due.
-    pub(crate) fn tend(&mut self, service: &Service) -> Result<(), CompareError> {
+    pub(crate) fn refresh(&mut self, service: &Service) -> Result<(), CompareError> {
         if Instant::now() < self.next {
             return Ok(());
         }
@@ -57,10 +58,10 @@ impl Force {
                 self.failures.push(event.to_string());
             }
         }
-        if self.attachment.holds(service.pid) { Ok(()) } else { Err(ended(service)) }
+        if self.attachment.holds(service.pid) { Ok(()) } else { Err(service_ended(service)) }
     }
 
-    /// Time until [`tend`](Self::tend) is due again.
+    /// Time until [`refresh`](Self::refresh) is due again.
     pub(crate) fn due(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
@@ -118,6 +119,6 @@ pub(crate) fn watch_starvation(
     }
 }
 
-pub(crate) fn ended(service: &Service) -> CompareError {
+pub(crate) fn service_ended(service: &Service) -> CompareError {
     CompareError::ServiceEnded { service: service.to_string() }
 }

@@ -15,14 +15,14 @@ use napkin_os::signals::Signals;
 
 use crate::error::CompareError;
 use crate::guard::{Bound, Condition, Guard, Reference};
-use crate::monitor::{ON, SliceMonitor, TICK, off};
+use crate::monitor::{SliceMonitor, TICK, TURN_LENGTH, pause_after_turn};
 use crate::service::{Service, follow, napi_ids, netns, probe};
 use crate::silence::Answered;
 
 /// How long requests are measured before the change.
 const FIRST: Duration = Duration::from_secs(2);
 /// Longest pause in the timing of requests: a policy that breaks its guard must be put back within a second.
-const OFF: Duration = Duration::from_millis(400);
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 /// Requests in this time after the change are ignored: the change itself disturbs them, whatever the policy.
 const CHANGE: Duration = Duration::from_millis(100);
 /// Interval between checks of the device for instances with new ids.
@@ -160,7 +160,7 @@ impl Canary {
         tell: &mut dyn FnMut(&str),
     ) -> Result<End, CompareError> {
         let began = Instant::now();
-        let off = off(self.reference.answers_per_s).min(OFF);
+        let pause = pause_after_turn(self.reference.answers_per_s).min(LONGEST_PAUSE);
         let others = self.others;
         let (mut followed, mut told) = (began, false);
         let reference = &self.reference;
@@ -169,7 +169,7 @@ impl Canary {
             if let Some(probe) = &mut self.probe {
                 let is_past_change = began.elapsed() >= CHANGE;
                 if is_past_change {
-                    monitor.look(probe, &self.napi_ids, off)?;
+                    monitor.look(probe, &self.napi_ids, pause)?;
                 }
                 let every = if monitor.suspects() { TICK } else { FOLLOW };
                 if followed.elapsed() >= every {
@@ -177,7 +177,7 @@ impl Canary {
                     let (netdev, ids) = (&mut self.netdev, &mut self.napi_ids);
                     let new = follow_now(netdev, &self.ifname, probe, ids);
                     if new && is_past_change {
-                        monitor.look(probe, &self.napi_ids, off)?;
+                        monitor.look(probe, &self.napi_ids, pause)?;
                     }
                 }
             }
@@ -197,7 +197,7 @@ impl Canary {
                 // A guard that was never judged has not held.
                 return Ok(monitor.unjudged(which).map_or(End::Held, End::Unjudged));
             }
-            let tick = if off.is_zero() { TICK } else { ON / 2 };
+            let tick = if pause.is_zero() { TICK } else { TURN_LENGTH / 2 };
             match signals.wait(if left.is_zero() { tick } else { left.min(tick) }) {
                 Some(came) if came.signal == Signals::STOP && told => {}
                 Some(came) if came.signal == Signals::STOP => {

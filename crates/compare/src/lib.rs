@@ -16,10 +16,10 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+mod applied;
 mod canary;
 mod command;
 mod error;
-mod force;
 mod guard;
 mod monitor;
 mod options;

@@ -20,15 +20,15 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// The time that a guard's condition covers.
 const BACK: Duration = Duration::from_secs(1);
 /// Average number of requests to time per second: more cost the service more and add little.
-const TIMED: f64 = 10_000.0;
+const TIMED_PER_S: f64 = 10_000.0;
 /// Length of a turn in which requests are timed, at higher rates.
-pub(crate) const ON: Duration = Duration::from_millis(50);
+pub(crate) const TURN_LENGTH: Duration = Duration::from_millis(50);
 /// Shortest and longest pause between turns: each change of turn stops all CPUs several times.
-const OFF: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 /// Number of earlier turns that count towards a rate: 0.2 s of requests.
 const TURNS: usize = 4;
 /// Seconds of requests needed to judge a rate: without turns, and with turns.
-const JUDGED: [f64; 2] = [0.5, 0.15];
+const JUDGED_SECONDS: [f64; 2] = [0.5, 0.15];
 /// Time limit of a guard's command.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 /// Pause between two runs of a guard's command.
@@ -37,13 +37,14 @@ const GUARD_EVERY: Duration = Duration::from_millis(500);
 const LONGER: &str = "give a longer time";
 
 /// The pause after each turn of timing at this rate; zero if requests are timed all the time.
-pub(crate) fn off(answers_per_s: f64) -> Duration {
-    if answers_per_s <= TIMED {
+pub(crate) fn pause_after_turn(answers_per_s: f64) -> Duration {
+    if answers_per_s <= TIMED_PER_S {
         return Duration::ZERO;
     }
-    let [shortest, longest] = OFF;
-    let times = (answers_per_s / TIMED - 1.0).min(longest.as_secs_f64() / ON.as_secs_f64());
-    ON.mul_f64(times).max(shortest)
+    let [shortest, longest] = PAUSES;
+    let times =
+        (answers_per_s / TIMED_PER_S - 1.0).min(longest.as_secs_f64() / TURN_LENGTH.as_secs_f64());
+    TURN_LENGTH.mul_f64(times).max(shortest)
 }
 
 /// The state of the monitor for one policy, from the moment that it is in force.
@@ -67,12 +68,12 @@ pub(crate) struct SliceMonitor<'a> {
 
 impl<'a> SliceMonitor<'a> {
     /// Creates a monitor while the programs are attached. Guards compare with `reference`; `due` is the reference
-    /// for silence. `asked` tells whether the service currently has its load, so that silence counts.
+    /// for silence. `loaded` tells whether the service currently has its load, so that silence counts.
     pub(crate) fn new(
         guard: Option<&'a Guard>,
         reference: &'a Reference,
         due: &'a Reference,
-        asked: bool,
+        loaded: bool,
     ) -> SliceMonitor<'a> {
         let now = Instant::now();
         SliceMonitor {
@@ -82,43 +83,43 @@ impl<'a> SliceMonitor<'a> {
             recent: VecDeque::new(),
             turns: VecDeque::new(),
             turn: Turn { timed: true, since: now, on: Duration::ZERO },
-            silence: Silence::new(due, asked),
+            silence: Silence::new(due, loaded),
             command: GuardCommand { running: None, due: now, last: false, ended: false },
             judged: false,
             most: 0,
         }
     }
 
-    /// Reads the counts since the last look. After each turn the programs are detached for `off`, if that is not
+    /// Reads the counts since the last look. After each turn the programs are detached for `pause`, if that is not
     /// zero.
     pub(crate) fn look(
         &mut self,
         probe: &mut Probe,
         napi_ids: &[u32],
-        off: Duration,
+        pause: Duration,
     ) -> Result<(), CountError> {
         let now = Instant::now();
         if self.turn.timed {
-            self.took(now, probe.read(napi_ids)?);
+            self.record(now, probe.read(napi_ids)?);
         }
         let answered = self.recent.front().zip(self.recent.back());
         let answered = answered.is_some_and(|(then, now)| now.1.sends > then.1.sends);
         let answered = answered && !self.silence.suspects();
         let passed = now - self.turn.since;
         // While the service is silent, timing continues, until it answers or the slice is ended.
-        if !off.is_zero() && self.turn.timed && passed >= ON && answered {
-            self.turn.rest(probe)?;
-        } else if !self.turn.timed && passed >= off {
-            self.turn.time(probe)?;
+        if !pause.is_zero() && self.turn.timed && passed >= TURN_LENGTH && answered {
+            self.turn.pause(probe)?;
+        } else if !self.turn.timed && passed >= pause {
+            self.turn.resume(probe)?;
             let since = self.turn.since;
-            self.turned(since, probe.read(napi_ids)?);
+            self.begin_turn(since, probe.read(napi_ids)?);
         }
         Ok(())
     }
 
     /// Takes a reading during a turn.
-    fn took(&mut self, now: Instant, reading: Reading) {
-        self.silence.took(now, Answered::of(&reading));
+    fn record(&mut self, now: Instant, reading: Reading) {
+        self.silence.record(now, Answered::of(&reading));
         self.recent.push_back((now, reading));
         while self.recent.get(1).is_some_and(|(at, _)| now - *at >= BACK) {
             self.recent.pop_front();
@@ -127,7 +128,7 @@ impl<'a> SliceMonitor<'a> {
 
     /// Begins a turn with a reading at its start: otherwise everything before the first look at the turn, half of
     /// it, would not count.
-    fn turned(&mut self, since: Instant, reading: Reading) {
+    fn begin_turn(&mut self, since: Instant, reading: Reading) {
         self.turns.extend(self.answered());
         self.recent.clear();
         self.silence.pause();
@@ -144,7 +145,7 @@ impl<'a> SliceMonitor<'a> {
 
     /// Seconds of requests that are needed to judge a rate.
     fn enough(&self) -> f64 {
-        JUDGED[usize::from(self.is_in_turns())]
+        JUDGED_SECONDS[usize::from(self.is_in_turns())]
     }
 
     /// Answers, and the seconds they took, over the readings held.
@@ -178,8 +179,8 @@ impl<'a> SliceMonitor<'a> {
     }
 
     /// Tells whether the service has its load from now on.
-    pub(crate) fn asked(&mut self, asked: bool) {
-        self.silence.asked(asked);
+    pub(crate) fn set_loaded(&mut self, loaded: bool) {
+        self.silence.set_loaded(loaded);
     }
 
     /// The longest silence of the service while it had its load.
@@ -256,13 +257,13 @@ impl<'a> SliceMonitor<'a> {
         let since = now.since(then);
         let Some(Guard::Condition(condition)) = self.guard else { return None };
         let (whole, rate) = (whole(&since), self.rate());
-        self.weigh(condition, whole.count(), rate);
+        self.note_requests(condition, whole.count(), rate);
         let broken = condition.broken(&whole, rate, self.reference);
         broken.map(|why| format!("{}: {why}", Guard::Condition(*condition)))
     }
 
     /// Records whether the condition can be judged now.
-    fn weigh(&mut self, condition: &Condition, requests: u64, rate: Option<(f64, f64)>) {
+    fn note_requests(&mut self, condition: &Condition, requests: u64, rate: Option<(f64, f64)>) {
         self.most = self.most.max(requests);
         self.judged |= condition.is_judged(requests, rate);
     }
@@ -278,14 +279,14 @@ struct Turn {
 }
 
 impl Turn {
-    fn rest(&mut self, probe: &mut Probe) -> Result<(), CountError> {
+    fn pause(&mut self, probe: &mut Probe) -> Result<(), CountError> {
         self.on += self.since.elapsed();
         let paused = probe.pause();
         (self.timed, self.since) = (false, Instant::now());
         paused
     }
 
-    fn time(&mut self, probe: &mut Probe) -> Result<(), CountError> {
+    fn resume(&mut self, probe: &mut Probe) -> Result<(), CountError> {
         probe.resume()?;
         (self.timed, self.since) = (true, Instant::now());
         Ok(())
@@ -378,7 +379,7 @@ mod tests {
             monitor.recent.extend([(then, Reading::default()), (now, Reading::default())]);
             assert_eq!(monitor.figures(|_| Histogram::default()), None);
             if let Guard::Condition(condition) = &guard {
-                monitor.weigh(condition, requests, None);
+                monitor.note_requests(condition, requests, None);
             }
             monitor.unjudged(" that came through va")
         };
@@ -414,13 +415,13 @@ mod tests {
         let mut monitor = SliceMonitor::new(Some(&guard), &reference, &reference, true);
         let (mut now, mut judged) = (Instant::now(), Vec::new());
         for _ in 0..6 {
-            monitor.turned(now, Reading::default());
+            monitor.begin_turn(now, Reading::default());
             for _ in 0..2 {
-                now += ON / 2;
-                monitor.took(now, Reading::default());
+                now += TURN_LENGTH / 2;
+                monitor.record(now, Reading::default());
             }
             judged.push(monitor.rate().map(|(_, seconds)| (seconds * 1e3).round()));
-            now += off(2.0 * TIMED);
+            now += pause_after_turn(2.0 * TIMED_PER_S);
         }
         let all = Some(250.0);
         assert_eq!(judged, [None, None, Some(150.0), Some(200.0), all, all]);
@@ -430,7 +431,7 @@ mod tests {
 
     #[test]
     fn requests_are_timed_in_turns_where_many_come_and_the_longest_rest_is_bounded() {
-        assert_eq!([0.0, TIMED].map(off), [Duration::ZERO; 2]);
-        assert_eq!([TIMED + 1.0, f64::INFINITY].map(off), OFF);
+        assert_eq!([0.0, TIMED_PER_S].map(pause_after_turn), [Duration::ZERO; 2]);
+        assert_eq!([TIMED_PER_S + 1.0, f64::INFINITY].map(pause_after_turn), PAUSES);
     }
 }

@@ -95,7 +95,7 @@ impl Guarded {
     }
 
     /// Records a slice that ran to its end; `unjudged` is what was missing to judge the guard.
-    pub(crate) fn took(&mut self, policy: usize, unjudged: Option<String>) {
+    pub(crate) fn record(&mut self, policy: usize, unjudged: Option<String>) {
         let Some((judged, missing)) = self.policies.get_mut(policy) else { return };
         *judged |= unjudged.is_none();
         *missing = unjudged.or(missing.take());
@@ -156,7 +156,7 @@ mod tests {
         let mut guarded = Guarded::new(3);
         let missing = || Some("no request was timed".to_owned());
         for (policy, unjudged) in [(0, None), (1, missing()), (2, missing()), (0, missing())] {
-            guarded.took(policy, unjudged);
+            guarded.record(policy, unjudged);
         }
         guarded.note(&mut report);
         let told = "defer20: the guard p99<2x was never judged: no request was timed";

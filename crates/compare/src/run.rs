@@ -13,11 +13,11 @@ use napkin_linux::support::{self, Scope};
 use napkin_measure::Plan;
 use napkin_os::signals::Signals;
 
+use crate::applied::{AppliedPolicy, watch_starvation};
 use crate::command::{Measure, Running, number};
 use crate::error::CompareError;
-use crate::force::{Force, watch_starvation};
 use crate::guard::Reference;
-use crate::monitor::{ON, SliceMonitor, TICK, off};
+use crate::monitor::{SliceMonitor, TICK, TURN_LENGTH, pause_after_turn};
 use crate::options::Options;
 use crate::report::{Guarded, Report, Row};
 use crate::service::{Service, follow};
@@ -89,7 +89,11 @@ pub fn compare(
         last: Reference::default(),
         // The load that a measure brings is unknown before it has run; where its number alone counts, requests are
         // timed as rarely as possible.
-        off: if options.needs_timing() { Duration::ZERO } else { off(f64::INFINITY) },
+        pause: if options.needs_timing() {
+            Duration::ZERO
+        } else {
+            pause_after_turn(f64::INFINITY)
+        },
         seconds: [0.0; 2],
         told_stop: false,
         unjudged: None,
@@ -118,7 +122,7 @@ pub fn compare(
     for (place, step) in plan.steps().enumerate() {
         if std::mem::replace(&mut round, step.repetition) != step.repetition {
             // By the reference's rate in the round before, the same for all policies.
-            run.off = off(run.last.answers_per_s);
+            run.pause = pause_after_turn(run.last.answers_per_s);
         }
         if report.rows[step.subject].out.is_some() {
             continue;
@@ -127,19 +131,19 @@ pub fn compare(
         (run.tell)(CompareEvent::Slice(name));
         let ran = run.slice(step.subject, step.repetition, options.slice, true, &mut report);
         match ran {
-            Ok(Ran::Done(slice, like)) => {
+            Ok(SliceOutcome::Done(slice, as_reference)) => {
                 if step.subject == 0 {
-                    run.last = like;
+                    run.last = as_reference;
                 }
-                guarded.took(step.subject, run.unjudged.take());
+                guarded.record(step.subject, run.unjudged.take());
                 let slice = Slice { round: step.repetition, step: place, ..slice };
                 report.rows[step.subject].slices.push(slice);
             }
-            Ok(Ran::Ended(End::Signal(signal))) => {
+            Ok(SliceOutcome::Ended(End::Signal(signal))) => {
                 report.signal = Some(signal);
                 break;
             }
-            Ok(Ran::Ended(End::Broken(why))) => {
+            Ok(SliceOutcome::Ended(End::Broken(why))) => {
                 (run.tell)(CompareEvent::Out { name, why: &why });
                 report.rows[step.subject].out = Some(why.clone());
                 let broken = Slice {
@@ -176,7 +180,7 @@ enum End {
 }
 
 #[derive(Debug)]
-enum Ran {
+enum SliceOutcome {
     /// The slice ran to its end. The second value is what later slices are compared with, if it is the reference's.
     Done(Slice, Reference),
     Ended(End),
@@ -195,7 +199,7 @@ struct Run<'a> {
     /// The figures of the reference when it last ran.
     last: Reference,
     /// Pause between two turns in which requests are timed.
-    off: Duration,
+    pause: Duration,
     /// Total measured time in the rounds, and how much of it requests were timed, both in seconds.
     seconds: [f64; 2],
     told_stop: bool,
@@ -213,10 +217,10 @@ impl Run<'_> {
             return Ok(None);
         }
         match self.slice(0, 0, options.first(), false, report)? {
-            Ran::Ended(end) => Ok(Some(end)),
-            Ran::Done(slice, like) => {
+            SliceOutcome::Ended(end) => Ok(Some(end)),
+            SliceOutcome::Done(slice, as_reference) => {
                 let (service, seconds) = (self.service, slice.seconds);
-                if like.whole.count() == 0 && options.measure.is_none() {
+                if as_reference.whole.count() == 0 && options.measure.is_none() {
                     return Err(CompareError::Usage(format!(
                         "{service} answered nothing in {seconds:.1} s: what it is asked now is what is compared, so it \
                          must have its load (or give --measure CMD, which brings its own)"
@@ -224,7 +228,7 @@ impl Run<'_> {
                 }
                 // The load that `--measure` brings is not there yet.
                 if let Some(guard) = &options.guard
-                    && guard.lacks(&like)
+                    && guard.lacks(&as_reference)
                 {
                     return Err(CompareError::Usage(format!(
                         "{guard}: {service} answered nothing in {seconds:.1} s before --measure, so there is nothing \
@@ -232,15 +236,15 @@ impl Run<'_> {
                     )));
                 }
                 if let Some(guard) = &options.guard
-                    && let Some(why) = guard.too_few(&like)
+                    && let Some(why) = guard.too_few(&as_reference)
                 {
                     let longer = if options.looks_short() { "a longer --slice, " } else { "" };
                     return Err(CompareError::Usage(format!(
                         "{guard}: {why}: give {longer}a lower percentile, or a time, as in 'p99<500us'"
                     )));
                 }
-                self.off = off(like.answers_per_s);
-                (self.reference, self.last) = (like.clone(), like);
+                self.pause = pause_after_turn(as_reference.answers_per_s);
+                (self.reference, self.last) = (as_reference.clone(), as_reference);
                 self.seconds = [0.0; 2];
                 Ok(None)
             }
@@ -261,15 +265,16 @@ impl Run<'_> {
         length: Duration,
         measured: bool,
         report: &mut Report,
-    ) -> Result<Ran, CompareError> {
+    ) -> Result<SliceOutcome, CompareError> {
         let (name, policy) = &self.options.policies[subject];
-        let mut force = Force::put(policy, self.service).map_err(|error| self.why(error))?;
+        let mut applied =
+            AppliedPolicy::apply(policy, self.service).map_err(|error| self.why(error))?;
         let (name, policy) = (name.clone(), *policy);
         let ifindex = self.service.device.ifindex;
         let starving = policy.suspends().then(|| watch_starvation(ifindex, report)).flatten();
         let measure = self.options.measure.as_ref().filter(|_| measured);
         let ran = self.watch(
-            &mut force,
+            &mut applied,
             &name,
             round,
             length,
@@ -277,10 +282,10 @@ impl Run<'_> {
             starving.as_ref().map(|it| &it.1),
         );
         drop(starving);
-        for note in force.failures().into_iter().chain(self.unnoticed.take()) {
+        for note in applied.failures().into_iter().chain(self.unnoticed.take()) {
             report.note(note);
         }
-        let restored = force.restore();
+        let restored = applied.restore();
         // The slice's own error comes first, combined with what could not be put back.
         match (ran.map_err(|error| self.why(error)), restored) {
             (Ok(_), Err(left)) => Err(left),
@@ -297,7 +302,7 @@ impl Run<'_> {
             return CompareError::DeviceGone { ifname: ifname.clone() };
         }
         match process {
-            Err(gone) if gone.is_gone() => crate::force::ended(self.service),
+            Err(gone) if gone.is_gone() => crate::applied::service_ended(self.service),
             _ => error,
         }
     }
@@ -313,27 +318,27 @@ impl Run<'_> {
     fn follow(&mut self, device: &Device) -> Result<bool, CompareError> {
         let Some(probe) = &mut self.probe else { return Ok(false) };
         let new = follow(probe, &mut self.napi_ids, device);
-        self.or_untimed(new, false)
+        self.or_without_timing(new, false)
     }
 
     /// Reads the service's requests since the last look.
     fn look(&mut self, monitor: &mut SliceMonitor<'_>, settled: bool) -> Result<(), CompareError> {
         let Some(probe) = &mut self.probe else { return Ok(()) };
         // While the service settles, all requests are timed, so that a guard reacts quickly; afterwards in turns.
-        let off = if settled { self.off } else { Duration::ZERO };
-        let looked = monitor.look(probe, &self.napi_ids, off);
-        self.or_untimed(looked.map_err(CompareError::from), ())
+        let pause = if settled { self.pause } else { Duration::ZERO };
+        let looked = monitor.look(probe, &self.napi_ids, pause);
+        self.or_without_timing(looked.map_err(CompareError::from), ())
     }
 
     /// The counts of the service's requests so far, if they are timed.
     fn reading(&mut self) -> Result<Option<Reading>, CompareError> {
         let Some(probe) = &self.probe else { return Ok(None) };
         let read = probe.read(&self.napi_ids).map(Some).map_err(CompareError::from);
-        self.or_untimed(read, None)
+        self.or_without_timing(read, None)
     }
 
     /// With a measure of the user's own, a failure of the timing ends only the timing; returns `otherwise` then.
-    fn or_untimed<T>(
+    fn or_without_timing<T>(
         &mut self,
         timed: Result<T, CompareError>,
         otherwise: T,
@@ -369,28 +374,28 @@ impl Run<'_> {
         measured: bool,
     ) -> Result<(Slice, Reference), CompareError> {
         let (reading, timed) = (self.reading()?, monitor.timed());
-        let (slice, mut like) = window.end(self.service, device, reading, timed)?;
+        let (slice, mut as_reference) = window.end(self.service, device, reading, timed)?;
         self.seconds[0] += slice.seconds;
         self.seconds[1] += timed;
         if measured {
             // The command may send nothing while it starts and after it has its number. Silence is not observed
             // while the programs are detached, so that pause is added.
-            like.patience = 2 * (monitor.longest_silence() + self.off);
+            as_reference.patience = 2 * (monitor.longest_silence() + self.pause);
         }
-        Ok((slice, like))
+        Ok((slice, as_reference))
     }
 
     /// Monitors a policy from the moment that it is in force to the end of its slice, and until a running guard
     /// command has ended.
     fn watch(
         &mut self,
-        force: &mut Force,
+        applied: &mut AppliedPolicy,
         name: &str,
         round: usize,
         length: Duration,
         measure: Option<&Measure>,
         starving: Option<&Receiver<String>>,
-    ) -> Result<Ran, CompareError> {
+    ) -> Result<SliceOutcome, CompareError> {
         let (service, options, signals) = (self.service, self.options, self.signals);
         let device = self.device()?;
         self.follow(&device)?;
@@ -398,18 +403,18 @@ impl Run<'_> {
         let mut seen = began;
         if let Some(probe) = &mut self.probe {
             let resumed = probe.resume().map_err(CompareError::from);
-            self.or_untimed(resumed, ())?;
+            self.or_without_timing(resumed, ())?;
         }
         let (reference, last) = (self.reference.clone(), self.last.clone());
         // Before and after the measure's command there is no load.
-        let asked = measure.is_none();
-        let mut monitor = SliceMonitor::new(options.guard.as_ref(), &reference, &last, asked);
+        let loaded = measure.is_none();
+        let mut monitor = SliceMonitor::new(options.guard.as_ref(), &reference, &last, loaded);
         let mut window: Option<Window> = None;
         let mut measuring: Option<Running> = None;
         let mut done: Option<(Slice, Reference)> = None;
         let fail = |error| CompareError::System { what: "a command cannot be run", error };
         loop {
-            force.tend(service)?;
+            applied.refresh(service)?;
             let now = Instant::now();
             let (timed, settled) = (now - began >= CHANGE, window.is_some() || done.is_some());
             if timed {
@@ -425,11 +430,11 @@ impl Run<'_> {
                 }
             }
             if let Some(why) = starving.and_then(|it| it.try_recv().ok()) {
-                return Ok(Ran::Ended(End::Broken(why)));
+                return Ok(SliceOutcome::Ended(End::Broken(why)));
             }
             let whole = |reading: &Reading| reading.all().of(Part::Whole).clone();
             if let Some(why) = monitor.broken(name, round, signals, whole).map_err(fail)? {
-                return Ok(Ran::Ended(End::Broken(why)));
+                return Ok(SliceOutcome::Ended(End::Broken(why)));
             }
             match (&mut measuring, measure) {
                 _ if done.is_some() => {}
@@ -439,9 +444,10 @@ impl Run<'_> {
                             CompareError::Measure { command: measure.command.clone(), what }
                         })?;
                         let window = window.take().ok_or_else(unsettled)?;
-                        let (slice, like) = self.figures(window, &device, &monitor, true)?;
-                        monitor.asked(false);
-                        done = Some((Slice { measured: Some(measured), ..slice }, like));
+                        let (slice, as_reference) =
+                            self.figures(window, &device, &monitor, true)?;
+                        monitor.set_loaded(false);
+                        done = Some((Slice { measured: Some(measured), ..slice }, as_reference));
                     }
                 }
                 _ if window.is_none() && began.elapsed() >= options.settle => {
@@ -452,7 +458,7 @@ impl Run<'_> {
                     if let Some(Measure { command, limit, .. }) = measure {
                         let start = Running::start(command, name, round, *limit, signals);
                         measuring = Some(start.map_err(fail)?);
-                        monitor.asked(true);
+                        monitor.set_loaded(true);
                     }
                 }
                 (None, None) if began.elapsed() >= length => {
@@ -461,17 +467,17 @@ impl Run<'_> {
                 }
                 _ => {}
             }
-            if let Some((slice, like)) = done.take() {
+            if let Some((slice, as_reference)) = done.take() {
                 // A running guard command may still break the guard.
                 if !monitor.waits_for_command() {
                     self.unjudged = monitor.unjudged("");
-                    return Ok(Ran::Done(slice, like));
+                    return Ok(SliceOutcome::Done(slice, as_reference));
                 }
-                done = Some((slice, like));
+                done = Some((slice, as_reference));
             }
-            let mut wait = TICK.min(force.due());
-            if self.probe.is_some() && !self.off.is_zero() && window.is_some() {
-                wait = wait.min(ON / 2);
+            let mut wait = TICK.min(applied.due());
+            if self.probe.is_some() && !self.pause.is_zero() && window.is_some() {
+                wait = wait.min(TURN_LENGTH / 2);
             }
             if done.is_none() && window.is_none() {
                 wait = wait.min(options.settle.saturating_sub(began.elapsed()));
@@ -479,7 +485,7 @@ impl Run<'_> {
                 wait = wait.min(length.saturating_sub(began.elapsed()));
             }
             if let Some(signal) = self.signal(wait) {
-                return Ok(Ran::Ended(End::Signal(signal)));
+                return Ok(SliceOutcome::Ended(End::Signal(signal)));
             }
         }
     }

@@ -19,7 +19,7 @@ const ENOUGH: f64 = 20.0;
 /// Most of the silence for which due answers are counted: at a low rate, a longer silence proves nothing.
 const BACK: Duration = Duration::from_secs(1);
 /// Number of missing answers from which silence is suspected and timing continues.
-const SUSPECTS: f64 = 3.0;
+const SUSPECT_MISSING: f64 = 3.0;
 /// Other answers make up for the device's if they exceed the reference's rate by this fraction of the device's
 /// rate.
 const MADE_UP: f64 = 0.25;
@@ -58,7 +58,7 @@ impl Answered {
 pub(crate) struct Silence<'a> {
     due: &'a Reference,
     /// Whether the service has its load: with a load that a measure brings, only while that runs.
-    asked: bool,
+    loaded: bool,
     /// The first look, and the time of the last change of each count, with the counts then.
     first: Option<Answered>,
     all: Option<(Instant, Answered)>,
@@ -70,25 +70,25 @@ pub(crate) struct Silence<'a> {
 }
 
 impl<'a> Silence<'a> {
-    pub(crate) fn new(due: &'a Reference, asked: bool) -> Silence<'a> {
+    pub(crate) fn new(due: &'a Reference, loaded: bool) -> Silence<'a> {
         let (before, longest) = ((Duration::ZERO, 0), Duration::ZERO);
-        Silence { due, asked, first: None, all: None, device: None, before, last: None, longest }
+        Silence { due, loaded, first: None, all: None, device: None, before, last: None, longest }
     }
 
     /// Restarts the detection, with or without load from now on.
-    pub(crate) fn asked(&mut self, asked: bool) {
-        *self = Silence { longest: self.longest, ..Silence::new(self.due, asked) };
+    pub(crate) fn set_loaded(&mut self, loaded: bool) {
+        *self = Silence { longest: self.longest, ..Silence::new(self.due, loaded) };
     }
 
     /// Pauses the observation. Silences of the device add up across pauses: a single turn may be too short for an
     /// answer to be missing.
     pub(crate) fn pause(&mut self) {
-        self.before = self.in_all().unwrap_or(self.before);
+        self.before = self.total_device_silence().unwrap_or(self.before);
         (self.all, self.device, self.last) = (None, None, None);
     }
 
     /// Takes the counts at this moment.
-    pub(crate) fn took(&mut self, now: Instant, answered: Answered) {
+    pub(crate) fn record(&mut self, now: Instant, answered: Answered) {
         let first = *self.first.get_or_insert(answered);
         let all = self.all.get_or_insert((now, answered));
         let mut longest = now - all.0;
@@ -105,7 +105,7 @@ impl<'a> Silence<'a> {
             self.before = (Duration::ZERO, 0);
         }
         self.last = Some((now, answered));
-        if self.asked {
+        if self.loaded {
             self.longest = self.longest.max(longest);
         }
     }
@@ -116,14 +116,14 @@ impl<'a> Silence<'a> {
     }
 
     /// Length of the current silence of the device, and the number of other sends in it; since the last pause.
-    fn of_device(&self) -> Option<(Duration, u64)> {
+    fn device_silence(&self) -> Option<(Duration, u64)> {
         let ((now, answered), (since, then)) = (self.last?, self.device?);
         Some((now - since, answered.others().saturating_sub(then.others())))
     }
 
     /// The same, including the time before pauses.
-    fn in_all(&self) -> Option<(Duration, u64)> {
-        let (silent, others) = self.of_device()?;
+    fn total_device_silence(&self) -> Option<(Duration, u64)> {
+        let (silent, others) = self.device_silence()?;
         Some((silent + self.before.0, others + self.before.1))
     }
 
@@ -137,15 +137,15 @@ impl<'a> Silence<'a> {
     /// Whether requests through the device may already be waiting for answers, so that timing must continue.
     pub(crate) fn suspects(&self) -> bool {
         let due = self.due.device_per_s;
-        let missing = |silent: Duration| due * silent.as_secs_f64() >= SUSPECTS;
-        let missed = self.in_all().and_then(|it| self.missed(it));
-        self.asked && due >= ENOUGH && missed.is_some_and(missing)
+        let missing = |silent: Duration| due * silent.as_secs_f64() >= SUSPECT_MISSING;
+        let missed = self.total_device_silence().and_then(|it| self.missed(it));
+        self.loaded && due >= ENOUGH && missed.is_some_and(missing)
     }
 
     /// Why the slice must end. Time before a pause does not count: after each pause the instance of the first
     /// request on a connection is unknown, and in a short turn there may be no second one.
     pub(crate) fn broken(&self) -> Option<String> {
-        if !self.asked {
+        if !self.loaded {
             return None;
         }
         let patience = SILENCE.max(self.due.patience);
@@ -160,7 +160,7 @@ impl<'a> Silence<'a> {
         };
         let ((now, _), (since, _)) = (self.last?, self.all?);
         told(now - since, "", self.due.answers_per_s).or_else(|| {
-            let silent = self.missed(self.of_device()?)?;
+            let silent = self.missed(self.device_silence()?)?;
             told(silent, "that came through the device ", self.due.device_per_s)
         })
     }
@@ -172,15 +172,15 @@ mod tests {
 
     /// Looks every tenth of a second at a service that answers at these rates (through the device, other) for this
     /// many tenths; returns the result at the end.
-    fn after(due: &Reference, asked: bool, phases: &[(u32, [u64; 2])]) -> (Option<String>, bool) {
-        let (mut silence, mut answered) = (Silence::new(due, asked), Answered::default());
+    fn after(due: &Reference, loaded: bool, phases: &[(u32, [u64; 2])]) -> (Option<String>, bool) {
+        let (mut silence, mut answered) = (Silence::new(due, loaded), Answered::default());
         let mut now = Instant::now();
         for (tenths, [device, others]) in phases {
             for _ in 0..*tenths {
                 now += Duration::from_millis(100);
                 answered.device += device / 10;
                 answered.sends += (device + others) / 10;
-                silence.took(now, answered);
+                silence.record(now, answered);
             }
         }
         (silence.broken(), silence.suspects())
@@ -238,7 +238,7 @@ mod tests {
                 now += Duration::from_millis(25);
                 answered.device += answers;
                 answered.sends += 500 + answers;
-                silence.took(now, answered);
+                silence.record(now, answered);
             }
         };
         // Two answers are missing per turn.
@@ -261,14 +261,14 @@ mod tests {
         let mut silence = Silence::new(&busy, false);
         let start = Instant::now();
         let at = |tenths: u64| start + Duration::from_millis(100 * tenths);
-        (0..20).for_each(|it| silence.took(at(it), Answered::default()));
-        silence.asked(true);
-        (20..25).for_each(|it| silence.took(at(it), Answered::default()));
+        (0..20).for_each(|it| silence.record(at(it), Answered::default()));
+        silence.set_loaded(true);
+        (20..25).for_each(|it| silence.record(at(it), Answered::default()));
         assert_eq!((silence.broken(), silence.longest()), (None, Duration::from_millis(400)));
-        silence.took(at(25), Answered::default());
+        silence.record(at(25), Answered::default());
         assert!(silence.broken().is_some());
         silence.pause();
-        silence.took(at(40), Answered::default());
+        silence.record(at(40), Answered::default());
         assert_eq!((silence.broken(), silence.longest()), (None, Duration::from_millis(500)));
     }
 }

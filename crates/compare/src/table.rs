@@ -121,7 +121,7 @@ fn cpus(value: f64) -> String {
 }
 
 /// A cell with the policy's ratio to the reference, by the verdict's quantity or by CPU.
-fn beside(report: &Report, row: &Row, cpu: bool) -> String {
+fn ratio_cell(report: &Report, row: &Row, cpu: bool) -> String {
     let verdict = report.verdict();
     let compared = verdict.compared.iter().find(|it| it.policy == row.name);
     let ratio = compared.and_then(|it| if cpu { it.cpu } else { it.ratio });
@@ -148,12 +148,12 @@ fn columns(report: &Report) -> Vec<Column> {
         columns.push(("socket99", |_, row| p99(row, "socket")));
         columns.push(("service99", |_, row| p99(row, "service")));
     }
-    columns.push(("/reference", |report, row| beside(report, row, false)));
+    columns.push(("/reference", |report, row| ratio_cell(report, row, false)));
     columns.push(("cpu", |_, row| cell(row.median(|it| Some(it.cpu.all())), cpus)));
     columns.push(("softirq", |_, row| cell(row.median(|it| Some(it.cpu.softirq)), cpus)));
     columns.push(("threads", |_, row| cell(row.median(|it| Some(it.cpu.threads)), cpus)));
     columns.push(("app", |_, row| cell(row.median(|it| Some(it.cpu.application)), cpus)));
-    columns.push(("cpu/reference", |report, row| beside(report, row, true)));
+    columns.push(("cpu/reference", |report, row| ratio_cell(report, row, true)));
     if has(|slice| slice.interrupts_per_s.is_some()) {
         columns.push(("intr", |_, row| cell(row.median(|it| it.interrupts_per_s), rate)));
     }

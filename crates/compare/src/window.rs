@@ -103,12 +103,12 @@ impl Stats {
     }
 }
 
-fn used(now: &BTreeMap<i32, u64>, then: &BTreeMap<i32, u64>) -> u64 {
+fn cpu_ns(now: &BTreeMap<i32, u64>, then: &BTreeMap<i32, u64>) -> u64 {
     now.iter().filter_map(|(id, now)| Some(now.saturating_sub(*then.get(id)?))).sum()
 }
 
 /// Number of interrupts, over the CPUs that are online at both times.
-fn came(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -> u64 {
+fn interrupt_count(now: &BTreeMap<(u32, usize), u32>, then: &BTreeMap<(u32, usize), u32>) -> u64 {
     now.iter().filter_map(|(of, now)| Some(u64::from(counter_increase(*now, *then.get(of)?)))).sum()
 }
 
@@ -143,26 +143,27 @@ impl Window {
             seconds,
             cpu: Cpu {
                 softirq: cpus(now.softirq.saturating_sub(self.stats.softirq)),
-                threads: cpus(used(&now.threads, &self.stats.threads)),
-                application: cpus(used(&now.application, &self.stats.application)),
+                threads: cpus(cpu_ns(&now.threads, &self.stats.threads)),
+                application: cpus(cpu_ns(&now.application, &self.stats.application)),
             },
             interrupts_per_s: now
                 .interrupts
                 .zip(self.stats.interrupts)
-                .map(|(now, then)| came(&now, &then) as f64 / seconds),
+                .map(|(now, then)| interrupt_count(&now, &then) as f64 / seconds),
             ..Slice::default()
         };
-        let mut like = Reference::default();
+        let mut as_reference = Reference::default();
         if let Some((now, then)) = reading.zip(self.reading) {
             let reading = now.since(&then);
             let parts = reading.all();
             let percentiles = |part: Part| (part.name(), Percentiles::of(parts.of(part)));
             slice.latency_ns = Part::ALL.into_iter().map(percentiles).collect();
             slice.answers_per_s = reading.answers().map(|answers| answers / timed);
-            like.whole = parts.of(Part::Whole).clone();
-            like.answers_per_s = slice.answers_per_s.unwrap_or(0.0);
-            [like.device_per_s, like.others_per_s] = Answered::of(&reading).rates(timed);
+            as_reference.whole = parts.of(Part::Whole).clone();
+            as_reference.answers_per_s = slice.answers_per_s.unwrap_or(0.0);
+            [as_reference.device_per_s, as_reference.others_per_s] =
+                Answered::of(&reading).rates(timed);
         }
-        Ok((slice, like))
+        Ok((slice, as_reference))
     }
 }
