@@ -15,7 +15,7 @@ use napkin_stack::{Address, FrameBuilder, UdpSocket};
 
 use crate::config::LoadConfig;
 use crate::error::LoadError;
-use crate::figures::{LoadFigures, told_of};
+use crate::figures::{LoadFigures, known_percentiles};
 use crate::wire::Wire;
 
 /// Maximum number of frames that are handed over at once.
@@ -37,7 +37,7 @@ pub(crate) struct Progress {
 /// A flow: its socket, with the local port, and the frames for its datagrams.
 struct Flow {
     socket: UdpSocket,
-    way: Arc<dyn Transmitter>,
+    transmitter: Arc<dyn Transmitter>,
     frames: Vec<Frame>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn run(
     mut wire: Wire,
     progress: &Progress,
 ) -> Result<LoadFigures, LoadError> {
-    let Some(mac) = wire.find(config.to.ip(), &progress.stop)? else {
+    let Some(mac) = wire.resolve(config.to.ip(), &progress.stop)? else {
         return Ok(LoadFigures::default());
     };
     let us = wire.stack.addresses().mac();
@@ -55,12 +55,16 @@ pub(crate) fn run(
     let from = Address { mac: us, ip: config.network.ip, prefix: config.network.prefix };
     let builder =
         FrameBuilder { tag: wire.stack.addresses().vlan(), ..FrameBuilder::new(from, to) };
-    let ways = wire.transmitters();
+    let transmitters = wire.transmitters();
     let pool = Pool::new(usize::from(config.flows) * BATCH as usize);
     let flow = |number: usize| {
         let socket = wire.stack.bind_udp(0, WAITING)?;
         let frames = (0..BATCH).filter_map(|_| pool.take()).collect();
-        Ok(Flow { socket, way: Arc::clone(&ways[number % ways.len()]), frames })
+        Ok(Flow {
+            socket,
+            transmitter: Arc::clone(&transmitters[number % transmitters.len()]),
+            frames,
+        })
     };
     let mut flows = (0..config.flows.into()).map(flow).collect::<Result<Vec<_>, LoadError>>()?;
     let mut payload = vec![0; config.bytes as usize];
@@ -82,7 +86,7 @@ pub(crate) fn run(
             };
             let count = (due - sent.min(due)).min(BATCH);
             if count > 0 {
-                let Flow { socket, way, frames } = &mut flows[turn];
+                let Flow { socket, transmitter, frames } = &mut flows[turn];
                 turn = (turn + 1) % usize::from(config.flows);
                 for (place, frame) in (sent..).zip(&mut frames[..count as usize]) {
                     let was_due = gap.map_or(now, |gap| start + (place as f64 * gap) as Ns);
@@ -91,8 +95,8 @@ pub(crate) fn run(
                     let length = builder.udp(frame.buffer(), ports.0, ports.1, &payload)?;
                     frame.set_len(length);
                 }
-                sent += way.send_all(&frames[..count as usize], now) as u64;
-                way.flush();
+                sent += transmitter.send_all(&frames[..count as usize], now) as u64;
+                transmitter.flush();
                 progress.sent.store(sent, Relaxed);
             }
         }
@@ -126,7 +130,7 @@ pub(crate) fn run(
         misses: 0,
         errors: BTreeMap::new(),
         // A request without an answer may be waiting or lost; which is unknown.
-        latency_ns: told_of(latency.summary(unanswered), due, unanswered, behind),
+        latency_ns: known_percentiles(latency.summary(unanswered), due, unanswered, behind),
         send_delay_ns: None,
     })
 }

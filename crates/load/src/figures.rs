@@ -44,7 +44,7 @@ pub struct LoadFigures {
 /// Keeps those percentiles of a latency that are known if `due` requests fell due and `unanswered` of them had no
 /// answer, as the tables of all workloads do. `waiting` of the latter were not lost and still wait, which may show
 /// that the queue grows.
-pub(crate) fn told_of(
+pub(crate) fn known_percentiles(
     latency: Option<LatencyNs>,
     due: u64,
     unanswered: u64,
@@ -131,7 +131,12 @@ mod tests {
             waiting: 0,
             misses: 0,
             errors: BTreeMap::new(),
-            latency_ns: told_of(latency.summary(due - answered), due, due - answered, behind),
+            latency_ns: known_percentiles(
+                latency.summary(due - answered),
+                due,
+                due - answered,
+                behind,
+            ),
             send_delay_ns: None,
         }
     }

@@ -67,7 +67,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
     // Before any thread is started, so that all of them inherit the mask.
     let signals = Signals::block_ends().map_err(LoadError::Signals)?;
     let mut signal = None;
-    let mut sleep = |time: Duration| has_come(&signals, time, &mut signal);
+    let mut sleep = |time: Duration| wait_for_signal(&signals, time, &mut signal);
     let open = || {
         open(&ServeConfig {
             devices: vec![config.device.clone()],
@@ -86,7 +86,7 @@ pub fn run(config: &LoadConfig, tell: &mut dyn FnMut(Event)) -> Result<LoadFigur
                 sched::pin(None, load.cpu.as_slice())?;
                 datagrams::run(&load, wire, &theirs)
             };
-            watched(body, &progress, &mut sleep, tell)
+            run_with_progress(body, &progress, &mut sleep, tell)
         }
         Ask::Tcp | Ask::Memcached => {
             let mut first = Some(device);
@@ -133,22 +133,22 @@ pub fn replay(
     let (theirs, config) = (Arc::clone(&progress), config.clone());
     let body = move || begun.run(&config, device.queues, &theirs);
     let mut signal = None;
-    let mut sleep = |time: Duration| has_come(&signals, time, &mut signal);
-    let figures = watched(body, &progress, &mut sleep, tell)?;
+    let mut sleep = |time: Duration| wait_for_signal(&signals, time, &mut signal);
+    let figures = run_with_progress(body, &progress, &mut sleep, tell)?;
     signals.forget();
     Ok(ReplayFigures { signal, ..figures })
 }
 
 /// Sleeps until a terminating signal arrives, at most for `time`. Keeps the first signal in `first`, and returns
 /// whether there was one.
-fn has_come(signals: &Signals, time: Duration, first: &mut Option<i32>) -> bool {
+fn wait_for_signal(signals: &Signals, time: Duration, first: &mut Option<i32>) -> bool {
     let came = signals.wait(time).map(|came| came.signal);
     *first = first.or(came);
     first.is_some()
 }
 
 /// Runs `body` on a thread of its own and reports progress every second; `sleep` returns whether to stop.
-fn watched<T: Send + 'static>(
+fn run_with_progress<T: Send + 'static>(
     body: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
     progress: &Progress,
     sleep: &mut dyn FnMut(Duration) -> bool,

@@ -138,7 +138,8 @@ impl Pcap {
             let at = self.at;
             let problem = match self.reader.next() {
                 Ok((bytes, block)) => {
-                    let found = look(&block, at, &mut self.unit, &mut self.interfaces, into);
+                    let found =
+                        evaluate_block(&block, at, &mut self.unit, &mut self.interfaces, into);
                     self.reader.consume(bytes);
                     self.at += bytes as u64;
                     before = usize::MAX;
@@ -176,7 +177,7 @@ fn wrong(path: &Path, problem: Problem) -> PcapFileError {
 }
 
 /// Evaluates a block: returns a frame, or records what applies to later frames.
-fn look(
+fn evaluate_block(
     block: &PcapBlockOwned<'_>,
     at: u64,
     unit: &mut u32,

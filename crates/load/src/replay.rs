@@ -247,25 +247,25 @@ impl Replay {
         sched::pin(None, config.cpu.as_slice())?;
         queues.iter_mut().for_each(|queue| queue.mask());
         let wire = queues.first().ok_or(LoadError::Gone)?.transmitter();
-        let mut way = Way { wire, queues, progress, frames: Vec::with_capacity(BATCH) };
+        let mut sender = Sender { wire, queues, progress, frames: Vec::with_capacity(BATCH) };
         let mut figures = ReplayFigures::default();
         let mut batch: Vec<Frame> = Vec::with_capacity(BATCH);
         // If there is no frame, the reader's result says why.
         batch.extend(self.frames.recv());
         // The clock starts when the device takes the first frame.
-        let start = way.carry(&mut batch, &mut figures, |_, _| {})?;
+        let start = sender.send_batch(&mut batch, &mut figures, |_, _| {})?;
         let limit = config.limit.and_then(|it| Ns::try_from(it.as_nanos()).ok()).unwrap_or(Ns::MAX);
         let mut late = Latency::new();
         let mut next = self.frames.recv().ok();
         while let Some(first) = next.take() {
             let now = clock::now();
             let since = now - start;
-            if way.progress.stop.load(Relaxed) || since >= limit {
+            if sender.progress.stop.load(Relaxed) || since >= limit {
                 break;
             }
             if first.arrived() > since {
                 next = Some(first);
-                way.poll(now, &mut figures)?;
+                sender.poll(now, &mut figures)?;
                 continue;
             }
             batch.push(first);
@@ -277,7 +277,7 @@ impl Replay {
                     Err(_) => break,
                 }
             }
-            way.carry(&mut batch, &mut figures, |frame, at| {
+            sender.send_batch(&mut batch, &mut figures, |frame, at| {
                 late.record((at - start).saturating_sub(frame.arrived()));
             })?;
             if next.is_none() {
@@ -285,7 +285,7 @@ impl Replay {
             }
         }
         figures.seconds = (clock::now() - start) as f64 / 1e9;
-        figures.not_taken = way.linger(&mut figures)?;
+        figures.not_taken = sender.drain_device(&mut figures)?;
         figures.late_ns = match config.pace {
             Pace::Max => None,
             _ => late.summary(0).map(|it| it.told(0, false)),
@@ -304,7 +304,7 @@ impl Replay {
 }
 
 /// The sending thread's view of the device.
-struct Way<'a> {
+struct Sender<'a> {
     wire: Arc<dyn Transmitter>,
     queues: Vec<Box<dyn PacketQueue>>,
     progress: &'a Progress,
@@ -312,9 +312,9 @@ struct Way<'a> {
     frames: Vec<Frame>,
 }
 
-impl Way<'_> {
+impl Sender<'_> {
     /// Sends all frames of the batch, as long as the device makes progress. Returns when the last one was taken.
-    fn carry(
+    fn send_batch(
         &mut self,
         batch: &mut Vec<Frame>,
         figures: &mut ReplayFigures,
@@ -368,7 +368,7 @@ impl Way<'_> {
 
     /// Waits until the device has let go of all frames, which would be lost if it closed before. Returns how many
     /// it still holds when it makes no more progress.
-    fn linger(&mut self, figures: &mut ReplayFigures) -> Result<u64, LoadError> {
+    fn drain_device(&mut self, figures: &mut ReplayFigures) -> Result<u64, LoadError> {
         let (mut left, mut moved) = (usize::MAX, clock::now());
         loop {
             let (now, before) = (clock::now(), std::mem::replace(&mut left, self.wire.under_way()));
@@ -442,9 +442,9 @@ mod tests {
         let wire = Arc::new(Narrow::default());
         let progress = Progress::default();
         let (queues, frames) = (Vec::new(), Vec::new());
-        let mut way = Way { wire: wire.clone(), queues, progress: &progress, frames };
+        let mut sender = Sender { wire: wire.clone(), queues, progress: &progress, frames };
         let (mut figures, mut told) = (ReplayFigures::default(), 0);
-        way.carry(&mut batch, &mut figures, |_, _| told += 1).expect("it goes on");
+        sender.send_batch(&mut batch, &mut figures, |_, _| told += 1).expect("it goes on");
         assert_eq!(*wire.taken.lock().expect("one thread"), [60, 64]);
         assert_eq!((figures.sent, figures.bytes, figures.too_long, told), (2, 124, 2, 2));
         assert!(batch.is_empty());
@@ -457,8 +457,9 @@ mod tests {
             (0..5).for_each(|_| wire.send(&[0; 60], 0).expect("it takes any number"));
             let progress = Progress::default();
             let (queues, frames) = (Vec::new(), Vec::new());
-            let mut way = Way { wire: wire.clone(), queues, progress: &progress, frames };
-            let left = way.linger(&mut ReplayFigures::default()).expect("it is still there");
+            let mut sender = Sender { wire: wire.clone(), queues, progress: &progress, frames };
+            let left =
+                sender.drain_device(&mut ReplayFigures::default()).expect("it is still there");
             assert_eq!(left, kept as u64);
             assert!(wire.let_go.load(Relaxed) > 5, "it was looked at until all had gone");
         }

@@ -7,7 +7,7 @@ use napkin_os::sched::CpuList;
 
 use crate::config::{Ask, LoadConfig};
 use crate::error::LoadError;
-use crate::figures::{LoadFigures, told_of};
+use crate::figures::{LoadFigures, known_percentiles};
 
 /// Time between the start and the measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -119,7 +119,7 @@ fn figures(told: &ClientFigures) -> LoadFigures {
         waiting: (told.abandoned + told.backlog).saturating_sub(told.late_here),
         misses: told.misses,
         errors: told.errors.clone(),
-        latency_ns: told_of(told.latency_ns, told.due, unanswered, unanswered),
+        latency_ns: known_percentiles(told.latency_ns, told.due, unanswered, unanswered),
         send_delay_ns: told.send_delay_ns,
     }
 }

@@ -56,7 +56,7 @@ impl Wire {
     }
 
     /// Resolves a host's Ethernet address; `None` if `stop` was set before it answered.
-    pub(crate) fn find(
+    pub(crate) fn resolve(
         &mut self,
         ip: IpAddr,
         stop: &AtomicBool,
