@@ -11,7 +11,9 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use super::ends::{ANSWER, CONNECTIONS, Ends, REQUEST, receive, receive_soon, send, wait};
+use super::connections::{
+    ANSWER, CONNECTIONS, Connections, REQUEST, receive, receive_soon, send, wait,
+};
 use super::round::Samples;
 use super::timing::{Budget, timed};
 use napkin_workload::error::BenchError;
@@ -21,8 +23,8 @@ use napkin_workload::linux::failed;
 const READY: usize = 8;
 
 /// Times the calls of both sides in one thread.
-pub(super) fn alone(
-    ends: &Ends,
+pub(super) fn one_thread(
+    connections: &Connections,
     clock: f64,
     budget: Budget<'_>,
     samples: &mut Samples,
@@ -35,19 +37,25 @@ pub(super) fn alone(
     // It becomes this CPU's next timer, so that the hardware is programmed too; it is set again before it expires.
     let soon = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec: 0, tv_nsec: 300_000 } };
     let never = Itimerspec { it_interval: zero, it_value: zero };
-    let (server, client) = (&ends.server[0], &ends.client[0]);
+    let (server, client) = (&connections.server[0], &connections.client[0]);
     let mut turn = 0_u32;
     while budget.left()? {
         let mut note = |name: &str, time: f64| samples.add(name, time);
         note("call.send-request", timed_call(clock, || send(client, &request))?);
-        note("call.epoll-one", timed(clock, || wait(&ends.server_epoll, &mut events, 1, false)).1);
+        note(
+            "call.epoll-one",
+            timed(clock, || wait(&connections.server_epoll, &mut events, 1, false)).1,
+        );
         if let Some(time) = timed_receive(server, &mut buffer, clock)? {
             note("call.recv", time);
         }
         note("call.recv-empty", timed_call(clock, || receive(server, &mut buffer).map(drop))?);
         note("call.send-answer", timed_call(clock, || send(server, &answer))?);
         receive_soon(client, &mut buffer)?;
-        note("call.epoll-none", timed(clock, || wait(&ends.server_epoll, &mut events, 1, false)).1);
+        note(
+            "call.epoll-none",
+            timed(clock, || wait(&connections.server_epoll, &mut events, 1, false)).1,
+        );
         note("call.null", timed(clock, rustix::process::getppid).1);
         let set = || timerfd_settime(&timer, TimerfdTimerFlags::empty(), &soon);
         let (set, time) = timed(clock, set);
@@ -56,7 +64,7 @@ pub(super) fn alone(
         turn += 1;
         if turn.is_multiple_of(8) {
             timerfd_settime(&timer, TimerfdTimerFlags::empty(), &never).map_err(failed)?;
-            several(ends, clock, &mut buffer, samples)?;
+            several_ready(connections, clock, &mut buffer, samples)?;
         }
     }
     Ok(())
@@ -84,43 +92,43 @@ fn timed_receive(
 }
 
 /// Times an epoll_wait that returns several events, and receive calls on sockets whose state has left the cache.
-fn several(
-    ends: &Ends,
+fn several_ready(
+    connections: &Connections,
     clock: f64,
     buffer: &mut [u8],
     samples: &mut Samples,
 ) -> Result<(), BenchError> {
     let (request, answer) = ([b'q'; REQUEST], [b'a'; ANSWER]);
     let mut events = Vec::new();
-    for client in &ends.client {
+    for client in &connections.client {
         send(client, &request)?;
     }
-    let (found, time) = timed(clock, || wait(&ends.server_epoll, &mut events, READY, false));
+    let (found, time) = timed(clock, || wait(&connections.server_epoll, &mut events, READY, false));
     if found == READY {
         samples.add("call.epoll-several", time);
     }
     // Each was delivered CONNECTIONS - 1 frames ago.
-    for server in &ends.server {
+    for server in &connections.server {
         if let Some(time) = timed_receive(server, buffer, clock)? {
             samples.add("call.recv-cold", time);
         }
     }
-    for (server, client) in ends.server.iter().zip(&ends.client) {
+    for (server, client) in connections.server.iter().zip(&connections.client) {
         send(server, &answer)?;
         receive_soon(client, buffer)?;
     }
     Ok(())
 }
 
-/// Number of events in [`several`] beyond the first.
+/// Number of events in [`several_ready`] beyond the first.
 pub(super) const EVENTS_BEYOND_ONE: f64 = (READY - 1) as f64;
 
-/// Number of frames delivered in between in [`several`].
+/// Number of frames delivered in between in [`several_ready`].
 pub(super) const FRAMES_BETWEEN: f64 = (CONNECTIONS - 1) as f64;
 
 /// Times the server's calls on its CPU while the client spins on another.
-pub(super) fn across(
-    ends: &Ends,
+pub(super) fn two_cpus(
+    connections: &Connections,
     [serving, other]: [usize; 2],
     clock: f64,
     budget: Budget<'_>,
@@ -133,8 +141,8 @@ pub(super) fn across(
             let mut buffer = [0_u8; 4096];
             let mut place = 0;
             while !over.load(Ordering::Relaxed) {
-                send(&ends.client[place], &[b'q'; REQUEST])?;
-                let answered = receive_while(&ends.client[place], &mut buffer, &over)?;
+                send(&connections.client[place], &[b'q'; REQUEST])?;
+                let answered = receive_while(&connections.client[place], &mut buffer, &over)?;
                 if !answered {
                     break;
                 }
@@ -143,14 +151,14 @@ pub(super) fn across(
             Ok(())
         });
         sched::pin(None, &[serving])?;
-        let result = serve(ends, clock, budget, samples);
+        let result = serve(connections, clock, budget, samples);
         over.store(true, Ordering::Relaxed);
         let client = client.join().map_err(|_| BenchError::Panicked)?;
         result.and(client)
     })?;
     // Drain the sockets, or the next phase would find this data.
     let mut buffer = [0_u8; 4096];
-    for stream in ends.server.iter().chain(&ends.client) {
+    for stream in connections.server.iter().chain(&connections.client) {
         while receive(stream, &mut buffer)? > 0 {}
     }
     Ok(())
@@ -172,7 +180,7 @@ fn receive_while(
 }
 
 fn serve(
-    ends: &Ends,
+    connections: &Connections,
     clock: f64,
     budget: Budget<'_>,
     samples: &mut Samples,
@@ -182,10 +190,11 @@ fn serve(
     let mut events = Vec::new();
     while budget.left()? {
         for _ in 0..64 {
-            let (found, time) = timed(clock, || wait(&ends.server_epoll, &mut events, 8, false));
+            let (found, time) =
+                timed(clock, || wait(&connections.server_epoll, &mut events, 8, false));
             let Some(event) = events.first() else { continue };
             samples.add(if found == 1 { "across.epoll-one" } else { "across.epoll-more" }, time);
-            let Some(server) = ends.server.get(event.data.u64() as usize) else { continue };
+            let Some(server) = connections.server.get(event.data.u64() as usize) else { continue };
             if let Some(time) = timed_receive(server, &mut buffer, clock)? {
                 samples.add("across.recv", time);
             }

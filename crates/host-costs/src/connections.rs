@@ -20,14 +20,14 @@ pub(super) const CONNECTIONS: usize = 32;
 
 /// Both ends of all connections, with an epoll for the server's.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct Connections {
     pub(super) server: Vec<TcpStream>,
     pub(super) client: Vec<TcpStream>,
     pub(super) server_epoll: OwnedFd,
 }
 
-impl Ends {
-    pub(super) fn new(pair: Option<&Pair>) -> Result<Ends, BenchError> {
+impl Connections {
+    pub(super) fn new(pair: Option<&Pair>) -> Result<Connections, BenchError> {
         let listen = |address: Ipv4Addr| TcpListener::bind(SocketAddr::from((address, 0)));
         let (listener, connected) = match pair {
             Some(pair) => {
@@ -57,7 +57,7 @@ impl Ends {
             stream.set_nonblocking(true).map_err(failed)?;
         }
         let server_epoll = watch(&server)?;
-        Ok(Ends { server, client, server_epoll })
+        Ok(Connections { server, client, server_epoll })
     }
 }
 

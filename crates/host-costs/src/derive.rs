@@ -63,8 +63,8 @@ type Rule = (&'static str, &'static str, fn(&Parts) -> Option<f64>);
 struct Parts {
     round: Round,
     look: f64,
-    ways: f64,
-    half: f64,
+    entry_and_exit: f64,
+    locality_half: f64,
     sharpness: f64,
 }
 
@@ -73,12 +73,12 @@ impl Parts {
         self.round.get(name)
     }
 
-    fn less(&self, name: &str, other: &str) -> Option<f64> {
+    fn difference(&self, name: &str, other: &str) -> Option<f64> {
         Some(self.raw(name)? - self.raw(other)?)
     }
 
     fn event(&self) -> Option<f64> {
-        Some(self.less("call.epoll-several", "call.epoll-one")? / EVENTS_BEYOND_ONE)
+        Some(self.difference("call.epoll-several", "call.epoll-one")? / EVENTS_BEYOND_ONE)
     }
 
     fn epoll_half(&self) -> Option<f64> {
@@ -86,22 +86,22 @@ impl Parts {
     }
 
     fn switch(&self) -> Option<f64> {
-        self.less("thread.yield", "thread.null")
+        self.difference("thread.yield", "thread.null")
     }
 
     fn wake(&self) -> Option<f64> {
-        self.less("thread.ring-sleeper", "thread.ring-nobody")
+        self.difference("thread.ring-sleeper", "thread.ring-nobody")
     }
 
     /// Entry and exit of an interrupt together; from the base profile if they were not measured, as in that case
     /// their keys are too.
-    fn ways(&self) -> f64 {
-        self.raw("trace.interrupt-outside").map_or(self.ways, |time| time.max(0.0))
+    fn entry_and_exit(&self) -> f64 {
+        self.raw("trace.interrupt-outside").map_or(self.entry_and_exit, |time| time.max(0.0))
     }
 
     /// The arming of an instance's timer, or else of any timer that is the next to expire.
     fn timer_arm(&self) -> Option<f64> {
-        self.raw("trace.timer-arm").or_else(|| self.less("call.timer-set", "call.null"))
+        self.raw("trace.timer-arm").or_else(|| self.difference("call.timer-set", "call.null"))
     }
 
     fn frame(&self) -> Option<f64> {
@@ -119,11 +119,17 @@ impl Parts {
 
     /// From the interrupt's arrival at a busy CPU to the return of the wait there.
     fn after_ipi(&self) -> Option<f64> {
-        Some(self.ways() + self.switch()? + self.look + self.event()? + self.epoll_half()?)
+        Some(
+            self.entry_and_exit()
+                + self.switch()?
+                + self.look
+                + self.event()?
+                + self.epoll_half()?,
+        )
     }
 
     fn idle(&self, us: u64) -> Option<f64> {
-        self.less(&format!("wake.idle-{us}"), "wake.busy")
+        self.difference(&format!("wake.idle-{us}"), "wake.busy")
     }
 
     fn client_delay(&self) -> Option<f64> {
@@ -167,7 +173,7 @@ const RULES: &[Rule] = &[
     ),
     ("cost.poll-frame", "one napi_gro_receive_entry to the next", Parts::frame),
     ("cost.deliver", "the line through polls of 1 to 31 frames, at 0, less an empty poll", |it| {
-        it.less("trace.poll-base", "trace.poll-empty")
+        it.difference("trace.poll-base", "trace.poll-empty")
     }),
     ("cost.deliver-frame", "the line's slope less cost.poll-frame: TCP, to the socket", |it| {
         Some(it.raw("trace.poll-each")? - it.frame()?)
@@ -209,14 +215,14 @@ const RULES: &[Rule] = &[
     (
         "locality.cross-cpu",
         "recv of a request that another CPU delivered less one of this CPU's",
-        |it| it.less("across.recv", "call.recv"),
+        |it| it.difference("across.recv", "call.recv"),
     ),
     (
         "locality.frame",
         "recv of a request delivered 31 frames ago less one delivered just now, at locality.half",
         |it| {
-            let full = (FRAMES_BETWEEN / it.half).powf(it.sharpness);
-            Some(it.less("call.recv-cold", "call.recv")? * (full + 1.0) / full)
+            let full = (FRAMES_BETWEEN / it.locality_half).powf(it.sharpness);
+            Some(it.difference("call.recv-cold", "call.recv")? * (full + 1.0) / full)
         },
     ),
     (
@@ -232,8 +238,8 @@ pub fn constants(rounds: &[Round], base: &Profile) -> Vec<Constant> {
     let parts = |round: &Round| Parts {
         round: round.clone(),
         look: base.get("cost.look"),
-        ways: base.get("cost.interrupt-entry") + base.get("cost.interrupt-exit"),
-        half: base.get("locality.half"),
+        entry_and_exit: base.get("cost.interrupt-entry") + base.get("cost.interrupt-exit"),
+        locality_half: base.get("locality.half"),
         sharpness: base.get("locality.sharpness"),
     };
     let parts: Vec<Parts> = rounds.iter().map(parts).collect();
@@ -261,7 +267,7 @@ pub fn constants(rounds: &[Round], base: &Profile) -> Vec<Constant> {
 }
 
 /// The keys that have a rule but no value from the rounds.
-pub fn silent(found: &[Constant]) -> Vec<&'static str> {
+pub fn unmeasured(found: &[Constant]) -> Vec<&'static str> {
     let keys = RULES.iter().map(|it| it.0).chain(["processor.idle-deep-after"]);
     keys.filter(|key| !found.iter().any(|it| it.key == *key)).collect()
 }
@@ -290,8 +296,8 @@ fn idle_depth(rounds: &[Round]) -> Option<Constant> {
         let how = format!("a wake-up takes as long after {longest} us of idleness as after 20");
         return Some(Constant::assumed(key, 1e9, how));
     }
-    let half = (shallow + deep) / 2.0;
-    let place = table.iter().position(|(_, time)| *time > half)?;
+    let middle = (shallow + deep) / 2.0;
+    let place = table.iter().position(|(_, time)| *time > middle)?;
     let (us, before) = (table.get(place)?.0, table.get(place.checked_sub(1)?)?.0);
     Some(Constant {
         range: Some((before as f64 * 1e3, us as f64 * 1e3)),

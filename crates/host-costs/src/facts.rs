@@ -31,7 +31,7 @@ impl Facts {
         self.constants.push(Constant::assumed(key, value, why));
     }
 
-    fn lacks(&mut self, keys: &str, why: impl Into<String>) {
+    fn note_missing(&mut self, keys: &str, why: impl Into<String>) {
         self.missing.push(Missing { keys: keys.into(), why: why.into() });
     }
 
@@ -96,10 +96,10 @@ pub(super) fn host(period: Option<f64>) -> Facts {
             let near = |hz: &&f64| (1e9 / **hz / period - 1.0).abs() < 0.05;
             match [100.0, 250.0, 300.0, 1000.0].iter().find(near) {
                 Some(hz) => facts.read("kernel.hz", *hz, "the time between two ticks, measured"),
-                None => facts.lacks("kernel.hz", format!("ticks came every {period:.0} ns")),
+                None => facts.note_missing("kernel.hz", format!("ticks came every {period:.0} ns")),
             }
         }
-        (None, None) => facts.lacks(
+        (None, None) => facts.note_missing(
             "kernel.hz",
             "neither /boot/config nor /proc/config.gz, and no ticks were recorded",
         ),
@@ -109,7 +109,9 @@ pub(super) fn host(period: Option<f64>) -> Facts {
         Some((_, from)) => facts.word("kernel.irq-time", "on", from),
         None => match &configuration {
             Some((_, from)) => facts.word("kernel.irq-time", "off", *from),
-            None => facts.lacks("kernel.irq-time", "no configuration of this kernel to be read"),
+            None => {
+                facts.note_missing("kernel.irq-time", "no configuration of this kernel to be read")
+            }
         },
     }
     rules(&mut facts, &release);
@@ -123,7 +125,9 @@ fn processor(facts: &mut Facts) {
         Some(list) => {
             facts.read("processor.cpus", list.0.len() as f64, "/sys/devices/system/cpu/online");
         }
-        None => facts.lacks("processor.cpus", "/sys/devices/system/cpu/online cannot be read"),
+        None => {
+            facts.note_missing("processor.cpus", "/sys/devices/system/cpu/online cannot be read")
+        }
     }
     let info = text("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -136,7 +140,7 @@ fn processor(facts: &mut Facts) {
             (mhz * 1e6).round(),
             "/proc/cpuinfo: what the first CPU had at this moment",
         ),
-        None => facts.lacks("processor.frequency", "/proc/cpuinfo has no 'cpu MHz' here"),
+        None => facts.note_missing("processor.frequency", "/proc/cpuinfo has no 'cpu MHz' here"),
     }
     let siblings = text("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
     let siblings = siblings.and_then(|list| list.parse::<napkin_os::sched::CpuList>().ok());
@@ -145,12 +149,15 @@ fn processor(facts: &mut Facts) {
             let file = "/sys/devices/system/cpu/cpu0/topology/thread_siblings_list";
             facts.read("processor.smt", smt as f64, file);
             if smt > 1 {
-                facts.lacks("processor.smt-speed", "needs two threads of one core under load");
+                facts.note_missing(
+                    "processor.smt-speed",
+                    "needs two threads of one core under load",
+                );
             } else {
                 facts.read("processor.smt-speed", 1.0, "no siblings");
             }
         }
-        None => facts.lacks("processor.smt, processor.smt-speed", "no topology in /sys"),
+        None => facts.note_missing("processor.smt, processor.smt-speed", "no topology in /sys"),
     }
 }
 
@@ -178,14 +185,19 @@ fn preemption<'a>(facts: &mut Facts, configured: impl Fn(&str) -> Option<(&'a st
             return facts.word(key, word, format!("{from}: {option}"));
         }
     }
-    facts.lacks(key, "debugfs is not mounted or not for this user, and there is no configuration");
+    facts.note_missing(
+        key,
+        "debugfs is not mounted or not for this user, and there is no configuration",
+    );
 }
 
 /// Facts that follow from the kernel's version.
 fn rules(facts: &mut Facts, release: &str) {
     let Some(version) = version(release) else {
-        return facts
-            .lacks("kernel.scheduler and other rules of its version", "no release in /proc");
+        return facts.note_missing(
+            "kernel.scheduler and other rules of its version",
+            "no release in /proc",
+        );
     };
     let of = format!("Linux {release}");
     let scheduler = if version >= (6, 6) { "eevdf" } else { "cfs" };
@@ -222,7 +234,7 @@ fn rules(facts: &mut Facts, release: &str) {
     }
     match text("/proc/sys/net/core/gro_normal_batch").and_then(|it| it.parse().ok()) {
         Some(batch) => facts.read("nic.gro-batch", batch, "sysctl net.core.gro_normal_batch"),
-        None => facts.lacks("nic.gro-batch", "no sysctl net.core.gro_normal_batch"),
+        None => facts.note_missing("nic.gro-batch", "no sysctl net.core.gro_normal_batch"),
     }
 }
 
@@ -290,32 +302,34 @@ pub(super) fn device(ifname: &str) -> Result<Facts, BenchError> {
     let mut ethtool = Ethtool::open().map_err(failed)?;
     match ethtool.rings(ifname).map_err(failed)?.and_then(|rings| rings.rx) {
         Some(ring) => facts.read("nic.ring", f64::from(ring), format!("ethtool -g {ifname}")),
-        None => facts.lacks("nic.ring", format!("{ifname}'s driver does not say")),
+        None => facts.note_missing("nic.ring", format!("{ifname}'s driver does not say")),
     }
     let coalescing = ethtool.coalescing(ifname).map_err(failed)?.unwrap_or_default();
     let from = format!("ethtool -c {ifname}");
     match coalescing.rx_usecs {
         Some(usecs) => facts.read("nic.coalesce-usecs", f64::from(usecs) * 1e3, &from),
-        None => facts.lacks("nic.coalesce-usecs", format!("{ifname}'s driver does not say")),
+        None => facts.note_missing("nic.coalesce-usecs", format!("{ifname}'s driver does not say")),
     }
     match coalescing.rx_frames {
         Some(frames) => facts.read("nic.coalesce-frames", f64::from(frames), &from),
-        None => facts.lacks("nic.coalesce-frames", format!("{ifname}'s driver does not say")),
+        None => {
+            facts.note_missing("nic.coalesce-frames", format!("{ifname}'s driver does not say"))
+        }
     }
     match coalescing.adaptive_rx {
         Some(adapts) => facts.word("nic.adaptive", if adapts { "on" } else { "off" }, &from),
-        None => facts.lacks("nic.adaptive", format!("{ifname}'s driver does not say")),
+        None => facts.note_missing("nic.adaptive", format!("{ifname}'s driver does not say")),
     }
     let speed = text(format!("/sys/class/net/{ifname}/speed")).and_then(|it| it.parse().ok());
     match speed.filter(|mbit: &f64| *mbit > 0.0) {
         Some(mbit) => {
             facts.read("link.rate", mbit * 1e6, format!("/sys/class/net/{ifname}/speed"));
         }
-        None => facts.lacks("link.rate", format!("{ifname} does not say its speed")),
+        None => facts.note_missing("link.rate", format!("{ifname} does not say its speed")),
     }
     let napis = Netdev::open().and_then(|mut it| it.napis(Some(link.ifindex)));
     let napis = napis.map_or(0, |napis| napis.len());
-    facts.lacks(
+    facts.note_missing(
         "cost.nic-handler, cost.mask, cost.unmask, cost.poll-completion, cost.send-frame, nic.dma, \
          nic.interrupt-latency, nic.transmit, link.latency, nic.order",
         format!(

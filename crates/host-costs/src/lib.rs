@@ -12,8 +12,8 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod calls;
+mod connections;
 pub mod derive;
-mod ends;
 pub mod estimate;
 mod facts;
 pub mod polls;
@@ -31,8 +31,8 @@ use napkin_machine::profile::{Draft, Profile, ProfileError};
 use napkin_os::rights::Right;
 use napkin_os::sched;
 
+use connections::Connections;
 use derive::{Constant, Missing};
-use ends::Ends;
 use napkin_measure::Host;
 use napkin_workload::Options as Placed;
 use napkin_workload::error::BenchError;
@@ -110,23 +110,23 @@ pub fn measure(
     let placement = cpus.placement();
     // In a thread of its own, with which its CPU affinity ends.
     let began = Instant::now();
-    let mut bed = thread::scope(|scope| {
-        let bed = scope.spawn(|| Bed::measure(options, placement, interrupt, &mut *say));
-        bed.join().map_err(|_| BenchError::Panicked)?
+    let mut findings = thread::scope(|scope| {
+        let thread = scope.spawn(|| Findings::measure(options, placement, interrupt, &mut *say));
+        thread.join().map_err(|_| BenchError::Panicked)?
     })?;
     let mut work = None;
-    if bed.veth && !placement.shared() {
+    if findings.veth && !placement.shared() {
         let left = Duration::from_secs(options.seconds).saturating_sub(began.elapsed());
         say("memcached's own work");
         match program::work(placement, left, interrupt) {
             Ok(found) => work = Some(found),
             Err(BenchError::Interrupted(by)) => return Err(by.into()),
-            Err(error) => bed.lacks("memcached.work", error.to_string()),
+            Err(error) => findings.note_missing("memcached.work", error.to_string()),
         }
     } else {
-        bed.lacks("memcached.work", "needs the veth, and two CPUs");
+        findings.note_missing("memcached.work", "needs the veth, and two CPUs");
     }
-    finish(options, bed, work, of_device)
+    finish(options, findings, work, of_device)
 }
 
 fn option(error: &ProfileError) -> BenchError {
@@ -135,7 +135,7 @@ fn option(error: &ProfileError) -> BenchError {
 
 /// The rounds, and what could not be measured.
 #[derive(Debug, Default)]
-struct Bed {
+struct Findings {
     rounds: Vec<Round>,
     missing: Vec<Missing>,
     veth: bool,
@@ -151,36 +151,36 @@ const TRACED: &str = "cost.interrupt-entry, cost.interrupt-exit, cost.tick, cost
                       cost.softirq-entry, cost.softirq-exit, cost.vector, cost.poll, cost.poll-frame, \
                       cost.deliver, cost.deliver-frame, memcached.client-delay";
 
-impl Bed {
+impl Findings {
     fn measure(
         options: &Options,
         placement: Placement,
         interrupt: &Interrupt,
         say: &mut (dyn FnMut(&str) + Send),
-    ) -> Result<Bed, BenchError> {
-        let mut bed = Bed::default();
-        let pair = bed.pair(lacking(&[Right::SysAdmin, Right::NetAdmin]), Pair::new);
-        bed.veth = pair.is_some();
-        let ends = Ends::new(pair.as_ref())?;
+    ) -> Result<Findings, BenchError> {
+        let mut findings = Findings::default();
+        let pair = findings.pair(lacking(&[Right::SysAdmin, Right::NetAdmin]), Pair::new);
+        findings.veth = pair.is_some();
+        let connections = Connections::new(pair.as_ref())?;
         let tracing = match (&pair, lacking(&[Right::Bpf, Right::Perfmon])) {
             (Some(pair), None) => match KernelTypes::new(cpus()) {
                 Ok(maker) => Some((maker, pair)),
                 Err(error) => {
-                    bed.lacks(TRACED, error.to_string());
+                    findings.note_missing(TRACED, error.to_string());
                     None
                 }
             },
             (_, Some(why)) => {
-                bed.lacks(TRACED, why);
+                findings.note_missing(TRACED, why);
                 None
             }
             (None, None) => {
-                bed.lacks(TRACED, "needs the veth");
+                findings.note_missing(TRACED, "needs the veth");
                 None
             }
         };
         if placement.shared() {
-            bed.lacks(
+            findings.note_missing(
                 "cost.ipi, processor.idle-exit, processor.idle-exit-deep, processor.idle-deep-after, \
                  locality.cross-cpu",
                 "needs two CPUs, and this process may use one",
@@ -198,9 +198,16 @@ impl Bed {
             let left = timed.saturating_sub(began.elapsed());
             let time = left / u32::try_from(rounds + 1 - number).unwrap_or(1);
             let tracing = tracing.as_ref().map(|(maker, pair)| (maker, *pair));
-            bed.rounds.push(one(&ends, tracing, placement, clock, time, interrupt)?);
+            findings.rounds.push(measure_round(
+                &connections,
+                tracing,
+                placement,
+                clock,
+                time,
+                interrupt,
+            )?);
         }
-        Ok(bed)
+        Ok(findings)
     }
 
     /// Creates the veth with `make`, unless rights are `lacking`. If a right is missing or the creation fails, for
@@ -217,13 +224,13 @@ impl Bed {
         match made {
             Ok(pair) => Some(pair),
             Err(why) => {
-                self.lacks("a veth of napkin's own (what is sent goes over loopback)", why);
+                self.note_missing("a veth of napkin's own (what is sent goes over loopback)", why);
                 None
             }
         }
     }
 
-    fn lacks(&mut self, keys: &str, why: impl Into<String>) {
+    fn note_missing(&mut self, keys: &str, why: impl Into<String>) {
         self.missing.push(Missing { keys: keys.into(), why: why.into() });
     }
 }
@@ -236,8 +243,8 @@ fn cpus() -> NonZeroU32 {
 }
 
 /// Runs one round: every step, each for its share of the time.
-fn one(
-    ends: &Ends,
+fn measure_round(
+    connections: &Connections,
     tracing: Option<(&KernelTypes, &Pair)>,
     placement: Placement,
     clock: f64,
@@ -250,15 +257,15 @@ fn one(
     let budget = |hundredths: u32| Budget::new(part(hundredths), interrupt);
     let serving = placement.queue;
     sched::pin(None, &[serving])?;
-    calls::alone(ends, clock, budget(15), &mut samples)?;
+    calls::one_thread(connections, clock, budget(15), &mut samples)?;
     threads::switches(serving, clock, budget(6), &mut samples)?;
-    threads::wake_here(serving, clock, budget(10), &mut samples)?;
+    threads::wake_same_cpu(serving, clock, budget(10), &mut samples)?;
     if !placement.shared() {
         let both = [serving, placement.other];
-        calls::across(ends, both, clock, budget(12), &mut samples)?;
-        threads::wake_there(both, None, budget(6), &mut samples)?;
+        calls::two_cpus(connections, both, clock, budget(12), &mut samples)?;
+        threads::wake_other_cpu(both, None, budget(6), &mut samples)?;
         for us in threads::IDLE_US {
-            threads::wake_there(
+            threads::wake_other_cpu(
                 both,
                 Some(us),
                 budget(if us > 1_000 { 8 } else { 3 }),
@@ -269,7 +276,7 @@ fn one(
     }
     if let Some((maker, pair)) = tracing {
         let deferring = Deferring::new(pair)?;
-        let of = polls::Place { maker, deferring: &deferring, ends, cpu: serving };
+        let of = polls::Place { maker, deferring: &deferring, connections, cpu: serving };
         polls::polls(&of, clock, part(22), interrupt, &mut round)?;
     }
     samples.into_round(&mut round);
@@ -283,7 +290,7 @@ fn today() -> String {
 }
 
 /// Keys that this load never measures, with the reason.
-const NEVER: [(&str, &str); 4] = [
+const NOT_EXERCISED: [(&str, &str); 4] = [
     ("cost.look, cost.claim", "parts of a call that cannot be timed by themselves"),
     (
         "cost.ksoftirqd-loop, cost.kthread-loop, cost.kthread-sleep, cost.worker-loop, cost.migrate",
@@ -302,11 +309,11 @@ const NEVER: [(&str, &str); 4] = [
 
 fn finish(
     options: &Options,
-    bed: Bed,
+    findings: Findings,
     work: Option<Constant>,
     of_device: Option<facts::Facts>,
 ) -> Result<Measured, BenchError> {
-    let Bed { rounds, mut missing, veth, .. } = bed;
+    let Findings { rounds, mut missing, veth, .. } = findings;
     let reference = Profile::named(napkin_workload::schema(), "epyc-7662").map_err(failed)?;
     let ofs = derive::constants(&rounds, &reference);
     let mut nearest: Vec<(&'static str, f64)> = Profile::names()
@@ -338,12 +345,12 @@ fn finish(
     );
     let mut constants = derive::constants(&rounds, &base);
     let known: Vec<&str> = missing.iter().flat_map(|it| it.keys.split(", ")).collect();
-    let silent = derive::silent(&constants);
-    let silent: Vec<&str> = silent.into_iter().filter(|key| !known.contains(key)).collect();
-    if !silent.is_empty() {
+    let unmeasured = derive::unmeasured(&constants);
+    let unmeasured: Vec<&str> = unmeasured.into_iter().filter(|key| !known.contains(key)).collect();
+    if !unmeasured.is_empty() {
         let why =
             "no round had enough samples: other programs used these CPUs, or it was too short";
-        missing.push(Missing { keys: silent.join(", "), why: why.into() });
+        missing.push(Missing { keys: unmeasured.join(", "), why: why.into() });
     }
     constants.extend(work);
     for constant in constants.iter_mut().filter(|it| it.sourced) {
@@ -355,7 +362,7 @@ fn finish(
         constants.extend(facts.constants);
         missing.extend(facts.missing);
     }
-    missing.extend(NEVER.map(|(keys, why)| Missing { keys: keys.into(), why: why.into() }));
+    missing.extend(NOT_EXERCISED.map(|(keys, why)| Missing { keys: keys.into(), why: why.into() }));
     one_queue_a_cpu(&mut constants, &base);
     pairs_of_threads(&mut constants, &base);
     // A section that the base profile does not have cannot be stated in part.
@@ -435,12 +442,14 @@ mod tests {
 
     #[test]
     fn without_a_right_or_a_veth_loopback_is_left_and_the_reason_is_told() {
-        let mut bed = Bed::default();
-        assert!(bed.pair(Some("needs a right".into()), || panic!("nothing is made")).is_none());
-        assert!(bed.pair(None, || Err(failed("no such kind of link"))).is_none());
-        let why: Vec<&str> = bed.missing.iter().map(|it| it.why.as_str()).collect();
+        let mut findings = Findings::default();
+        assert!(
+            findings.pair(Some("needs a right".into()), || panic!("nothing is made")).is_none()
+        );
+        assert!(findings.pair(None, || Err(failed("no such kind of link"))).is_none());
+        let why: Vec<&str> = findings.missing.iter().map(|it| it.why.as_str()).collect();
         assert!(why[0] == "needs a right" && why[1].contains("no such kind of link"), "{why:?}");
-        assert!(bed.missing.iter().all(|it| it.keys.contains("loopback")));
+        assert!(findings.missing.iter().all(|it| it.keys.contains("loopback")));
     }
 
     #[test]

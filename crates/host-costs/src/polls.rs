@@ -12,7 +12,7 @@ use napkin_kernel::Setting;
 use napkin_kernel::count::stopwatch::{KernelTypes, Point, Record};
 use napkin_kernel::netlink::{Netdev, Route};
 
-use super::ends::{ANSWER, CONNECTIONS, Ends, REQUEST, receive_soon, send};
+use super::connections::{ANSWER, CONNECTIONS, Connections, REQUEST, receive_soon, send};
 use super::estimate::line;
 use super::round::{Round, Samples};
 use super::threads::gaps;
@@ -88,7 +88,7 @@ impl Drop for Deferring<'_> {
 pub(super) struct Place<'a> {
     pub(super) maker: &'a KernelTypes,
     pub(super) deferring: &'a Deferring<'a>,
-    pub(super) ends: &'a Ends,
+    pub(super) connections: &'a Connections,
     /// This thread's CPU.
     pub(super) cpu: usize,
 }
@@ -110,12 +110,12 @@ pub(super) fn polls(
         Point::TimerExpire,
         Point::TimerInterruptExit,
     ];
-    let Place { maker, deferring, ends, cpu } = *place;
+    let Place { maker, deferring, connections, cpu } = *place;
     let cpu = u32::try_from(cpu).map_err(failed)?;
     let load = |points: &[Point], time: Duration| -> Result<Recorded, BenchError> {
         let watch = maker.start(points).map_err(failed)?;
         watch.clear().map_err(failed)?;
-        let gaps = bursts(ends, clock, Budget::new(time, interrupt))?;
+        let gaps = bursts(connections, clock, Budget::new(time, interrupt))?;
         Ok(Recorded { records: watch.take(cpu).map_err(failed)?, gaps })
     };
     let recorded = load(&whole, time * 3 / 4)?;
@@ -135,19 +135,23 @@ pub struct Recorded {
     pub gaps: Vec<(u64, u64)>,
 }
 
-fn bursts(ends: &Ends, clock: f64, budget: Budget<'_>) -> Result<Vec<(u64, u64)>, BenchError> {
+fn bursts(
+    connections: &Connections,
+    clock: f64,
+    budget: Budget<'_>,
+) -> Result<Vec<(u64, u64)>, BenchError> {
     let mut all = Vec::new();
     let mut buffer = [0_u8; 4096];
     let mut turn = 0_usize;
     while budget.left()? {
         let burst = BURSTS[turn % BURSTS.len()].min(CONNECTIONS);
         turn += 1;
-        for client in ends.client.iter().take(burst) {
+        for client in connections.client.iter().take(burst) {
             send(client, &[b'q'; REQUEST])?;
         }
         let wait = TIMEOUT * (EMPTY_POLLS as u32 + 3);
         all.extend(gaps(budget.within(wait), clock)?);
-        for (server, client) in ends.server.iter().zip(&ends.client).take(burst) {
+        for (server, client) in connections.server.iter().zip(&connections.client).take(burst) {
             receive_soon(server, &mut buffer)?;
             send(server, &[b'a'; ANSWER])?;
             receive_soon(client, &mut buffer)?;

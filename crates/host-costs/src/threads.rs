@@ -10,7 +10,7 @@ use napkin_os::sched;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::getppid;
 
-use super::ends::{wait, watch};
+use super::connections::{wait, watch};
 use super::round::Samples;
 use super::timing::{Budget, now, timed};
 use napkin_workload::error::BenchError;
@@ -109,7 +109,7 @@ impl Doorbell {
 
 /// Times writes to an eventfd with a sleeper on this CPU and to one without; the difference is the wake-up. The
 /// sleeper is in SCHED_IDLE and does not preempt this thread.
-pub(super) fn wake_here(
+pub(super) fn wake_same_cpu(
     cpu: usize,
     clock: f64,
     budget: Budget<'_>,
@@ -155,7 +155,7 @@ pub(super) fn wake_here(
 
 /// Times wake-ups from a write on one CPU to the return of the wait on another. That CPU is busy with a SCHED_IDLE
 /// thread, or has been idle for `idle_us` microseconds.
-pub(super) fn wake_there(
+pub(super) fn wake_other_cpu(
     [sleeping, waking]: [usize; 2],
     idle_us: Option<u64>,
     budget: Budget<'_>,
