@@ -1,4 +1,4 @@
-//! One process under a policy: what was set in it, and setting it.
+//! One process under a policy: its settings, what was changed, and how it is changed.
 
 mod restore;
 
@@ -18,17 +18,17 @@ use napkin_kernel::process::{
 };
 use napkin_os::rights::Right;
 
-/// More descriptors of one process than this are not looked at.
+/// The maximum number of descriptors of one process that are read.
 pub(crate) const MAX_DESCRIPTORS: usize = 1 << 20;
 
-/// More changes of one process than this are not made: each is written down, and kept until the
-/// process ends.
+/// The maximum number of changes in one process: each is recorded in the journal, and kept until the process
+/// ends.
 pub(super) const MAX_CHANGES: usize = 1 << 16;
 
-/// What is done that may be refused.
+/// The operation named in an error about a socket.
 const SET_SOCKET: &str = "to set a socket";
 
-/// So many reasons are remembered; then they are told anew.
+/// The maximum number of remembered reasons; when it is reached, all are forgotten and may be reported again.
 const MAX_TOLD: usize = 1_024;
 
 /// A process under a policy.
@@ -36,46 +36,47 @@ const MAX_TOLD: usize = 1_024;
 pub(super) struct Attached {
     pub(super) process: Process,
     pub(super) comm: String,
-    /// What was set, by place: at most one change for each.
+    /// Changes by place, at most one for each.
     pub(super) changes: BTreeMap<(u8, i32, u64), ProcessChange>,
-    /// Epoll contexts that were looked at, by table and descriptor.
+    /// Epoll contexts already processed, by table and descriptor.
     epolls: BTreeSet<(i32, i32)>,
-    /// Those to which the program itself gave other parameters.
+    /// Contexts to which the program itself gave other parameters.
     own: BTreeSet<(i32, i32)>,
-    /// Those that had the parameters at the first look: the program's own doing.
+    /// Contexts that already had the parameters when first seen: the program set them itself.
     set_already: BTreeSet<(i32, i32)>,
-    /// What contexts had before that were set, and whose descriptor is another's since this look.
+    /// The original parameters of contexts whose descriptor turned out in this scan to belong to another
+    /// context.
     displaced: Vec<Params>,
-    /// Sockets that were looked at and are still there.
+    /// Sockets already processed and still open.
     sockets: BTreeSet<u64>,
-    /// Sockets that had the options at the first look: the program's own doing.
+    /// Sockets that already had the options at the first scan: the program set them itself.
     own_sockets: BTreeSet<u64>,
     looked: bool,
-    /// When it was last seen without what it has now; `None` before the first look at it.
+    /// When it was last scanned: whatever is new was opened after that. `None` before the first scan.
     seen: Option<Instant>,
-    /// What was already told of it.
+    /// Reasons already reported.
     told: BTreeSet<String>,
-    /// Whether something could not be set by the last look.
+    /// Whether something could not be set in the last scan.
     unset: bool,
-    /// Whether its threads could not be looked at to pin them, the last time.
+    /// Whether the last scan for threads to pin failed.
     pub(super) unpinned: bool,
-    /// Looks in a row in which it had no thread that could be pinned.
+    /// Consecutive scans in which no thread could be pinned.
     pub(super) nothing_to_pin: u8,
-    /// Its threads that ran at all looks for some to pin; `None` before the first.
+    /// Threads that were running at every scan for threads to pin; `None` before the first.
     pub(super) ran: Option<BTreeSet<i32>>,
 }
 
-/// What the processes of one attachment share.
+/// State shared by the processes of one attachment.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Sockets that were set, by inode, with what they had before.
+    /// Sockets that were set, by inode, with their original options.
     pub(super) sockets: BTreeMap<u64, SocketOptions>,
-    /// The CPUs that threads were given.
+    /// The CPUs to which threads were pinned.
     pub(super) pins: Pins,
 }
 
 impl Attached {
-    /// `seen`: when it was certainly not there yet; `None` if it was there before.
+    /// `seen`: a time at which the process did not exist yet; `None` if it existed before the attachment.
     pub(super) fn new(process: Process, seen: Option<Instant>) -> Attached {
         let comm = process.comm().unwrap_or_default();
         Attached {
@@ -98,7 +99,7 @@ impl Attached {
         }
     }
 
-    /// Whether something could not be looked at or set, the last time that it was tried.
+    /// Whether the last attempt to read or set something failed.
     pub(super) const fn failing(&self) -> bool {
         self.unset || self.unpinned
     }
@@ -107,7 +108,7 @@ impl Attached {
         Event { pid: self.process.pid(), comm: self.comm.clone(), kind }
     }
 
-    /// A failure, once for each reason.
+    /// Reports a failure, once for each reason, and counts the process as not fully set.
     pub(super) fn failed(&mut self, why: String, events: &mut Vec<Event>) {
         self.unset = true;
         self.failed_once(why, events);
@@ -119,24 +120,24 @@ impl Attached {
         }
     }
 
-    /// A thread that stays where it is, once for each reason.
+    /// Reports a thread that is not pinned, once for each reason.
     pub(super) fn not_pinned(&mut self, tid: i32, why: String, events: &mut Vec<Event>) {
         if self.is_news(format!("{tid}: {why}")) {
             events.push(self.event(EventKind::NotPinned { tid, why }));
         }
     }
 
-    /// Whether it was not told before.
+    /// Whether `what` has not been reported before.
     pub(super) fn is_news(&mut self, what: String) -> bool {
-        // Threads may come and go without end, each with a reason of its own.
+        // Bounded, as threads may come and go without end, each with a reason of its own.
         if self.told.len() >= MAX_TOLD {
             self.told.clear();
         }
         self.told.insert(what)
     }
 
-    /// Looks at it and sets what is not as planned; what fails is told, and tried again by the next
-    /// look.
+    /// Scans the process and sets whatever differs from the plan. Failures are reported, and tried again by
+    /// the next scan.
     ///
     /// # Errors
     /// If it has ended.
@@ -151,7 +152,7 @@ impl Attached {
         self.unset = false;
         match self.set(plan, others, shared, recorder, events) {
             Err(error) if !error.is_gone() => {
-                // That it could not be looked at does not mean that it has ended.
+                // A failed scan does not mean that the process has ended.
                 self.failed(error.to_string(), events);
                 Ok(())
             }
@@ -245,16 +246,16 @@ impl Attached {
             if known {
                 return Ok(None);
             }
-            // Perhaps one that was inherited from a process where it was set: it is put back here if
-            // that process ends first. Or one that was set at another descriptor.
+            // The context may be shared with a process where it was set: then it is put back here if that
+            // process ends first. Or it was set at another descriptor.
             let inherited = inherited(&taken, others);
             let old = inherited.or_else(|| self.moved(&taken, fd, params, there));
             match old {
                 Some(old) => self.record(What::Epoll { tid, fd, old, new: params }, recorder)?,
                 None => {
                     self.set_already.insert((tid, fd));
-                    // So that a restore takes it for the program's own, too. If that cannot be
-                    // written there is nothing that it would have to put back.
+                    // Tells a restore that the program set it itself. If the journal cannot be written, a
+                    // restore has nothing to put back here.
                     let what = What::Epoll { tid, fd, old: params, new: params };
                     let _ = recorder.before(&self.change(what));
                 }
@@ -268,7 +269,7 @@ impl Attached {
         }
         let old = match recorded {
             Some(What::Epoll { old, .. }) if *old == now => *old,
-            // What a new context has: it was closed, and another was opened.
+            // Default parameters mean a new context: the old one was closed, and another was opened.
             _ if now == Params::default() => now,
             Some(_) if known => {
                 if self.own.insert((tid, fd)) {
@@ -286,8 +287,8 @@ impl Attached {
         Ok(set.then_some(if again { Set::Again } else { Set::First }))
     }
 
-    /// What an epoll context had before that is found with the parameters as they are set, if it
-    /// was set at another descriptor of this process.
+    /// Returns the original parameters of a context that already has the plan's, if it was set at another
+    /// descriptor of this process.
     fn moved(
         &mut self,
         taken: &OwnedFd,
@@ -295,7 +296,7 @@ impl Attached {
         params: Params,
         there: &BTreeSet<(i32, i32)>,
     ) -> Option<Params> {
-        // What was there before the first look nobody here has set.
+        // Nothing was set in this process before its first scan.
         if !self.looked {
             return None;
         }
@@ -317,8 +318,9 @@ impl Attached {
         old_of(fd, params, &known)
     }
 
-    /// Notes which sockets have the options before anything is set in any process of this attachment: from the program
-    /// itself. (Later they may have them from a listener that was set.) What cannot be looked at, the look tells.
+    /// Notes which sockets have the options before anything is set in any process of this attachment: the
+    /// program set those itself. (Later, accepted sockets may inherit them from a listener that was set.)
+    /// Errors are left to the scan, which reports them.
     pub(super) fn note_own(&mut self, options: SocketOptions, recorder: &mut dyn Recorder) {
         if self.looked {
             return;
@@ -330,14 +332,14 @@ impl Attached {
                 && now == as_read(options)
                 && self.own_sockets.insert(inode)
             {
-                // For a restore, as with an epoll context that was so.
+                // Tells a restore that the program set them itself, as with epoll contexts.
                 let what = What::Socket { tid, fd, inode, old: options, new: options };
                 let _ = recorder.before(&self.change(what));
             }
         }
     }
 
-    /// An internet socket with its options; `None` if it is no such, or has gone.
+    /// Returns an internet socket with its options; `None` for other sockets, or if it has been closed.
     fn options(
         &self,
         socket: &Descriptor,
@@ -380,13 +382,13 @@ impl Attached {
         }
         self.own_sockets.retain(|inode| there.contains(inode));
         if !found.cut {
-            // A closed socket needs nothing put back, and a proxy opens others without end.
+            // A closed socket needs no restore, and a proxy opens new ones without end.
             self.changes.retain(|_, change| match change.what {
                 What::Socket { inode, .. } => there.contains(&inode),
                 _ => true,
             });
         }
-        // They are tried again by the next look.
+        // The next scan tries the failed ones again.
         there.retain(|inode| !failed.contains(inode));
         self.sockets = there;
         if count > 0 {
@@ -407,8 +409,8 @@ impl Attached {
         let Some((taken, now)) = self.options(socket, inode)? else { return Ok(false) };
         let new = options;
         if now == as_read(options) {
-            // Set through another process that shares it, or by inheritance from a listener, or it
-            // was so.
+            // The options were set through another process that shares the socket, inherited from a listener,
+            // or set by the program.
             if let Some(old) = shared.sockets.get(&inode) {
                 let old = *old;
                 self.record(What::Socket { tid, fd, inode, old, new }, recorder)?;
@@ -425,8 +427,7 @@ impl Attached {
         Ok(true)
     }
 
-    /// Writes a change down before it is made; one that is written down already needs no second
-    /// line.
+    /// Records a change in the journal before it is made. A change that is already recorded is not repeated.
     pub(super) fn record(
         &mut self,
         what: What,
@@ -455,12 +456,12 @@ impl Attached {
     }
 }
 
-/// Options as they are read from a socket that has them: the kernel does not tell a budget.
+/// The options as they read back from a socket: the kernel does not return the budget.
 const fn as_read(options: SocketOptions) -> SocketOptions {
     SocketOptions { busy_poll_budget: None, ..options }
 }
 
-/// What an epoll context had before, if another process has the same one and it was set there.
+/// The original parameters of an epoll context, if another process shares it and it was set there.
 fn inherited(taken: &OwnedFd, others: &BTreeMap<i32, Attached>) -> Option<Params> {
     others.values().flat_map(|other| other.changes.values()).find_map(|change| {
         let What::Epoll { tid, fd, old, .. } = change.what else { return None };
@@ -468,7 +469,7 @@ fn inherited(taken: &OwnedFd, others: &BTreeMap<i32, Attached>) -> Option<Params
     })
 }
 
-/// What was done to an epoll context.
+/// How an epoll context was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Set {
     First,
@@ -485,7 +486,7 @@ fn refused(process: &Process, what: &'static str, errno: Errno) -> ProcessError 
     }
 }
 
-/// A setting that was refused needs another right than a look that was.
+/// Maps the error of a refused setting: it needs another privilege (`CAP_NET_ADMIN`) than reading does.
 fn refused_setting(process: &Process, what: &'static str, errno: Errno) -> ProcessError {
     match errno {
         Errno::PERM => {

@@ -1,4 +1,4 @@
-//! A process, its children and theirs, kept under a policy until they are let go.
+//! Processes and their descendants, kept under a policy until they are released.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,38 +18,38 @@ use crate::process_change::Recorder;
 use napkin_kernel::open_files::{self, OpenFiles};
 use napkin_kernel::process::{Descendants, Process, ProcessError, descendants_of};
 
-/// More processes at a time than this are not looked at.
+/// The maximum number of processes of an attachment.
 const MAX_PROCESSES: usize = 1 << 16;
 
-/// How often it is looked for threads to pin: a thread that waits now will most likely wait again.
+/// The interval between scans for threads to pin. A thread that waits now will most likely wait again.
 const PIN_EVERY: Duration = Duration::from_millis(500);
 
-/// The same while it is looked for threads in a row.
+/// The same interval in [`Attachment::pin_for`], which scans repeatedly.
 const PIN_GAP: Duration = Duration::from_millis(20);
 
-/// Processes under a policy. Dropped, it puts everything back, unless it was told to [`leave`].
+/// Processes under a policy. Dropping it puts everything back; [`leave`] does not.
 ///
 /// [`leave`]: Attachment::leave
 pub struct Attachment<R: Recorder> {
     plan: Plan,
     recorder: R,
     cpu_of: Option<Box<dyn Resolver>>,
-    /// Whose descendants are looked for, without itself: this process, for what it started.
+    /// The process whose descendants are attached to, without itself: this process, for what it started.
     above: Option<i32>,
-    /// Children of this process that are none of what it started for the plan.
+    /// Children of this process that do not belong to the program, such as signal witnesses.
     not_these: Vec<i32>,
     tree: BTreeMap<i32, Attached>,
     /// Descendants that could not be added, and why.
     missed: BTreeMap<i32, String>,
-    /// How many have ended, or are no longer there, of which not all could be set.
+    /// How many processes ended, or disappeared, before everything could be set in them.
     ended_unset: usize,
-    /// The limit of open files as it was, if it was raised.
+    /// The original limit of open files, if it was raised.
     files: Option<OpenFiles>,
-    /// The number of the first descriptor that was taken for a process.
+    /// The number of the first descriptor that was opened for a process.
     first_descriptor: Option<u64>,
     shared: Shared,
     started: Instant,
-    /// When the processes were last looked for.
+    /// When processes were last discovered.
     looked: Option<Instant>,
     pinned: Option<Instant>,
     pace: Pace,
@@ -64,19 +64,19 @@ impl<R: Recorder> std::fmt::Debug for Attachment<R> {
     }
 }
 
-/// What a look found.
+/// The result of a scan.
 #[derive(Debug)]
 pub struct Look {
-    /// What happened, in order.
+    /// Events in order.
     pub events: Vec<Event>,
-    /// When to look again.
+    /// The time to wait before the next scan.
     pub wait: Duration,
-    /// The CPU time that this look took.
+    /// The CPU time that this scan took.
     pub cost: Duration,
 }
 
 impl<R: Recorder> Attachment<R> {
-    /// Of no process yet.
+    /// Creates an attachment without processes.
     pub fn new(plan: Plan, recorder: R) -> Attachment<R> {
         let now = Instant::now();
         Attachment {
@@ -98,61 +98,61 @@ impl<R: Recorder> Attachment<R> {
         }
     }
 
-    /// Raises this process's limit of open files as far as it may, for each process takes two. What
-    /// [`run`](super::run()) starts gets the limit as it was.
+    /// Raises this process's limit of open files as far as permitted, as each process takes two descriptors.
+    /// Programs that [`run`](super::run()) starts get the original limit.
     pub fn raise_open_files(&mut self) {
         self.files.get_or_insert_with(OpenFiles::raise);
     }
 
-    /// The limit of open files as it was, if it was raised.
+    /// The original limit of open files, if it was raised.
     pub(super) const fn open_files(&self) -> Option<&OpenFiles> {
         self.files.as_ref()
     }
 
-    /// Pins threads, with somebody who knows where an instance is polled.
+    /// Enables pinning of threads. `cpu_of` resolves the CPU on which an instance is polled.
     pub fn pin_with(&mut self, cpu_of: Box<dyn Resolver>) {
         self.cpu_of = Some(cpu_of);
     }
 
-    /// Adds a running process, with all its descendants from now on.
+    /// Adds a running process, and from now on all its descendants.
     ///
     /// # Errors
-    /// If there is none, or its descriptors may not be seen.
+    /// If the process does not exist, or its descriptors may not be read.
     pub fn add(&mut self, pid: i32) -> Result<(), ProcessError> {
         let process = Process::open(pid)?;
-        // A right that is missing is missing from the start: it is told here and not at each look.
+        // A missing privilege is missing from the start: report it here, and not at each scan.
         process.descriptors(1)?;
         self.check_room(&process)?;
         self.tree.insert(pid, Attached::new(process, None));
         Ok(())
     }
 
-    /// Adds what this process starts from now on, with all its descendants: for a subreaper, which
-    /// gets those whose parent ended.
+    /// Adds all descendants that this process starts from now on. The process must be a subreaper, which
+    /// inherits descendants whose parent ended.
     pub fn add_own_children(&mut self) {
         self.started = Instant::now();
         self.pace = Pace::new(self.started);
         self.above = i32::try_from(std::process::id()).ok();
     }
 
-    /// Leaves out children of this process that it needs itself.
+    /// Excludes children that this process started for its own use.
     pub(super) fn leave_out(&mut self, pids: Vec<i32>) {
         self.not_these = pids;
     }
 
-    /// How many of its processes lived at the last look.
+    /// The number of processes that were alive at the last scan.
     pub fn processes(&self) -> usize {
         self.tree.len()
     }
 
-    /// In how many processes not everything could be looked at or set: those that could not be
-    /// reached, those where the last look at them met an error, and those that ended so.
+    /// The number of processes in which not everything could be read or set: unreachable ones, those whose
+    /// last scan failed, and those that ended in that state.
     pub fn unset(&self) -> usize {
         let failing = self.tree.values().filter(|attached| attached.failing()).count();
         failing + self.missed.len() + self.ended_unset
     }
 
-    /// Process IDs of everything attached to, in the order found.
+    /// Process IDs of all attached processes, in ascending order.
     pub fn pids(&self) -> Vec<i32> {
         self.tree.keys().copied().collect()
     }
@@ -161,12 +161,12 @@ impl<R: Recorder> Attachment<R> {
         self.tree.values().map(|attached| &attached.process)
     }
 
-    /// Whether a process is one of them, and lived at the last look.
+    /// Whether a process is attached, and was alive at the last scan.
     pub fn holds(&self, pid: i32) -> bool {
         self.tree.contains_key(&pid)
     }
 
-    /// Looks at all of them once, and sets what is not as planned.
+    /// Scans all processes once, and sets whatever differs from the plan.
     pub fn look(&mut self) -> Look {
         let before = cpu_time();
         let mut events = Vec::new();
@@ -181,7 +181,7 @@ impl<R: Recorder> Attachment<R> {
         }
         let pids = self.pids();
         for pid in &pids {
-            // Taken out, so that it can be compared with the others.
+            // Removed from the map, so that it can be compared with the others.
             let Some(mut attached) = self.tree.remove(pid) else { continue };
             let looked = attached.look(
                 &self.plan,
@@ -209,37 +209,38 @@ impl<R: Recorder> Attachment<R> {
         Look { events, wait, cost }
     }
 
-    /// Looks for threads to pin again and again until it is `done`, for `time` at most: at each look some
-    /// run, of which nobody can tell what they wait for.
+    /// Scans for threads to pin repeatedly until `done` returns true, for at most `time`. At each scan some
+    /// threads are running, and the kernel does not report what a running thread waits for.
     pub fn pin_for(&mut self, time: Duration, done: impl Fn(&Attachment<R>) -> bool) -> Vec<Event> {
         let begun = Instant::now();
         let mut events = Vec::new();
         while !done(&*self) && begun.elapsed() < time {
             std::thread::sleep(PIN_GAP);
             self.pinned = None;
-            // That there is none to pin is not told by looks so close together.
+            // Scans this close together must not count towards the report that no thread can be pinned.
             self.tree.values_mut().for_each(|attached| attached.nothing_to_pin = 0);
             self.pin(&mut events);
         }
         events
     }
 
-    /// Threads that ran each time that it was looked for some to pin, and have more than one CPU: thread ids.
+    /// Thread IDs of threads that were running at every scan for threads to pin, and may use more than one
+    /// CPU.
     pub fn always_ran(&self) -> Vec<i32> {
         let ran = self.tree.values().filter_map(|attached| attached.ran.as_ref());
-        // One that has a CPU of its own already needs none, and one that has ended neither.
+        // A thread that is already restricted to one CPU needs no pin; a thread that has ended is skipped
+        // too.
         let elsewhere =
             |tid: &i32| napkin_os::sched::affinity(Some(*tid)).is_ok_and(|cpus| cpus.len() > 1);
         ran.flatten().copied().filter(elsewhere).collect()
     }
 
-    /// Puts everything back and lets the processes go. What could not be put back stays written
-    /// down.
+    /// Puts everything back and releases the processes. What could not be put back stays in the journal.
     pub fn restore(&mut self) -> (Restoration, Vec<Event>) {
         let mut total = Restoration::default();
         let mut events = Vec::new();
         if !self.shared.pins.is_empty() {
-            // What was begun since the last look may have inherited its CPUs.
+            // Processes started since the last scan may have inherited their CPUs.
             self.discover(&mut events);
         }
         for (pid, mut attached) in std::mem::take(&mut self.tree) {
@@ -255,12 +256,12 @@ impl<R: Recorder> Attachment<R> {
         (total, events)
     }
 
-    /// Lets the processes go as they are. What was changed stays written down.
+    /// Releases the processes as they are. Their changes stay in the journal.
     pub fn leave(mut self) {
         self.tree.clear();
     }
 
-    /// Removes those that have ended.
+    /// Removes processes that have ended.
     fn bury(&mut self, events: &mut Vec<Event>) {
         let ended: Vec<i32> = self
             .tree
@@ -285,8 +286,8 @@ impl<R: Recorder> Attachment<R> {
         }
     }
 
-    /// Leaves descriptors free for a process's journal and for those of all others, and some to set
-    /// and put back with.
+    /// Checks that enough descriptors remain for this process's journal, for those of all others, and for
+    /// setting and putting back.
     fn check_room(&mut self, process: &Process) -> Result<(), ProcessError> {
         let number = u64::try_from(process.pidfd().as_fd().as_raw_fd()).unwrap_or(0);
         let first = *self.first_descriptor.get_or_insert(number);
@@ -295,7 +296,7 @@ impl<R: Recorder> Attachment<R> {
             .map_err(|_| ProcessError::NoDescriptor { pid: process.pid(), what: "to open it" })
     }
 
-    /// Adds the descendants that are new, and tells of those that cannot be added.
+    /// Adds new descendants, and reports those that cannot be added.
     fn discover(&mut self, events: &mut Vec<Event>) {
         let now = Instant::now();
         let mut roots = self.pids();
@@ -310,7 +311,7 @@ impl<R: Recorder> Attachment<R> {
                 continue;
             }
             let process = Process::open(pid).and_then(|process| {
-                // A zombie that nobody has waited for has nothing to be set any more.
+                // A zombie that has not been reaped has nothing left to set.
                 let alive = process.alive();
                 if alive {
                     self.check_room(&process).map(|()| process)
@@ -325,7 +326,7 @@ impl<R: Recorder> Attachment<R> {
                     missed.insert(pid, why);
                 }
                 Ok(process) => {
-                    // What is started by this process was not there before it was started.
+                    // Descendants of this process did not exist before the program was started.
                     let unseen = self.looked.or(self.above.map(|_| self.started));
                     self.tree.insert(pid, Attached::new(process, unseen));
                 }
@@ -370,7 +371,7 @@ fn unwritten(error: &std::io::Error) -> String {
     format!("the journal cannot be written: {error}")
 }
 
-/// The name of a process that cannot be opened.
+/// The name of a process, for one that cannot be opened.
 fn comm_of(pid: i32) -> String {
     match comm(pid).as_deref().map(str::trim_end) {
         None | Some("") => "process".into(),

@@ -1,4 +1,4 @@
-//! What happened to a process under a policy, and the lines that tell of it.
+//! Events of a process under a policy, and the lines that report them.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use serde::Serialize;
 
 use napkin_kernel::process::{Params, SocketOptions};
 
-/// Lines of what was set that are told unless more are asked for. A program that opens contexts
-/// without end would fill the terminal.
+/// The number of lines about settings before the rest are suppressed, unless more detail is asked for. A
+/// program that opens contexts without end would fill the terminal.
 const FEW: usize = 20;
 
-/// Something that happened.
+/// An event of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Event {
-    /// Process ID, as this PID namespace has it.
+    /// Process ID in this PID namespace.
     pub pid: i32,
-    /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
+    /// The process name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
-    /// What kind of event it is, with its details; in JSON they are fields beside these.
+    /// The kind of event with its details; in JSON they are fields beside these.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What happened to the process, or was done to it.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", tag = "event")]
 #[non_exhaustive]
@@ -34,10 +34,9 @@ pub enum EventKind {
     Epolls {
         /// Their numbers in the program's table, names in `/proc/PID/fd`.
         fds: Vec<i32>,
-        /// As they were set.
+        /// The parameters that were set.
         params: Params,
-        /// They were opened at most so long ago; `None` of those that were there before the first
-        /// look.
+        /// The maximum time since they were opened; `None` for those that existed before the first scan.
         within: Option<Duration>,
         /// Whether all of them had been set before, and were opened anew or reset.
         again: bool,
@@ -49,18 +48,18 @@ pub enum EventKind {
     },
     /// Sockets were set.
     Sockets {
-        /// Sockets whose options were set, by this look alone.
+        /// Sockets whose options were set in this scan.
         count: usize,
-        /// As they were set.
+        /// The options that were set.
         options: SocketOptions,
     },
     /// A thread was pinned.
     Pinned {
         /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
-        /// The instance whose packets it waits for.
+        /// The ID of the instance whose packets it waits for.
         napi_id: u32,
-        /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
+        /// The CPUs that the thread may use.
         cpus: Vec<usize>,
     },
     /// A thread was not pinned.
@@ -70,24 +69,24 @@ pub enum EventKind {
         /// The reason, in words.
         why: String,
     },
-    /// The program set parameters of its own after they were set from here: they are left.
+    /// The program set its own parameters after napkin had set them: they are left alone.
     OwnParams {
         /// Its number in the program's table, a name in `/proc/PID/fd`.
         fd: i32,
-        /// As they are now.
+        /// The current parameters.
         now: Params,
     },
-    /// Something could not be looked at or set.
+    /// Something could not be read or set.
     Failed {
         /// The reason, in words.
         why: String,
     },
-    /// It became another program.
+    /// The process executed another program.
     Exec {
-        /// Its name before.
+        /// Its previous name.
         before: String,
     },
-    /// The process is gone; its settings went with it.
+    /// The process has ended, and its settings with it.
     Ended,
 }
 
@@ -132,7 +131,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// At most ten numbers and how many more.
+/// Formats at most ten numbers and a count of the rest.
 fn list(fds: &[i32]) -> String {
     const MOST: usize = 10;
     let shown: Vec<String> = fds.iter().take(MOST).map(i32::to_string).collect();
@@ -142,19 +141,19 @@ fn list(fds: &[i32]) -> String {
     }
 }
 
-/// How much is told.
+/// How much is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
-    /// What failed, once.
+    /// Failures, once each.
     Quiet,
-    /// What was set for the first time, and what failed.
+    /// Failures, and what was set for the first time.
     #[default]
     News,
-    /// Also what was set already, and which programs started and ended.
+    /// Also what was set already, and which programs were executed and ended.
     Everything,
 }
 
-/// Decides which events are told.
+/// Selects the events to report.
 #[derive(Debug, Default)]
 pub struct Lines {
     detail: Detail,
@@ -162,12 +161,12 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Tells so much.
+    /// Creates a filter with this level of detail.
     pub const fn new(detail: Detail) -> Lines {
         Lines { detail, lines: 0 }
     }
 
-    /// The line that tells of an event, if it is to be told.
+    /// Returns the line that reports an event, unless it is suppressed.
     pub fn line(&mut self, event: &Event) -> Option<String> {
         let failed = matches!(event.kind, EventKind::Failed { .. });
         let news = match &event.kind {
@@ -188,7 +187,7 @@ impl Lines {
             return None;
         }
         if failed {
-            // Each is told once for its process; none is left out.
+            // Each failure comes once for its process; none is suppressed.
             return Some(event.to_string());
         }
         self.lines += 1;

@@ -1,19 +1,19 @@
 //! Sockets that inherited busy-poll options from a listener on which napkin set them: the kernel copies them
 //! to each accepted connection.
 //!
-//! Nobody writes these down, as a server accepts them without end, and after the last look too. They are
-//! known by what they have, as epoll contexts that moved are.
+//! The journal does not list them, as a server accepts them without end, also after the last scan. They are
+//! recognised by their options, like epoll contexts that moved.
 
 use std::collections::BTreeSet;
 
 use crate::process_change::What;
 use napkin_kernel::process::{Descriptor, Kind, Process, ProcessError, SocketOptions, socket};
 
-/// What was put back, each with its descriptor, and the first error of those that were not.
+/// The sockets that were put back, each with its descriptor, and the first error.
 pub(crate) type Inherited = (Vec<What>, Option<ProcessError>);
 
-/// Puts back the sockets of a process that have what was set (`set`: what listeners had before, and since), but for
-/// those whose inode is `known`.
+/// Puts back the sockets of a process that have options which napkin set, except those whose inode is in
+/// `known`. `set` holds the old and new options of listeners.
 ///
 /// # Errors
 /// If the process has ended, or may not be reached.
@@ -28,7 +28,8 @@ pub(crate) fn restore_inherited(
         match restore(process, &socket, set, known) {
             Ok(what) => back.extend(what),
             Err(error) if error.is_gone() => return Err(error),
-            // Nor could anything be set in a table of a thread's own.
+            // Nothing could be set either in a descriptor table that a thread does not share with its
+            // process.
             Err(ProcessError::Unsupported { .. }) => {}
             Err(error) => failed = failed.or(Some(error)),
         }
@@ -48,7 +49,7 @@ fn restore(
         return Ok(None);
     }
     let Some(taken) = process.take(socket)? else { return Ok(None) };
-    // Another may have the number by now, perhaps one that is known.
+    // The descriptor number may belong to another socket by now, perhaps one that is known.
     let same = rustix::fs::fstat(&taken).map_err(refused)?.st_ino == inode;
     if !same || !socket::is_internet(&taken) {
         return Ok(None);
@@ -57,7 +58,7 @@ fn restore(
     let seen = |options: &SocketOptions| SocketOptions { busy_poll_budget: None, ..*options };
     let mut from = set.iter().filter(|(_, new)| seen(new) == now);
     let Some(&(first, new)) = from.next() else { return Ok(None) };
-    // Which listener it is from is not known: off, if they had different ones.
+    // The listener that it came from is unknown: switch off if they had different options.
     let old = if from.all(|(old, _)| *old == first) { first } else { off(new) };
     old.set(&taken).map_err(refused)?;
     Ok(Some(What::Socket { tid, fd, inode, old, new }))

@@ -1,9 +1,9 @@
-//! Threads that have their CPUs from one that napkin has moved: the kernel gives those of a thread to each
-//! thread and each process that it begins.
+//! Threads that inherited their CPUs from a pinned one: the kernel copies the affinity of a thread to every
+//! thread and process that it starts.
 //!
-//! Nobody writes these down, as a server begins them without end. They are known by what they have, just
-//! the CPUs that were given, by when they were started: not before, and by whose they are: the same process's or
-//! one that descends from it.
+//! The journal does not list them, as a server starts them without end. They are recognised by three
+//! properties: the affinity equals the pinned one, the thread was started after the pin, and it belongs to
+//! the same process or to a descendant.
 
 use std::collections::BTreeSet;
 
@@ -11,30 +11,30 @@ use crate::process_change::{ProcessChange, Restored, What};
 use napkin_kernel::process::{Process, ProcessError};
 use napkin_os::procfs::thread::ThreadStat;
 
-/// Parents above a process that are looked at.
+/// The maximum number of ancestors of a process that are examined.
 const MAX_LINEAGE: usize = 64;
 
-/// The CPUs that threads were given.
+/// The affinities that threads were pinned to.
 #[derive(Debug, Default)]
 pub(crate) struct Pins(Vec<Pin>);
 
 #[derive(Debug)]
 struct Pin {
-    /// Whose thread it was, by its id and its start: the id may be another's later.
+    /// The process of the thread, by ID and start time, as the ID may be reused.
     process: (i32, u64),
-    /// When the first thread got them, in ticks since the boot.
+    /// When the first thread was pinned, in ticks since boot.
     since: u64,
     old: Vec<usize>,
     new: Vec<usize>,
 }
 
 impl Pins {
-    /// Whether no thread was given any.
+    /// Whether no thread was pinned.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Takes up what was done to a thread of a process, by its id and its start.
+    /// Adds a change of a thread's affinity. `process` is its process, by ID and start time.
     pub(crate) fn add(&mut self, process: (i32, u64), what: &What) {
         let What::Affinity { old, new, since: Some(since), .. } = what else { return };
         let same = |pin: &&mut Pin| pin.process == process && pin.old == *old && pin.new == *new;
@@ -44,14 +44,15 @@ impl Pins {
         }
     }
 
-    /// Forgets what was done to threads of a process that has ended: nobody descends from it any more, as its
-    /// children have another parent.
+    /// Forgets the pins of a process that has ended: its children have another parent now, so no process
+    /// descends from it any more.
     pub(crate) fn ended(&mut self, process: (i32, u64)) {
         self.0.retain(|pin| pin.process != process);
     }
 
-    /// What a thread would have that was started then and has these CPUs now, of the first of these processes, each
-    /// followed by its parent; `None` if it does not have them from one that was moved.
+    /// Returns the original affinity for a thread that was started at `started` and has the affinity `now`;
+    /// `None` if it did not inherit that from a pinned thread. `lineage` is its process, followed by the
+    /// ancestors of that.
     pub(crate) fn before(
         &self,
         lineage: &[(i32, u64)],
@@ -63,8 +64,8 @@ impl Pins {
         Some(&from.old)
     }
 
-    /// Puts back the threads of a process that have their CPUs from one that was moved, but for those of
-    /// which something is written down, each `known` by its id and its start.
+    /// Puts back the threads of a process that inherited the affinity of a pinned one, except those with a
+    /// journal entry of their own: `known`, by thread ID and start time.
     ///
     /// # Errors
     /// If the process has ended, or its threads may not be moved.
@@ -97,7 +98,7 @@ impl Pins {
     }
 }
 
-/// A process, its parent, and so on, by their ids and their starts.
+/// The ID and start time of a process, its parent, and so on.
 pub(crate) fn lineage(process: &Process) -> Vec<(i32, u64)> {
     let stat = |pid: i32| ThreadStat::read(pid, pid);
     std::iter::successors(stat(process.pid()), |it| stat(it.ppid))
@@ -106,7 +107,7 @@ pub(crate) fn lineage(process: &Process) -> Vec<(i32, u64)> {
         .collect()
 }
 
-/// The threads of which something is written down.
+/// The threads with a journal entry, by thread ID and start time.
 pub(crate) fn known<'a>(
     changes: impl IntoIterator<Item = &'a ProcessChange>,
 ) -> BTreeSet<(i32, u64)> {
@@ -135,7 +136,7 @@ mod tests {
         pins.add((1, 10), &moved(1, Some(100), &[0, 1], &[2]));
         pins.add((1, 10), &moved(2, Some(50), &[0, 1], &[2]));
         pins.add((9, 20), &moved(9, Some(200), &[4], &[3]));
-        // An older napkin did not write down when.
+        // An older napkin did not record the time.
         pins.add((1, 10), &moved(4, None, &[6], &[5]));
         let own = |started, now| pins.before(&[(1, 10)], started, now);
         assert_eq!(own(50, &[2]), Some(&[0, 1][..]));
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn what_a_moved_thread_has_begun_is_put_back_and_what_is_written_down_is_not() {
         let usable = usable_cpus();
-        // Threads of other tests are on the first.
+        // Other tests run threads on the first CPU.
         let [_, .., last] = usable[..] else { return };
         let moved_one = move || {
             let own_tid = || rustix::thread::gettid().as_raw_nonzero().get();
@@ -181,7 +182,7 @@ mod tests {
             drop(end);
             child.join().expect("no panic");
         };
-        // On a thread that ends with what it has.
+        // On a thread of its own, so that the affinity ends with it.
         std::thread::spawn(moved_one).join().expect("no panic");
     }
 }

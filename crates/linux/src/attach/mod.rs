@@ -1,10 +1,10 @@
-//! An unmodified, running program under a policy's epoll and application part, set from outside.
+//! Sets the epoll and application part of a policy in running, unmodified programs, from outside.
 //!
-//! - [`Plan`]: what of a policy can be set from outside.
-//! - [`Attachment`]: a process, its children and theirs, kept under a policy until it is let go.
-//! - [`run()`], [`keep`]: for as long as a program runs, or as asked.
+//! - [`Plan`]: the part of a policy that can be set from outside.
+//! - [`Attachment`]: a process and all its descendants, kept under a policy until they are released.
+//! - [`run()`], [`keep`]: hold a policy while a program runs, or for a given time.
 //!
-//! The device's part of a policy is `apply`'s.
+//! The device's part of a policy is set by `apply`.
 
 mod attached;
 mod attachment;

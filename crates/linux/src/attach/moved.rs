@@ -1,46 +1,47 @@
-//! Epoll contexts that were set and are found at another descriptor.
+//! Finds and restores epoll contexts that were set, and are now at another descriptor.
 //!
-//! A context has no name of its own: a program that moves it (`dup2` and `close`), or whose first
-//! thread ends and leaves the descriptors to the others, has it at a place that nobody has written
-//! down. It is known by what it has: nobody but napkin, and who does the same by itself, gives a
-//! context just these parameters. Which of the program's contexts had them at the first look is
-//! remembered, so that those are left.
+//! A context has no identity of its own. A program that moves it (`dup2` and `close`), or whose first thread
+//! ends and leaves the descriptors to the others, has it at a place that the journal does not know. It is
+//! recognised by its parameters: only napkin, and a program that does the same by itself, gives a context
+//! exactly these. The program's contexts that had them at the first scan are remembered, so that those are
+//! left alone.
 
 use std::collections::BTreeSet;
 
 use crate::process_change::{ProcessChange, What};
 use napkin_kernel::process::{Params, Process, ProcessError};
 
-/// A context that is known at some place.
+/// A context at a known place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) fd: i32,
-    /// As it was; the same as `new` if the program had set it by itself.
+    /// The original parameters; equal to `new` if the program set them itself.
     pub(super) old: Params,
-    /// As it was set.
+    /// The parameters that were set.
     pub(super) new: Params,
-    /// Whether it is no longer there: the descriptor is closed, or another context's.
+    /// Whether it is no longer there: the descriptor is closed, or refers to another context.
     pub(super) lost: bool,
 }
 
-/// What a context had that is found at a new place with parameters as they were set; `None` if that
-/// is the program's own doing.
+/// Returns the original parameters of a context that is found at a new place with the parameters `now`;
+/// `None` if the program set those itself.
 pub(super) fn old_of(fd: i32, now: Params, known: &[Known]) -> Option<Params> {
     let ours = |it: &Known| (it.old != it.new).then_some(it.old);
     let fits = || known.iter().filter(|it| it.new == now);
-    // The same number in another thread's table.
+    // The same descriptor number in another thread's table.
     if let Some(same) = fits().find(|it| it.lost && it.fd == fd) {
         return ours(same);
     }
     if let Some(lost) = fits().filter(|it| it.lost).find_map(ours) {
         return Some(lost);
     }
-    // Nothing is missing that was set, as with a second descriptor of one context.
+    // No context that was set is missing: this may be a second descriptor of one.
     if fits().any(|it| ours(it).is_none()) { None } else { fits().find_map(ours) }
 }
 
-/// Puts back contexts of a process that are at none of the places of `changes`, which are all that
-/// is known of it and not put back yet. Each comes with its descriptor and with what it was before.
+/// Puts back the contexts of a process that are at none of the places in `changes`. `changes` holds
+/// everything known about the process that is not put back yet. Returns each context with its descriptor and
+/// its original parameters.
 ///
 /// # Errors
 /// If the process has ended, or may not be reached.
@@ -57,7 +58,7 @@ pub(crate) fn restore_moved(
         let now = match process.take_fd(tid, fd) {
             Ok(Some(taken)) => Params::get(&taken).map_err(refused)?,
             Ok(None) => None,
-            // A thread that has ended and left its descriptors to others.
+            // The thread has ended and left its descriptors to others.
             Err(error) if error.is_gone() => None,
             Err(error) => return Err(error),
         };

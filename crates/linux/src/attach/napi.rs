@@ -1,5 +1,5 @@
-//! What an attachment asks of the devices: where an instance is polled, and whether some device has
-//! a policy's settings.
+//! What an attachment reads from devices: the CPU on which an instance is polled, and which devices have a
+//! policy's settings.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use napkin_kernel::netlink::Netdev;
 use napkin_kernel::settings::{Setting, Settings};
 use napkin_os::procfs::irq;
 
-/// Where each NAPI instance of this network namespace is polled: on its thread's CPU, or else on the
-/// one to which its interrupt goes. Of an instance with several, or with neither, nothing is known
-/// yet, and it is asked again later.
+/// Returns a resolver of the CPU on which each NAPI instance of this network namespace is polled: the CPU of
+/// its thread, or else that of its interrupt. An instance with several CPUs, or with neither, resolves to
+/// none for now, and is looked up again later.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -21,7 +21,7 @@ pub fn cpus_by_napi() -> Result<Box<dyn Resolver>, DeviceError> {
     Ok(Box::new(PollCpus::new(Running)?))
 }
 
-/// What is asked of the kernel.
+/// The queries to the kernel.
 trait Kernel {
     /// The instances of all devices.
     fn instances(&mut self) -> Result<Vec<Napi>, DeviceError>;
@@ -36,7 +36,7 @@ trait Kernel {
     fn effective_cpus(&mut self, irq: u32) -> Option<Vec<usize>>;
 }
 
-/// The kernel that runs.
+/// The running kernel.
 struct Running;
 
 impl Kernel for Running {
@@ -58,13 +58,13 @@ impl Kernel for Running {
     }
 }
 
-/// Rounds from one look at all devices to the next, while an instance is polled on no CPU of its own.
+/// Rounds between two reads of all devices, while an instance has no CPU of its own.
 const ROUNDS: u32 = 4;
-/// The same while all are known: somebody may turn threads on, or give a queue to another interrupt.
+/// The same while all have one: threads may be turned on, or a queue may get another interrupt.
 const RENEWED: u32 = 10;
 
-/// Where instances are polled. The CPUs of a thread or an interrupt are read each time, which takes
-/// a system call or two; all devices are read again for what is not known, and seldom for what is.
+/// The polling CPUs of instances. The affinity of a thread or an interrupt is read each time, which takes a
+/// system call or two. All devices are read again soon for unknown instances, and seldom for known ones.
 struct PollCpus<K> {
     kernel: K,
     napis: BTreeMap<u32, Napi>,
@@ -89,16 +89,16 @@ impl<K: Kernel> PollCpus<K> {
     fn now(&mut self, napi_id: u32) -> Option<usize> {
         let one = |cpus: Vec<usize>| if let [cpu] = cpus[..] { Some(cpu) } else { None };
         let Napi { pid, irq, thread_cpus, settings, .. } = self.napis.get(&napi_id)?;
-        // Set down and up again, an instance may be without its thread, and the kernel still tells
-        // of one (e1000e).
+        // After the device was set down and up, an instance may have no thread although the kernel still
+        // reports one (e1000e).
         if let (Some(tid), true) = (pid, settings.threaded != Some(0)) {
-            // Where threads have other ids here, nothing is known of this one.
+            // In a PID namespace where the thread has another ID, its CPUs are unknown.
             thread_cpus.as_ref()?;
             return self.kernel.thread_cpus(*tid).and_then(one);
         }
         let irq = (*irq)?;
-        // Where it may go to one CPU it will. `effective_affinity` is where it went the last time:
-        // most controllers move an interrupt when the next one comes.
+        // An interrupt that may go to one CPU will go there. `effective_affinity` is where it went last: most
+        // controllers move an interrupt when the next one fires.
         let allowed = self.kernel.irq_cpus(irq)?;
         one(allowed).or_else(|| self.kernel.effective_cpus(irq).and_then(one))
     }
@@ -111,8 +111,8 @@ impl<K: Kernel> Resolver for PollCpus<K> {
         if self.rounds < due {
             return now;
         }
-        // A driver may have made its instances and interrupts anew. If the kernel does not answer,
-        // they are asked for again in as many rounds.
+        // The driver may have recreated its instances and interrupts. If the kernel does not answer, the next
+        // attempt comes after as many rounds.
         self.rounds = 0;
         if self.read().is_ok() { self.now(napi_id) } else { now }
     }
@@ -122,7 +122,7 @@ impl<K: Kernel> Resolver for PollCpus<K> {
     }
 }
 
-/// Which devices of this network namespace have an instance that is set as a policy says.
+/// Returns the devices of this network namespace that have an instance with a policy's settings.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// A device of two queues whose interrupts may go anywhere, and go to CPU 0.
+    /// A device of two queues whose interrupts may go to any CPU, and go to CPU 0.
     fn fake() -> Rc<RefCell<Fake>> {
         let mut fake = Fake::new(2);
         fake.devices.truncate(1);
@@ -195,11 +195,11 @@ mod tests {
         let mut cpus = PollCpus::new(fake.clone()).expect("the fake answers");
         let ids = ids(&fake);
         assert_eq!([cpus.cpu(ids[0]), cpus.cpu(ids[1])], [Some(0), Some(0)], "where they went");
-        // As `--cpus 1,3` has it. None has come since: `effective_affinity` is still the old one.
+        // As set by `--cpus 1,3`. No interrupt has fired since: `effective_affinity` still has the old CPU.
         set(&fake, 0, Place::IrqCpus, &Value::cpus(&[1]));
         set(&fake, 1, Place::IrqCpus, &Value::cpus(&[3]));
         assert_eq!([cpus.cpu(ids[0]), cpus.cpu(ids[1])], [Some(1), Some(3)]);
-        // One that may go to several is where it went.
+        // An interrupt that may go to several CPUs counts as being where it last went.
         set(&fake, 1, Place::IrqCpus, &Value::cpus(&[2, 3]));
         fake.borrow_mut().effective.insert(25, vec![2]);
         assert_eq!(cpus.cpu(ids[1]), Some(2));
@@ -209,7 +209,7 @@ mod tests {
     fn an_instance_without_a_cpu_of_its_own_is_asked_for_again() {
         let fake = fake();
         let mut cpus = PollCpus::new(fake.clone()).expect("the fake answers");
-        // The driver makes its instances anew, with interrupts that have not come yet.
+        // The driver recreates its instances, with interrupts that have not fired yet.
         fake.borrow_mut().recreate();
         for (queue, napi) in fake.borrow_mut().devices[0].napis.iter_mut().enumerate() {
             napi.irq = Some(60 + queue as u32);
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(cpus.cpu(ids[0]), None, "it may run anywhere");
         set(&fake, 0, Place::ThreadCpus, &Value::cpus(&[2]));
         assert_eq!(cpus.cpu(ids[0]), Some(2));
-        // e1000e, down and up: the kernel tells of the thread, and does not use it.
+        // e1000e, down and up: the kernel still reports the thread, and does not use it.
         fake.borrow_mut().down_and_up();
         let ids = self::ids(&fake);
         let mut cpus = PollCpus::new(fake.clone()).expect("the fake answers");

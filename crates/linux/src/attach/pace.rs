@@ -1,26 +1,26 @@
-//! How often to look again.
+//! Decides how often processes are scanned.
 //!
-//! There is no event for "a process opened an epoll context" without tracing it, so it is looked
-//! for. Soon after a start or a change more are likely; later a look now and then is enough.
+//! Without tracing, no event reports that a process opened an epoll context, so processes are scanned. Soon
+//! after a start or a change more contexts are likely; later an occasional scan is enough.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks while more are likely.
+/// The interval between scans while changes are likely.
 pub const FAST: Duration = Duration::from_millis(10);
 
-/// How long more are likely after the start or a change.
+/// How long changes are likely after the start or a change.
 pub const FAST_FOR: Duration = Duration::from_secs(1);
 
-/// The longest between two looks, unless one costs so much that this would be too often.
+/// The longest interval between scans, unless the CPU share requires a longer one.
 pub const SLOW: Duration = Duration::from_millis(250);
 
-/// The share of a CPU that looking may take: one part in so many. 2 %.
+/// The reciprocal of the share of a CPU that scans may take: 2 %.
 const SHARE: u32 = 50;
 
-/// The share in the first second of all, when nearly everything is opened. 10 %.
+/// The same in the first second, when nearly everything is opened: 10 %.
 const FIRST_SHARE: u32 = 10;
 
-/// Decides when to look again.
+/// The time of the next scan.
 #[derive(Debug)]
 pub(super) struct Pace {
     started: Instant,
@@ -33,7 +33,7 @@ impl Pace {
         Pace { started: now, fast_until: now + FAST_FOR, interval: FAST }
     }
 
-    /// How long to wait after a look that took `cost` of CPU time and saw a change or none.
+    /// Returns the wait after a scan that took `cost` of CPU time; `changed`: whether it saw a change.
     pub(super) fn next(&mut self, now: Instant, cost: Duration, changed: bool) -> Duration {
         if changed {
             self.fast_until = now + FAST_FOR;

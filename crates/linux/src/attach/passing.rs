@@ -1,4 +1,5 @@
-//! Signals on their way to a program: kept for a moment, until it is known who else got them.
+//! Decides which signals are passed on to a program: each is held briefly, until it is known which other
+//! processes received it.
 
 use std::time::{Duration, Instant};
 
@@ -7,28 +8,28 @@ use rustix::process::{Pid, getpgid};
 use super::witness::{Place, Witness};
 use napkin_os::signals::{ReceivedSignal, Signals};
 
-/// How long whoever signals a whole group, one process after the other, may need for the next one.
+/// The time that a sender may need between two processes of a group that it signals one by one.
 const WINDOW: Duration = Duration::from_millis(50);
 
-/// The longest that a signal is kept, on a machine so busy that the sender may be waiting for a CPU.
+/// The longest time that a signal is held, on a machine so busy that the sender may be waiting for a CPU.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// A machine is busy on which an answer takes longer than this.
+/// A machine counts as busy if a witness takes longer than this to answer.
 const PROMPT: Duration = Duration::from_millis(10);
 
-/// Who else got a signal that came to this process.
+/// The other receivers of a signal that came to this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
-    /// Nobody that is known.
+    /// No other process, as far as known.
     None,
     /// The process group.
     Group,
-    /// Processes outside it, too: all of the control group, or of the machine.
+    /// Processes outside the group too: all of the control group, or of the machine.
     All,
 }
 
 impl Reached {
-    /// Whether a process got it.
+    /// Whether the signal reached a process.
     pub(super) fn has(self, pid: Pid) -> bool {
         match self {
             Reached::None => false,
@@ -38,7 +39,7 @@ impl Reached {
     }
 }
 
-/// A signal that is kept.
+/// A signal that is held.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     came: ReceivedSignal,
@@ -46,30 +47,30 @@ struct Kept {
     until: Instant,
 }
 
-/// Signals that came and are not decided.
+/// Signals that were received and not decided yet.
 #[derive(Debug)]
 pub(super) struct Passing {
-    /// Without one, for lack of processes or descriptors, everything is passed on.
+    /// `None` for lack of processes or descriptors: then every signal is passed on.
     group: Option<Witness>,
     apart: Option<Witness>,
     kept: Vec<Kept>,
 }
 
 impl Passing {
-    /// To a program that was started just now. It is for the calling thread, and ends with it.
+    /// Starts the witnesses for a program that was started before. They end with the calling thread.
     pub(super) fn new(signals: &Signals) -> Passing {
         let witness = |place| Witness::start(place, signals).ok();
         Passing { group: witness(Place::Group), apart: witness(Place::Apart), kept: Vec::new() }
     }
 
-    /// The processes that this needs, which are not the program's.
+    /// Process IDs of the witnesses, which do not belong to the program.
     pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
         [&self.group, &self.apart].into_iter().flatten().map(Witness::pid)
     }
 
-    /// Keeps a signal. The same from the same sender is one with it: `timeout` signals the process
-    /// and then its group. What stops a process and what continues it undo each other, as they do in
-    /// the kernel, and so with the witnesses, while they are pending.
+    /// Holds a signal. A repeat from the same sender counts as one: `timeout` signals the process and then
+    /// its group. Stop and continue signals cancel each other while they are held, as pending ones do in the
+    /// kernel, and so in the witnesses.
     pub(super) fn keep(&mut self, came: ReceivedSignal, now: Instant) {
         match came.signal {
             libc::SIGCONT => self.kept.retain(|kept| kept.came.signal != libc::SIGTSTP),
@@ -81,17 +82,17 @@ impl Passing {
         }
     }
 
-    /// When the next one is to be decided.
+    /// When the next decision is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.kept.iter().map(|kept| kept.until).min()
     }
 
-    /// Decides those whose time has come, in the order in which they came: none overtakes one that is kept longer.
+    /// Decides the signals that are due, in order of arrival: none overtakes one that is held longer.
     pub(super) fn decide(&mut self, now: Instant) -> Vec<(ReceivedSignal, Reached)> {
         if self.next().is_none_or(|next| next > now) {
             return Vec::new();
         }
-        // One that has ended, or was stopped, tells of nothing: then everything is passed on.
+        // A witness that has ended or was stopped reports nothing: then every signal is passed on.
         for witness in [&mut self.group, &mut self.apart].into_iter().flatten() {
             let _ = witness.ask();
         }
@@ -137,9 +138,9 @@ mod tests {
         let before = |ms| now - Duration::from_millis(ms);
         passing.keep(came(libc::SIGTERM), before(70));
         passing.keep(came(libc::SIGWINCH), before(69));
-        // Asked 20 ms ago, and the answer is here now: the first is kept for another while.
+        // Asked 20 ms ago, and the answer arrives now: the first signal is held longer.
         assert_eq!(passing.decide(before(20)), []);
-        // The second's time has come, the first's has not.
+        // The second is due, the first is not.
         assert_eq!(passing.decide(now), []);
         let later = now + Duration::from_millis(400);
         let order = passing.decide(later).into_iter().map(|(came, _)| came.signal);

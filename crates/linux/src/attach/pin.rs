@@ -1,9 +1,9 @@
-//! Threads beside their packets.
+//! Pins waiting threads to the CPU where their packets are polled.
 //!
-//! A thread that waits on an epoll context whose sockets all receive from one NAPI instance, or in a
-//! receive on one socket, goes to the CPU where that instance is polled. One that was moved by somebody
-//! else meanwhile is left, and so is one that waits in another way (`poll`, `select`, io_uring): that is
-//! said where it leaves nothing to pin.
+//! A thread that waits on an epoll context whose sockets all receive from one NAPI instance, or in a receive
+//! on one socket, is pinned to the CPU where that instance is polled. A thread that another program has moved
+//! meanwhile is left alone. So is one that waits in another way (`poll`, `select`, io_uring): that is
+//! reported if it leaves no thread to pin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::process_change::{Recorder, What};
 use napkin_kernel::process::{Descriptor, Kind, ProcessError, socket, socket::is_internet};
 use napkin_os::procfs::thread::ticks_now;
 
-/// Who knows on which CPU a NAPI instance is polled.
+/// Resolves the CPU on which a NAPI instance is polled.
 pub trait Resolver {
-    /// The CPU where an instance is polled now, by its id; `None` if that is not one CPU.
+    /// Returns the CPU on which an instance is polled now; `None` if that is not exactly one CPU.
     fn cpu(&mut self, napi_id: u32) -> Option<usize>;
 
-    /// Threads are looked for again: what was not known before may be asked again.
+    /// Announces a new scan for threads: unknown instances may be looked up again.
     fn next_round(&mut self) {}
 }
 
@@ -30,14 +30,14 @@ impl<F: FnMut(u32) -> Option<usize>> Resolver for F {
     }
 }
 
-/// More members of an epoll context than this are not asked for their NAPI id.
+/// The maximum number of members of an epoll context whose NAPI ID is read.
 const MAX_MEMBERS: usize = 1_024;
 
-/// Looks in a row that find nothing to pin before that is said.
+/// Consecutive scans without a thread to pin before that is reported.
 const SURE: u8 = 3;
 
 impl Attached {
-    /// Pins those of its threads that wait, and whose place is known.
+    /// Pins the waiting threads whose instance is polled on a known CPU.
     pub(super) fn pin(
         &mut self,
         cpu_of: &mut dyn Resolver,
@@ -47,7 +47,7 @@ impl Attached {
     ) {
         self.unpinned = match self.pin_waiting(cpu_of, pins, recorder, events) {
             Ok(()) => false,
-            // One that has ended is removed by the next look, and runs no more.
+            // A process that has ended is removed by the next scan, and has no running threads.
             Err(error) if error.is_gone() => {
                 self.ran = None;
                 false
@@ -71,12 +71,12 @@ impl Attached {
         let ran = |tid: &i32| self.ran.as_ref().is_none_or(|ran| ran.contains(tid));
         self.ran = Some(waits.running.iter().copied().filter(ran).collect());
         if waits.seen.is_empty() && waits.receives.is_empty() {
-            // Of one that runs the kernel tells nothing.
+            // The kernel does not report what a running thread waits for.
             self.nothing_to_pin = match waits.running.is_empty() {
                 true => self.nothing_to_pin.saturating_add(1),
                 false => 0,
             };
-            // It may be at something else for a moment.
+            // The threads may be doing something else for a moment.
             if self.nothing_to_pin >= SURE {
                 let why = "no thread to pin: none waits by epoll, or in a receive on a socket";
                 self.failed_once(why.into(), events);
@@ -114,10 +114,10 @@ impl Attached {
         Ok(())
     }
 
-    /// Forgets what was changed of threads that have ended: a server may begin others without end.
+    /// Forgets the changes of threads that have ended: a server may start new ones without end.
     fn forget_ended(&mut self) -> Result<(), ProcessError> {
         let threads: BTreeSet<i32> = self.process.threads()?.into_iter().collect();
-        // A list that may have been cut says nothing of those that are not in it.
+        // A list that may be truncated does not prove that a missing thread has ended.
         if threads.len() < MAX_CHANGES {
             self.changes.retain(|_, change| match change.what {
                 What::Affinity { tid, .. } => threads.contains(&tid),
@@ -127,7 +127,7 @@ impl Attached {
         Ok(())
     }
 
-    /// The NAPI instances from which internet sockets received the last time; `None` without such a socket.
+    /// The NAPI instances from which these internet sockets last received; `None` if there is no such socket.
     fn napi_ids(
         &self,
         sockets: impl Iterator<Item = Descriptor>,
@@ -135,7 +135,7 @@ impl Attached {
         let mut ids = None;
         for socket in sockets {
             let Some(taken) = self.process.take(&socket)? else { continue };
-            // Others receive through no NAPI, ever.
+            // Other sockets never receive through NAPI.
             if !is_internet(&taken) {
                 continue;
             }
@@ -145,7 +145,7 @@ impl Attached {
         Ok(ids)
     }
 
-    /// Moves a thread that waits for what these instances deliver to `from`.
+    /// Pins a thread that waits for what these instances deliver; `from` describes the sockets in messages.
     fn move_to(
         &mut self,
         (tid, ids, from): (i32, &BTreeSet<u32>, &str),
@@ -155,7 +155,7 @@ impl Attached {
         events: &mut Vec<Event>,
     ) -> Result<(), ProcessError> {
         let Some(&napi_id) = ids.first() else {
-            // Once for a process: a server may begin a thread for each connection.
+            // Reported once for a process: a server may start a thread for each connection.
             let why = format!("nothing has come to {from} through a NAPI instance so far");
             if self.is_news("no NAPI instance".into()) {
                 events.push(self.event(EventKind::NotPinned { tid, why }));
@@ -190,7 +190,7 @@ impl Attached {
             }
             Some(What::Affinity { old, .. }) => old.clone(),
             _ => match pins.before(&lineage(&self.process), thread_start_time, &now) {
-                // It has them from one that was moved.
+                // Inherited from a pinned thread.
                 Some(before) => before.to_vec(),
                 None => napkin_os::sched::own_cpus(tid).unwrap_or(now),
             },

@@ -1,24 +1,24 @@
-//! What of a policy can be set in a process from outside.
+//! The part of a policy that can be set in a process from outside.
 
 use napkin_policy::{Policy, SocketPoller};
 use thiserror::Error;
 
 use napkin_kernel::process::{Params, SocketOptions};
 
-/// What is set in a process.
+/// The settings for a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// On each epoll context; `None`: they stay as they are.
+    /// Parameters for each epoll context; `None` leaves them as they are.
     pub epoll: Option<Params>,
-    /// On each internet socket, if the policy's sockets busy poll.
+    /// Options for each internet socket, if the policy's sockets busy poll.
     pub socket: Option<SocketOptions>,
 }
 
-/// Why a policy cannot be had from outside.
+/// Why a policy cannot be set from outside.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// Nobody can start a thread in another process.
+    /// A thread cannot be started in another process.
     #[error(
         "{policy} wants a thread of the program's own that does nothing but poll \
          (socket-poller=separate), which cannot be started from outside; the nearest is the same \
@@ -31,14 +31,14 @@ pub enum PlanError {
 }
 
 impl Plan {
-    /// Nothing: an attachment may still pin threads.
+    /// Sets nothing: an attachment may still pin threads.
     pub const NOTHING: Plan = Plan { epoll: None, socket: None };
 
-    /// The epoll and application part of a policy, but for what the program itself would have to do
-    /// (`application=spin`): of that `support` warns.
+    /// Returns the epoll and application part of a policy, without what the program itself has to do
+    /// (`application=spin`): `support` warns of that.
     ///
     /// # Errors
-    /// If the program itself would have to be another one.
+    /// If the policy needs a polling thread in the program.
     pub fn of(policy: &Policy) -> Result<Plan, PlanError> {
         let application = &policy.application;
         if application.socket_busy_polls() && application.socket_poller == SocketPoller::Separate {
@@ -47,7 +47,7 @@ impl Plan {
         let socket = application.socket_busy_polls().then_some(SocketOptions {
             busy_poll_usecs: application.socket_busy_poll_usecs,
             prefer_busy_poll: application.socket_prefer_busy_poll,
-            // Nobody can read one, so that one is only touched if the policy has one.
+            // The budget cannot be read back from a socket, so it is set only if the policy has one.
             busy_poll_budget: match application.socket_busy_poll_budget {
                 0 => None,
                 budget => Some(budget),

@@ -1,15 +1,15 @@
-//! What became of putting a program's settings back, counted.
+//! Counts the outcomes of restoring a program's settings.
 
-/// What became of putting everything back.
+/// Outcomes of putting settings back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Restoration {
-    /// As they were.
+    /// Put back.
     pub done: usize,
-    /// Closed meanwhile, or their process has ended.
+    /// Not there any more: the descriptor was closed, or the process or thread has ended.
     pub gone: usize,
-    /// Changed meanwhile, and left so.
+    /// Changed by the program meanwhile, and left alone.
     pub changed: usize,
-    /// Still as they were set.
+    /// Not put back, because of an error.
     pub failed: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A program from its start to its end under a policy, and a running one for as long as asked.
+//! Runs a program under a policy from start to exit, and holds running processes under one for a given time.
 
 use std::ffi::OsStr;
 use std::io;
@@ -31,13 +31,13 @@ pub enum Exit {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// There is none of this name.
+    /// No program has this name.
     #[error("there is no program {program}, or not the interpreter that it names")]
     NotFound {
         /// The program as it was given.
         program: String,
     },
-    /// It is there and cannot be executed.
+    /// The file exists and cannot be executed.
     #[error("{program} cannot be executed: {source}")]
     NotExecutable {
         /// The program as it was given.
@@ -45,10 +45,10 @@ pub enum RunError {
         /// The operating system's answer.
         source: io::Error,
     },
-    /// The operating system refused something else.
+    /// Any other system call failed.
     #[error("{what} failed: {source}")]
     System {
-        /// What was tried, as part of the sentence.
+        /// The operation that failed, as part of the sentence.
         what: &'static str,
         /// The operating system's answer.
         source: io::Error,
@@ -56,7 +56,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit code that shells and `env` give it: 127, 126, or 125 if it is not the program's
+    /// The exit code that shells and `env` use for this error: 127, 126, or 125 if the program is not at
     /// fault.
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -67,34 +67,34 @@ impl RunError {
     }
 }
 
-/// What is told while a program runs.
+/// What [`run()`] reports while a program runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunEvent<'a> {
     /// Something happened to a process.
     Event(&'a Event),
-    /// The program has ended, and so many processes that it started have not.
+    /// The program has ended, and this many processes that it started have not.
     Remaining(usize),
 }
 
-/// Why holding a running program ended.
+/// Why [`keep`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// All its processes have ended.
+    /// All processes have ended.
     Processes,
-    /// The time is over.
+    /// The time limit has passed.
     Time,
-    /// By this signal.
+    /// This signal asked for the end.
     Signal(i32),
 }
 
-/// Starts a program and keeps it and all that it starts under a policy, until the last of them has
-/// ended. Signals that came to this process alone are passed on; how the program itself ended is
-/// returned. What was set is not put back here: nothing of it is left.
+/// Starts a program and keeps it and all its descendants under a policy until the last of them has ended.
+/// Passes on signals that reached only this process, and returns how the program itself ended. Puts nothing
+/// back: the settings ended with the processes.
 ///
-/// `signals` are [`Signals::PASSED`], blocked since before whatever is to be put back afterwards was
-/// changed. While the program runs this process is a subreaper: a daemon whose parent ended becomes
-/// its child. It must have no other children.
+/// `signals` are [`Signals::PASSED`]; block them before changing anything that has to be put back afterwards.
+/// While the program runs, this process is a subreaper: a daemon whose parent ended becomes its child. It
+/// must have no other children.
 ///
 /// # Errors
 /// If the program cannot be started.
@@ -113,8 +113,8 @@ pub fn run<R: Recorder>(
     }
     let child = command.spawn().map_err(|source| unstartable(command.get_program(), source))?;
     let program = Pid::from_child(&child);
-    // After the program, so that it is this process's first child, and a witness has nothing that
-    // the program has not.
+    // Started after the program, so that the program is this process's first child, and that a witness
+    // inherits nothing that the program lacks.
     let mut passing = Passing::new(signals);
     attachment.leave_out(passing.pids().collect());
     let mut exit = None;
@@ -130,7 +130,7 @@ pub fn run<R: Recorder>(
             Children::None => break,
             Children::Some if exit.is_some() && !told_remaining => {
                 told_remaining = true;
-                // Those that have just ended are no longer counted.
+                // Scan again, so that processes that have ended since are not counted.
                 let look = attachment.look();
                 look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
                 next = Instant::now() + look.wait;
@@ -157,9 +157,9 @@ pub fn run<R: Recorder>(
     Ok(exit.unwrap_or(Exit::Code(0)))
 }
 
-/// Keeps processes that were added under a policy until they end, the time is over, or a signal
-/// asks for the end. Nothing is put back yet then. `signals` are those of [`Signals::block_ends_and_stop`]: a stop ends
-/// nothing, and `stopped` is called for the first one.
+/// Keeps the added processes under a policy until they end, the time limit passes, or a signal asks for the
+/// end. Puts nothing back. `signals` are those of [`Signals::block_ends_and_stop`]: a stop signal does not
+/// end the run; `stopped` is called for the first one.
 pub fn keep<R: Recorder>(
     attachment: &mut Attachment<R>,
     limit: Option<Duration>,
@@ -218,7 +218,7 @@ enum Children {
     None,
 }
 
-/// Takes the ends of children; the program's own is noted.
+/// Reaps children, and records the exit of the program itself in `exit`.
 fn reap(program: Pid, exit: &mut Option<Exit>) -> Children {
     loop {
         match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -238,8 +238,8 @@ fn ended(status: WaitStatus) -> Option<Exit> {
     code.or_else(|| status.terminating_signal().map(Exit::Signal))
 }
 
-/// Stops when the program was stopped by its terminal, so that the shell gets it back; the shell's
-/// `fg` wakes both.
+/// Stops this process if the terminal stopped the program, so that the shell gets the terminal back; the
+/// shell's `fg` continues both.
 fn stop_with(status: WaitStatus) {
     let terminal = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
     if status.stopping_signal().is_some_and(|signal| terminal.contains(&signal)) {
@@ -247,8 +247,8 @@ fn stop_with(status: WaitStatus) {
     }
 }
 
-/// Passes a signal on to the program, or, once it has ended, to the processes that are left, unless
-/// they got it as well.
+/// Passes a signal on to the program or, once it has ended, to the remaining processes. Skips those that the
+/// signal has already reached.
 fn pass_on<R: Recorder>(
     came: ReceivedSignal,
     reached: Reached,
@@ -258,7 +258,7 @@ fn pass_on<R: Recorder>(
 ) {
     let Some(signal) = Signal::from_named_raw(came.signal) else { return };
     if !ended {
-        // It was not waited for yet, so the id is its own.
+        // The program has not been reaped yet, so its process ID cannot have been reused.
         if !reached.has(program) {
             let _ = kill_process(program, signal);
         }
@@ -266,7 +266,7 @@ fn pass_on<R: Recorder>(
     }
     for process in attachment.attached() {
         if Pid::from_raw(process.pid()).is_some_and(|pid| !reached.has(pid)) {
-            // By its descriptor: its id may be another's by now.
+            // Signal by pidfd: the process ID may have been reused.
             let _ = pidfd_send_signal(process.pidfd(), signal);
         }
     }

@@ -1,16 +1,15 @@
-//! A process that does nothing but get the signals that this one gets, if they were sent to more
-//! than this one.
+//! A helper process that receives the signals that are sent to more than this process, and reports them.
 //!
-//! What was sent to the whole process group (by a terminal, by `timeout`), or to every process of
-//! the control group (by systemd), has reached a program that is in it; what was sent to this
-//! process alone is to be passed on. A signal does not say which of them it was. A second process
-//! does, which is in the same group and control group, and has no other reason to be signalled.
+//! A signal sent to the whole process group (by a terminal, by `timeout`), or to every process of the control
+//! group (by systemd), also reaches a program that runs in it; a signal sent to this process alone has to be
+//! passed on. The signal itself does not carry that distinction. A second process in the same group and
+//! control group, which has no other reason to be signalled, does.
 //!
-//! It is a copy of this process that executes nothing, for only such a child may have no signal to
-//! tell of its end, and then a `wait` for all children neither returns nor counts it. It closes
-//! every descriptor but a socket, and ends with this process, however that ends: the kernel kills it
-//! (`PR_SET_PDEATHSIG`), and the socket's other side is closed. It has a name and arguments of its
-//! own, so that who signals processes by these does not meet it.
+//! The witness is a copy of this process that executes no other program: only such a child may have no exit
+//! signal, and without one a `wait` for all children neither returns nor counts it. It closes every
+//! descriptor except its socket. It ends with this process, however that ends: the kernel kills it
+//! (`PR_SET_PDEATHSIG`), and the peer of its socket is closed. It has its own name and arguments, so that
+//! tools that signal processes by name do not match it.
 
 use std::ffi::CStr;
 use std::io::{self, Read, Write};
@@ -25,7 +24,7 @@ use rustix::thread::set_name;
 use napkin_os::procfs::{ThreadStat, read_text};
 use napkin_os::signals::{ReceivedSignal, Signals};
 
-/// Where it is.
+/// The process group of a witness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// In this process's group.
@@ -34,47 +33,46 @@ pub(super) enum Place {
     Apart,
 }
 
-/// How long an answer is waited for. It comes at once unless the witness finds no CPU, or was
-/// stopped.
+/// How long to wait for an answer. It comes at once unless the witness gets no CPU, or was stopped.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What nobody takes for so long after it was told was sent to the witness alone.
+/// A reported signal that is not claimed within this time was sent to the witness alone.
 const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// What `ps` and others show it as, in the place of this process's name and arguments.
+/// The name under which `ps` shows the witness, in place of this process's name and arguments.
 const NAME: &CStr = c"signal-witness";
 
-/// Bytes of what it tells: three numbers.
+/// The size of a report in bytes: three `i32`.
 const TOLD: usize = 12;
 
-/// A running witness. Dropped, it is ended.
+/// A running witness. Dropping it kills it.
 #[derive(Debug)]
 pub(super) struct Witness {
     pid: Pid,
     socket: UnixStream,
-    /// How often it was asked; an answer says to which question.
+    /// The sequence number of the last question; an answer repeats it.
     asked: i32,
-    /// What it got and nobody has taken yet, and when it told so.
+    /// Reported signals that are not claimed yet, with the time of the report.
     got: Vec<(ReceivedSignal, Instant)>,
 }
 
 impl Witness {
-    /// Starts one, for the signals that are blocked by `signals`. It ends with the calling thread.
+    /// Starts a witness for the signals that `signals` blocks. It ends with the calling thread.
     ///
     /// # Errors
-    /// If the operating system has no process or descriptor left.
+    /// If the operating system has no process or descriptor left, or `setpgid` fails.
     pub(super) fn start(place: Place, signals: &Signals) -> io::Result<Witness> {
         let (socket, its_own) = UnixStream::pair()?;
         socket.set_read_timeout(Some(PATIENCE))?;
         let life = Life { socket: its_own, parent: getpid(), signals, arguments: arguments() };
-        // Without any flag, and in the lowest byte without a signal that tells of its end.
-        // SAFETY: it makes a process as `fork` does: the memory is a copy, and so is the stack, for
-        // none is given. If this process has threads, the copy may hold their locks for ever, so
-        // `Life::live` allocates nothing and makes system calls only, and the copy ends after it.
+        // No flags, and no exit signal in the lowest byte.
+        // SAFETY: this creates a process as `fork` does: the memory is a copy, and so is the stack, as none
+        // is given. If this process has threads, the copy may hold their locks for ever, so `Life::live`
+        // allocates nothing and only makes system calls, and the copy exits after it.
         let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
         if pid == 0 {
             let _ = life.live();
-            // SAFETY: it ends this process, and runs nothing of what the other one registered.
+            // SAFETY: `_exit` ends this process without running the exit handlers that the parent registered.
             unsafe { libc::_exit(0) }
         }
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -90,8 +88,8 @@ impl Witness {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Asks it what it got since it was asked before. One that has ended, or does not answer in
-    /// time, tells nothing; what it had to tell comes with the next answer.
+    /// Asks which signals it received since the last question. If it does not answer in time, its reports
+    /// come with the next answer.
     ///
     /// # Errors
     /// If it has ended, or does not answer.
@@ -115,7 +113,7 @@ impl Witness {
         }
     }
 
-    /// Whether it told that it got this signal, from the same sender. It is forgotten then.
+    /// Whether the witness reported this signal from the same sender. Consumes the report.
     pub(super) fn take(&mut self, came: ReceivedSignal) -> bool {
         let before = self.got.len();
         self.got.retain(|(got, _)| *got != came);
@@ -125,20 +123,20 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // SAFETY: the call takes two numbers; the process was not waited for, so the id is its own.
+        // SAFETY: the call takes two numbers; the process was not reaped, so its ID cannot have been reused.
         let _ = unsafe { libc::kill(self.pid(), libc::SIGKILL) };
-        // SAFETY: the call takes two numbers, and a null pointer for what is not asked.
+        // SAFETY: the call takes two numbers, and a null pointer for the status, which is not needed.
         let _ = unsafe { libc::waitpid(self.pid(), std::ptr::null_mut(), libc::__WCLONE) };
     }
 }
 
-/// Where the kernel looks for this process's arguments when somebody asks for them.
+/// The address range from which the kernel reads this process's arguments (`/proc/PID/cmdline`).
 fn arguments() -> Range<usize> {
     let stat = read_text("/proc/self/stat", 4_096).unwrap_or_default();
     ThreadStat::of_text(&stat).map_or(0..0, |it| it.arguments)
 }
 
-/// What a witness needs for its life. All of it is a copy of what the other process has.
+/// The state of a witness process, all copied from its parent.
 struct Life<'a> {
     socket: UnixStream,
     parent: Pid,
@@ -147,7 +145,7 @@ struct Life<'a> {
 }
 
 impl Life<'_> {
-    /// Waits to be asked, and tells of each signal that is pending, until whoever asks has gone.
+    /// Answers each question with all pending signals, until the parent closes the socket.
     fn live(&self) -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(self.parent) {
@@ -169,13 +167,13 @@ impl Life<'_> {
         (&self.socket).write_all(numbers.map(i32::to_ne_bytes).as_flattened())
     }
 
-    /// Nobody is to wait for the end of a pipe, or a lock, because of it.
+    /// Closes inherited descriptors, so that the witness keeps no pipe open and no lock held.
     fn close_others(&self) -> io::Result<()> {
         let kept = self.socket.as_raw_fd().cast_unsigned();
         let below = kept.checked_sub(1).map(|last| (0, last));
         for (first, last) in below.into_iter().chain([(kept + 1, u32::MAX)]) {
-            // SAFETY: the call takes three numbers. Whoever owns these descriptors is the other
-            // process, and runs nothing in this one.
+            // SAFETY: the call takes three numbers. The owners of these descriptors live in the parent
+            // process, and none of their code runs in this one.
             if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -190,11 +188,11 @@ impl Life<'_> {
             return Ok(());
         }
         let place = std::ptr::with_exposed_provenance_mut::<u8>(start);
-        // SAFETY: the kernel says that the arguments are there, on the stack of the first thread,
-        // which may be written. Nobody reads them any more: this process executes nothing else.
+        // SAFETY: the kernel says that the arguments are there, on the stack of the first thread, which is
+        // writable. Nothing reads them any more: this process executes nothing else.
         let place = unsafe { std::slice::from_raw_parts_mut(place, end - start) };
         place.fill(0);
-        // A 0 stays at the end: without it the kernel shows what is behind it as well.
+        // The last byte stays 0: otherwise the kernel shows the bytes behind the arguments as well.
         let shown = place.len().saturating_sub(1);
         place.iter_mut().take(shown).zip(NAME.to_bytes()).for_each(|(to, from)| *to = *from);
         Ok(())

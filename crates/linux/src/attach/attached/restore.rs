@@ -1,4 +1,4 @@
-//! Putting back what was set in one process.
+//! Restores the original settings of one process.
 
 use super::super::event::Event;
 use super::super::inherited::{off, restore_inherited};
@@ -11,7 +11,7 @@ use crate::process_change::{ProcessChange, Restored, What};
 use napkin_kernel::process::Params;
 
 impl Attached {
-    /// Puts everything back. What could not be is kept, and told.
+    /// Puts everything back. What cannot be put back is kept in `changes`, and reported.
     pub(in super::super) fn restore(
         &mut self,
         plan: &Plan,
@@ -19,7 +19,8 @@ impl Attached {
         events: &mut Vec<Event>,
     ) -> Restoration {
         let mut total = Restoration::default();
-        // Threads first: a program under no policy need not sit on one CPU.
+        // Moved contexts are found while `changes` still lists what was set. The loop below goes in reverse
+        // order of kind, threads first: a program under no policy need not stay on one CPU.
         let moved = self.restore_moved(plan.epoll.unwrap_or_default(), events);
         let sockets = self.changes.values().filter_map(|change| match change.what {
             What::Socket { old, new, .. } => Some((old, new)),
@@ -50,7 +51,7 @@ impl Attached {
             }
             None => total.failed += 1,
         }
-        // After those from which they have it.
+        // After the recorded threads, from which these inherited their CPUs.
         match shared.pins.restore(&self.process, &threads) {
             Ok(back) => total.done += back.len(),
             Err(error) if error.is_gone() => {}
@@ -59,10 +60,11 @@ impl Attached {
                 self.failed(error.to_string(), events);
             }
         }
-        // Where nothing was set here, who has the options has them from the program, or from another napkin.
+        // If this attachment set no socket, sockets with the options have them from the program, or from
+        // another napkin.
         if let Some(options) = plan.socket.filter(|_| !shared.sockets.is_empty()) {
             if sockets.is_empty() {
-                // Its listener is another process's, or was closed.
+                // The listener belongs to another process, or was closed.
                 sockets.push((off(options), options));
             }
             let own = &self.own_sockets;
@@ -84,7 +86,7 @@ impl Attached {
         total
     }
 
-    /// Puts back the epoll contexts that have moved since the last look; `None` if that fails.
+    /// Puts back the epoll contexts that have moved since the last scan; `None` if that fails.
     fn restore_moved(&mut self, params: Params, events: &mut Vec<Event>) -> Option<usize> {
         let own = self.set_already.iter().map(|(tid, fd)| {
             self.change(What::Epoll { tid: *tid, fd: *fd, old: params, new: params })
