@@ -1,6 +1,6 @@
-//! Programs that a device's instances do not know of: a socket learns its instance's id from the
-//! packets that come in for it, and a program may have none that did. Without them, whoever asks about
-//! a device would hear that nobody uses it.
+//! Programs that may use a device although none of their sockets has the NAPI ID of one of its instances. A
+//! socket learns the ID from the packets that come in for it, and a program may have no socket that received
+//! one. Without this search, a report on the device would say that no program uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,26 +10,26 @@ use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::Route;
 use napkin_kernel::process::{self, Kind, Owners, Params, Process, ProcessError, Socket};
 
-/// Descriptors of each process that are looked at.
+/// The maximum number of descriptors read from each process.
 const DESCRIPTORS: usize = 4_096;
 
-/// A process none of whose sockets knows an instance.
+/// A process none of whose sockets has a NAPI ID.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Beside {
-    /// The devices that have the addresses of its connections, by ifindex.
+    /// The ifindexes of the devices that have the local addresses of its connections.
     devices: BTreeSet<u32>,
     /// Whether one of its epoll contexts busy polls, as `napkin run` and `attach` set them.
     polls: bool,
 }
 
 impl Beside {
-    /// Whether a device may be its. One that has no connection yet may get it over any.
+    /// Whether it may use a device. A busy polling process without connections may get one over any device.
     pub(super) fn may_be_on(&self, ifindex: u32) -> bool {
         self.devices.contains(&ifindex) || (self.polls && self.devices.is_empty())
     }
 }
 
-/// Those in this network namespace, by process id.
+/// Finds such processes in this network namespace, by process ID.
 pub(super) fn find(owners: &Owners) -> BTreeMap<i32, Beside> {
     let owning: BTreeSet<i32> =
         owners.by_napi_id.values().flatten().map(|owner| owner.pid).collect();

@@ -1,7 +1,7 @@
-//! Everything that the checks look at, read once.
+//! The input of all checks, read once.
 //!
-//! Plain values, so that a check is a function of them and can be tested on facts that were made
-//! up. Not where they come from (`gather`), and not what they mean (`checks`).
+//! Facts are plain values, so that a check is a function of them and can be tested on made-up facts. `gather`
+//! reads them, and `checks` interprets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,16 +13,16 @@ use crate::journal::Holder;
 use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::process::{Ready, Unseen};
 
-/// Something that was seen, or what was missing to see it: a right by its name, a file that this
-/// kernel does not have, a program that never waited while it was looked at.
+/// An observed value, or what was missing to observe it: a privilege by its name, a file that this kernel
+/// lacks, or a program that never waited during the window.
 pub type Known<T> = Result<T, String>;
 
 /// A device, the programs on it, and the host around them.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The policy whose conditions matter: the one asked for, or the one that the settings mean.
+    /// The policy to check against: the requested one, or the one that the settings imply.
     pub policy: Policy,
-    /// Whether it was asked for.
+    /// Whether the policy was requested.
     pub asked: bool,
     /// Whether this kernel can do the policy.
     pub support: Known<Support>,
@@ -30,32 +30,32 @@ pub struct Facts {
     pub device: Device,
     /// The instances' threads, by NAPI id.
     pub poll_threads: BTreeMap<u32, PollThread>,
-    /// How packets come in.
+    /// How packets are received.
     pub receive: Receive,
-    /// What concerns the whole machine.
+    /// The state of the whole machine.
     pub host: Host,
-    /// The programs that were asked about, or that hold sockets on the device.
+    /// The programs that were named, or that have sockets on the device.
     pub programs: Vec<Program>,
     /// Other programs with sockets on the same instances.
     pub others: Known<Vec<Other>>,
-    /// Processes that could not be looked at although the right is held: they protect themselves.
+    /// Processes that could not be examined although the privilege is held: they protect themselves.
     pub unseen: Unseen,
-    /// What is wished of the device.
+    /// The wishes that concern the device.
     pub wishes: Vec<Wish>,
-    /// What napkin's own commands would be refused for.
+    /// Locks that would make napkin's own commands fail.
     pub held: Held,
-    /// What went on while it was looked at.
+    /// What was counted in the observation window.
     pub measured: Measured,
 }
 
-/// A wish of how a device is to be set (`napkin keep`), as whoever reads the wishes found it.
+/// A wish for the settings of a device (`napkin keep`), and whether it is in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wish {
-    /// The device; `None` of a file that is wrong, which may have been meant for any.
+    /// The device; `None` for an invalid file, which may have been meant for any.
     pub ifname: Option<String>,
-    /// The wish, and where it stands: `web (/etc/napkin/web.toml:2)`.
+    /// The name and place of the wish: `web (/etc/napkin/web.toml:2)`.
     pub name: String,
-    /// Why it is not in force; nothing if it is.
+    /// Why it is not in force; empty if it is.
     pub why: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl Wish {
     }
 }
 
-/// Who has the device and its programs, so that no other napkin can change them now.
+/// The holders of the device and its programs, because of which no other napkin process can change them now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
     /// Who holds the device.
@@ -75,8 +75,8 @@ pub struct Held {
     pub programs: BTreeMap<i32, Holder>,
     /// The process that holds the wishes of this network namespace.
     pub keeper: Option<u32>,
-    /// Whether the default route, or this terminal's own connection, hangs on the device: there a policy
-    /// that can delay packets takes `--yes`.
+    /// Whether the default route, or the connection of this terminal, uses the device: then a policy that can
+    /// delay packets needs `--yes`.
     pub lifeline: bool,
 }
 
@@ -99,13 +99,13 @@ pub enum Support {
 pub struct PollThread {
     /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
-    /// Where it may run.
+    /// The CPUs on which it may run.
     pub cpus: Vec<usize>,
     /// Its real-time priority, if it is `SCHED_FIFO` or `SCHED_RR`.
     pub fifo: Option<u8>,
 }
 
-/// How a device's packets come in.
+/// How a device's packets are received.
 #[derive(Debug, Clone)]
 pub struct Receive {
     /// `rps_cpus` of each receive queue, as CPUs.
@@ -114,26 +114,26 @@ pub struct Receive {
     pub rps_flows: Known<Vec<(u32, u64)>>,
     /// The receive ring, where the device has one.
     pub ring: Known<Option<Ring>>,
-    /// Whether interrupts are coalesced adaptively, where the device can.
+    /// Whether interrupts are coalesced adaptively; `None` if the device cannot.
     pub adaptive: Known<Option<bool>>,
-    /// Whether its queues are set for each direction alone (`ethtool -l` has no combined ones); `None`
-    /// where its driver does not say.
+    /// Whether the device has no combined channels (`ethtool -l`), so that each direction is set alone;
+    /// `None` if its driver does not say.
     pub per_direction: Option<bool>,
 }
 
 /// A receive ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ring {
-    /// Entries that it has now, one frame each.
+    /// The current number of entries, one frame each.
     pub entries: u32,
-    /// How many it could have.
+    /// The maximum number of entries.
     pub most: u32,
 }
 
-/// What concerns the whole machine.
+/// The state of the whole machine.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// The CPUs that are on.
+    /// The online CPUs.
     pub cpus: Vec<usize>,
     /// Whether CPUs share cores.
     pub smt: Known<bool>,
@@ -159,25 +159,25 @@ pub struct Host {
     pub irqbalance: Known<Option<i32>>,
 }
 
-/// What went on within a short window.
+/// What was counted in a short window.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// How long it was, in nanoseconds.
+    /// The length of the window, in nanoseconds.
     pub window: u64,
-    /// By how much `time_squeeze` of all CPUs grew.
+    /// The increase of `time_squeeze`, summed over all CPUs.
     pub squeezes: Known<u64>,
-    /// By how much the backlogs' `dropped` of all CPUs grew.
+    /// The increase of the backlogs' `dropped`, summed over all CPUs.
     pub drops: Known<u64>,
-    /// What was counted of the device's instances.
+    /// Counts of the device's instances.
     pub polls: Known<Polls>,
-    /// Whether the device keeps the settings of its instances that receive, for those that take
-    /// their place; `None` if none of them was polled.
+    /// Whether the driver keeps the settings of receiving instances for those that replace them; `None` if
+    /// none of them was polled.
     pub keeps_settings: Known<Option<bool>>,
-    /// The instances that were not polled, nor did their timer fire, while they were suspended anew.
+    /// Instances that were suspended repeatedly while they were not polled and their timer did not fire.
     pub unpolled: Known<Vec<Unpolled>>,
 }
 
-/// What the instances of a device did, summed up.
+/// Counts of a device's instances, summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Polls {
     /// Polls by softirqs.
@@ -188,29 +188,29 @@ pub struct Polls {
     pub application: u64,
     /// Packets taken in the window.
     pub packets: u64,
-    /// Timers of suspended instances that fired, where it could be told.
+    /// Expired timers of suspended instances, if they can be told from others.
     pub suspend_expiries: Option<u64>,
 }
 
-/// An instance that nobody polled while its suspension was prolonged.
+/// An instance that was not polled while its suspension was prolonged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unpolled {
     /// Its NAPI id.
     pub napi_id: u32,
-    /// How often its timer was armed by a suspension.
+    /// How often a suspension armed its timer.
     pub suspensions: u64,
 }
 
-/// A program under inspection, with what it waits on.
+/// A program to check, with its descriptors, threads and waits.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// Process ID, as this PID namespace has it.
     pub pid: i32,
     /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
-    /// The words with which it was started; none if they cannot be seen.
+    /// Its command line; empty if it cannot be read.
     pub command: Vec<String>,
-    /// The CPUs on which its threads may be put (its cpuset); `None` if that is not known.
+    /// The CPUs that its cpuset allows; `None` if unknown.
     pub cpuset: Option<Vec<usize>>,
     /// Whether Go's runtime is in it.
     pub go: Known<bool>,
@@ -220,11 +220,11 @@ pub struct Program {
     pub sockets: Known<Vec<Socket>>,
     /// Its threads, with their CPUs and classes.
     pub threads: Vec<Thread>,
-    /// Its waits: those in which its threads were seen asleep, and those that were counted.
+    /// Its waits: those of threads observed asleep, and those counted at the system call.
     pub waits: Known<Vec<Wait>>,
-    /// How often its threads were looked at.
+    /// How often its threads were sampled.
     pub looks: u32,
-    /// What was missing to count its waits, too; those with a zero timeout are never seen asleep.
+    /// What was missing to count its waits too; waits with a zero timeout are never observed asleep.
     pub uncounted: Option<String>,
 }
 
@@ -235,20 +235,20 @@ pub struct Epoll {
     pub fd: i32,
     /// Its parameters, as `EPIOCGPARAMS` reads them.
     pub params: Known<EpollPolicy>,
-    /// The descriptors in it.
+    /// The descriptors of its sockets.
     pub members: Vec<i32>,
-    /// What in it is always ready.
+    /// Members that were ready at every sample.
     pub always_ready: Known<Vec<Ready>>,
 }
 
-/// A program's socket, as far as delivery is concerned.
+/// A program's socket, as far as packet delivery is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Socket {
     /// Its number in the program's table, a name in `/proc/PID/fd`.
     pub fd: i32,
-    /// What it is for.
+    /// What the socket is used for.
     pub kind: SocketKind,
-    /// Its own address.
+    /// Its local address.
     pub local: Option<IpAddr>,
     /// `SO_INCOMING_NAPI_ID`: 0 before the first packet.
     pub napi_id: u32,
@@ -256,27 +256,27 @@ pub struct Socket {
     pub busy_poll_usecs: u32,
 }
 
-/// What a socket is for.
+/// What a socket is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketKind {
-    /// A stream with a peer: packets have come in for it.
+    /// A connected stream: packets have come in for it.
     Stream,
-    /// Datagrams, of which none need have come yet.
+    /// A datagram socket, which need not have received anything.
     Datagram,
-    /// Waits for connections, or is not connected: it carries no data.
+    /// Listens for connections, or is not connected: it carries no data.
     Listener,
 }
 
-/// A program's thread, and where it may run.
+/// A program's thread, and its CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
     /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
-    /// Where it may run.
+    /// The CPUs on which it may run.
     pub cpus: Vec<usize>,
-    /// Thousandths of a CPU that it used while it was looked at.
+    /// The CPU time that it used in the window, in thousandths of a CPU.
     pub permille: u32,
-    /// Whether it was seen asleep, in whatever system call; `None` if that cannot be seen.
+    /// Whether it was observed asleep, in any system call; `None` if that cannot be read.
     pub slept: Option<bool>,
 }
 
@@ -287,11 +287,11 @@ pub struct Wait {
     pub tid: i32,
     /// The epoll descriptor.
     pub epoll: i32,
-    /// The most events that it takes.
+    /// The maximum number of events that it takes.
     pub maxevents: u32,
-    /// How long it waits, in nanoseconds; `None` without end.
+    /// Its timeout in nanoseconds; `None` is infinite.
     pub timeout: Option<u64>,
-    /// How often it was seen.
+    /// How often it was observed.
     pub times: u64,
 }
 
@@ -302,11 +302,11 @@ pub struct Other {
     pub pid: i32,
     /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
-    /// The instances by which it receives.
+    /// The instances from which it receives.
     pub napi_ids: BTreeSet<u32>,
 }
 
-/// Thousandths of a CPU from which on a thread that never slept spins.
+/// The CPU use, in thousandths, from which a thread that never slept counts as spinning.
 const SPINS: u32 = 900;
 
 impl Facts {
@@ -315,19 +315,19 @@ impl Facts {
         self.policy.epoll.enabled() || self.policy.instance.irq_suspend_timeout != 0
     }
 
-    /// Whether suspension is meant.
+    /// Whether the policy suspends interrupts.
     pub(super) fn means_to_suspend(&self) -> bool {
         self.policy.instance.irq_suspend_timeout != 0
             && self.policy.instance.threaded != Threaded::BusyPoll
     }
 
-    /// Whether the instances have threads.
+    /// Whether the policy gives the instances threads.
     pub(super) fn polled_by_threads(&self) -> bool {
         matches!(self.policy.instance.threaded, Threaded::Enabled | Threaded::BusyPoll)
     }
 
-    /// The instances that carry sockets of the programs; if none does all that receive, which are
-    /// those that a policy is applied to.
+    /// The instances from which the programs' sockets receive; if there are none, all that receive, to which
+    /// a policy is applied.
     pub(super) fn instances(&self) -> Vec<&Napi> {
         let carries = |napi: &&Napi| {
             let mut sockets = self.programs.iter().filter_map(|it| it.sockets.as_ref().ok());
@@ -342,13 +342,13 @@ impl Facts {
         self.device.napis.iter().filter(|it| !it.transmits_only()).collect()
     }
 
-    /// Whether a program cannot busy poll, and another one here can: the policy is for that one, and
-    /// changing it for the other's sake would be wrong.
+    /// Whether a program cannot busy poll, and another one here can: the policy is for the other, and must
+    /// not be changed for this one's sake.
     pub(super) fn is_beside(&self, program: &Program) -> bool {
         !program.can_poll(self) && self.somebody_can_poll()
     }
 
-    /// Whether a socket can have come in by this device.
+    /// Whether a socket may receive through this device.
     fn may_be_of_device(&self, socket: &Socket) -> bool {
         match socket.napi_id {
             0 => self.device.ifname == "lo" || !socket.local.is_some_and(|it| it.is_loopback()),
@@ -362,7 +362,7 @@ impl Program {
         format!("{}[{}]", self.comm, self.pid)
     }
 
-    /// The sockets that carry data and are not another device's.
+    /// The sockets that carry data and do not belong to another device.
     pub(super) fn served<'a>(&'a self, facts: &Facts) -> Vec<&'a Socket> {
         let sockets = self.sockets.as_deref().unwrap_or_default();
         let served = |socket: &&Socket| {
@@ -371,12 +371,12 @@ impl Program {
         sockets.iter().filter(served).collect()
     }
 
-    /// The epoll descriptors with connections of this device, each with those sockets.
+    /// The epoll descriptors that contain connections of this device, with those sockets.
     pub(super) fn serving<'a>(&'a self, facts: &Facts) -> Vec<(&'a Epoll, Vec<&'a Socket>)> {
         let epolls = self.epolls.as_deref().unwrap_or_default();
         let served = self.served(facts);
         let with_sockets = |epoll: &'a Epoll| {
-            // A server has thousands.
+            // A set, as a server has thousands of members.
             let members: BTreeSet<i32> = epoll.members.iter().copied().collect();
             let inside = served.iter().filter(|it| members.contains(&it.fd));
             (epoll, inside.copied().collect::<Vec<_>>())
@@ -384,14 +384,14 @@ impl Program {
         epolls.iter().map(with_sockets).filter(|(_, sockets)| !sockets.is_empty()).collect()
     }
 
-    /// The waits on those epoll descriptors.
+    /// The waits on the epoll descriptors with connections of this device.
     pub(super) fn serving_waits<'a>(&'a self, facts: &Facts) -> Vec<&'a Wait> {
         let serving = self.serving(facts);
         let waits = self.waits.as_deref().unwrap_or_default();
         waits.iter().filter(|it| serving.iter().any(|(epoll, _)| epoll.fd == it.epoll)).collect()
     }
 
-    /// Whether nothing that is known of it keeps it from busy polling by epoll.
+    /// Whether it can busy poll by epoll, as far as known.
     pub(super) fn can_poll(&self, facts: &Facts) -> bool {
         let without_epoll = self.epolls.as_ref().is_ok_and(|epolls| {
             let by_other_means = !self.served(facts).is_empty() && self.serving(facts).is_empty();
@@ -401,8 +401,8 @@ impl Program {
         self.go != Ok(true) && !without_epoll && !self.only_looks(facts) && !ends_each_other
     }
 
-    /// Whether most of its waits have a zero timeout, and such a wait never busy polls. A look in
-    /// between (how Go's runtime looks before it sleeps) is no harm by itself.
+    /// Whether most of its waits have a zero timeout: such a wait never busy polls. An occasional one (as by
+    /// Go's runtime before it sleeps) does no harm by itself.
     pub(super) fn only_looks(&self, facts: &Facts) -> bool {
         let waits = self.serving_waits(facts);
         let times =
@@ -425,7 +425,8 @@ impl Program {
         self.waiters(facts).values().any(|tids| tids.len() > 1)
     }
 
-    /// The wait that takes the most events, and how many those can be: no more than the sockets.
+    /// The wait with the largest possible batch, and that batch: `maxevents`, but at most the number of
+    /// sockets.
     pub(super) fn largest_batch(&self, facts: &Facts) -> Option<(&Wait, u64)> {
         let waits = self.serving_waits(facts);
         let serving = self.serving(facts);
@@ -439,14 +440,14 @@ impl Program {
             .max_by_key(|(wait, batch)| (*batch, wait.maxevents))
     }
 
-    /// The threads that never slept and used a CPU.
+    /// The threads that never slept and used a whole CPU.
     pub(super) fn spinning(&self) -> Vec<&Thread> {
         let spins = |it: &&Thread| it.slept == Some(false) && it.permille >= SPINS;
         self.threads.iter().filter(spins).collect()
     }
 
-    /// With how many threads, and for how many instances, memcached was started; `None` if that is
-    /// not known, or it was not said.
+    /// memcached's options `-t` (threads) and `-N` (NAPI IDs); `None` if its command line is unknown or lacks
+    /// them.
     pub(super) fn memcached_threads(&self) -> Option<(usize, usize)> {
         let option = |flag: &str| {
             let mut words = self.command.iter();
@@ -457,7 +458,7 @@ impl Program {
         Some((option("-t")?, option("-N")?))
     }
 
-    /// memcached is started again with a thread for each instance, unless it has been.
+    /// The fix that restarts memcached with one thread for each instance, unless it already runs so.
     pub(super) fn restart(&self, facts: &Facts) -> Option<Fix> {
         let threads = facts.receiving().len();
         let other = self.memcached_threads() != Some((threads, threads));
@@ -465,7 +466,7 @@ impl Program {
         memcached.then_some(Fix::Memcached { pid: self.pid, threads })
     }
 
-    /// A thread by its id.
+    /// Returns a thread by its ID.
     pub(super) fn thread(&self, tid: i32) -> Option<&Thread> {
         self.threads.iter().find(|thread| thread.tid == tid)
     }

@@ -1,4 +1,4 @@
-//! What a check found, and all of them together.
+//! Findings of the checks, and the report of all of them.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::{Serialize, Serializer};
 
 use super::fix::{self, Fix};
 
-/// How a condition is.
+/// The outcome for a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// It does not hold: the mode does not work, or not as its policy says.
+    /// The condition does not hold: the mode does not work, or not as its policy says.
     Fault,
-    /// It works, and would work better, or at less cost for others.
+    /// The mode works, and would work better, or at less cost for others.
     Advice,
-    /// It could not be seen.
+    /// The condition could not be observed.
     Unknown,
-    /// As the policy wants it.
+    /// The condition holds.
     Ok,
 }
 
@@ -39,20 +39,20 @@ impl fmt::Display for Status {
     }
 }
 
-/// What one check found about one thing.
+/// The result of one check for one subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The check's name, see [`CHECKS`](super::CHECKS).
+    /// The name of the check, see [`CHECKS`](super::CHECKS).
     pub check: &'static str,
-    /// How it is.
+    /// The outcome.
     pub status: Status,
-    /// What that means.
+    /// The conclusion.
     pub what: String,
-    /// How it was seen; of [`Status::Unknown`], what was missing.
+    /// The evidence; for [`Status::Unknown`], what was missing.
     pub seen: String,
-    /// The changes that fix it, where there are some. In JSON: the commands, in one line.
+    /// The changes that fix it, if any. In JSON: the commands, in one line.
     pub fix: Vec<Fix>,
-    /// Why these would be refused now, and what to do first: a comment behind the commands.
+    /// Why these commands would be refused now, and what to do first: printed as a comment behind them.
     pub in_the_way: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Finding {
         Finding::new(Status::Ok, what, seen, None)
     }
 
-    /// It could be better.
+    /// Creates a finding that something could be better.
     pub(super) fn advice(
         what: impl Into<String>,
         seen: impl Into<String>,
@@ -82,7 +82,7 @@ impl Finding {
         Finding::new(Status::Advice, what, seen, fix)
     }
 
-    /// It is wrong.
+    /// Creates a finding that something is wrong.
     pub(super) fn fault(
         what: impl Into<String>,
         seen: impl Into<String>,
@@ -91,12 +91,12 @@ impl Finding {
         Finding::new(Status::Fault, what, seen, fix)
     }
 
-    /// The command that fixes it, where there is one: a line for a shell.
+    /// The shell command line that fixes it, if there is one.
     pub fn command(&self) -> Option<String> {
         fix::line(&self.fix, self.in_the_way.as_deref())
     }
 
-    /// It could not be seen, and what was missing.
+    /// Creates a finding that something could not be observed; `missing` says why.
     pub(super) fn unknown(what: impl Into<String>, missing: impl Into<String>) -> Finding {
         Finding::new(Status::Unknown, what, missing, None)
     }
@@ -107,7 +107,7 @@ impl Finding {
         seen: impl Into<String>,
         fix: impl IntoIterator<Item = Fix>,
     ) -> Finding {
-        // The check's name, and what is in the way, are filled in by whoever runs the check.
+        // `examine` fills in the check's name and `in_the_way`.
         Finding {
             check: "",
             status,
@@ -119,7 +119,7 @@ impl Finding {
     }
 }
 
-/// Everything that was found about a device and the programs on it.
+/// All findings about a device and the programs on it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
@@ -127,16 +127,16 @@ pub struct Report {
     pub ifname: String,
     /// The policy whose conditions were checked.
     pub policy: String,
-    /// Whether that policy was asked for; otherwise it is the one in force by the settings.
+    /// Whether that policy was requested; otherwise the settings imply it.
     pub asked: bool,
-    /// The programs that were looked at, as `comm[pid]`.
+    /// The programs that were examined, as `comm[pid]`.
     pub programs: Vec<String>,
-    /// Faults first, then advice, what is unknown, and what is in order.
+    /// Faults first, then advice, unknown conditions, and those in order.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// How many findings have a status.
+    /// The number of findings with a status.
     pub fn count(&self, status: Status) -> usize {
         self.findings.iter().filter(|finding| finding.status == status).count()
     }

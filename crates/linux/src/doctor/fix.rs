@@ -1,8 +1,8 @@
-//! What fixes a finding: one change of the device, a program or the host, and the command for it.
+//! Fixes of findings: changes of a device, a program or the host, and the commands that make them.
 //!
-//! The change is a value, so that a test can make it to facts as the kernel would. The command is
-//! what is printed: it may be copied into a shell, whatever a device calls itself. Not whether a
-//! finding needs one (`checks`), and nothing here changes anything.
+//! A change is a value, so that a test can apply it to facts as the kernel would. The printed command is safe
+//! to paste into a shell, whatever the device's name. Nothing here makes a change; `checks` decides which
+//! ones are needed.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use napkin_kernel::shell::{dev, word as quoted};
 use napkin_os::procfs::Sysctl;
 use napkin_os::procfs::cpus::show_mask;
 
-/// A change that would fix a finding; printed as a command, never made.
+/// A change that would fix a finding: printed as a command, never made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fix {
     /// The device part of a policy, on every instance that receives.
@@ -22,17 +22,17 @@ pub enum Fix {
         policy: Policy,
         /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// Whether that has to be confirmed: it can delay what must not be delayed by mistake.
+        /// Whether it needs confirmation, as it can delay traffic that must not be delayed by mistake.
         yes: bool,
     },
-    /// The instance of one receive queue is set back to `base`.
+    /// Sets the instance of one receive queue back to `base`.
     Release {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// The queue's index among those of its direction, from 0.
         queue: u32,
     },
-    /// The program part of a policy; with a device, its device part, too.
+    /// The program part of a policy; with a device, its device part too.
     Attach {
         /// Process ID, as this PID namespace has it.
         pid: i32,
@@ -41,104 +41,104 @@ pub enum Fix {
         /// The interface's name, as `ip link` prints it.
         ifname: Option<String>,
     },
-    /// A program is started under a policy.
+    /// Starts a program under a policy.
     Run {
         /// The policy under which it is to be started.
         policy: Policy,
         /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
-    /// memcached is started again with a thread for each of so many instances.
+    /// Restarts memcached with one thread for each of this many instances.
     Memcached {
-        /// The program as it runs now.
+        /// The ID of the running process.
         pid: i32,
-        /// Threads that it should have (`-t`).
+        /// The number of threads it should have (`-t`).
         threads: usize,
     },
-    /// The device is set up.
+    /// Sets the device up.
     LinkUp {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
-    /// GRO is switched on.
+    /// Switches GRO on.
     Gro {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
-    /// The other end of a veth no longer makes large packets.
+    /// Stops the other end of a veth from sending large packets.
     PeerOffloads,
-    /// The device gets one receive queue.
+    /// Reduces the device to one receive queue.
     OneChannel {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// Whether its queues are set for each direction alone, as a veth's.
+        /// Whether it has no combined channels, like a veth.
         per_direction: bool,
     },
-    /// The receive ring's size.
+    /// Sets the size of the receive ring.
     Ring {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// Entries that the ring should have.
         entries: u32,
     },
-    /// The device's own interrupt moderation is switched off.
+    /// Switches off the device's own interrupt moderation.
     FixedModeration {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
     },
-    /// RPS is switched off.
+    /// Switches RPS off.
     NoRps {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// The receive queue; `None` for all.
         queue: Option<u32>,
     },
-    /// RFS is switched off.
+    /// Switches RFS off.
     NoRfs {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
         /// The receive queue; `None` for all.
         queue: Option<u32>,
     },
-    /// The CPUs to which an interrupt may go.
+    /// Sets the CPUs to which an interrupt may go.
     IrqCpus {
         /// Its number, as in `/proc/interrupts`.
         irq: u32,
         /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
         cpus: Vec<usize>,
     },
-    /// The CPUs on which a thread may run.
+    /// Sets the CPUs on which a thread may run.
     ThreadCpus {
         /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
         /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
         cpus: Vec<usize>,
     },
-    /// A thread is no longer a real-time one.
+    /// Makes a real-time thread an ordinary one.
     FairThread {
         /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
     },
-    /// A switch of the kernel's.
+    /// Writes a sysctl.
     Sysctl {
-        /// The sysctl that is written.
+        /// The sysctl to write.
         name: Sysctl,
-        /// The value that is written.
+        /// The value to write.
         value: i64,
     },
-    /// The CPUs of unbound workqueues.
+    /// Sets the CPUs of unbound workqueues.
     WorkqueueCpus {
         /// CPUs by the kernel's numbers; the thread or interrupt may use any of them.
         cpus: Vec<usize>,
     },
-    /// One CPU of each core is left on.
+    /// Leaves one CPU of each core online.
     NoSmt,
-    /// irqbalance is stopped.
+    /// Stops irqbalance.
     StopIrqbalance,
 }
 
 impl fmt::Display for Fix {
-    /// The command. In capitals what its reader has to put in.
+    /// The command, with placeholders in capitals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fix::Apply { policy, ifname, yes } => {
@@ -189,7 +189,7 @@ impl fmt::Display for Fix {
 }
 
 impl Fix {
-    /// Whether napkin does it, and has the device for itself meanwhile.
+    /// Whether the command is napkin's, and locks the device.
     pub(super) const fn takes_device(&self) -> bool {
         matches!(
             self,
@@ -200,7 +200,7 @@ impl Fix {
         )
     }
 
-    /// The program that napkin has for itself meanwhile.
+    /// The process that the command locks.
     pub(super) const fn takes_process(&self) -> Option<i32> {
         match self {
             Fix::Attach { pid, .. } => Some(*pid),
@@ -208,7 +208,7 @@ impl Fix {
         }
     }
 
-    /// What its reader has to know, or could do instead.
+    /// A hint for the reader: the meaning of a placeholder, or an alternative.
     fn note(&self) -> Option<&'static str> {
         match self {
             Fix::PeerOffloads => Some("PEER: the other end of the veth"),
@@ -222,8 +222,7 @@ impl Fix {
     }
 }
 
-/// Some changes in one line for a shell: the commands, then what is in their way and their notes as its
-/// comment.
+/// Joins changes into one shell line: the commands, then `in_the_way` and their notes as its comment.
 pub(super) fn line(fixes: &[Fix], in_the_way: Option<&str>) -> Option<String> {
     if fixes.is_empty() {
         return None;
@@ -253,7 +252,7 @@ fn no_steering(
     write!(f, "for f in /sys/class/net/{ifname}/queues/rx-{queue}/{file}; do echo 0 > \"$f\"; done")
 }
 
-/// A policy in the fewest letters: `suspend20,irq-suspend-timeout=40ms` instead of all that it sets.
+/// Writes a policy in its shortest form: `suspend20,irq-suspend-timeout=40ms` instead of all its keys.
 fn short(policy: &Policy) -> String {
     let with = |preset: &Preset| {
         let differs = KEYS
@@ -263,12 +262,13 @@ fn short(policy: &Policy) -> String {
         preset.name.to_owned() + &others.collect::<String>()
     };
     let texts = PRESETS.iter().map(with).chain([policy.to_string()]);
-    // The same policy, certainly: that a preset can be changed in each key is the parser's word.
+    // Only texts that parse to the same policy: whether a preset can be changed in each key is up to the
+    // parser.
     let same = |text: &String| text.parse::<Policy>().as_ref() == Ok(policy);
     texts.filter(same).min_by_key(String::len).unwrap_or_else(|| policy.to_string())
 }
 
-/// CPUs as a mask in the fewest letters.
+/// Formats CPUs as a mask without leading zeros.
 fn mask(cpus: &[usize]) -> String {
     match show_mask(cpus).trim_start_matches('0') {
         "" => "0".to_owned(),

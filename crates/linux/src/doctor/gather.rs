@@ -1,7 +1,7 @@
-//! Reads the facts: the device, the host, the programs, and what goes on in a short window.
+//! Reads the facts: the device, the host, the programs, and counts of a short window.
 //!
-//! What cannot be read is said in the facts, not an error: the checks that need it are then
-//! unknown. An error is what leaves nothing to check. Nothing is changed.
+//! What cannot be read is recorded in the facts, and is no error: the checks that need it are then unknown.
+//! Only what leaves nothing to check is an error. Nothing is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -29,23 +29,23 @@ use napkin_kernel::sysfs::{self, Sysfs};
 use napkin_os::procfs::{Softnet, Sysctl, SysctlError, Threads};
 use napkin_os::rights::Right;
 
-/// What to look at.
+/// What to examine.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// A program, with its children; without, those that own sockets on the device.
+    /// A process, with its descendants; without it, those that own sockets on the device.
     pub pid: Option<i32>,
-    /// A device; without, those that the program's sockets receive from.
+    /// A device; without it, those that the program's sockets receive from.
     pub ifname: Option<String>,
-    /// The policy whose conditions matter; without, the one that the settings mean.
+    /// The policy to check against; without it, the one that the settings imply.
     pub policy: Option<Policy>,
-    /// How long to look. At most [`Request::LONGEST`].
+    /// The length of the observation window, at most [`Request::LONGEST`].
     pub window: Duration,
-    /// What is wished of devices (`napkin keep`), and whether it is in force.
+    /// The wishes for devices (`napkin keep`), and whether they are in force.
     pub wishes: Vec<Wish>,
 }
 
 impl Request {
-    /// The longest window that may be asked for.
+    /// The maximum length of the window.
     pub const LONGEST: Duration = Duration::from_secs(60);
 }
 
@@ -56,19 +56,19 @@ pub enum DoctorError {
     /// The kernel did not answer.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The device cannot be had.
+    /// The device cannot be found or read.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The program cannot be had.
+    /// The process cannot be found or opened.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The program's sockets are elsewhere.
+    /// The program is in another network namespace.
     #[error(
         "process {pid} is in another network namespace, with devices of its own; look from there: \
          nsenter -t {pid} -n napkin doctor {pid}"
     )]
     OtherNamespace {
-        /// The process's id.
+        /// Process ID, as this PID namespace has it.
         pid: i32,
     },
     /// The program's sockets do not tell which device is meant.
@@ -83,17 +83,17 @@ pub enum DoctorError {
     WhichDevice {
         /// Process ID, as this PID namespace has it.
         pid: i32,
-        /// What was missing to look at its sockets.
+        /// What was missing to read its sockets.
         unseen: Option<String>,
-        /// Those that there are.
+        /// The devices to choose from.
         there: Vec<String>,
     },
 }
 
-/// Children of a program that are looked at, and programs on a device.
+/// The maximum number of descendants of a program, and of programs on a device.
 const PROGRAMS: usize = 64;
 
-/// Descriptors of each process that are looked at to find a device's owners.
+/// The maximum number of descriptors of each process that are read to find a device's owners.
 const DESCRIPTORS: usize = 4_096;
 
 /// Reads the facts of each device concerned.
@@ -108,7 +108,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     };
     let owners = process::owners(DESCRIPTORS);
     let devices = devices(&mut netdev, request, &processes, &owners)?;
-    // With the program named only what it shares matters; otherwise whoever owns sockets there.
+    // If a program was named, only what it shares matters; otherwise all programs that own sockets there.
     let beside = if request.pid.is_some() { BTreeMap::new() } else { beside::find(&owners) };
     let processes =
         if request.pid.is_some() { processes } else { concerned(&devices, &owners, &beside) };
@@ -119,7 +119,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     let start = Instant::now();
     let programs: Vec<Program> = std::thread::scope(|scope| {
         let looks = processes.iter().map(|it| scope.spawn(move || observe::program(it, window)));
-        // All are begun before the first is waited for.
+        // Start all threads before joining the first.
         let looks: Vec<_> = looks.collect();
         looks.into_iter().filter_map(|look| look.join().ok().flatten()).collect()
     });
@@ -130,7 +130,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
 
     let host = host();
     let kernel = Kernel::probe();
-    // As they are now: a device may have gone meanwhile.
+    // The devices as they are now: one may have gone meanwhile.
     let mut facts = Vec::new();
     for device in devices {
         let mine = |program: &&Program| {
@@ -168,7 +168,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     Ok(facts)
 }
 
-/// A program and its children, if it is in this network namespace.
+/// Opens a process and its descendants, if it is in this network namespace.
 fn named(pid: i32) -> Result<Vec<Process>, DoctorError> {
     let process = Process::open(pid)?;
     if let (Ok(theirs), Ok(own)) = (process.network_namespace(), Namespace::identity())
@@ -178,12 +178,12 @@ fn named(pid: i32) -> Result<Vec<Process>, DoctorError> {
     }
     let children = process.descendants(PROGRAMS)?;
     let mut all = vec![process];
-    // Those that have ended meanwhile are left out.
+    // Skips those that have ended meanwhile.
     all.extend(children.into_iter().filter_map(|pid| Process::open(pid).ok()));
     Ok(all)
 }
 
-/// The devices to look at.
+/// Selects the devices to examine.
 fn devices(
     netdev: &mut Netdev,
     request: &Request,
@@ -203,7 +203,7 @@ fn devices(
     if !theirs.is_empty() {
         return Ok(theirs);
     }
-    // Those with instances; else those that could have some.
+    // Devices with instances; failing that, those that could have some.
     let with = |wanted: fn(&Device) -> bool| -> Vec<Device> {
         all.iter().filter(|it| wanted(it)).cloned().collect()
     };
@@ -224,7 +224,7 @@ fn devices(
     }
 }
 
-/// The processes that own sockets on devices, and those that should.
+/// Opens the processes that own sockets on devices, and those that may be about to.
 fn concerned(devices: &[Device], owners: &Owners, beside: &BTreeMap<i32, Beside>) -> Vec<Process> {
     let napis = devices.iter().flat_map(|device| &device.napis);
     let owning = napis.flat_map(|napi| owners.of(napi.id)).map(|owner| owner.pid);
@@ -234,14 +234,14 @@ fn concerned(devices: &[Device], owners: &Owners, beside: &BTreeMap<i32, Beside>
     pids.into_iter().take(PROGRAMS).filter_map(|pid| Process::open(pid).ok()).collect()
 }
 
-/// Whether a program has sockets that receive by a device.
+/// Whether a program has sockets that receive from a device.
 fn on(program: &Program, device: &Device) -> bool {
     let sockets = program.sockets.as_deref().unwrap_or_default();
     sockets.iter().any(|socket| device.napi(socket.napi_id).is_some())
 }
 
-/// What the settings of the instances in use mean; where that cannot be told, of all that receive. What
-/// a fix applies leaves those that transmit as they are, so nothing is meant by them.
+/// The policy that the settings of the used instances imply; if none is known to be used, those of all that
+/// receive. Fixes leave instances that only transmit alone, so their settings imply nothing.
 pub(super) fn meant(device: &Device, programs: &[Program]) -> Policy {
     let used = |id| {
         let sockets = programs.iter().filter_map(|it| it.sockets.as_ref().ok()).flatten();
@@ -254,8 +254,8 @@ pub(super) fn meant(device: &Device, programs: &[Program]) -> Policy {
     intent::of(&napis, programs)
 }
 
-/// The other programs on a device's instances. A program that was looked at for being there is
-/// another one, too, if it does not ask for what the settings are for.
+/// The other programs on a device's instances. A program found because of its sockets there also counts as
+/// another one if it does not busy poll by epoll.
 fn others(device: &Device, programs: &[Program], owners: &Owners) -> Known<Vec<Other>> {
     let asks = |program: &Program| {
         let epolls = program.epolls.as_deref().unwrap_or_default();
@@ -353,8 +353,8 @@ fn host() -> Host {
     }
 }
 
-/// The switches. Those of the network are shown in the host's own namespace only: they are read
-/// there, by a thread of its own, if there is a process in it that may be looked at.
+/// Reads the sysctls. Those of the network are visible only in the initial network namespace: a separate
+/// thread reads them there, if a process in that namespace may be accessed.
 fn sysctls() -> BTreeMap<Sysctl, Known<i64>> {
     let read = || {
         let all = Sysctl::ALL.into_iter();
@@ -378,7 +378,7 @@ fn sysctls() -> BTreeMap<Sysctl, Known<i64>> {
     here.into_iter().map(|(sysctl, value)| (sysctl, known(value))).collect()
 }
 
-/// By how much `time_squeeze` and `dropped` grew.
+/// The increases of `time_squeeze` and `dropped`.
 fn grown(
     before: std::io::Result<Vec<Softnet>>,
     after: std::io::Result<Vec<Softnet>>,
@@ -394,7 +394,7 @@ fn grown(
             return (Err(missing.clone()), Err(missing));
         }
     };
-    // The kernel's counters are of 32 bits and wrap.
+    // The kernel's counters are 32 bits wide and wrap.
     let sum = |of: fn(&Softnet) -> u32| {
         let pairs = before.iter().zip(&after);
         pairs.map(|(before, after)| u64::from(of(after).wrapping_sub(of(before)))).sum()
@@ -402,14 +402,14 @@ fn grown(
     (Ok(sum(|it| it.time_squeeze)), Ok(sum(|it| it.dropped)))
 }
 
-/// Polls, counted in the kernel.
+/// A count of polls in the kernel, while it runs.
 struct Counting {
     counter: Counter,
     before: BTreeMap<Key, Counts>,
 }
 
 impl Counting {
-    /// Begins; an error says what is missing.
+    /// Starts counting; the error says what is missing.
     fn start() -> Known<Counting> {
         let identity = Namespace::identity().map_err(|error| error.to_string())?;
         let netns = u32::try_from(identity.inode)
@@ -420,7 +420,7 @@ impl Counting {
         Ok(Counting { counter, before })
     }
 
-    /// What was counted.
+    /// Stops, and returns the counts since the start.
     fn finish(self) -> Counted {
         let mut counts = self.counter.read();
         for (key, count) in &mut counts {
@@ -432,11 +432,11 @@ impl Counting {
     }
 }
 
-/// What was counted of this namespace's instances.
+/// Counts of this namespace's instances.
 struct Counted(BTreeMap<Key, Counts>);
 
 impl Counted {
-    /// The sum of a device's.
+    /// The sum over a device's instances.
     fn of(&self, ifindex: u32) -> Polls {
         let mut polls = Polls { suspend_expiries: Some(0), ..Polls::default() };
         for (_, counts) in self.0.iter().filter(|(key, _)| key.ifindex == ifindex) {
@@ -450,7 +450,8 @@ impl Counted {
         polls
     }
 
-    /// Whether all of a device's instances that receive, and were polled, have their settings kept.
+    /// Whether the settings of all receiving instances of a device that were polled are kept; `None` if none
+    /// was polled.
     fn keeps_settings(&self, device: &Device) -> Option<bool> {
         let receives =
             |key: &Key| device.napi(key.napi_id).is_some_and(|napi| !napi.transmits_only());
@@ -459,8 +460,7 @@ impl Counted {
         known.filter_map(|(_, counts)| counts.keeps_settings).reduce(|one, other| one && other)
     }
 
-    /// A device's instances that were suspended at least twice, and neither polled nor their timer
-    /// seen to fire.
+    /// A device's instances that were suspended at least twice without a poll or an expired timer.
     fn unpolled(&self, device: &Device) -> Vec<Unpolled> {
         let unpolled = |(key, counts): (&Key, &Counts)| {
             let suspensions = counts.suspensions.filter(|suspensions| *suspensions > 1)?;

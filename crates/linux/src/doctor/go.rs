@@ -1,12 +1,12 @@
-//! Whether a program was made by Go's linker, which leaves a note with its name in the file, also
-//! of a stripped one.
+//! Detects programs made by Go's linker, which leaves a note with its name in the file, even in a stripped
+//! one.
 //!
-//! A total reader of just enough ELF; nothing of the program is run or mapped.
+//! Parses only as much ELF as needed and accepts any input. Nothing of the program is run or mapped.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a file's head, and of each of its notes, that are looked at.
+/// The maximum number of bytes read of a file's head, and of each of its notes.
 const HEAD: usize = 16 * 1024;
 
 /// The note's type, `ELF_NOTE_GOBUILDID_TAG`.
@@ -18,7 +18,7 @@ const PT_NOTE: u32 = 4;
 /// Whether a process runs a Go program.
 ///
 /// # Errors
-/// What was missing: the process, or the right to see its file.
+/// If the process, or the privilege to read its file, is missing: the text names it.
 pub(super) fn is_go(pid: i32) -> Result<bool, String> {
     let path = format!("/proc/{pid}/exe");
     let file = File::open(&path).map_err(|error| match error.kind() {
@@ -34,7 +34,7 @@ pub(super) fn is_go(pid: i32) -> Result<bool, String> {
     Ok(notes(&read(0, HEAD)).into_iter().any(|(offset, size)| has_go(&read(offset, size))))
 }
 
-/// Where a 64-bit, little-endian ELF file has its notes, as offset and size.
+/// Returns the offset and size of each note segment of a 64-bit, little-endian ELF file.
 fn notes(head: &[u8]) -> Vec<(u64, usize)> {
     // Magic, 64 bits, little-endian.
     if !head.starts_with(b"\x7fELF\x02\x01") {
@@ -56,7 +56,7 @@ fn notes(head: &[u8]) -> Vec<(u64, usize)> {
     (0..count).filter_map(header).collect()
 }
 
-/// Whether notes have one of Go's.
+/// Whether the notes contain one of Go's.
 fn has_go(mut notes: &[u8]) -> bool {
     while let (Some(name), Some(text), Some(kind)) =
         (u32_at(notes, 0), u32_at(notes, 4), u32_at(notes, 8))

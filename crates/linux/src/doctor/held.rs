@@ -1,5 +1,5 @@
-//! What napkin's own commands would be refused for: another napkin that has the device or a program for
-//! itself, and whatever hangs on the device.
+//! Locks that would make napkin's own commands fail: another napkin process that holds the device or a
+//! program, and connections that depend on the device.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use napkin_kernel::netlink::Route;
 use napkin_kernel::sysfs::Sysfs;
 use napkin_os::procfs::ThreadStat;
 
-/// Who holds a device and the programs on it, as far as that can be seen.
+/// The holders of a device and of the programs on it, as far as known.
 pub(super) fn of(device: &Device, programs: &[Program]) -> Held {
     let lifeline = lifelines(&device.ifname).is_ok_and(|found| !found.is_empty());
     let Ok(store) = Store::open() else { return Held { lifeline, ..Held::default() } };

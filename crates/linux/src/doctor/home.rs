@@ -1,8 +1,8 @@
-//! The CPU of each instance: where its interrupt, its thread and its program belong.
+//! Chooses the CPU of each instance: where its interrupt, its thread and its program belong.
 //!
-//! Interrupt, thread and program are moved by different commands, which different checks advise. They
-//! take the CPU from here, so that all of them lead to the same one: the one where most of it is
-//! already. Not whether something is wrong with where they are (`checks::placement`).
+//! Different commands move interrupt, thread and program, and different checks advise them. All take the CPU
+//! from here, so that their fixes agree: it is the CPU where most of the three are already. Whether a
+//! placement is wrong is decided in `checks::placement`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::facts::{Facts, Program, Thread};
 use super::fix::Fix;
 use napkin_kernel::device::Napi;
 
-/// The only CPU of a list.
+/// The CPU, if there is exactly one.
 pub(super) fn one(cpus: &[usize]) -> Option<usize> {
     if let [cpu] = cpus { Some(*cpu) } else { None }
 }
@@ -24,25 +24,25 @@ pub(super) struct Pair<'a> {
     /// The thread's name: `memcached[812] thread 813`.
     pub(super) name: String,
     pub(super) thread: &'a Thread,
-    /// Whether it waits for no other instance's.
+    /// Whether it waits for no other instance's packets.
     pub(super) alone: bool,
 }
 
-/// A program's thread that waits for an instance's packets, and should be where that is polled.
+/// A program's thread that waits for an instance's packets, and belongs on the CPU where that is polled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
     /// The instance's id.
     pub napi: u32,
     /// The thread's id, as in `/proc/PID/task`.
     pub tid: i32,
-    /// Where it may run now.
+    /// The CPUs on which it may run now.
     pub cpus: Vec<usize>,
-    /// Whether it waits for no other instance's.
+    /// Whether it waits for no other instance's packets.
     pub alone: bool,
 }
 
-/// The workers of a device's instances; none where the policy wants them on other CPUs than the
-/// instances' threads.
+/// The workers of a device's instances; none if the policy wants them on other CPUs than the instances'
+/// threads.
 pub fn workers(facts: &Facts) -> Vec<Worker> {
     if Homes::separate(facts) {
         return Vec::new();
@@ -56,14 +56,14 @@ pub fn workers(facts: &Facts) -> Vec<Worker> {
     pairs(facts).into_iter().map(worker).collect()
 }
 
-/// Where everything belongs.
+/// The CPUs of all instances.
 pub(super) struct Homes<'a> {
-    /// Who waits for whom.
+    /// The threads and the instances whose packets they wait for.
     pub(super) pairs: Vec<Pair<'a>>,
     homes: BTreeMap<u32, usize>,
     /// The CPUs on which a thread polls without end, or should.
     spinners: BTreeSet<usize>,
-    /// The CPUs on which each program's threads can be put.
+    /// The CPUs on which a program's thread can be put, by thread ID.
     allowed: BTreeMap<i32, Vec<usize>>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Homes<'a> {
         homes
     }
 
-    /// Whether a program's thread is better on another CPU than its instance's thread.
+    /// Whether a program's thread belongs on another CPU than its instance's thread.
     pub(super) fn separate(facts: &Facts) -> bool {
         facts.policy.instance.threaded == Threaded::BusyPoll
             || (facts.polled_by_threads() && !facts.application_polls())
@@ -91,12 +91,12 @@ impl<'a> Homes<'a> {
         self.homes.get(&id).copied()
     }
 
-    /// Whether a thread polls without end there.
+    /// Whether a thread polls without end on this CPU.
     pub(super) fn spins_on(&self, cpu: usize) -> bool {
         self.spinners.contains(&cpu)
     }
 
-    /// What brings a pair together.
+    /// The fixes that bring a pair onto the same CPU.
     pub(super) fn join(&self, facts: &Facts, pair: &Pair<'_>) -> Vec<Fix> {
         let Some(home) = self.of_instance(pair.id) else { return vec![] };
         let cpus = vec![home];
@@ -121,7 +121,7 @@ impl<'a> Homes<'a> {
         fixes
     }
 
-    /// What brings a program's thread to a CPU where no instance's thread is.
+    /// The fix that moves a program's thread to a CPU without an instance's thread.
     pub(super) fn away(&self, pair: &Pair<'_>) -> Option<Fix> {
         let homes: BTreeSet<usize> = self.homes.values().copied().collect();
         let free = self.allowed.get(&pair.thread.tid)?.iter().find(|cpu| !homes.contains(cpu))?;
@@ -130,7 +130,7 @@ impl<'a> Homes<'a> {
 
     fn settle(&mut self, facts: &Facts) {
         let spins = facts.policy.instance.threaded == Threaded::BusyPoll;
-        // Those that are where they can stay come first: the others make room.
+        // Place first the instances that can stay where they are; the others make room.
         for staying in [true, false] {
             for napi in facts.receiving() {
                 if self.homes.contains_key(&napi.id) {
@@ -141,7 +141,7 @@ impl<'a> Homes<'a> {
                 } else {
                     let cpus = self.candidates(facts, napi);
                     let unused = cpus.iter().find(|cpu| !self.homes.values().any(|it| it == *cpu));
-                    // Two that sleep in between can share one.
+                    // Two that sleep between polls can share one.
                     unused.or(cpus.first().filter(|_| !spins)).copied()
                 };
                 self.homes.extend(cpu.map(|cpu| (napi.id, cpu)));
@@ -153,7 +153,7 @@ impl<'a> Homes<'a> {
         }
     }
 
-    /// The CPU where an instance is polled, if it is one that will do.
+    /// The CPU where an instance is polled now, if it can stay there.
     fn stays(&self, facts: &Facts, napi: &Napi) -> Option<usize> {
         let thread = facts.poll_threads.get(&napi.id).map(|it| it.cpus.as_slice());
         let cpu = one(thread.or(napi.irq_cpus.as_deref())?)?;
@@ -162,8 +162,8 @@ impl<'a> Homes<'a> {
         (!taken && self.will_do(facts, napi, cpu)).then_some(cpu)
     }
 
-    /// Whether an instance can be polled on a CPU: it is on, and the program can go there, too, where
-    /// the two belong together.
+    /// Whether an instance can be polled on a CPU: the CPU is online and, if the two belong together, its
+    /// program can run there too.
     fn will_do(&self, facts: &Facts, napi: &Napi, cpu: usize) -> bool {
         let mut of_instance = self.pairs.iter().filter(|it| it.id == napi.id && it.alone);
         let may = |pair: &Pair<'_>| {
@@ -172,11 +172,12 @@ impl<'a> Homes<'a> {
         facts.host.cpus.contains(&cpu) && (Homes::separate(facts) || of_instance.all(may))
     }
 
-    /// The CPUs where an instance can be polled, the best first.
+    /// The CPUs where an instance can be polled, best first.
     fn candidates(&self, facts: &Facts, napi: &Napi) -> Vec<usize> {
         let all = &facts.host.cpus;
         let separate = Homes::separate(facts);
-        // With the program's thread where the two belong together, else where none is pinned.
+        // Prefer the CPU of the program's thread if the two belong together, otherwise one to which no thread
+        // is pinned.
         let suits = |cpu: usize| {
             if separate {
                 !self.pairs.iter().any(|it| one(&it.thread.cpus) == Some(cpu))
@@ -189,7 +190,7 @@ impl<'a> Homes<'a> {
         let first = napi.rx_queues.first().map_or(0, |queue| *queue as usize);
         let turned = (0..all.len()).map(|step| all[(first + step) % all.len()]);
         let mut cpus: Vec<usize> = turned.filter(|cpu| self.will_do(facts, napi, *cpu)).collect();
-        // Stable: where nothing else tells, each queue begins with the CPU of its number.
+        // The sort is stable: between equal CPUs, each queue begins with the CPU of its number.
         cpus.sort_by_key(|cpu| {
             let allowed = within.is_none_or(|it| it.contains(cpu));
             (!suits(*cpu), !allowed)
@@ -198,13 +199,13 @@ impl<'a> Homes<'a> {
     }
 }
 
-/// Before an interrupt is put somewhere, or something is put beside it: irqbalance would move it
+/// The fix to make before moving an interrupt, or something next to one: irqbalance would move the interrupt
 /// away again.
 pub(super) fn stop_irqbalance(facts: &Facts) -> Option<Fix> {
     matches!(facts.host.irqbalance, Ok(Some(_))).then_some(Fix::StopIrqbalance)
 }
 
-/// The CPUs on which a program's threads can be put.
+/// The online CPUs on which a program's threads can be put.
 fn allowed(facts: &Facts, program: &Program) -> Vec<usize> {
     let on = facts.host.cpus.iter().copied();
     match &program.cpuset {
@@ -213,8 +214,8 @@ fn allowed(facts: &Facts, program: &Program) -> Vec<usize> {
     }
 }
 
-/// The threads that were seen to wait on an epoll with an instance's sockets; of an epoll on which
-/// none was seen, the only thread that its program has.
+/// Pairs each instance with the threads observed waiting on an epoll with its sockets. If none was observed
+/// on an epoll, and its program has only one thread, takes that.
 fn pairs(facts: &Facts) -> Vec<Pair<'_>> {
     let mut pairs: BTreeMap<(u32, i32), Pair<'_>> = BTreeMap::new();
     for program in &facts.programs {

@@ -1,7 +1,7 @@
-//! Which policy the settings mean, where none was asked for.
+//! Derives the policy that the settings imply, if none was requested.
 //!
-//! Not which policy they are to the letter (`show` says that): a broken set-up is to be held against
-//! what it was meant to be. A suspend timeout means suspension, whatever else is missing.
+//! This is not the policy that the settings literally are (`show` prints that): a broken set-up has to be
+//! compared with its intent. A suspend timeout implies suspension, whatever else is missing.
 
 use napkin_policy::{EpollPolicy, InstancePolicy, MICROSECOND, Ns, Policy};
 
@@ -9,13 +9,13 @@ use super::facts::Program;
 use super::target::{LONG_SUSPENSION, PROPORTION};
 use napkin_kernel::device::Napi;
 
-/// The period of the published configurations, where none is set.
+/// The period of the published configurations, used where none is set.
 const PERIOD: Ns = 20 * MICROSECOND;
 
-/// What the settings of instances and programs mean.
+/// The policy that the settings of instances and programs imply.
 pub(super) fn of(napis: &[&Napi], programs: &[Program]) -> Policy {
     let instances: Vec<InstancePolicy> = napis.iter().map(|it| it.settings.policy()).collect();
-    // A setting that only some of the instances have was meant for those.
+    // A setting that only some instances have expresses the intent for those.
     let first = |wanted: fn(&InstancePolicy) -> bool| instances.iter().copied().find(wanted);
     let suspends = first(|it| it.irq_suspend_timeout != 0);
     let defers = first(|it| it.defers()).or(first(|it| it.defer_hard_irqs != 0));
@@ -33,7 +33,7 @@ pub(super) fn of(napis: &[&Napi], programs: &[Program]) -> Policy {
         Policy::BASE
     };
     policy.instance.threaded = instance.threaded;
-    // A number that does its work is meant as it is.
+    // A working value is taken as intended.
     if policy.instance.defers() && instance.defer_hard_irqs != 0 {
         policy.instance.defer_hard_irqs = instance.defer_hard_irqs;
     }
@@ -44,7 +44,7 @@ pub(super) fn of(napis: &[&Napi], programs: &[Program]) -> Policy {
         policy.instance.irq_suspend_timeout = suspension;
     }
     match epoll {
-        // Suspension's own flag is checked, so it stays as it is meant.
+        // The flag that suspension needs is checked, so the intended value stays.
         Some(epoll) if suspends.is_some() => {
             policy.epoll.busy_poll_usecs = epoll.busy_poll_usecs;
         }

@@ -1,13 +1,11 @@
-//! `napkin doctor`: whether everything is so that a mode works, for a device and the programs on
-//! it.
+//! `napkin doctor`: checks whether a mode can work on a device and for the programs on it.
 //!
-//! [`Facts`] are read once ([`gather`]); each check is a function of them that says what it found,
-//! how that was seen, and the command that fixes it ([`Finding`]). Checks that a policy does not
-//! need say nothing. Nothing here changes anything, and nothing is measured for longer than a
-//! short window.
+//! [`Facts`] are read once ([`gather`]). Each check is a function of them that returns its conclusion, the
+//! evidence, and the command that fixes it ([`Finding`]). Checks that a policy does not need return nothing.
+//! Nothing is changed, and counting lasts for a short window only.
 //!
-//! A *fault* means that the mode does not work, or not as the policy says. *Advice* is what the
-//! published set-ups did, what costs others something, or what cannot profit.
+//! A *fault* means that the mode does not work, or not as the policy says. *Advice* is what the published
+//! set-ups did, what costs others something, or what has no effect.
 
 mod beside;
 mod checks;
@@ -32,6 +30,6 @@ pub use finding::{Finding, Report, Status};
 pub use fix::Fix;
 pub use gather::{DoctorError, Request, gather};
 pub use home::{Worker, workers};
-// For its tests, which need rights and so are shown as ignored without them.
+// For its tests, which need privileges, and are shown as ignored without them.
 #[doc(hidden)]
 pub use waits::Watch;

@@ -1,7 +1,7 @@
-//! Programs, looked at for a short window: their descriptors once, their threads several times.
+//! Observes programs for a short window: reads their descriptors once, and samples their threads repeatedly.
 //!
-//! A duplicate of a program's descriptor is let go at once: one that is kept would keep a
-//! connection, or a suspension, alive after its owner closed it.
+//! A duplicate of a program's descriptor is closed at once: a kept one would keep a connection, or a
+//! suspension, alive after its owner closed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use napkin_kernel::process::{
 };
 use napkin_os::procfs::{self, Time};
 
-/// Descriptors of one program that are looked at, and members of one of its epolls.
+/// The maximum number of descriptors of one program, and of members of one of its epolls.
 const DESCRIPTORS: usize = 1 << 16;
 
-/// Sockets of one program that are looked at: enough to see a pattern, at a few microseconds each.
+/// The maximum number of sockets of one program: enough to see a pattern, at a few microseconds each.
 const SOCKETS: usize = 4_096;
 
-/// Between two looks at a program's threads.
+/// The interval between two samples of a program's threads.
 const GAP: Duration = Duration::from_millis(10);
 
-/// Looks at a process for about `window`; `None` if it has ended.
+/// Observes a process for about `window`; `None` if it has ended.
 pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
     let comm = process.comm().ok()?;
     let pid = process.pid();
@@ -45,7 +45,7 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
     let looks = u32::try_from(window.as_nanos() / GAP.as_nanos()).unwrap_or(u32::MAX).max(1);
     let seen = process.waits(looks, GAP);
     if seen.is_err() {
-        // Without the right to look, time is still needed to see what it uses.
+        // Without the privilege to sample, time must still pass to measure the CPU time.
         process.ends_within(window);
     }
     let window = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -65,14 +65,14 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
         .collect();
     let waits = match seen {
         Ok(seen) => Ok(joined(&seen, counted)),
-        // What was counted needs no right to look.
+        // Counting needs no privilege to sample.
         Err(error) if counted.is_empty() => Err(missing(&error)),
         Err(_) => Ok(counted),
     };
     let go = go::is_go(pid);
     let command = command(pid);
     let cpuset = procfs::cpuset(pid);
-    // What was read by its ids was its own if it still lives.
+    // What was read by process ID belongs to this process if it is still alive.
     process.alive().then_some(Program {
         pid,
         comm,
@@ -88,12 +88,12 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
     })
 }
 
-/// What is missing to look at a process's sockets; `None` if they can be looked at.
+/// What is missing to read a process's sockets; `None` if they can be read.
 pub(super) fn unseen(process: &Process) -> Option<String> {
     process.descriptors(1).err().map(|error| missing(&error))
 }
 
-/// What was missing, in a few words.
+/// Describes what was missing, in a few words.
 fn missing(error: &ProcessError) -> String {
     match error {
         ProcessError::Denied { what, right, .. } => format!("{right}, {what}"),
@@ -101,21 +101,21 @@ fn missing(error: &ProcessError) -> String {
     }
 }
 
-/// The words with which a process was started; none if they cannot be seen.
+/// The command line of a process; empty if it cannot be read.
 fn command(pid: i32) -> Vec<String> {
-    /// The first options are those that matter.
+    /// The options that matter come first.
     const LIMIT: usize = 16 << 10;
     let text = procfs::read_text(format!("/proc/{pid}/cmdline"), LIMIT).unwrap_or_default();
     text.split('\0').map(str::to_owned).collect()
 }
 
-/// The threads that slept at any look.
+/// The threads that slept at any sample.
 fn asleep(seen: &Waits) -> BTreeSet<i32> {
     let waiting = seen.seen.iter().map(|(wait, _)| wait.tid);
     waiting.chain(seen.elsewhere.iter().copied()).collect()
 }
 
-/// Counted calls, and the waits of threads that slept through the window in a call that began
+/// Merges the counted calls with the waits of threads that slept through the window in a call that began
 /// before.
 fn joined(seen: &Waits, counted: Vec<Wait>) -> Vec<Wait> {
     let mut waits = counted;
@@ -140,12 +140,12 @@ fn joined(seen: &Waits, counted: Vec<Wait>) -> Vec<Wait> {
     waits
 }
 
-/// A process's epolls and its sockets of this namespace.
+/// Reads a process's epolls, and its sockets of this network namespace.
 fn descriptors(process: &Process, found: &Descriptors) -> (Known<Vec<Epoll>>, Known<Vec<Socket>>) {
     let own = socket::own_netns_cookie();
     let mut sockets = Vec::new();
     let mut refused = None;
-    // By inode: an epoll's member may have been added under another number.
+    // By inode: the member of an epoll may have been added under another number.
     let mut numbers = BTreeMap::new();
     for descriptor in found.sockets().take(SOCKETS) {
         let Kind::Socket(inode) = descriptor.kind else { continue };
@@ -174,7 +174,7 @@ fn descriptors(process: &Process, found: &Descriptors) -> (Known<Vec<Epoll>>, Kn
         let params = match process.take(&descriptor) {
             Ok(Some(taken)) => match Params::get(&taken) {
                 Ok(Some(params)) => Ok(params.into()),
-                // The number is something else by now.
+                // The descriptor number belongs to something else by now.
                 Ok(None) => continue,
                 Err(errno) => Err(format!("EPIOCGPARAMS: {errno} (Linux 6.9 has it)")),
             },

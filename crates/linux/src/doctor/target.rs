@@ -1,9 +1,8 @@
-//! The policy to which all fixes of one report lead.
+//! The target policy, to which all fixes of one report lead.
 //!
-//! Each check sees one thing that is wrong with a policy: a timeout too short for its program, a
-//! program that cannot busy poll. If each named a policy of its own, one fix would undo another's,
-//! and whoever followed them would go round in circles. So there is one: the policy that was asked
-//! for, or that the settings mean, with all of that put right.
+//! Each check sees one problem of a policy: a timeout too short for its program, a program that cannot busy
+//! poll. If each proposed a policy of its own, one fix would undo another, and following them would never
+//! end. So there is one target: the requested or implied policy, with all problems corrected.
 
 use napkin_policy::{
     DEFER_HARD_IRQS, EpollPolicy, MICROSECOND, MILLISECOND, Ns, Policy, SUSPEND_TIMEOUT, Threaded,
@@ -16,24 +15,25 @@ use crate::apply::can_delay;
 use napkin_kernel::device::Napi;
 use napkin_kernel::settings::{Setting, Settings};
 
-/// Below it a timer costs more than the packets that it gathers: an expiry with an empty poll is
-/// 0.8 to 1.4 us of CPU (2024's runs), and timers overshoot.
+/// The shortest period. Below it a timer costs more than the packets that it gathers: an expiry with an empty
+/// poll costs 0.8 to 1.4 us of CPU (2024's runs), and timers overshoot.
 pub(super) const SHORT_PERIOD: Ns = 5 * MICROSECOND;
 
-/// From here on whoever shares the queue without busy polling waits noticeably.
+/// The period from which programs that share the queue without busy polling wait noticeably.
 pub(super) const LONG_PERIOD: Ns = MILLISECOND;
 
 /// The period of 2024's low-latency configurations.
 const PERIOD: Ns = 20 * MICROSECOND;
 
-/// The longest period behind which a packet that follows a busy poll in vain does not wait long.
+/// The longest period that does not delay a packet for long after a busy poll that found nothing.
 const VAIN_PERIOD: Ns = 200 * MICROSECOND;
 
-/// Times that the suspension should be longer than a period, so that the program keeps control
-/// from the timer: a batch of ten requests.
+/// How many periods a suspension should last at least, so that the program, not the timer, keeps control: a
+/// batch of ten requests.
 pub(super) const PROPORTION: u64 = 10;
 
-/// From here on a program that hangs makes others wait noticeably (every published set-up: 20 ms).
+/// The suspension from which a program that hangs makes others wait noticeably (every published set-up: 20
+/// ms).
 pub(super) const LONG_SUSPENSION: Ns = 100 * MILLISECOND;
 
 impl Facts {
@@ -42,7 +42,7 @@ impl Facts {
         of(self)
     }
 
-    /// The [target](Self::target) is applied to the device, unless it is already.
+    /// The fix that applies the [target](Self::target) to the device, unless it is in force already.
     pub(super) fn apply(&self) -> Option<Fix> {
         let policy = self.target();
         let wanted = Settings::of(&policy.instance);
@@ -56,8 +56,8 @@ impl Facts {
         self.instances().iter().any(differs).then_some(Fix::Apply { policy, ifname, yes })
     }
 
-    /// A program is put under the target. Where that leaves the application out, what the program
-    /// was set to is taken back with it.
+    /// The fix that puts a program under the target. If the target has no application part, it also reverts
+    /// what the program was set to.
     pub(super) fn attach(&self, program: &Program) -> Option<Fix> {
         let policy = self.target();
         let pid = program.pid;
@@ -84,7 +84,7 @@ fn of(facts: &Facts) -> Policy {
     {
         policy = without_application(policy);
     }
-    // Whoever asked for suspension means to fix its program.
+    // A user who requests suspension intends to fix its program.
     if !facts.asked && policy.instance.irq_suspend_timeout != 0 && starves(facts) {
         policy.instance.irq_suspend_timeout = 0;
     }
@@ -98,7 +98,7 @@ fn of(facts: &Facts) -> Policy {
     policy
 }
 
-/// What is left of a policy if no program takes part: its device polls by timer, or by threads.
+/// Reduces a policy to what remains if no program takes part: the device polls by timer, or by threads.
 fn without_application(mut policy: Policy) -> Policy {
     policy.instance.irq_suspend_timeout = 0;
     policy.epoll = EpollPolicy::default();
@@ -110,13 +110,13 @@ fn without_application(mut policy: Policy) -> Policy {
     policy
 }
 
-/// Whether threads that poll without end would leave no CPU to anybody else.
+/// Whether threads that poll without end would leave no CPU for anything else.
 pub(super) fn too_many_spinners(facts: &Facts) -> bool {
     let receiving = facts.device.napis.iter().filter(|it| !it.transmits_only()).count();
     facts.poll_threads.len().max(receiving) >= facts.host.cpus.len()
 }
 
-/// The times, in proportion to each other and to what was seen.
+/// Adjusts the times to each other and to the observations.
 fn numbers(facts: &Facts, policy: &mut Policy) {
     if policy.instance.threaded == Threaded::BusyPoll {
         // A thread that never sleeps arms no timer.
@@ -130,7 +130,7 @@ fn numbers(facts: &Facts, policy: &mut Policy) {
         instance.gro_flush_timeout = instance.gro_flush_timeout.max(PERIOD);
     }
     if instance.gro_flush_timeout == 0 {
-        // A count alone does nothing.
+        // A count alone has no effect.
         instance.defer_hard_irqs = 0;
     }
     if instance.defers() {
@@ -150,8 +150,8 @@ fn numbers(facts: &Facts, policy: &mut Policy) {
     }
 }
 
-/// 2024's rule: the time of a request times the largest batch. It is not shorter than the one with
-/// which suspensions were seen to end too early, and no longer than others can wait.
+/// 2024's rule: the time of a request times the largest batch. At least twice the timeout with which
+/// suspensions were observed to end too early, and at most what others can wait.
 fn suspension(facts: &Facts, policy: &Policy) -> Ns {
     let period = policy.instance.gro_flush_timeout;
     let mut suspension = policy.instance.irq_suspend_timeout;
@@ -170,12 +170,12 @@ fn suspension(facts: &Facts, policy: &Policy) -> Ns {
 }
 
 impl Facts {
-    /// Whether a program can busy poll, or suspend: nothing known speaks against it.
+    /// Whether a program can busy poll, or suspend, as far as known.
     pub(super) fn somebody_can_poll(&self) -> bool {
         self.programs.iter().any(|it| it.can_poll(self))
     }
 
-    /// Whether it is known of every program that none of its threads spins.
+    /// Whether every program is known to have no spinning thread.
     pub(super) fn nobody_spins(&self) -> bool {
         let sleeps = |program: &Program| {
             let known = program.threads.iter().any(|thread| thread.slept.is_some());
@@ -190,8 +190,8 @@ impl Facts {
         self.instances().iter().filter_map(set).max().unwrap_or(0)
     }
 
-    /// Whether suspensions ended by their timeout while the programs polled. If none did, they
-    /// would end so whatever the timeout.
+    /// Whether suspensions ended by their timeout while programs polled. If no program polled, a longer
+    /// timeout would not help.
     pub(super) fn suspension_too_short(&self) -> bool {
         let polls = self.measured.polls.as_ref();
         polls.is_ok_and(|it| it.suspend_expiries.is_some_and(|it| it > 0) && it.application > 0)

@@ -1,10 +1,9 @@
-//! How a process calls `epoll_wait`: each call with its `maxevents` and timeout, as the kernel's
-//! trace points saw it.
+//! Counts a process's calls of `epoll_wait`: each with its `maxevents` and timeout, from the kernel's trace
+//! points.
 //!
-//! Looking at sleeping threads (`process::wait`) shows the waits that sleep. Those with a zero
-//! timeout never do, so they can only be counted at the call. This takes perf events, which vanish
-//! with their descriptors: nothing is left behind, whatever happens. What cannot be had for lack of
-//! a right or of tracefs is said, and no reason to fail.
+//! Sampling sleeping threads (`process::wait`) shows the waits that sleep. Those with a zero timeout never
+//! do, so they can only be counted at the call. This uses perf events, which end with their descriptors, so
+//! nothing is ever left behind. A missing privilege or tracefs is reported, and is no reason to fail.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,17 +18,17 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use super::facts::Wait;
 use napkin_os::rights::Right;
 
-/// Threads that are watched; a program with more is watched in part.
+/// The maximum number of watched threads; a program with more is watched in part.
 const MOST_THREADS: usize = 64;
 
-/// Pages of records a thread (a power of 2). When they are full further calls are not recorded,
-/// and cost next to nothing.
+/// Pages of records for each thread (a power of 2). When they are full, further calls are not recorded, and
+/// cost next to nothing.
 const PAGES: usize = 16;
 
-/// The calls that wait on an epoll.
+/// The system calls that wait on an epoll.
 const CALLS: [&str; 3] = ["epoll_wait", "epoll_pwait", "epoll_pwait2"];
 
-/// Threads that are being watched.
+/// Threads under observation.
 #[derive(Debug)]
 pub struct Watch {
     threads: Vec<Watched>,
@@ -38,15 +37,15 @@ pub struct Watch {
 #[derive(Debug)]
 struct Watched {
     ring: Ring,
-    /// The events that write into the ring; the ring's own is the first.
+    /// The events that write into the ring, of which the first is the ring's own.
     _events: Vec<OwnedFd>,
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts to watch threads.
     ///
     /// # Errors
-    /// What is missing: a right by its name, or tracefs.
+    /// If a privilege or tracefs is missing: the text names it.
     pub fn start(tids: impl IntoIterator<Item = i32>) -> Result<Watch, String> {
         let tracefs = tracefs()?;
         let ids: Vec<u64> = CALLS.iter().filter_map(|call| id(tracefs.as_fd(), call)).collect();
@@ -58,7 +57,7 @@ impl Watch {
         for tid in tids.into_iter().take(MOST_THREADS) {
             match Watched::start(tid, &ids) {
                 Ok(watched) => threads.push(watched),
-                // It has ended meanwhile.
+                // The thread has ended meanwhile.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(error) => failed = Some(error),
             }
@@ -74,7 +73,7 @@ impl Watch {
         }
     }
 
-    /// What was called since, and ends.
+    /// Stops, and returns the calls since the start.
     pub fn finish(self) -> Vec<Wait> {
         let mut waits = BTreeMap::new();
         for thread in &self.threads {
@@ -111,8 +110,8 @@ impl Watched {
     }
 }
 
-/// The directory of tracefs: where it is mounted, else a mount that is attached nowhere and goes
-/// with its descriptor (in a namespace with a `/sys` of its own nothing is mounted on it).
+/// Opens tracefs: where it is mounted, else as a detached mount that ends with its descriptor (in a namespace
+/// with its own `/sys`, nothing is mounted there).
 fn tracefs() -> Result<OwnedFd, String> {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     for path in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
@@ -129,23 +128,23 @@ fn tracefs() -> Result<OwnedFd, String> {
     })
 }
 
-/// A tracefs that is mounted nowhere.
+/// Creates a detached mount of tracefs.
 fn mount() -> Result<OwnedFd, Errno> {
     let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(context.as_fd())?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-/// A descriptor that a system call has just made.
+/// Takes ownership of a descriptor that a system call has returned.
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(fd) {
-        // SAFETY: the kernel made it for us, and nobody else knows it.
+        // SAFETY: the kernel created it for this call, and nothing else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// A trace point's number.
+/// Returns the ID of a trace point.
 fn id(tracefs: BorrowedFd<'_>, call: &str) -> Option<u64> {
     let path = format!("events/syscalls/sys_enter_{call}/id");
     let file = openat(tracefs, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -154,7 +153,7 @@ fn id(tracefs: BorrowedFd<'_>, call: &str) -> Option<u64> {
     std::str::from_utf8(text.get(..length)?).ok()?.trim().parse().ok()
 }
 
-/// `perf_event_attr` up to `PERF_ATTR_SIZE_VER1`, as far as it is used.
+/// The used part of `perf_event_attr`, up to `PERF_ATTR_SIZE_VER1`.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -171,7 +170,7 @@ struct Attributes {
     config2: u64,
 }
 
-/// An event at a trace point for one thread, not yet on.
+/// Opens an event at a trace point for one thread, disabled.
 fn open(tid: i32, id: u64) -> io::Result<OwnedFd> {
     const TRACEPOINT: u32 = 2;
     const SAMPLE_TID: u64 = 1 << 1;
@@ -219,7 +218,7 @@ fn control(event: BorrowedFd<'_>, command: libc::c_ulong, value: i32) -> io::Res
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// An event's records: a page of the kernel's, and the pages that it fills.
+/// The mapped buffer of an event: a control page, and the pages with records.
 #[derive(Debug)]
 struct Ring {
     start: NonNull<u8>,
@@ -232,7 +231,7 @@ impl Ring {
         let length = (PAGES + 1) * page;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let nowhere = std::ptr::null_mut();
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of this process.
         let start = unsafe {
             libc::mmap(nowhere, length, protection, libc::MAP_SHARED, event.as_raw_fd(), 0)
         };
@@ -243,9 +242,10 @@ impl Ring {
         Ok(Ring { start, page })
     }
 
-    /// The records. As nothing is ever taken out they begin at the start, and stop when it is full.
+    /// The records. Nothing is ever consumed, so they begin at the start, and recording stops when the buffer
+    /// is full.
     fn bytes(&self) -> Vec<u8> {
-        /// Where `data_head` is in `perf_event_mmap_page`.
+        /// The offset of `data_head` in `perf_event_mmap_page`.
         const HEAD: usize = 1_024;
         // SAFETY: the offset is within the first page of the mapping.
         let head = unsafe { self.start.add(HEAD) }.cast::<AtomicU64>();
@@ -264,12 +264,12 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         let length = (PAGES + 1) * self.page;
-        // SAFETY: this is the mapping that `map` made, and nothing borrowed outlives `self`.
+        // SAFETY: this is the mapping that `map` made, and no borrow of it outlives `self`.
         unsafe { libc::munmap(self.start.as_ptr().cast(), length) };
     }
 }
 
-/// Thread, epoll, `maxevents`, timeout.
+/// Thread ID, epoll descriptor, `maxevents`, timeout in nanoseconds.
 type Call = (i32, i32, u32, Option<u64>);
 
 /// Counts the calls in records of `PERF_SAMPLE_TID | PERF_SAMPLE_RAW`.
@@ -288,7 +288,7 @@ fn read(mut bytes: &[u8], calls: &mut BTreeMap<Call, u64>) {
     }
 }
 
-/// A record's call: pid, tid, size, and what `events/syscalls/sys_enter_epoll_wait/format` says.
+/// Parses a record's call: pid, tid, size, and the fields of `events/syscalls/sys_enter_epoll_wait/format`.
 fn call(record: &[u8]) -> Option<Call> {
     let tid = u32_at(record, 4)?.cast_signed();
     let raw = record.get(12..)?;
@@ -296,7 +296,7 @@ fn call(record: &[u8]) -> Option<Call> {
     let epoll = u32_at(raw, 16)?.cast_signed();
     let maxevents = u32_at(raw, 32)?;
     let timeout = if libc::c_long::from(number) == libc::SYS_epoll_pwait2 {
-        // A pointer, to what had to be read at the call; none is no end.
+        // A pointer to a `timespec`, which would have to be read at the call; a null pointer is infinite.
         if u64_at(raw, 40)? != 0 {
             return None;
         }

@@ -1,9 +1,9 @@
-//! The device: its instances, and how packets come to them.
+//! Checks of the device: its instances, and how packets reach them.
 
 use super::{cpus, listed};
 use crate::doctor::{Facts, Finding, Fix};
 
-/// Without an instance there is nothing to set, and nothing to poll.
+/// A device without instances has nothing to set, and nothing to poll.
 pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
     let device = &facts.device;
     let name = &device.ifname;
@@ -28,7 +28,7 @@ pub(super) fn napi(facts: &Facts) -> Vec<Finding> {
     vec![Finding::fault(format!("{name} has no NAPI instance: {why}"), seen, fix)]
 }
 
-/// Who wrote a wish down believes that it holds.
+/// An operator who keeps a wish believes that it is in force.
 pub(super) fn wishes(facts: &Facts) -> Vec<Finding> {
     let finding = |wish: &crate::doctor::Wish| {
         let name = &wish.name;
@@ -49,8 +49,8 @@ pub(super) fn wishes(facts: &Facts) -> Vec<Finding> {
     facts.wishes.iter().map(finding).collect()
 }
 
-/// RPS hands a packet to another CPU's backlog. That is not what a busy poll polls: it would find
-/// the packet gone, and the wake-up comes from elsewhere.
+/// RPS moves a packet to another CPU's backlog. A busy poll does not poll that backlog: it finds the packet
+/// gone, and the wake-up comes from another CPU.
 pub(super) fn rps(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() {
         return vec![];
@@ -81,7 +81,7 @@ pub(super) fn rps(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// RFS is RPS to the CPU where the program ran last. It takes both of its numbers.
+/// RFS is RPS to the CPU where the program last ran. It needs both of its settings.
 pub(super) fn rfs(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.application_polls() {
         return vec![];
@@ -112,11 +112,11 @@ pub(super) fn rfs(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Entries below which a suspension's packets may not fit: 2025 was measured with 1024, and a batch
-/// of 2024 was of up to 560 connections.
+/// Below this many entries, the packets of a suspension may not fit: 2025 was measured with 1024, and 2024's
+/// batches were of up to 560 connections.
 const SMALL_RING: u32 = 512;
 
-/// While interrupts are deferred or suspended packets wait in the ring.
+/// Packets wait in the ring while interrupts are deferred or suspended.
 pub(super) fn ring(facts: &Facts) -> Vec<Finding> {
     let waits = facts.policy.instance.defers() || facts.means_to_suspend();
     if facts.device.napis.is_empty() || !waits {
@@ -141,8 +141,8 @@ pub(super) fn ring(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// Two mechanisms that put off interrupts: the device's adds its delay to the policy's. 2025 was
-/// measured with it off; most of 2024's `base` latency at low load is this.
+/// Both mechanisms delay interrupts: the device's moderation adds its delay to the policy's. 2025 was
+/// measured with moderation off; it causes most of 2024's `base` latency at low load.
 pub(super) fn coalescing(facts: &Facts) -> Vec<Finding> {
     let matters = facts.policy.instance.defers() || facts.means_to_suspend();
     if facts.device.napis.is_empty() || !matters {

@@ -1,4 +1,4 @@
-//! The programs' epoll descriptors: their parameters, and which sockets are in which.
+//! Checks of the programs' epoll descriptors: their parameters, and which sockets they contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::{ids, listed};
 use crate::doctor::{Epoll, Facts, Finding, Fix, Program, Socket};
 use napkin_policy::EpollPolicy;
 
-/// What a parameter's reader says.
+/// Formats parameters for the report.
 fn read(params: EpollPolicy) -> String {
     format!(
         "busy poll {} us, budget {}, {}",
@@ -16,11 +16,11 @@ fn read(params: EpollPolicy) -> String {
     )
 }
 
-/// A program's descriptors that matter, with their parameters: those with connections of the
-/// device; before there are any, all of them.
+/// Returns the epoll descriptors to judge, with their parameters: those with connections of the device, or
+/// all of them while there are none.
 fn judged<'a>(facts: &Facts, program: &'a Program) -> Vec<(&'a Epoll, EpollPolicy)> {
     if facts.is_beside(program) {
-        // Its own check says why.
+        // Another check explains why this program cannot busy poll.
         return vec![];
     }
     let serving: Vec<i32> = program.serving(facts).iter().map(|(epoll, _)| epoll.fd).collect();
@@ -34,12 +34,13 @@ fn seen(epolls: &[(&Epoll, EpollPolicy)]) -> String {
     listed(epolls.iter().map(|(epoll, it)| format!("epoll {}: {}", epoll.fd, read(*it))))
 }
 
-/// Whether the checks of epoll parameters have something to say.
+/// Whether the checks of epoll parameters apply.
 fn matters(facts: &Facts) -> bool {
     !facts.device.napis.is_empty() && facts.application_polls()
 }
 
-/// The suspend timeout does nothing by itself: it begins with a wait on an epoll that prefers.
+/// The suspend timeout has no effect by itself: a suspension begins with a wait on an epoll that prefers busy
+/// polling.
 pub(super) fn suspend_program(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.means_to_suspend() || !facts.programs.is_empty() {
         return vec![];
@@ -56,7 +57,7 @@ pub(super) fn suspend_program(facts: &Facts) -> Vec<Finding> {
     )]
 }
 
-/// epoll is the only wait that suspends.
+/// Only a wait by epoll suspends interrupts.
 pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
     if !matters(facts) {
         return vec![];
@@ -75,7 +76,7 @@ pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
         let served = program.served(facts).len();
         let serving = program.serving(facts);
         if epolls.is_empty() && served == 0 && facts.programs.iter().any(waits_by_epoll) {
-            // A server's first process that only starts and watches those that serve.
+            // A server's parent process, which only starts and watches the serving ones.
             continue;
         }
         let beside = facts.is_beside(program);
@@ -115,12 +116,12 @@ fn waits_by_epoll(program: &Program) -> bool {
     program.epolls.as_ref().is_ok_and(|epolls| !epolls.is_empty())
 }
 
-/// Whether a policy wants epolls that prefer.
+/// Whether the policy needs epolls that prefer busy polling.
 fn prefers(facts: &Facts) -> bool {
     matters(facts) && (facts.means_to_suspend() || facts.policy.epoll.prefer_busy_poll)
 }
 
-/// Without the flag no wait suspends, and softirqs take the packets first.
+/// Without the flag no wait suspends interrupts, and softirqs take the packets first.
 pub(super) fn prefer(facts: &Facts) -> Vec<Finding> {
     if !prefers(facts) {
         return vec![];
@@ -148,7 +149,7 @@ pub(super) fn prefer(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// The flag is the epoll's, not the program's.
+/// The flag belongs to an epoll context, not to the program.
 pub(super) fn prefer_epoll(facts: &Facts) -> Vec<Finding> {
     if !prefers(facts) {
         return vec![];
@@ -162,7 +163,7 @@ pub(super) fn prefer_epoll(facts: &Facts) -> Vec<Finding> {
             .filter(|(_, params)| params.prefer_busy_poll)
             .collect();
         if preferring.is_empty() || program.serving(facts).is_empty() {
-            // `prefer` has said it, or there is nothing to tell the right one by.
+            // `prefer` has reported it, or no connection tells which epoll is the right one.
             continue;
         }
         let mut wrong = judged(facts, program);
@@ -182,7 +183,7 @@ pub(super) fn prefer_epoll(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// `napibusy` and `fullbusy`: how long a wait polls before it sleeps.
+/// For `napibusy` and `fullbusy`: how long a wait busy polls before it sleeps.
 pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
     let wanted = facts.policy.epoll.busy_poll_usecs;
     if facts.device.napis.is_empty() || wanted == 0 {
@@ -192,7 +193,7 @@ pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
     compare(facts, what, |have| {
         let EpollPolicy { busy_poll_usecs, .. } = have;
         match busy_poll_usecs {
-            // With prefer a wait makes one pass; without, the system-wide switch decides.
+            // With prefer a wait polls once; without it, the system-wide sysctl decides.
             0 => Some((true, "sleeps at once: its waits have no time to busy poll")),
             other if other != wanted => {
                 Some((false, "busy polls for another time than the policy"))
@@ -202,11 +203,11 @@ pub(super) fn usecs(facts: &Facts) -> Vec<Finding> {
     })
 }
 
-/// A busy poll that finds nothing drops the epoll's NAPI id (`ep_busy_loop`): what comes next waits for
-/// the instances' timer, however long the program spins.
+/// A busy poll that finds nothing drops the epoll's NAPI ID (`ep_busy_loop`): the next packet waits for the
+/// instance's timer, however long the program spins.
 pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
     let epoll = facts.policy.epoll;
-    // As it is set: a policy that was asked for may have been given another period since.
+    // Take the period in force: it may differ by now from that of the requested policy.
     let as_set = |napi: &&napkin_kernel::device::Napi| {
         let mut policy = facts.policy;
         policy.instance = napi.settings.policy();
@@ -240,8 +241,8 @@ pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The kernel's default takes 8 packets a pass; every published set-up has 64, the most that needs
-/// no right.
+/// The kernel's default takes 8 packets a poll; every published set-up has 64, the most that needs no
+/// privilege.
 pub(super) fn budget(facts: &Facts) -> Vec<Finding> {
     let wanted = facts.policy.epoll.effective_budget();
     if !matters(facts) || !facts.policy.epoll.enabled() {
@@ -251,12 +252,13 @@ pub(super) fn budget(facts: &Facts) -> Vec<Finding> {
     let what = |program: &Program| format!("{} takes {wanted} packets a pass", program.name());
     compare(facts, what, |have| {
         let fewer = have.effective_budget() < wanted;
-        // Where the policy was read from the settings nobody said what its budget should be.
+        // If the policy was derived from the settings, its budget was not requested: only advise.
         fewer.then_some((asked, "takes fewer packets a pass than the policy says"))
     })
 }
 
-/// Holds each program's epolls against a parameter: `Some((whether a fault, what))` if it is wrong.
+/// Compares each program's epolls with the policy. `wrong` returns whether a deviation is a fault, and its
+/// description.
 fn compare(
     facts: &Facts,
     fine: impl Fn(&Program) -> String,
@@ -265,7 +267,7 @@ fn compare(
     let mut findings = Vec::new();
     for program in &facts.programs {
         let judged = judged(facts, program);
-        // One that does not poll at all has been named by `prefer`.
+        // `prefer` has reported epolls that do not busy poll at all.
         let polling: Vec<_> = judged.into_iter().filter(|(_, it)| it.enabled()).collect();
         if polling.is_empty() {
             continue;
@@ -284,7 +286,7 @@ fn compare(
     findings
 }
 
-/// An epoll context has one id, the last woken socket's: it polls that instance and no other.
+/// An epoll context has one NAPI ID, that of the last socket woken: it polls only that instance.
 pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
     if !matters(facts) {
         return vec![];
@@ -292,7 +294,7 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for program in &facts.programs {
         let (name, serving) = (program.name(), program.serving(facts));
-        // Sockets of other devices count: they take the context's id as well.
+        // Sockets of other devices count: they set the context's NAPI ID as well.
         let of = |epoll: &Epoll| {
             let all = program.sockets.as_deref().unwrap_or_default().iter();
             let members: BTreeSet<i32> = epoll.members.iter().copied().collect();
@@ -308,13 +310,13 @@ pub(super) fn one_instance(facts: &Facts) -> Vec<Finding> {
             let seen = listed(known.iter().map(show));
             Finding::ok(format!("{name}: each epoll has the sockets of one instance"), seen)
         } else {
-            // Of another device's sockets in the same epoll no queue of this one is the cause.
+            // No queue of this device is the cause of other devices' sockets in the same epoll.
             let here = |ids: &BTreeSet<u32>| {
                 ids.iter().filter(|id| facts.device.napi(**id).is_some()).count()
             };
             let fix = if several.iter().any(|(_, ids)| here(ids) > 1) {
                 let ifname = facts.device.ifname.clone();
-                // Where that cannot be seen: a veth has no queues for both directions.
+                // If the driver does not say: a veth has no combined channels.
                 let veth = facts.device.driver.as_deref() == Some("veth");
                 let per_direction = facts.receive.per_direction.unwrap_or(veth);
                 let one = Fix::OneChannel { ifname, per_direction };
@@ -339,8 +341,7 @@ fn carries(socket: &Socket) -> bool {
     socket.kind != crate::doctor::SocketKind::Listener
 }
 
-/// Threads on one epoll take each other's instance: the first that finds nothing ends the
-/// suspension for all.
+/// Threads that share an epoll share its suspension: the first that finds nothing ends it for all.
 pub(super) fn shared(facts: &Facts) -> Vec<Finding> {
     if !matters(facts) {
         return vec![];
@@ -349,7 +350,7 @@ pub(super) fn shared(facts: &Facts) -> Vec<Finding> {
     for program in &facts.programs {
         let waiters = program.waiters(facts);
         if waiters.is_empty() {
-            // `wait-timeout` says what is missing.
+            // `wait-timeout` reports what is missing.
             continue;
         }
         let name = program.name();
@@ -379,7 +380,7 @@ pub(super) fn shared(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Suspensions by several contexts are one timer in the kernel: an idle one ends a busy one's.
+/// The kernel has one suspension timer for each instance: an idle context ends a busy one's suspension.
 pub(super) fn instance_shared(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.means_to_suspend() {
         return vec![];

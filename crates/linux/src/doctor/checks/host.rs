@@ -1,4 +1,4 @@
-//! What concerns the whole machine: as the published set-ups had it.
+//! Checks of the whole machine, against the published set-ups.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use super::{cpus, listed};
 use crate::doctor::{Facts, Finding, Fix, Known};
 use napkin_os::procfs::Sysctl;
 
-/// Whether somebody occupies a CPU by design.
+/// Whether the policy lets a thread occupy a CPU by design.
 fn spins(facts: &Facts) -> bool {
     facts.policy.spins_by_design()
 }
 
-/// 2024 and 2025 were measured with one thread a core.
+/// 2024 and 2025 were measured with one thread per core.
 pub(super) fn smt(facts: &Facts) -> Vec<Finding> {
     if !facts.application_polls() && !spins(facts) {
         return vec![];
@@ -29,7 +29,7 @@ pub(super) fn smt(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// 2025's set-up: with it on, idle CPUs' timers go to those that poll.
+/// From 2025's set-up: with timer migration on, timers of idle CPUs move to those that poll.
 pub(super) fn timer_migration(facts: &Facts) -> Vec<Finding> {
     if !spins(facts) && !facts.policy.application.socket_busy_polls() {
         return vec![];
@@ -45,8 +45,8 @@ pub(super) fn timer_migration(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The kernel keeps 50 ms of each second from real-time threads. One that polls without end loses
-/// them; one that sleeps does not come near.
+/// By default the kernel reserves 50 ms of each second from real-time threads. A thread that polls without
+/// end loses them; one that sleeps never comes near the limit.
 pub(super) fn rt_runtime(facts: &Facts) -> Vec<Finding> {
     let fifo: Vec<_> = facts
         .poll_threads
@@ -77,13 +77,13 @@ pub(super) fn rt_runtime(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// 2025's set-up: unbound kernel work is kept off the CPUs that poll without end.
+/// From 2025's set-up: unbound kernel work is kept off the CPUs that poll without end.
 pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
     if !spins(facts) {
         return vec![];
     }
-    // Of a thread that may run on several nobody knows where it will; those of an unbound one are
-    // fewer than are on where some are isolated.
+    // Count only threads pinned to one CPU: where others run is unknown. Comparing with the number of online
+    // CPUs does not tell them apart, as an unpinned thread may run on fewer where some are isolated.
     let pinned = |cpus: &Vec<usize>| cpus.len() == 1;
     let threads = facts.poll_threads.values().map(|thread| &thread.cpus);
     let programs = facts.programs.iter().flat_map(|it| it.threads.iter().map(|it| &it.cpus));
@@ -93,7 +93,7 @@ pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
         threads.filter(|it| pinned(it)).flatten().copied().collect()
     };
     if polling.is_empty() {
-        // Nobody is pinned: there is no CPU to keep free.
+        // No thread is pinned: there is no CPU to keep free.
         return vec![];
     }
     vec![match &facts.host.workqueue_cpus {
@@ -109,7 +109,7 @@ pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
                 };
                 let mut rest = without(work);
                 if rest.is_empty() {
-                    // It was kept to those that poll now.
+                    // Kernel work was confined to the CPUs that poll now.
                     rest = without(&facts.host.cpus);
                 }
                 Finding::advice(
@@ -122,7 +122,7 @@ pub(super) fn workqueue(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// These two make every epoll, and every new socket, busy poll.
+/// These two sysctls make every epoll, and every new socket, busy poll.
 pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
     let mut missing = None;
     let mut on = Vec::new();
@@ -132,7 +132,7 @@ pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
         Err(why) => missing = Some(why.clone()),
     };
     look(Sysctl::BusyPoll, &facts.host.busy_poll);
-    // The policy's sockets may have got theirs from here, as 2025's did.
+    // The policy's sockets may have got their option from this sysctl, as in 2025.
     if !facts.policy.application.socket_busy_polls() {
         look(Sysctl::BusyRead, &facts.host.busy_read);
     }
@@ -150,7 +150,7 @@ pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The kernel's own.
+/// The kernel's default of `net.core.netdev_budget`, in packets.
 pub(super) const NETDEV_BUDGET: i64 = 300;
 
 /// A softirq that stops early leaves the rest to ksoftirqd.
@@ -159,7 +159,7 @@ pub(super) fn netdev_budget(facts: &Facts) -> Vec<Finding> {
         return vec![];
     }
     vec![match &facts.host.netdev_budget {
-        // `time-squeeze` asks for more.
+        // `time-squeeze` advises a larger budget.
         Ok(_) if facts.measured.squeezes.as_ref().is_ok_and(|it| *it > 0) => return vec![],
         Ok(value) if *value < NETDEV_BUDGET => Finding::advice(
             "softirqs stop after fewer packets than the kernel's own limit",

@@ -1,4 +1,4 @@
-//! What went on in a short window, and who else is concerned.
+//! Checks of what was counted in a short window, and of other programs on the same instances.
 
 use napkin_policy::{MILLISECOND, Threaded};
 
@@ -9,14 +9,14 @@ use napkin_kernel::device::Napi;
 use napkin_kernel::settings::Setting;
 use napkin_os::procfs::Sysctl;
 
-/// From here on a larger limit does not help: a softirq's work is more than its CPU can do.
+/// The largest packet budget to advise. Beyond it a larger limit does not help: the CPU cannot keep up.
 const MOST_PACKETS: i64 = 1_200;
 
-/// The same of its time: every other softirq of the CPU, and whatever thread it has interrupted,
-/// waits for it.
+/// The largest time budget to advise, in microseconds: every other softirq of the CPU, and the thread that
+/// the softirq interrupted, wait for it.
 const MOST_USECS: i64 = 16_000;
 
-/// A softirq that stopped at its budget or its time; the kernel does not count which.
+/// A softirq that stopped at its packet or time budget; the kernel does not count which.
 pub(super) fn squeezes(facts: &Facts) -> Vec<Finding> {
     let window = window(facts);
     vec![match facts.measured.squeezes {
@@ -43,18 +43,17 @@ pub(super) fn squeezes(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Twice the present value, at least `least` and at most `most`; `None` where it is that large, or
-/// is not known.
+/// Doubles the present value, within `least` and `most`; `None` if it is that large already, or unknown.
 fn larger(name: Sysctl, present: &Known<i64>, least: i64, most: i64) -> Option<Fix> {
     let present = *present.as_ref().ok()?;
     let value = present.saturating_mul(2).clamp(least, most);
     (value > present).then_some(Fix::Sysctl { name, value })
 }
 
-/// Packets of a backlog: at a million a second they are 100 ms late.
+/// The largest backlog to advise, in packets: at a million a second the last one is 100 ms late.
 const MOST_BACKLOG: i64 = 100_000;
 
-/// Packets of devices without NAPI, and of RPS, wait at a CPU's backlog.
+/// Packets of devices without NAPI, and of RPS, wait in a CPU's backlog.
 pub(super) fn drops(facts: &Facts) -> Vec<Finding> {
     let window = window(facts);
     vec![match facts.measured.drops {
@@ -73,7 +72,7 @@ pub(super) fn drops(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Whether the mode is active, and not only set: counted in the kernel.
+/// Whether the mode is active, and not only set, as counted in the kernel.
 pub(super) fn poller(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() {
         return vec![];
@@ -113,12 +112,12 @@ pub(super) fn poller(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Whether what is set lasts. A driver may register its instances with a place for their settings,
-/// which outlives them; instances of any other begin with the device's own values each time the
-/// driver makes them anew, which some do at down and up, and most at a change of channels.
+/// Whether the settings last. If a driver registers its instances with a config (`napi_struct.config`), the
+/// settings outlive the instance. Otherwise each new instance begins with the device's defaults. Some drivers
+/// recreate instances at down and up, and most at a change of channels.
 pub(super) fn lasting(facts: &Facts) -> Vec<Finding> {
     let receiving = facts.receiving();
-    // Before Linux 6.13 settings are the device's, and stay with it.
+    // Before Linux 6.13 the settings belong to the device, and stay with it.
     let of_instance = |napi: &&Napi| napi.settings.irq_suspend_timeout.is_some();
     let set = |napi: &Napi| Setting::ALL.iter().any(|it| napi.settings.get(*it).unwrap_or(0) != 0);
     if !receiving.iter().all(of_instance) || !receiving.iter().any(|napi| set(napi)) {
@@ -147,8 +146,8 @@ pub(super) fn lasting(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The safety timeout is for a program that hangs. If it fires while the program works, a batch
-/// takes longer than the suspension, and interrupts come back in the middle of it.
+/// The safety timeout is for a program that hangs. If it fires while the program works, a batch takes longer
+/// than the suspension, and interrupts come back in the middle of it.
 pub(super) fn suspend_expiry(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.means_to_suspend() {
         return vec![];
@@ -172,7 +171,7 @@ pub(super) fn suspend_expiry(facts: &Facts) -> Vec<Finding> {
                 "no suspension ended by its safety timeout",
                 format!("0 expiries in {window}, {} polls by applications", polls.application),
             ),
-            // However long it were: nobody polls before it ends.
+            // No timeout would be long enough: no application polls before it ends.
             Some(fired) if polls.application == 0 => Finding::advice(
                 "suspensions end by their safety timeout, and the program does not poll: it hangs, or \
                  something in its epoll is always ready",
@@ -192,10 +191,10 @@ pub(super) fn suspend_expiry(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Deferral in all from which on others notice.
+/// The total deferral, in nanoseconds, from which other programs notice it.
 const NOTICED: u64 = MILLISECOND;
 
-/// Whoever shares the queue and does not busy poll waits for its timers.
+/// A program that shares the queue and does not busy poll waits for its timers.
 pub(super) fn shared_interface(facts: &Facts) -> Vec<Finding> {
     let waits = |napi: &Napi| {
         let instance = napi.settings.policy();
@@ -227,8 +226,8 @@ pub(super) fn shared_interface(facts: &Facts) -> Vec<Finding> {
             },
         )];
     };
-    // Queues that the program does not use need not be set. A kernel that sets single instances
-    // has the suspend timeout, too.
+    // Queues that the program does not use need no settings. A kernel that sets single instances also has the
+    // suspend timeout.
     let used: Vec<u32> = facts.instances().iter().map(|napi| napi.id).collect();
     let free =
         |napi: &&&Napi| !used.contains(&napi.id) && napi.settings.irq_suspend_timeout.is_some();

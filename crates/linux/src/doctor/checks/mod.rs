@@ -1,7 +1,7 @@
-//! The checks: each a condition that some mode needs.
+//! The checks: each verifies a condition that some mode needs.
 //!
-//! Where a rule comes from is said with it: the kernel's own rules, or the set-ups with which the
-//! proposals were measured (2024, IRQ suspension; 2025, threaded busy poll).
+//! Each rule names its source: the kernel, or the set-ups with which the proposals were measured (2024, IRQ
+//! suspension; 2025, threaded busy poll).
 
 mod device;
 mod epoll;
@@ -19,15 +19,15 @@ use std::fmt::Display;
 use super::facts::Facts;
 use super::finding::{Finding, Report};
 
-/// A condition that is looked at, and how.
+/// A condition with the function that checks it.
 #[derive(Clone, Copy)]
 pub struct Check {
     /// Its name, as `napkin doctor` prints it.
     pub name: &'static str,
-    /// What has to hold.
+    /// The condition, in words.
     pub what: &'static str,
-    /// Nothing where the policy does not need it, or where another check says what has to be
-    /// fixed first.
+    /// Returns no finding if the policy does not need the condition, or if another check reports what has to
+    /// be fixed first.
     run: fn(&Facts) -> Vec<Finding>,
 }
 
@@ -43,7 +43,7 @@ macro_rules! checks {
     };
 }
 
-/// Every check, from the kernel outwards.
+/// All checks, from the kernel outwards.
 pub const CHECKS: &[Check] = checks! {
     "kernel-support" settings::support: "this kernel can do the policy";
     "napi" device::napi: "the device has NAPI instances";
@@ -107,7 +107,7 @@ pub fn examine(facts: &Facts) -> Report {
         findings
     };
     let mut findings: Vec<Finding> = CHECKS.iter().flat_map(named).collect();
-    // Stable: within a status the checks' own order stays.
+    // The sort is stable: findings of equal status keep the order of the checks.
     findings.sort_by_key(|finding| finding.status);
     Report {
         ifname: facts.device.ifname.clone(),
@@ -118,7 +118,7 @@ pub fn examine(facts: &Facts) -> Report {
     }
 }
 
-/// Names in a text: all of a few, and the number of the rest.
+/// Joins up to six items, followed by the number of the rest.
 fn listed<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     const SHOWN: usize = 6;
     let items: Vec<T> = items.into_iter().collect();
@@ -129,22 +129,22 @@ fn listed<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     text.join(", ")
 }
 
-/// CPUs as the kernel lists them.
+/// Formats CPUs as the kernel lists them.
 fn cpus(cpus: &[usize]) -> String {
     napkin_os::sched::CpuList(cpus.to_vec()).to_string()
 }
 
-/// A time as a policy writes it.
+/// Formats a time as a policy writes it.
 fn time(nanoseconds: u64) -> String {
     napkin_policy::Time(nanoseconds).to_string()
 }
 
-/// How long something was looked at.
+/// Formats the length of the observation window.
 fn window(facts: &Facts) -> String {
     format!("{} ms", facts.measured.window / napkin_policy::MILLISECOND)
 }
 
-/// The instances' ids of some sockets, without 0.
+/// The NAPI IDs of sockets, without 0.
 fn ids<'a>(sockets: impl IntoIterator<Item = &'a super::Socket>) -> BTreeSet<u32> {
     sockets.into_iter().map(|socket| socket.napi_id).filter(|id| *id != 0).collect()
 }

@@ -1,4 +1,4 @@
-//! Who runs where: interrupts, the instances' threads, the programs' threads.
+//! Checks of CPU placement: interrupts, the instances' threads, and the programs' threads.
 
 use napkin_policy::{Policy, Threaded};
 
@@ -7,9 +7,9 @@ use crate::doctor::home::{Homes, Pair, one, stop_irqbalance};
 use crate::doctor::target::too_many_spinners;
 use crate::doctor::{Facts, Finding, Fix};
 
-/// Where the program polls, or suspends, it and its instance's interrupt and thread take turns on
-/// the same packets: the same CPU is right (2024: queue, interrupt and worker share one). A thread
-/// that polls without end has to have a CPU to itself, and so has a thread that never sleeps.
+/// If the program polls or suspends, it takes turns on the same packets with its instance's interrupt or
+/// thread: they belong on the same CPU (2024: queue, interrupt and worker share one). A thread that polls
+/// without end needs a CPU to itself, and so does a thread that never sleeps.
 pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || facts.programs.is_empty() {
         return vec![];
@@ -30,11 +30,11 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
         let Pair { id, name, thread, alone } = pair;
         let poller = facts.poll_threads.get(id);
         let irq = facts.device.napi(*id).and_then(|it| Some((it.irq?, it.irq_cpus.as_ref()?)));
-        // Who else has this instance's packets, where, and how that is named.
+        // Where this instance's packets are polled, and how the report names the poller.
         let (place, whose) = match (poller, irq) {
             (Some(poller), _) => (&poller.cpus, format!("thread {}", poller.tid)),
             (None, Some((irq, cpus))) => (cpus, format!("interrupt {irq}")),
-            // A virtual device's softirq runs wherever its sender does.
+            // A virtual device's softirq runs on its sender's CPU.
             (None, None) => continue,
         };
         let text = format!(
@@ -55,7 +55,8 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             continue;
         }
         if !alone {
-            // It waits for several instances' packets, as `epoll-instance` says: it may be with any.
+            // The thread waits for packets of several instances, as `epoll-instance` reports: any of their
+            // CPUs is right.
             if one(place).is_none_or(|cpu| thread.cpus.contains(&cpu)) {
                 fine.push(text);
             } else {
@@ -63,7 +64,7 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
             }
             continue;
         }
-        // Where the interrupt, or the instance's thread, may go elsewhere, its own check says so.
+        // If the interrupt or the instance's thread may move elsewhere, its own check reports that.
         if one(&thread.cpus).is_some_and(|cpu| place.contains(&cpu)) {
             fine.push(text);
             continue;
@@ -72,7 +73,7 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
         if place.iter().any(|cpu| thread.cpus.contains(cpu)) { &mut loose } else { &mut apart }
             .push(text);
     }
-    // The first of each: several pairs have the same instance, thread, or need.
+    // Keep the first of equal fixes: several pairs may share an instance, a thread, or a fix.
     let mut named: Vec<Fix> = Vec::new();
     fix.retain(|it| {
         !named.contains(it) && {
@@ -116,8 +117,8 @@ pub(super) fn cpu_match(facts: &Facts) -> Vec<Finding> {
     vec![Finding::ok("program, interrupt and thread are on the right CPUs", listed(fine))]
 }
 
-/// 2020: the point of a thread is that the scheduler, or the operator, can say where it runs. One
-/// that may run on several CPUs is not pinned, though it be fewer than are on: some may be isolated.
+/// 2020: the point of a thread is that the scheduler, or the operator, can choose its CPU. A thread that may
+/// run on several CPUs is not pinned, even if these are fewer than are online, as some may be isolated.
 pub(super) fn poll_thread(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.polled_by_threads() {
         return vec![];
@@ -134,7 +135,7 @@ pub(super) fn poll_thread(facts: &Facts) -> Vec<Finding> {
     }
     let threads: Vec<_> = facts.poll_threads.iter().collect();
     if threads.is_empty() {
-        // `threaded` says that there are none.
+        // `threaded` reports that there are none.
         return vec![];
     }
     let homes = Homes::of(facts);
@@ -169,7 +170,7 @@ pub(super) fn poll_thread(facts: &Facts) -> Vec<Finding> {
     vec![Finding::ok("the instances' threads are pinned", listed(threads.iter().map(show)))]
 }
 
-/// Every published set-up pins the interrupts; one that wanders takes its softirq with it.
+/// Every published set-up pins the interrupts; one that moves takes its softirq with it.
 pub(super) fn irq_affinity(facts: &Facts) -> Vec<Finding> {
     if facts.policy == Policy::BASE {
         return vec![];
@@ -208,9 +209,9 @@ pub(super) fn irq_affinity(facts: &Facts) -> Vec<Finding> {
     vec![Finding::advice("an interrupt may go to several CPUs", seen, fixes)]
 }
 
-/// It moves interrupts, and undoes a placement within seconds.
+/// irqbalance moves interrupts, and undoes a placement within seconds.
 pub(super) fn irqbalance(facts: &Facts) -> Vec<Finding> {
-    // A device without interrupts has none that could be moved.
+    // A device without interrupts is not affected.
     if facts.policy == Policy::BASE || !facts.device.napis.iter().any(|napi| napi.irq.is_some()) {
         return vec![];
     }

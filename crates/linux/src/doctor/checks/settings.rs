@@ -1,4 +1,4 @@
-//! The instances' settings: against the policy, and against each other.
+//! Checks of the instances' settings: against the policy, and against each other.
 
 use napkin_policy::Threaded;
 
@@ -23,7 +23,7 @@ pub(super) fn support(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Whether another check names a setting: it says what is wrong with it, and not only that it
+/// Whether another check reports a setting: it says what is wrong with the value, and not only that it
 /// differs.
 fn named_elsewhere(facts: &Facts, setting: Setting) -> bool {
     let wrong = |findings: Vec<Finding>| findings.iter().any(|it| it.status == Status::Fault);
@@ -34,14 +34,13 @@ fn named_elsewhere(facts: &Facts, setting: Setting) -> bool {
     }
 }
 
-/// What was asked for and what is set. Without a policy that was asked for there is nothing to
-/// compare with.
+/// Compares the requested policy with the settings. Without a requested policy there is nothing to compare.
 pub(super) fn settings(facts: &Facts) -> Vec<Finding> {
     if !facts.asked || facts.device.napis.is_empty() {
         return vec![];
     }
     let wanted = Settings::of(&facts.policy.instance);
-    // What suits better than what was asked for is not wrong.
+    // A value that the target policy prefers over the requested one is not wrong.
     let better = Settings::of(&facts.target().instance);
     let (mut other, mut differ) = (Vec::new(), Vec::new());
     let mut elsewhere = false;
@@ -62,7 +61,7 @@ pub(super) fn settings(facts: &Facts) -> Vec<Finding> {
                 setting.show(have),
                 setting.show(want)
             );
-            // On instead of off is another mode; another number is the same one, set otherwise.
+            // On instead of off is another mode; a different number is the same mode with another value.
             if (have == 0) == (want == 0) { differ.push(text) } else { other.push(text) }
         }
     }
@@ -82,7 +81,7 @@ pub(super) fn settings(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Whether who polls is who the policy says.
+/// Whether the policy's poller polls.
 pub(super) fn threaded(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() {
         return vec![];
@@ -91,7 +90,7 @@ pub(super) fn threaded(facts: &Facts) -> Vec<Finding> {
         Threaded::Disabled => 0,
         Threaded::Enabled => 1,
         Threaded::BusyPoll => 2,
-        // The kernel has no such mode, which `kernel-support` says.
+        // The kernel has no such mode, as `kernel-support` reports.
         Threaded::Workqueue => return vec![],
     };
     let show = |value: u32| Setting::Threaded.show(u64::from(value));
@@ -119,8 +118,8 @@ pub(super) fn threaded(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// Deferral takes both of its numbers, and suspension inherits its masking from it: without, an
-/// interrupt comes for each packet whatever the program does (semantics of `complete_done`).
+/// Deferral needs both of its settings, and suspension inherits its masking from it: without deferral, each
+/// packet raises an interrupt whatever the program does (semantics of `complete_done`).
 pub(super) fn deferral(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || facts.policy.instance.threaded == Threaded::BusyPoll {
         return vec![];
@@ -181,7 +180,7 @@ pub(super) fn flush_timeout(facts: &Facts) -> Vec<Finding> {
     };
     let seen =
         |(period, id): &(u64, u32)| format!("NAPI {id}: gro-flush-timeout {}", time(*period));
-    // fullbusy's 5 ms are never reached: its program polls without end.
+    // `fullbusy` never reaches its 5 ms: its program polls without end.
     let program_polls = facts.policy.application.spin && !facts.programs.is_empty();
     vec![if longest.0 >= LONG_PERIOD && !program_polls {
         let what = "packets for a program that does not busy poll wait this long for the next poll; the \
@@ -195,7 +194,7 @@ pub(super) fn flush_timeout(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// 2024's rule: the time of a request times the largest batch.
+/// 2024's rule: the timeout is the time of a request times the largest batch.
 pub(super) fn suspend_timeout(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.means_to_suspend() {
         return vec![];
@@ -248,7 +247,7 @@ pub(super) fn suspend_timeout(facts: &Facts) -> Vec<Finding> {
             ),
         });
     }
-    // One is enough: the worst.
+    // Report only the worst.
     findings.sort_by_key(|finding| finding.status);
     findings.truncate(1);
     findings

@@ -1,13 +1,13 @@
-//! The programs' sockets.
+//! Checks of the programs' sockets.
 
 use napkin_policy::Policy;
 
 use super::{ids, listed};
 use crate::doctor::{Facts, Finding, Fix, SocketKind};
 
-/// A socket learns its instance's id from the packets that come in for it. Without, neither epoll
-/// nor a receive call knows what to poll. On a veth it tells as well that packets go past NAPI, where nothing
-/// that is set on an instance acts on them.
+/// A socket learns its instance's NAPI ID from the packets that come in for it. Without it, neither epoll nor
+/// a receive call knows what to poll. On a veth a missing ID also shows that packets bypass NAPI, where no
+/// setting of an instance acts on them.
 pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
     let polls = facts.application_polls() || facts.policy.application.socket_busy_polls();
     let may_pass_by = is_veth(facts) && facts.policy.instance != Policy::BASE.instance;
@@ -25,11 +25,12 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
         let streams = || served.iter().filter(|socket| socket.kind == SocketKind::Stream);
         let without: Vec<_> = streams().filter(|socket| socket.napi_id == 0).collect();
         let with = served.iter().filter(|socket| socket.napi_id != 0).count();
-        // That they know it is asked for by nobody.
+        // A known ID is not worth reporting if nothing busy polls.
         if !polls && without.is_empty() {
             continue;
         }
-        // Who polls needs each of them to know it; elsewhere one may be another device's.
+        // A program that busy polls needs an ID on each socket; otherwise a socket without one may be another
+        // device's.
         findings.push(if !without.is_empty() && (polls || with == 0) {
             let seen = format!(
                 "SO_INCOMING_NAPI_ID is 0 on {} of {} connections (descriptors {})",
@@ -42,7 +43,7 @@ pub(super) fn napi_id(facts: &Facts) -> Vec<Finding> {
                 let what = "sockets do not know their instance, and are never busy polled";
                 Finding::fault(format!("{name}: {what}: {why}"), seen, fix)
             } else {
-                // A connection that has been idle since then is no fault, and whether it was is not known.
+                // A connection that has been idle since then is no fault, and whether it was idle is unknown.
                 let what = "whether its connections' packets pass no instance, so that what is set there does nothing";
                 let unknown = Finding::unknown(
                     format!("{name}: {what}: {why}"),
@@ -70,10 +71,10 @@ fn is_veth(facts: &Facts) -> bool {
     facts.device.driver.as_deref() == Some("veth")
 }
 
-/// Why a device's sockets have no id, and what gives them one.
+/// Why a device's sockets have no NAPI ID, and the fix.
 fn without_id(facts: &Facts) -> (&'static str, Option<Fix>) {
     if is_veth(facts) {
-        // veth hands locally made large packets over without NAPI.
+        // veth passes large packets of local senders on without NAPI.
         return (
             "the other end of the veth sends large packets past NAPI, or they came before NAPI was on",
             Some(Fix::PeerOffloads),
@@ -84,8 +85,8 @@ fn without_id(facts: &Facts) -> (&'static str, Option<Fix>) {
     (why, None)
 }
 
-/// 2025's `busypoll`: a receive call polls if its socket says so, or `net.core.busy_read` did when
-/// the socket was made.
+/// 2025's `busypoll`: a receive call polls if its socket has the option, or if `net.core.busy_read` was set
+/// when the socket was created.
 pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
     let wanted = facts.policy.application;
     if !wanted.socket_busy_polls() || facts.device.napis.is_empty() {
@@ -95,7 +96,7 @@ pub(super) fn busy_poll(facts: &Facts) -> Vec<Finding> {
     for program in &facts.programs {
         let (name, served) = (program.name(), program.served(facts));
         if served.is_empty() {
-            // `napi-id` says what is missing.
+            // `napi-id` reports what is missing.
             continue;
         }
         let off: Vec<_> = served.iter().filter(|socket| socket.busy_poll_usecs == 0).collect();

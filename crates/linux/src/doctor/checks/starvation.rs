@@ -1,8 +1,8 @@
-//! Whether a suspended instance is polled at all, now and before it is suspended.
+//! Checks whether suspended instances are polled at all, and whether programs will starve them.
 //!
-//! Linux prolongs a suspension at each wait that finds anything, and polls only where a wait finds
-//! nothing: a program that always finds something leaves its queue unpolled
-//! (docs/suspension-starves.md). While a `guard` watches it ends such a suspension.
+//! Linux prolongs a suspension at each wait that finds anything, and polls only when a wait finds nothing: a
+//! program that always finds something leaves its queue unpolled (docs/suspension-starves.md). A running
+//! `guard` ends such a suspension.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::doctor::fix::Fix;
 use napkin_kernel::device::Napi;
 use napkin_kernel::process::Ready;
 
-/// How much longer than its timeout an instance may go without a poll: its timer and the softirq
-/// behind it may be late by the kernel's tick, 10 ms at most.
+/// How much longer than its timeout an instance may go without a poll: its timer and the softirq behind it
+/// may be late by a kernel tick, at most 10 ms, each.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Instances that starve now, counted in the kernel.
+/// Instances that starve now, as counted in the kernel.
 pub(super) fn starvation(facts: &Facts) -> Vec<Finding> {
     let suspended: Vec<_> =
         facts.device.napis.iter().filter(|napi| napi.settings.policy().suspends()).collect();
@@ -53,7 +53,7 @@ pub(super) fn starvation(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Programs that will starve their instances, or do.
+/// Programs that starve their instances, or will.
 pub(super) fn always_ready(facts: &Facts) -> Vec<Finding> {
     if !facts.means_to_suspend() {
         return vec![];
@@ -95,8 +95,8 @@ pub(super) fn always_ready(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What is always ready of an epoll, but for sockets with packets to read: they are what it waits
-/// for, and under load there may always be some.
+/// What is always ready in an epoll, except sockets with packets to read: the program waits for those, and
+/// under load some may always be ready.
 fn others(epoll: &Epoll) -> Result<Vec<&Ready>, &String> {
     let other = |ready: &&Ready| ready.writable || !epoll.members.contains(&ready.fd);
     Ok(epoll.always_ready.as_ref()?.iter().filter(other).collect())
@@ -120,12 +120,12 @@ pub(in crate::doctor) fn starves(facts: &Facts) -> bool {
     now || facts.programs.iter().any(will)
 }
 
-/// How long an instance goes without a poll that does not starve.
+/// The longest time, in nanoseconds, that an instance which does not starve goes without a poll.
 fn longest_without(timeout: Ns) -> Ns {
     timeout.saturating_add(u64::try_from(LATE.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// The policy without suspension; but a policy that was asked for is not talked out of.
+/// The fix that applies the policy without suspension; none if the policy was requested.
 fn without_suspension(facts: &Facts) -> Option<Fix> {
     if facts.asked { None } else { facts.apply() }
 }

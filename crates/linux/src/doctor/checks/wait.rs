@@ -1,4 +1,4 @@
-//! How the programs wait.
+//! Checks of how the programs wait.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use napkin_policy::MICROSECOND;
 use super::{listed, time};
 use crate::doctor::{Facts, Finding, Program, Wait};
 
-/// Waits as they were seen, a line for each epoll: a program that counts down to its next timer has
-/// another timeout each time.
+/// Formats the observed waits, one item for each epoll, with the range of timeouts: a program that counts
+/// down to its next timer uses another timeout each time.
 fn show(waits: &[&Wait]) -> String {
-    // No end is longer than any.
+    // An infinite timeout sorts as the longest.
     const ENDLESS: u64 = u64::MAX;
     let mut by_epoll: BTreeMap<i32, (u64, u64, u64)> = BTreeMap::new();
     for wait in waits {
@@ -31,12 +31,12 @@ fn show(waits: &[&Wait]) -> String {
     }))
 }
 
-/// A timeout from which on a wake-up for nothing is too rare to matter: one in a second ends no more
-/// than one suspension.
+/// A timeout, in nanoseconds, from which empty wake-ups are too rare to matter: one a second ends at most one
+/// suspension.
 const SELDOM: u64 = 1_000_000_000;
 
-/// A wait with a zero timeout never busy polls, by the kernel's rule; a finite one wakes a program
-/// that has nothing to do, and ends its instance's suspension each time.
+/// By the kernel's rule a wait with a zero timeout never busy polls. A finite timeout wakes a program that
+/// has nothing to do, and ends its instance's suspension each time.
 pub(super) fn timeout(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.application_polls() {
         return vec![];
@@ -90,7 +90,7 @@ pub(super) fn timeout(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Why no wait was seen on the epolls that matter.
+/// Explains why no wait was observed on the epolls that matter.
 fn not_seen(facts: &Facts, program: &Program) -> Finding {
     let what = format!("{}: how it waits", program.name());
     if program.serving(facts).is_empty() {
@@ -104,11 +104,11 @@ fn not_seen(facts: &Facts, program: &Program) -> Finding {
     Finding::unknown(what, missing)
 }
 
-/// A wait that takes fewer events than this makes a system call for almost every request.
+/// A wait that takes fewer events than this costs a system call for almost every request.
 const SMALL_BATCH: u32 = 8;
 
-/// 2024's rule: the suspension lasts for a batch, whose size `maxevents` bounds. The time of a
-/// request is not known here; `gro-flush-timeout` stands for it, by the same rule.
+/// 2024's rule: the suspension lasts for a batch, whose size `maxevents` bounds. The time of a request is
+/// unknown here; `gro-flush-timeout` stands for it, by the same rule.
 pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.means_to_suspend() {
         return vec![];
@@ -124,7 +124,7 @@ pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
         let period = settings.gro_flush_timeout.unwrap_or(0).max(MICROSECOND);
         let suspension = settings.irq_suspend_timeout.unwrap_or(0);
         if suspension < period {
-            // `suspend-timeout` says what has to be fixed first.
+            // `suspend-timeout` reports what has to be fixed first.
             continue;
         }
         let lasts = batch.saturating_mul(period);
@@ -158,7 +158,7 @@ pub(super) fn maxevents(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// A program that spins takes the CPU from the softirqs, and busy polls nothing by it.
+/// A program that spins takes the CPU from the softirqs without busy polling.
 pub(super) fn spinning(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() {
         return vec![];
@@ -199,8 +199,8 @@ pub(super) fn spinning(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Go's runtime has one epoll for all sockets and looks at it with a zero timeout while any
-/// goroutine runs; only an idle process waits on it.
+/// Go's runtime has one epoll for all sockets, and polls it with a zero timeout while any goroutine runs;
+/// only an idle process waits on it.
 pub(super) fn go_runtime(facts: &Facts) -> Vec<Finding> {
     if facts.device.napis.is_empty() || !facts.application_polls() {
         return vec![];
