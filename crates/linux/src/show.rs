@@ -1,8 +1,8 @@
-//! What `napkin show` prints: devices, their instances, the policy in force on each by name, and
-//! the programs whose sockets they serve.
+//! The data behind `napkin show`: devices, their instances, the name of the policy in force on each, and the
+//! programs whose sockets they serve.
 //!
-//! [`gather`] looks, [`report`] judges what was seen, [`fold`] makes many equal instances one line.
-//! Nothing here is written anywhere, and nothing prints.
+//! [`gather`] reads the system, [`report`] names the policies, and [`fold`] groups equal instances. Nothing
+//! here changes or prints anything.
 
 mod fold;
 mod mode;
@@ -22,19 +22,19 @@ use napkin_policy::EpollPolicy;
 pub use fold::{FOLDED_ABOVE, Group, fold};
 pub use mode::{Behind, Mode, mode};
 
-/// Descriptors of one process that are looked at.
+/// The maximum number of descriptors of one process that are read.
 const DESCRIPTORS: usize = 65_536;
 
-/// Sockets of one process whose options are looked at: enough to know how it sets them.
+/// The maximum number of sockets of one process whose options are read: enough to see how it sets them.
 const SOCKETS: usize = 256;
 
 /// What `napkin show` prints, and its JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
-    /// By rising ifindex.
+    /// In order of ifindex.
     pub devices: Vec<DeviceReport>,
-    /// What could not be known, and what concerns the whole host.
+    /// What could not be read, and notes on the whole host.
     pub notes: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceReport {
-    /// Its number in this namespace.
+    /// Its number in this network namespace.
     pub ifindex: u32,
     /// The interface's name, as `ip link` prints it.
     pub ifname: String,
@@ -50,19 +50,19 @@ pub struct DeviceReport {
     pub driver: Option<String>,
     /// Whether it is up.
     pub up: bool,
-    /// The policy of all its instances, or `mixed`; none without an instance.
+    /// The policy of all its instances, or `mixed`; `None` without an instance.
     pub policy: Option<String>,
     /// Why it has no instance, and what to do.
     pub why_none: Option<String>,
-    /// Its instances, by rising id.
+    /// Its instances, in order of ID.
     pub napis: Vec<NapiReport>,
 }
 
-/// An instance with its settings and who polls it.
+/// An instance with its settings and its programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NapiReport {
-    /// What it is and how it is set.
+    /// The instance as read from the kernel.
     #[serde(flatten)]
     pub napi: Napi,
     /// The policy in force.
@@ -75,33 +75,33 @@ pub struct NapiReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Program {
-    /// Its process and how many of its sockets the instance serves.
+    /// Its process, and the number of its sockets that the instance serves.
     #[serde(flatten)]
     pub owner: Owner,
-    /// The parameters of its epoll contexts that busy poll, each once.
+    /// Parameters of its busy polling epoll contexts, each once.
     pub epolls: Vec<Params>,
-    /// `SO_BUSY_POLL` of the sockets that the instance serves, each once; zeros left out.
+    /// `SO_BUSY_POLL` of the sockets that the instance serves, in microseconds, each once, without zeros.
     pub socket_busy_poll_usecs: Vec<u32>,
 }
 
 /// The programs of all instances.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Programs {
-    /// By NAPI id.
+    /// Programs by NAPI ID.
     pub by_napi_id: BTreeMap<u32, Vec<Program>>,
-    /// The processes that could not be looked at for lack of a right.
+    /// Processes that could not be examined for lack of a privilege.
     pub unseen: Unseen,
-    /// Processes that have more descriptors than were looked at.
+    /// The number of processes whose sockets were not all counted.
     pub cut: usize,
 }
 
 impl Programs {
-    /// Looks at every process that this one may look at.
+    /// Examines every process that may be accessed.
     pub fn find() -> Programs {
         Programs::of(owners(DESCRIPTORS))
     }
 
-    /// Looks at the epoll contexts and sockets of owners that were found before.
+    /// Examines the epoll contexts and sockets of known owners.
     pub fn of(owners: Owners) -> Programs {
         let mut of_process: BTreeMap<i32, Polling> = BTreeMap::new();
         let mut by_napi_id = BTreeMap::new();
@@ -119,7 +119,7 @@ impl Programs {
         Programs { by_napi_id, unseen: owners.denied, cut: owners.cut.len() }
     }
 
-    /// What is known of the programs behind an instance.
+    /// The observed settings of the programs behind an instance.
     pub fn behind(&self, napi_id: u32) -> Behind {
         let programs = self.by_napi_id.get(&napi_id).map_or(&[][..], Vec::as_slice);
         Behind {
@@ -132,7 +132,7 @@ impl Programs {
         }
     }
 
-    /// Of how many processes not all sockets are counted, and why; `None` if all of them are.
+    /// Says for how many processes not all sockets were counted, and why; `None` if all were.
     pub fn cut_note(&self) -> Option<String> {
         let processes = match self.cut {
             0 => return None,
@@ -146,11 +146,11 @@ impl Programs {
     }
 }
 
-/// How a process busy polls. Of one that ends meanwhile it is what was seen.
+/// How a process busy polls. If it ends meanwhile, what was read so far.
 #[derive(Debug, Default)]
 struct Polling {
     epolls: Vec<Params>,
-    /// NAPI id and microseconds.
+    /// NAPI ID and microseconds.
     sockets: BTreeSet<(u32, u32)>,
 }
 
@@ -161,7 +161,7 @@ impl Polling {
         let Ok(descriptors) = process.descriptors(DESCRIPTORS) else { return polling };
         for epoll in descriptors.epolls() {
             let Ok(Some(taken)) = process.take(&epoll) else { continue };
-            // A kernel before 6.9 has no parameters.
+            // Kernels before 6.9 have no parameters.
             let Ok(Some(params)) = Params::get(&taken) else { continue };
             if EpollPolicy::from(params).enabled() && !polling.epolls.contains(&params) {
                 polling.epolls.push(params);
@@ -186,7 +186,7 @@ impl Polling {
     }
 }
 
-/// Looks at this namespace's devices, or at one of them, and at the programs on them.
+/// Reads this namespace's devices, or one of them, and the programs on them.
 ///
 /// # Errors
 /// If the kernel does not answer, or has no device of that name.
@@ -196,7 +196,7 @@ pub fn gather(ifname: Option<&str>) -> Result<Report, DeviceError> {
         Some(ifname) => vec![device::find(&mut netdev, ifname)?],
         None => device::read_all(&mut netdev)?,
     };
-    // Nobody owns an instance that is not there.
+    // Without an instance there are no owners to find.
     let any = devices.iter().any(|device| !device.napis.is_empty());
     let programs = if any { Programs::find() } else { Programs::default() };
     let mut report = report(devices, &programs);
@@ -204,7 +204,7 @@ pub fn gather(ifname: Option<&str>) -> Result<Report, DeviceError> {
     Ok(report)
 }
 
-/// What concerns all devices alike.
+/// Notes that concern all devices.
 fn host() -> Vec<String> {
     let mut notes = Vec::new();
     if let Ok(usecs @ 1..) = Sysctl::BusyPoll.read() {
@@ -223,7 +223,8 @@ pub fn report(devices: Vec<Device>, programs: &Programs) -> Report {
     let mut notes = Vec::new();
     if !programs.unseen.is_empty() {
         let unseen = &programs.unseen;
-        // Even with the right: a security module, or a process with more rights than this one.
+        // Access may fail even with the capability: because of a security module, or a process with more
+        // capabilities.
         let without = if Right::SysPtrace.held() { "even with" } else { "without" };
         let right = Right::SysPtrace;
         notes.push(format!(

@@ -1,7 +1,7 @@
-//! Whether this kernel can do what a policy asks, and what would come nearest.
+//! Decides whether this kernel can do what a policy asks, and which policy comes nearest.
 //!
-//! Decided by what was probed ([`Kernel`]); versions are named only to say which Linux has first
-//! what this one lacks. What a policy means is the core's.
+//! The decision relies on what was probed ([`Kernel`]); versions are named only to say which Linux first has
+//! what this one lacks. The core defines what a policy means.
 
 use std::fmt;
 
@@ -15,12 +15,12 @@ use thiserror::Error;
 use napkin_kernel::probe::Kernel;
 use napkin_kernel::settings::{Setting, Settings};
 
-/// Which part of a policy is about to be set.
+/// The part of a policy that is about to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The devices' (`napkin apply`).
+    /// The device part (`napkin apply`).
     Device,
-    /// The program's: its epoll descriptors and sockets (`napkin attach`, `napkin run`).
+    /// The program part: epoll descriptors and sockets (`napkin attach`, `napkin run`).
     Program,
     /// Both (`napkin run --dev`).
     Both,
@@ -36,22 +36,22 @@ impl Scope {
     }
 }
 
-/// Something that the policy names and that will not be set.
+/// Something that the policy contains and that will not be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Warning {
-    /// The program's epoll parameters, which a device does not have.
+    /// Epoll parameters, which belong to the program and not to the device.
     EpollNotSet,
-    /// The program's socket options, which a device does not have.
+    /// Socket options, which belong to the program and not to the device.
     SocketsNotSet,
-    /// The devices' part, of which no device was named.
+    /// The device part, as no device was named.
     DeviceNotSet,
-    /// The program's part, and no program can have it on this kernel.
+    /// The program part, which no program can have on this kernel.
     ProgramLacking(Lacking),
-    /// The devices' part, and no device can have it on this kernel.
+    /// The device part, which no device can have on this kernel.
     DeviceLacking(Lacking),
-    /// An application that never sleeps: nobody can make it.
+    /// An application that never sleeps: this cannot be set from outside.
     SpinNotSet,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Warning {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Lacking {
-    /// Holding an interrupt off for a time without work (2007).
+    /// Keeping the interrupt masked for a time without work (2007).
     Hold,
     /// Network softirqs in ksoftirqd (2018).
     Ksoftirqd,
@@ -113,9 +113,9 @@ pub enum Lacking {
     Workqueue,
     /// Stopping a queue whose receivers are full.
     Feedback,
-    /// A thread of the kernel's that polls sockets for a program.
+    /// A separate thread that polls a program's sockets.
     SeparatePoller,
-    /// Threads that poll.
+    /// Threaded polling.
     Threaded,
     /// Threads that poll without end.
     ThreadedBusyPoll,
@@ -125,21 +125,21 @@ pub enum Lacking {
     Suspension,
     /// Parameters of an epoll descriptor.
     EpollParameters,
-    /// An epoll descriptor that keeps its NAPI id after a busy poll in vain.
+    /// An epoll descriptor that keeps its NAPI ID after a busy poll that found nothing.
     KeepNapiId,
     /// Preferred busy polling of a socket.
     SocketPreference,
     /// A value as large as this.
     Value {
-        /// Of which setting.
+        /// The setting.
         setting: Setting,
-        /// The largest that is taken.
+        /// The largest value that the kernel accepts.
         largest: u64,
     },
 }
 
 impl Lacking {
-    /// The first Linux that has it; `None` if none has.
+    /// The first Linux version that has it; `None` if none has.
     pub fn since(self) -> Option<&'static str> {
         match self {
             Lacking::Threaded => Some("5.12"),
@@ -159,7 +159,7 @@ impl Lacking {
         }
     }
 
-    /// The policy without it, and with what comes nearest in its place.
+    /// Replaces the lacking feature of a policy by the nearest one.
     fn mended(self, policy: &Policy) -> Policy {
         let mut near = *policy;
         match self {
@@ -196,8 +196,8 @@ impl Lacking {
                 near.instance.threaded = Threaded::Disabled;
             }
             Lacking::ThreadedBusyPoll => {
-                // The document's deferral is for when the mode is left; a thread that sleeps would
-                // be under it all the time.
+                // The kernel's documentation configures deferral for the time after the mode is left; a
+                // thread that sleeps would be under it all the time.
                 near = if *policy == Policy::THREADED_BUSY_POLL { Policy::THREADED } else { near };
                 near.instance.threaded = Threaded::Enabled;
             }
@@ -226,8 +226,8 @@ impl Lacking {
     }
 }
 
-/// Deferral that keeps interrupts masked for about as long as a hold does, in periods that are not
-/// shorter than those that were published: 20 us, for a timer costs more than the poll it leads to.
+/// Returns a deferral that masks interrupts for about as long as a hold does. Its period is at least the
+/// published 20 us, as a timer costs more than the poll that it starts.
 fn deferral_of(hold: u64, policy: Policy) -> InstancePolicy {
     const PERIOD: u64 = 20 * MICROSECOND;
     let published = Policy::defer(PERIOD).instance;
@@ -276,13 +276,13 @@ impl fmt::Display for Lacking {
 pub struct Refusal {
     /// The policy as text, in the form that `Policy` parses.
     pub policy: String,
-    /// What is lacking.
+    /// The feature that is lacking.
     pub lacking: Lacking,
-    /// The first Linux that has it.
+    /// The first Linux version that has it.
     pub since: Option<&'static str>,
     /// The running kernel.
     pub release: String,
-    /// What this kernel can do that comes nearest.
+    /// The nearest policy that this kernel can do, as text.
     pub nearest: String,
 }
 
@@ -306,24 +306,25 @@ fn said(refusal: &Refusal) -> String {
     format!("{policy}: {whose}; the nearest that this kernel can do is {nearest}")
 }
 
-/// Whether a kernel can do the part of a policy that is about to be set.
+/// Checks whether a kernel can do the part of a policy that is about to be set, and returns warnings about
+/// the rest.
 ///
 /// # Errors
-/// A [`Refusal`] names the first thing that is lacking, and the nearest policy that is not refused.
-/// What could not be probed is no reason to refuse: setting it will say.
+/// A [`Refusal`] names the first feature that is lacking, and the nearest policy that is not refused. A
+/// feature that could not be probed is not refused: setting it will fail if it is missing.
 pub fn check(policy: &Policy, kernel: &Kernel, scope: Scope) -> Result<Vec<Warning>, Refusal> {
     let Some(lacking) = first_lacking(policy, kernel, scope) else {
         return Ok(warnings(policy, kernel, scope));
     };
     let mut nearest = *policy;
-    // Each step takes away what it mends, so this ends; the bound is for a kernel that lies.
+    // Each step removes what was lacking, so this ends; the bound is for inconsistent probe results.
     for _ in 0..32 {
         match first_lacking(&nearest, kernel, scope) {
             Some(lacking) => nearest = lacking.mended(&nearest),
             None => break,
         }
     }
-    // A thread that polls without end, on a kernel without threads: the application can do it.
+    // On a kernel without threads, the application can busy poll instead of a thread.
     let spins = policy.instance.threaded == Threaded::BusyPoll;
     if spins && nearest.instance.threaded == Threaded::Disabled {
         let busy = Policy::NAPIBUSY;
@@ -368,7 +369,8 @@ fn first_lacking(policy: &Policy, kernel: &Kernel, scope: Scope) -> Option<Lacki
             need(true, what);
         }
     }
-    // Whoever sets a device alone would be told that a program sets the rest. None can.
+    // Checked for a device alone, too: the warning that a program sets the rest would be wrong, as no program
+    // can.
     need(epoll.keep_napi_id, Lacking::KeepNapiId);
     if scope.program() {
         let separate = application.socket_poller == SocketPoller::Separate;
@@ -391,7 +393,7 @@ fn warnings(policy: &Policy, kernel: &Kernel, scope: Scope) -> Vec<Warning> {
             warnings.push(warning);
         }
     };
-    // Nobody is sent to a command that would refuse as well.
+    // Do not recommend a command that would refuse as well.
     if !scope.program() {
         let by_program = *epoll != EpollPolicy::default() || application.socket_busy_polls();
         match first_lacking(policy, kernel, Scope::Program) {
@@ -413,8 +415,8 @@ fn warnings(policy: &Policy, kernel: &Kernel, scope: Scope) -> Vec<Warning> {
     warnings
 }
 
-/// How long other traffic on the same queue may have to wait under a policy, if that is long enough
-/// to be noticed: from 1 ms on.
+/// The longest time in nanoseconds that other traffic on the same queue may have to wait under a policy, if
+/// that is noticeable: at least 1 ms.
 pub fn others_wait(policy: &Policy) -> Option<u64> {
     let instance = &policy.instance;
     let span = if instance.suspends() {

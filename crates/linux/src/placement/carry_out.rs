@@ -1,6 +1,6 @@
-//! A placement carried out: interrupts and threads of the device, then the program's workers.
+//! Carries out a placement: moves the interrupts and threads of the device, then the program's workers.
 //!
-//! All of it is journalled, and put back by `restore`. The policy stays as it is.
+//! All moves are journalled, and `restore` puts them back. The policy does not change.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,11 +17,11 @@ use crate::doctor::Facts;
 use crate::journal::{ProcessJournals, Store};
 use crate::place::Place;
 
-/// Why a placement was not carried out, or not all of it.
+/// Why a placement was not carried out, or only in part.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// There is nothing to place, or its instances are others by now.
+    /// There is nothing to place, or the driver has recreated the instances.
     #[error(
         "{ifname} has no instance that receives, or they were made anew meanwhile, or none of the CPUs is on"
     )]
@@ -29,7 +29,7 @@ pub enum PlaceError {
         /// The device's name.
         ifname: String,
     },
-    /// The instances are not set alike, so that no policy describes all of them.
+    /// The instances have different settings, so that no single policy describes them.
     #[error(
         "the instances of {ifname} are not set alike: put all of them under one policy first (napkin \
          apply POLICY --dev {ifname}), or name the CPUs there (--cpus)"
@@ -38,7 +38,7 @@ pub enum PlaceError {
         /// The device's name.
         ifname: String,
     },
-    /// irqbalance cannot be had leave the interrupts where they are put.
+    /// irqbalance cannot be made to leave the interrupts alone.
     #[error(
         "irqbalance[{pid}] would move the interrupts away again, and cannot be told not to: {source}; \
          nothing was moved: stop it (systemctl stop irqbalance), or start it with --banirq for {irqs:?}"
@@ -48,22 +48,22 @@ pub enum PlaceError {
         pid: i32,
         /// The interrupts.
         irqs: Vec<u32>,
-        /// Why it cannot be told.
+        /// Why it did not take the command.
         source: io::Error,
     },
-    /// The device's part.
+    /// Moving interrupts and threads failed.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// The program cannot be had.
+    /// The program cannot be opened.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }
 
-/// Moves a device's interrupts and threads, which irqbalance, where it runs, is told before to leave alone.
+/// Moves a device's interrupts and threads. A running irqbalance is first told to leave the interrupts alone.
 ///
 /// # Errors
-/// If the instances are under several policies or were made anew since they were planned for, irqbalance does
-/// not listen, or as [`apply`](crate::apply::apply).
+/// If the instances are under several policies or were recreated since the plan was made, if irqbalance does
+/// not take the command, or as [`apply`](crate::apply::apply).
 pub fn carry_out<B: Backend>(
     backend: &mut B,
     store: &Store,
@@ -75,11 +75,11 @@ pub fn carry_out<B: Backend>(
     let first = placement.rows.first().and_then(|row| facts.device.napi(row.napi));
     let Some(first) = first else { return Err(PlaceError::Nothing { ifname }) };
     let policy = Policy { instance: first.settings.policy(), ..Policy::BASE };
-    // One that polls no queue is in no row, and has no place.
+    // An instance that polls no queue has no row and is not moved.
     let napis = placement.rows.iter().map(|row| row.napi).collect();
     let mut options = Options { cpus: placement.cpus(), napis, ..Options::default() };
     let at = backend.look(Target::Name(&ifname)).map_err(ApplyError::from)?;
-    // Of instances that were made anew since it was planned none would be moved, and nobody told so.
+    // Recreated instances would silently not be moved.
     if placement.rows.iter().any(|row| at.device.napi(row.napi).is_none()) {
         return Err(PlaceError::Nothing { ifname });
     }
@@ -88,8 +88,8 @@ pub fn carry_out<B: Backend>(
     if !planned.changes.iter().all(|change| placed(&change.place)) {
         return Err(PlaceError::Mixed { ifname });
     }
-    // Until it is carried out another policy may come to be in force, which stays, and instances may be made anew: there
-    // are fewer places of these ids then.
+    // Before the plan is carried out, another policy may come into force, which stays, or the instances may
+    // be recreated: then fewer places match these IDs.
     options.placement_only = true;
     let planned = plan(&policy, &at, backend.kernel(), &options).map_err(ApplyError::from)?;
     let places = |plan: &Plan| plan.changes.len() + plan.already;
@@ -113,26 +113,27 @@ pub fn carry_out<B: Backend>(
         Ok(applied)
     });
     if let (Err(_), Some((it, before))) = (&applied, banned) {
-        // That nothing was moved is what matters, whether it listens or not.
+        // The failed move is the error to report, whether irqbalance takes the command or not.
         let _ = it.leave_alone(&before);
     }
     applied
 }
 
-/// What became of a program's workers.
+/// The outcome for a program's workers.
 #[derive(Debug)]
 pub struct Carried {
-    /// Events of all looks at the program, oldest first, such as threads that were pinned or could not be.
+    /// Events of all scans of the program, oldest first, such as threads that were pinned or could not be.
     pub events: Vec<Event>,
-    /// Those that are not on the CPU where they belong: thread ids.
+    /// Thread IDs of workers that are not on their CPU.
     pub away: Vec<i32>,
 }
 
-/// Moves a program's workers to where their instances were placed; those that wait for others stay. One is
-/// moved when it is seen to wait: they are looked at until all of the plan are there, for `time` at most.
+/// Moves a program's workers to the CPUs of their instances; workers of other instances stay. A worker is
+/// moved when it is observed waiting: scans repeat until all workers of the plan are placed, for at most
+/// `time`.
 ///
 /// # Errors
-/// If there is no such program, or it may not be looked at.
+/// If the program does not exist, or may not be accessed.
 pub fn carry_workers(
     store: &Store,
     pid: i32,
@@ -151,13 +152,13 @@ pub fn carry_workers(
     Ok(Carried { events, away: away(placement) })
 }
 
-/// The rows beside whose instances somebody belongs: one without interrupt and thread is polled on no CPU of its
-/// own.
+/// The rows whose instances attract workers: an instance without interrupt and thread is not polled on a CPU
+/// of its own.
 fn polled(placement: &Placement) -> impl Iterator<Item = &Row> {
     placement.rows.iter().filter(|row| row.irq.is_some() || row.thread.is_some())
 }
 
-/// The workers that live and are not on the CPU of their row, or not on that alone.
+/// Living workers whose affinity is not exactly the CPU of their row.
 fn away(placement: &Placement) -> Vec<i32> {
     let all = polled(placement).flat_map(|row| row.workers.iter().map(|it| (it.id, row.cpu)));
     let is_away = |(tid, cpu): &(i32, usize)| {

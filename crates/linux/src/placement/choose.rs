@@ -1,29 +1,29 @@
-//! Which CPUs are best for a device's queues.
+//! Chooses the best CPUs for a device's queues.
 //!
-//! Pure. A queue wants a core of its own near the device: a CPU of the device's NUMA node before one of
-//! another, a core of which no other CPU is taken before a sibling. CPU 0 comes last among equals, since
-//! the kernel's own timers and interrupts are there by default.
+//! Pure functions. A queue wants a core of its own near the device: a CPU of the device's NUMA node before
+//! one of another node, a core of which no other CPU is taken before a sibling. CPU 0 comes last among
+//! equals, as the kernel's own timers and interrupts run there by default.
 
 use std::collections::BTreeSet;
 
 use napkin_kernel::topology::{Cpu, Topology};
 
-/// What there is to choose from, and for whom.
+/// The constraints of a choice.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The NUMA node of the device, where it has one.
+    /// The NUMA node of the device, if it has one.
     pub node: Option<usize>,
-    /// The CPUs to choose from: those that were named, or those on which the program may run; `None`
-    /// for all that are on.
+    /// The CPUs to choose from: those that were named, or those on which the program may run; `None` for all
+    /// online ones.
     pub within: Option<&'a [usize]>,
-    /// Where each queue is now, in the queues' order, if that is one CPU.
+    /// The current CPU of each queue, in the queues' order, if that is exactly one.
     pub now: &'a [Option<usize>],
 }
 
-/// A CPU for each queue, in the queues' order; several queues share one if there are too few. Empty if
-/// none of `within` is on.
+/// Returns a CPU for each queue, in the queues' order; several queues share one if there are too few. Empty
+/// if no CPU of `within` is online.
 ///
-/// Isolated CPUs are for whoever was put there: they are taken only if all of `within` are.
+/// Isolated CPUs are reserved for pinned programs: they are used only if all of `within` are isolated.
 pub fn choose(topology: &Topology, wanted: &Wanted<'_>) -> Vec<usize> {
     let may = |cpu: &&Cpu| wanted.within.is_none_or(|within| within.contains(&cpu.number));
     let all: Vec<&Cpu> = topology.cpus.iter().filter(may).collect();
@@ -43,8 +43,9 @@ pub fn choose(topology: &Topology, wanted: &Wanted<'_>) -> Vec<usize> {
     share(&chosen, wanted.now)
 }
 
-/// Deals CPUs out to queues, each to as many as any other, or one more. Whoever is on one of them stays
-/// as far as that allows, so that a plan that was carried out plans nothing.
+/// Distributes CPUs over queues, so that the numbers of queues on any two CPUs differ by at most one. A queue
+/// that is already on one of them stays there if possible, so that a plan that was carried out yields no
+/// changes.
 fn share(cpus: &[usize], now: &[Option<usize>]) -> Vec<usize> {
     let Some(each) = now.len().checked_div(cpus.len()) else { return Vec::new() };
     let mut more = now.len() % cpus.len();
@@ -62,7 +63,7 @@ fn share(cpus: &[usize], now: &[Option<usize>]) -> Vec<usize> {
         }
     }
     let deal = |place: Option<usize>| {
-        // The first of those with the least: at least one CPU is there.
+        // The first of the least loaded: there is at least one CPU.
         let least = (0..cpus.len()).min_by_key(|at| loads[*at]).unwrap_or(0);
         let at = place.unwrap_or_else(|| {
             loads[least] += 1;

@@ -1,7 +1,7 @@
-//! irqbalance, asked over its own socket to leave interrupts alone.
+//! A client of irqbalance's socket, which makes it leave interrupts alone.
 //!
-//! What it is told lasts until it is started again. For longer there is its `--banirq`, or a policy
-//! script. It answers root only.
+//! The command lasts until irqbalance restarts. Its option `--banirq` or a policy script lasts longer.
+//! irqbalance answers root only.
 
 use std::io::{self, IoSlice, Read};
 use std::net::Shutdown;
@@ -15,10 +15,10 @@ use napkin_os::procfs::Threads;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred, sendmsg};
 use rustix::process::{getgid, getpid, getuid};
 
-/// It answers between two rounds, which take it a moment.
+/// How long to wait for an answer. It comes between two rounds, which take a moment.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes of the longest answer that is read; it takes no command that is longer.
+/// The maximum size of an answer in bytes; irqbalance takes no longer command.
 const LONGEST: usize = 16 * 1_024;
 
 /// A running irqbalance.
@@ -29,12 +29,13 @@ pub struct Irqbalance {
 }
 
 impl Irqbalance {
-    /// The one that runs.
+    /// Finds the running irqbalance.
     pub fn find() -> Option<Irqbalance> {
         Threads::find().irqbalance.map(|pid| Irqbalance { pid })
     }
 
-    /// Has it leave these interrupts alone, beside those that it leaves alone already, which it gives.
+    /// Makes it leave these interrupts alone, in addition to those that it leaves alone already, which are
+    /// returned.
     ///
     /// # Errors
     /// If it does not answer, or not to this user.
@@ -52,13 +53,13 @@ impl Irqbalance {
             }
         });
         if taken.is_err() {
-            // As far as it listens.
+            // Best effort: it may not answer.
             let _ = self.leave_alone(&before);
         }
         taken
     }
 
-    /// Has it leave these interrupts alone, and no others that it was told of before.
+    /// Makes it leave exactly these interrupts alone; replaces any earlier command.
     ///
     /// # Errors
     /// If it does not answer, or not to this user.
@@ -66,7 +67,7 @@ impl Irqbalance {
         self.ask(&ban_command(irqs)).map(drop)
     }
 
-    /// Sends a command and reads what is answered, if anything is.
+    /// Sends a command and reads the answer, if there is one.
     fn ask(self, command: &str) -> io::Result<String> {
         if command.len() >= LONGEST {
             return Err(io::Error::other("there are too many interrupts for a command of its"));
@@ -74,7 +75,7 @@ impl Irqbalance {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        // It believes only what the kernel vouches for.
+        // irqbalance trusts only credentials that the kernel has verified (`SCM_CREDENTIALS`).
         let me = UCred { pid: getpid(), uid: getuid(), gid: getgid() };
         let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut with = SendAncillaryBuffer::new(&mut room);
@@ -87,7 +88,7 @@ impl Irqbalance {
         Ok(answer)
     }
 
-    /// Under `/run`, or where it may not make a file there, in the abstract namespace.
+    /// Connects under `/run`, or, if irqbalance could not create a socket there, in the abstract namespace.
     fn connect(self) -> io::Result<UnixStream> {
         let name = format!("irqbalance{}.sock", self.pid);
         let path = PathBuf::from("/run/irqbalance").join(&name);
@@ -98,14 +99,14 @@ impl Irqbalance {
     }
 }
 
-/// The command that replaces what it was told to leave alone.
+/// The command that replaces the list of banned interrupts.
 fn ban_command(irqs: &[u32]) -> String {
     let list: Vec<String> = irqs.iter().map(u32::to_string).collect();
     let list = if list.is_empty() { "NONE".to_owned() } else { list.join(" ") };
     format!("settings ban irqs {list}")
 }
 
-/// The interrupts that an answer to `setup` says are left alone: `IRQ 24 LOAD ...`, each.
+/// Parses the banned interrupts from an answer to `setup`: `IRQ 24 LOAD ...`, each.
 fn banned(setup: &str) -> Vec<u32> {
     let words: Vec<&str> = setup.split_whitespace().collect();
     let irqs = words.windows(2).filter(|pair| pair[0] == "IRQ");

@@ -1,10 +1,9 @@
-//! A CPU for each of a device's queues: its interrupt, its thread, and the program's worker that waits
-//! for it.
+//! Assigns a CPU to each queue of a device: for its interrupt, its thread, and the program's worker that
+//! waits for it.
 //!
-//! [`Placement::of`] plans from the [facts](crate::doctor::Facts) that `doctor` reads, and changes
-//! nothing; the same CPUs are then given to [`apply`](crate::apply) (its `cpus`) and to an
-//! [attachment](crate::attach) that pins. [`Irqbalance`] would move interrupts away again, unless it is
-//! told.
+//! [`Placement::of`] plans from the [facts](crate::doctor::Facts) that `doctor` reads, and changes nothing.
+//! The CPUs are then passed to [`apply`](crate::apply) (its `cpus`) and to an [attachment](crate::attach)
+//! that pins. [`Irqbalance`] would move interrupts away again, unless it is told to leave them alone.
 
 mod carry_out;
 mod choose;
@@ -21,21 +20,21 @@ pub use irqbalance::Irqbalance;
 
 use crate::doctor::{Facts, Worker, workers};
 
-/// Where everything of a device belongs.
+/// The planned CPUs of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Placement {
     /// The device's name.
     pub ifname: String,
-    /// The NUMA node of the device, where it has one.
+    /// The NUMA node of the device, if it has one.
     pub node: Option<usize>,
-    /// One for each instance that receives, by its first queue.
+    /// One row for each receiving instance, in the order of their first queue.
     pub rows: Vec<Row>,
-    /// What should be known of it.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// One instance and what belongs to it.
+/// An instance with its interrupt, thread and workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Row {
@@ -53,18 +52,18 @@ pub struct Row {
     pub cpu: usize,
 }
 
-/// Something with a place.
+/// The current CPUs of an interrupt or a thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Now<N> {
     /// The interrupt's number, or the thread's id.
     pub id: N,
-    /// Where it may be now; empty if that cannot be known.
+    /// The CPUs that it may use now; empty if unknown.
     pub cpus: Vec<usize>,
 }
 
 impl Placement {
-    /// A plan for a device and the programs on it. `within`: the CPUs to choose from; without, those on
+    /// Plans for a device and the programs on it. `within`: the CPUs to choose from; without it, those on
     /// which the programs may run.
     pub fn of(
         facts: &Facts,
@@ -107,21 +106,21 @@ impl Placement {
         placement
     }
 
-    /// For [`apply`](crate::apply): the CPU of each queue, by the queue's number.
+    /// For [`apply`](crate::apply): the CPU of each queue, indexed by queue number.
     pub fn cpus(&self) -> Vec<usize> {
         let last = self.rows.iter().flat_map(|row| &row.rx_queues).max().copied().unwrap_or(0);
         let of = |queue: u32| self.rows.iter().find(|row| row.rx_queues.contains(&queue));
-        // A number that no instance has is nobody's, whichever CPU stands there.
+        // A queue number without an instance is unused: any CPU will do.
         let first = self.rows.first().map(|row| row.cpu);
         (0..=last).filter_map(|queue| of(queue).map(|row| row.cpu).or(first)).collect()
     }
 
-    /// The interrupts that were given a CPU.
+    /// The interrupts that are given a CPU.
     pub fn irqs(&self) -> Vec<u32> {
         self.rows.iter().filter_map(|row| Some(row.irq.as_ref()?.id)).collect()
     }
 
-    /// Whether everything is where it belongs.
+    /// Whether everything is on its CPU already.
     pub fn done(&self) -> bool {
         self.rows.iter().all(|row| {
             let here = [row.cpu];
@@ -146,7 +145,7 @@ fn row(napi: &Napi, cpu: usize, workers: &[Worker]) -> Row {
     }
 }
 
-/// Where an instance is polled, if that is one CPU.
+/// The CPU where an instance is polled now, if that is exactly one.
 fn home(napi: &Napi) -> Option<usize> {
     match napi.thread_cpus.as_deref().or(napi.irq_cpus.as_deref()) {
         Some([cpu]) => Some(*cpu),
@@ -154,7 +153,7 @@ fn home(napi: &Napi) -> Option<usize> {
     }
 }
 
-/// The CPUs on which every program may run; `None` if there is no program, or no limit is known.
+/// The CPUs on which every program may run; `None` if there is no program, or no cpuset is known.
 fn allowed(facts: &Facts) -> Option<Vec<usize>> {
     let mut sets = facts.programs.iter().filter_map(|program| program.cpuset.clone());
     let first = sets.next()?;

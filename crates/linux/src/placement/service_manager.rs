@@ -1,9 +1,9 @@
-//! What systemd says about where a service's threads run, beside a plan.
+//! Compares systemd's `CPUAffinity=` of services with a plan.
 //!
-//! `CPUAffinity=` is set by systemd when a service starts, and inherited by all its threads. A plan that moves
-//! one of them elsewhere holds until the service is started again. Read from the files that systemd reads,
-//! without asking it: the unit's and its drop-ins', else the manager's (`system.conf`). `AllowedCPUs=` is a
-//! cpuset, which the kernel enforces and a plan keeps to by itself.
+//! systemd sets `CPUAffinity=` when a service starts, and all its threads inherit it. A plan that moves one
+//! of them elsewhere holds until the service restarts. The setting is read from systemd's files, without
+//! asking it: from those of the unit and its drop-ins, else of the manager (`system.conf`). `AllowedCPUs=` is
+//! a cpuset, which the kernel enforces and a plan respects anyway.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,27 +15,26 @@ use napkin_os::sched::CpuList;
 use super::Placement;
 use crate::doctor::Facts;
 
-/// Where units are, the most important first.
+/// Directories of units, the most important first.
 const UNITS: [&str; 4] =
     ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 
-/// Where the manager's own settings are, the most important first.
+/// Directories of the manager's own settings, the most important first.
 const MANAGER: [&str; 4] = ["etc/systemd", "run/systemd", "usr/lib/systemd", "lib/systemd"];
 
-/// The longest file that is read, in bytes.
+/// The maximum size of a file in bytes.
 const LONGEST: usize = 1 << 20;
 
 /// A `CPUAffinity=` in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Affinity {
     cpus: Vec<usize>,
-    /// The file with its last line, and that line's number.
+    /// The file with the last line that contributes, and that line's number.
     file: PathBuf,
     line: usize,
 }
 
-/// Notes on programs whose own affinity, by systemd or by whoever started them, is not where the plan has
-/// their workers.
+/// Returns notes on services whose `CPUAffinity=` excludes CPUs that the plan gives to their workers.
 pub(super) fn notes(facts: &Facts, placement: &Placement) -> Vec<String> {
     let mut notes = Vec::new();
     for program in &facts.programs {
@@ -56,7 +55,7 @@ pub(super) fn notes(facts: &Facts, placement: &Placement) -> Vec<String> {
     notes
 }
 
-/// What is wrong with an affinity beside the CPUs of a plan, if anything is.
+/// Returns a note if the affinity excludes CPUs of the plan.
 fn contradiction(who: &str, unit: &str, affinity: &Affinity, planned: &[usize]) -> Option<String> {
     let outside: Vec<usize> =
         planned.iter().copied().filter(|cpu| !affinity.cpus.contains(cpu)).collect();
@@ -74,27 +73,27 @@ fn contradiction(who: &str, unit: &str, affinity: &Affinity, planned: &[usize]) 
     })
 }
 
-/// The unit in whose control group a process is.
+/// The unit whose control group contains a process.
 fn unit_of(pid: i32) -> Option<String> {
     let groups = read_text(format!("/proc/{pid}/cgroup"), LONGEST).ok()?;
     unit_in(&groups)
 }
 
-/// From the lines of `/proc/PID/cgroup`: of version 2, or of systemd's own hierarchy.
+/// Parses `/proc/PID/cgroup`: version 2, or systemd's own hierarchy.
 fn unit_in(groups: &str) -> Option<String> {
     let path = groups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         matches!(controllers, "" | "name=systemd").then_some(path)
     })?;
-    // Processes may be in groups below the unit's.
+    // Processes may be in subgroups of the unit's.
     let unit = path.split('/').rfind(|part| part.ends_with(".service"));
     unit.map(str::to_owned)
 }
 
-/// The `CPUAffinity=` of a unit below a root, or the manager's.
+/// The `CPUAffinity=` of a unit below a root, else the manager's.
 fn affinity(root: &Path, unit: &str) -> Option<Affinity> {
-    // foo@1.service is foo@.service, and has drop-ins of both names.
+    // foo@1.service is an instance of foo@.service, and has drop-ins of both names.
     let template = unit.split_once('@').and_then(|(name, instance)| {
         let (_, kind) = instance.rsplit_once('.')?;
         Some(format!("{name}@.{kind}"))
@@ -112,13 +111,13 @@ fn affinity(root: &Path, unit: &str) -> Option<Affinity> {
     })
 }
 
-/// The first of some folders that has a file.
+/// The path of a file in the first directory that has it.
 fn first(root: &Path, folders: &[&str], name: &str) -> Option<PathBuf> {
     folders.iter().map(|folder| root.join(folder).join(name)).find(|path| path.exists())
 }
 
-/// `NAME.d/*.conf` of all folders, in the order of their names; of several with one name the most
-/// important folder's.
+/// `NAME.d/*.conf` of all directories, in the order of their names; of equal names, the one from the most
+/// important directory.
 fn drop_ins(root: &Path, folders: &[&str], names: &[&str]) -> Vec<PathBuf> {
     let mut by_name = BTreeMap::new();
     for folder in folders.iter().rev() {
@@ -133,8 +132,7 @@ fn drop_ins(root: &Path, folders: &[&str], names: &[&str]) -> Vec<PathBuf> {
     by_name.into_values().collect()
 }
 
-/// What the lines of these files come to, in their order: each adds to those before, and an empty one
-/// begins anew.
+/// Evaluates the lines of these files in order: each adds to those before, and an empty value resets.
 fn last(files: &[PathBuf], section: &str) -> Option<Affinity> {
     let mut found: Option<Affinity> = None;
     for file in files {
@@ -155,7 +153,7 @@ fn last(files: &[PathBuf], section: &str) -> Option<Affinity> {
                 found = None;
                 continue;
             }
-            // `numa` is what NUMAMask says: not told here.
+            // `numa` refers to NUMAMask, and is not evaluated.
             let Some(more) = cpus::parse_list(&value) else { continue };
             let before = found.take().map(|it| it.cpus).unwrap_or_default();
             let mut cpus: Vec<usize> = before.into_iter().chain(more).collect();
@@ -173,7 +171,7 @@ mod tests {
 
     use super::*;
 
-    /// A root with these files.
+    /// A root directory with these files.
     struct Root(Folder);
 
     impl Root {

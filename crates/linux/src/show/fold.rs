@@ -1,4 +1,4 @@
-//! Many equal instances as one line.
+//! Folds instances with equal settings into one line.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use napkin_os::sched::Class;
 
 use super::{DeviceReport, NapiReport, Program};
 
-/// A device with more instances than this has equal ones folded.
+/// Instances are folded on a device that has more than this number.
 pub const FOLDED_ABOVE: usize = 8;
 
-/// Instances that are set alike: at least one.
+/// Instances with equal settings: at least one.
 #[derive(Debug, Clone)]
 pub struct Group<'a> {
-    /// By rising id.
+    /// In order of ID.
     pub napis: Vec<&'a NapiReport>,
 }
 
@@ -22,17 +22,17 @@ impl Group<'_> {
         self.napis.iter().map(|it| it.napi.id).collect()
     }
 
-    /// The receive queues of all.
+    /// The receive queues of all instances.
     pub fn rx_queues(&self) -> Vec<u32> {
         self.napis.iter().flat_map(|it| it.napi.rx_queues.iter().copied()).collect()
     }
 
-    /// The transmit queues of all.
+    /// The transmit queues of all instances.
     pub fn tx_queues(&self) -> Vec<u32> {
         self.napis.iter().flat_map(|it| it.napi.tx_queues.iter().copied()).collect()
     }
 
-    /// The interrupts of all.
+    /// The interrupts of all instances.
     pub fn irqs(&self) -> Vec<u32> {
         self.napis.iter().filter_map(|it| it.napi.irq).collect()
     }
@@ -42,7 +42,7 @@ impl Group<'_> {
         union(self.napis.iter().map(|it| it.napi.irq_cpus.as_deref()))
     }
 
-    /// The threads of all.
+    /// Thread IDs of all instances.
     pub fn pids(&self) -> Vec<i32> {
         self.napis.iter().filter_map(|it| it.napi.pid).collect()
     }
@@ -52,12 +52,12 @@ impl Group<'_> {
         union(self.napis.iter().map(|it| it.napi.thread_cpus.as_deref()))
     }
 
-    /// The threads' class, which they share.
+    /// The scheduling class of the threads, which they share.
     pub fn thread_class(&self) -> Option<Class> {
         self.napis.first()?.napi.thread_class
     }
 
-    /// The programs of all, each once, with the most sockets first.
+    /// The programs of all instances, each once, with the most sockets first.
     pub fn owners(&self) -> Vec<Program> {
         let mut owners: Vec<Program> = Vec::new();
         for program in self.napis.iter().flat_map(|it| &it.owners) {
@@ -71,8 +71,8 @@ impl Group<'_> {
     }
 }
 
-/// A device's instances, those that are set alike together if there are many; `all` keeps each
-/// apart. Their interrupts, CPUs and programs may differ: the group has those of all.
+/// Groups a device's instances with equal settings if there are many; `all` keeps each apart. Their
+/// interrupts, CPUs and programs may differ: the group has those of all.
 pub fn fold(device: &DeviceReport, all: bool) -> Vec<Group<'_>> {
     let apart = all || device.napis.len() <= FOLDED_ABOVE;
     let mut groups: Vec<Group<'_>> = Vec::new();

@@ -1,8 +1,8 @@
-//! The policy in force on an instance, by name: told from its settings, and from what its programs'
-//! epoll contexts and sockets are set to.
+//! Names the policy in force on an instance, from its settings and from the epoll contexts and sockets of its
+//! programs.
 //!
-//! What each policy sets is the core's table; here is only which of them comes nearest. Not whether
-//! it works: that is [`crate::doctor`]'s.
+//! The core's tables define what each policy sets; this file finds the nearest. Whether the policy works is
+//! checked by [`crate::doctor`].
 
 use std::fmt;
 
@@ -14,32 +14,32 @@ use napkin_kernel::settings::{Setting, Settings};
 
 const MICROSECOND: u64 = 1_000;
 
-/// What is known of the programs whose sockets an instance serves.
+/// The observed settings of the programs that receive from an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Behind {
-    /// The parameters of their epoll contexts; those at their defaults may be left out.
+    /// Parameters of their epoll contexts; default ones may be left out.
     pub epolls: Vec<Params>,
     /// `SO_BUSY_POLL` of their sockets, in microseconds; zeros may be left out.
     pub socket_busy_poll_usecs: Vec<u32>,
-    /// How many processes could not be looked at.
+    /// The number of processes that could not be examined.
     pub unseen: usize,
 }
 
-/// The policy in force, or the one that comes nearest.
+/// The policy in force, or the nearest one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Mode {
     /// The policy's name.
     pub name: String,
-    /// The settings that are not as the policy has them; none if it is that policy.
+    /// The settings that differ from the policy; empty if it is that policy.
     #[serde(serialize_with = "named")]
     pub differs: Vec<(Setting, u64)>,
-    /// What should be known of it.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
 impl Mode {
-    /// Whether the instance's settings are the named policy's.
+    /// Whether the instance's settings equal the policy's.
     pub fn exact(&self) -> bool {
         self.differs.is_empty()
     }
@@ -61,7 +61,8 @@ impl fmt::Display for Mode {
 pub fn mode(settings: &Settings, behind: &Behind) -> Mode {
     let candidates = candidates(settings);
     let exact = candidates.iter().filter(|(_, policy)| differences(settings, policy).is_empty());
-    // Of several that set the instance alike, the programs tell which it is; the first of equals.
+    // If several policies have these settings, the programs decide between them; between equals, the first
+    // wins.
     let told = exact
         .filter_map(|candidate| Some((fit(&candidate.1, behind)?, candidate)))
         .reduce(|best, next| if next.0 > best.0 { next } else { best });
@@ -73,8 +74,8 @@ pub fn mode(settings: &Settings, behind: &Behind) -> Mode {
     Mode { name, differs, notes }
 }
 
-/// Every policy with a name that a kernel can be set to: the presets first, then the families'
-/// members with this period.
+/// All named policies that a kernel can be set to: the presets first, then the families' members with this
+/// period.
 fn candidates(settings: &Settings) -> Vec<(String, Policy)> {
     let possible = |policy: &Policy| {
         policy.cpu == Policy::BASE.cpu
@@ -94,24 +95,24 @@ fn candidates(settings: &Settings) -> Vec<(String, Policy)> {
     all
 }
 
-/// The settings that a policy would change; what the kernel does not report is taken to be right.
+/// The settings that a policy would change; what the kernel does not report counts as equal.
 fn differences(settings: &Settings, policy: &Policy) -> Vec<(Setting, u64)> {
     let wanted = Settings::of(&policy.instance);
     let differs = |setting: Setting| {
         let value = settings.get(setting)?;
         (wanted.get(setting) != Some(value)).then_some((setting, value))
     };
-    // A suspension that the kernel does not report, it does not have.
+    // A kernel that does not report the suspend timeout has no suspension.
     let lacks = settings.irq_suspend_timeout.is_none() && policy.instance.irq_suspend_timeout != 0;
     let lacking = lacks.then_some((Setting::IrqSuspendTimeout, 0));
     Setting::ALL.into_iter().filter_map(differs).chain(lacking).collect()
 }
 
-/// How well the programs' part of a policy fits what was seen of them; `None` if it is not there.
+/// Rates how well the programs' part of a policy fits the observations; `None` if it is absent.
 fn fit(policy: &Policy, behind: &Behind) -> Option<u8> {
     let application = &policy.application;
     if application.socket_busy_polls() {
-        // Which thread receives cannot be seen: the plainer of the two has its place before.
+        // Which thread receives cannot be observed: the plainer of the two policies comes first in the table.
         let usecs = application.socket_busy_poll_usecs;
         return behind.socket_busy_poll_usecs.contains(&usecs).then_some(3);
     }
@@ -121,12 +122,12 @@ fn fit(policy: &Policy, behind: &Behind) -> Option<u8> {
     if behind.epolls.iter().any(|params| EpollPolicy::from(*params) == policy.epoll) {
         return Some(3);
     }
-    // Only suspension has a setting of the instance's that nothing else uses.
+    // Only suspension has an instance setting that nothing else uses.
     policy.instance.suspends().then_some(1)
 }
 
-/// The policy of which the fewest settings differ, one of the same kind first, and of those the one
-/// with the nearest period.
+/// The policy with the fewest different settings; policies of the same kind come first, and between equals
+/// the nearest period wins.
 fn nearest(
     settings: &Settings,
     candidates: &[(String, Policy)],
@@ -153,7 +154,7 @@ fn nearest(
         .filter(|(_, policy)| plain(policy))
         .map(|(name, policy)| (name.clone(), *policy, differences(settings, policy)))
         .min_by_key(|(_, policy, differs)| {
-            // Where nothing defers the period has no say.
+            // Without deferral the period does not matter.
             let period = policy.instance.gro_flush_timeout.abs_diff(instance.gro_flush_timeout);
             let period = if policy.instance.defers() { period } else { 0 };
             (kind(policy), differs.len(), period)
@@ -182,7 +183,7 @@ fn notes(settings: &Settings, policy: &Policy, exact: bool, behind: &Behind) -> 
                 }
                 notes.push(note);
             }
-            // What a preset is known for is told by its own page.
+            // The documentation of a preset covers these.
             Warning::PeriodWithoutDeferral | Warning::OverruledByThreadedBusyPoll if exact => {}
             warning => notes.push(warning.to_string()),
         }

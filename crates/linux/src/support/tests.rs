@@ -3,7 +3,7 @@ use napkin_kernel::probe::{Can, Way};
 use napkin_policy::PRESETS;
 use std::collections::BTreeMap;
 
-/// A kernel with everything up to and including a release.
+/// A kernel with all features up to and including a release.
 pub(crate) fn linux(major: u32, minor: u32) -> Kernel {
     let has = |since: (u32, u32)| (major, minor) >= since;
     let can = |since| if has(since) { Can::Yes } else { Can::No };

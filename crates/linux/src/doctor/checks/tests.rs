@@ -1,4 +1,4 @@
-//! Facts that were made up: in order for a policy, then broken one at a time.
+//! Tests on made-up facts: sound for a policy, then broken in one respect at a time.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ mod programs;
 mod starvation;
 mod surroundings;
 
-/// A host of four CPUs whose `eth0` has two queues, each with its interrupt on its CPU; a memcached
-/// of two threads, each with the connections of one queue, on that queue's CPU. Everything is as the
-/// policy wants it.
+/// A host of four CPUs whose `eth0` has two queues, each with its interrupt on its own CPU, and a memcached
+/// of two threads, each with the connections of one queue, on that queue's CPU. Everything satisfies the
+/// policy.
 fn sound(name: &str) -> Facts {
     let policy: Policy = name.parse().expect(name);
     let spins = policy.application.spin;
@@ -37,7 +37,7 @@ fn sound(name: &str) -> Facts {
     };
     let thread = |queue: usize| PollThread {
         tid: 90 + queue as i32,
-        // With suspension a thread and the program take turns; otherwise each has its own.
+        // With suspension the thread and the program take turns on one CPU; otherwise each has its own.
         cpus: vec![if policy.epoll.enabled() { queue } else { 2 + queue }],
         fifo: None,
     };
@@ -138,13 +138,13 @@ fn sound(name: &str) -> Facts {
     }
 }
 
-/// What is not in order.
+/// All findings that are not in order.
 fn complaints(facts: &Facts) -> Vec<(&'static str, Status)> {
     let findings = examine(facts).findings.into_iter();
     findings.filter(|it| it.status != Status::Ok).map(|it| (it.check, it.status)).collect()
 }
 
-/// What is not in order once something is broken, and was before.
+/// The findings that appear once something is broken.
 fn broken(policy: &str, mut breaks: impl FnMut(&mut Facts)) -> Vec<(&'static str, Status)> {
     let mut facts = sound(policy);
     let before = complaints(&facts);
@@ -154,19 +154,19 @@ fn broken(policy: &str, mut breaks: impl FnMut(&mut Facts)) -> Vec<(&'static str
     after
 }
 
-/// Exactly one fault is added by what is broken, under this name.
+/// Asserts that the breakage adds exactly one finding: a fault of this check.
 #[track_caller]
 fn faulty(policy: &str, check: &'static str, breaks: impl FnMut(&mut Facts)) {
     assert_eq!(broken(policy, breaks), [(check, Status::Fault)]);
 }
 
-/// Exactly one piece of advice is added.
+/// Asserts that the breakage adds exactly one finding: advice of this check.
 #[track_caller]
 fn advised(policy: &str, check: &'static str, breaks: impl FnMut(&mut Facts)) {
     assert_eq!(broken(policy, breaks), [(check, Status::Advice)]);
 }
 
-/// Exactly one thing is not known any more, and what was missing is said.
+/// Asserts that the breakage makes exactly one condition unknown, and that the finding says what was missing.
 #[track_caller]
 fn unknown(policy: &str, check: &'static str, mut breaks: impl FnMut(&mut Facts)) {
     let mut facts = sound(policy);
@@ -229,7 +229,7 @@ fn what_is_in_order_is_found_in_order() {
         "threaded-busy-poll",
         "suspend20,threaded=enabled",
     ] {
-        // What its own timer makes of it, as it was published.
+        // `fullbusy` as published has a long timer, and gets this advice.
         let own: &[_] = match policy {
             "fullbusy" => &[("busy-poll-in-vain", Status::Advice)],
             _ => &[],
@@ -246,7 +246,7 @@ fn a_long_timer_behind_a_busy_poll_is_said_with_what_bounds_it() {
     let fix = found.command().expect("a command");
     assert!(fix.contains("apply fullbusy,gro-flush-timeout=200us"), "{fix}");
     assert_eq!(complaints(&sound("fullbusy,gro-flush-timeout=200us")), []);
-    // A wait that makes one pass drops the id, too.
+    // A wait that polls once drops the NAPI ID, too.
     let findings = examine(&sound("suspend600")).findings;
     let found = findings.iter().find(|it| it.check == "busy-poll-in-vain").expect("it polls");
     assert_eq!(found.status, Status::Advice);
@@ -339,7 +339,7 @@ fn settings_are_held_against_the_policy_that_was_asked_for() {
         settings(it).gro_flush_timeout = Some(20_000);
     };
     faulty("base", "settings", on);
-    // Nobody asked: they are what they are.
+    // No policy was requested: the settings are the policy.
     let unasked = broken("defer20", |it| {
         it.asked = false;
         settings(it).defer_hard_irqs = Some(50);

@@ -1,11 +1,11 @@
-//! What is advised, and what must not be: a fix has to help, and must not be followed already.
+//! Tests of fixes: a fix has to help, and must not be advised once it is in force.
 
 use super::super::super::fix::Fix;
 use super::*;
 use crate::journal::Holder;
 use napkin_os::procfs::Sysctl;
 
-/// What a check advises, as it is printed; `None` if it says that something is wrong, and no more.
+/// The command that a check advises; `None` if it reports a problem without a fix.
 #[track_caller]
 fn advice(facts: &Facts, check: &str) -> Option<String> {
     let mut findings = examine(facts).findings.into_iter();
@@ -17,7 +17,7 @@ fn set_all(facts: &mut Facts, set: impl Fn(&mut Settings)) {
     facts.device.napis.iter_mut().for_each(|napi| set(&mut napi.settings));
 }
 
-/// Nobody asked: the policy is what the settings mean.
+/// Drops the requested policy: the policy is what the settings imply.
 fn unasked(facts: &mut Facts) {
     facts.asked = false;
     facts.policy = super::super::super::gather::meant(&facts.device, &facts.programs);
@@ -58,11 +58,11 @@ fn a_batch_is_given_no_longer_than_others_can_wait_and_that_is_not_taken_back() 
         epolls(&mut facts)[0].members.push(fd);
     }
     waits(&mut facts)[0].maxevents = 65_536;
-    // 8002 requests of 20 us: 160 ms.
+    // 8002 requests of 20 us are 160 ms.
     let fix = advice(&facts, "maxevents").expect("it can be longer");
     assert_eq!(fix, "napkin apply suspend20,irq-suspend-timeout=100ms --dev eth0");
     set_all(&mut facts, |it| it.irq_suspend_timeout = Some(100_000_000));
-    // Asked for again as before, and as was advised.
+    // Requested again as before, and as advised.
     for policy in ["suspend20", "suspend20,irq-suspend-timeout=100ms"] {
         facts.policy = policy.parse().expect(policy);
         assert_eq!(complaints(&facts), [("maxevents", Status::Advice)], "{policy}");
@@ -98,7 +98,7 @@ fn a_limit_that_is_too_small_is_raised_and_never_lowered() {
 
 #[test]
 fn fewer_cpus_than_are_on_are_not_one() {
-    // `isolcpus=3`: whoever is pinned nowhere has the others.
+    // `isolcpus=3`: a thread that is not pinned runs on the others.
     let unbound = |facts: &mut Facts| {
         facts.poll_threads.values_mut().for_each(|it| it.cpus = vec![0, 1, 2]);
     };
@@ -117,12 +117,12 @@ fn threads_that_spin_have_a_cpu_each() {
     facts.poll_threads.values_mut().for_each(|it| it.cpus = vec![2]);
     assert_eq!(complaints(&facts), [("napi-thread", Status::Fault)]);
     assert_eq!(advice(&facts, "napi-thread").as_deref(), Some("taskset -pc 3 91"));
-    // One that is pinned to another's CPU is not beside its own instance's alone.
+    // A program's thread on the CPU of another instance's thread is also in the way.
     let mut facts = sound("threaded-busy-poll");
     facts.programs[0].threads[0].cpus = vec![3];
     assert_eq!(complaints(&facts), [("cpu-match", Status::Fault)]);
     assert_eq!(advice(&facts, "cpu-match").as_deref(), Some("taskset -pc 0 813"));
-    // Where there are not enough, threads that sleep will do.
+    // If there are too few CPUs, threads that sleep are advised.
     let mut facts = sound("threaded-busy-poll");
     facts.host.cpus = vec![0, 1];
     let fix = advice(&facts, "napi-thread").expect("another policy");
@@ -187,7 +187,7 @@ fn what_is_done_already_is_not_advised() {
         let one = advice(&facts, "epoll-instance").expect("fewer queues");
         assert!(one.starts_with("ethtool -L eth0 combined 1 "), "{text}: {one}");
     }
-    // mlx4 counts the queues of each direction alone; a veth's are known.
+    // mlx4 sets the queues of each direction alone; a veth is known to.
     facts.receive.per_direction = Some(true);
     let one = advice(&facts, "epoll-instance").expect("fewer queues");
     assert!(one.starts_with("ethtool -L eth0 rx 1 "), "{one}");
@@ -196,7 +196,7 @@ fn what_is_done_already_is_not_advised() {
         let one = advice(&facts, "epoll-instance").expect("fewer queues");
         assert!(one.starts_with(&format!("ethtool -L eth0 {words} ")), "{one}");
     }
-    // Another device's sockets: this one has no queue too many.
+    // With another device's sockets, this device has no queue too many.
     let mut facts = sound("suspend20");
     sockets(&mut facts)[0].napi_id = 9_999;
     assert_eq!(advice(&facts, "epoll-instance"), None);
@@ -213,7 +213,7 @@ fn what_another_napkin_holds_is_said_with_each_command_that_it_would_refuse() {
     assert_eq!(advice(&facts, "settings").as_deref(), Some(apply));
     facts.held.lifeline = true;
     assert_eq!(advice(&facts, "settings"), Some(format!("{apply} --yes")));
-    // One that has not written down yet who it is.
+    // A holder that has not written its identity yet.
     facts.held.device = Some(Holder::default());
     let end = "is held by another napkin: end that first, or start it again with this policy";
     assert_eq!(advice(&facts, "settings"), Some(format!("{apply} --yes    # eth0 {end}")));
@@ -242,9 +242,9 @@ fn one_program_s_policy_is_not_changed_for_another_s_sake() {
     facts.programs.push(sshd);
     assert_eq!(complaints(&facts), [("epoll", Status::Advice)]);
     assert_eq!(advice(&facts, "epoll"), None);
-    // With nobody else it is another matter.
+    // Without another program, the policy is changed.
     facts.programs.remove(0);
-    // What the program was set to goes with it.
+    // The program's settings are reverted with it.
     assert_eq!(advice(&facts, "epoll").as_deref(), Some("napkin apply defer20 --dev eth0"));
     let mut facts = sound("suspend20");
     program(&mut facts).go = Ok(true);
@@ -286,7 +286,7 @@ fn an_instance_that_only_transmits_is_no_policy_s() {
     };
     facts.device.napis.push(transmits);
     facts.programs.clear();
-    // `apply` leaves it as it is.
+    // `apply` leaves it alone.
     assert_eq!(complaints(&facts), [("suspend-program", Status::Advice)]);
 }
 

@@ -1,8 +1,7 @@
-//! Whoever follows the fixes arrives: in order, from wherever it was.
+//! Tests that following the fixes leads to a state without fixes, from any state.
 //!
-//! A host of tests does what a fix says as a kernel would, and knows nothing of the checks. From
-//! random broken states all fixes of a report are followed, one after the other, and it is looked
-//! again.
+//! A simulated host applies each fix as a kernel would, and knows nothing of the checks. From random broken
+//! states all fixes of a report are applied, one after the other, and the host is examined again.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +17,16 @@ mod machine;
 use broken::breaks;
 use machine::Machine;
 
-/// Rounds of looking and fixing.
+/// Rounds of examining and fixing.
 const ROUNDS: usize = 10;
 
-/// What is to be fixed, as it is printed.
+/// The fixes of a report, with their checks.
 fn fixes(facts: &Facts) -> Vec<(&'static str, Vec<Fix>)> {
     let findings = examine(facts).findings.into_iter();
     findings.filter(|it| !it.fix.is_empty()).map(|it| (it.check, it.fix)).collect()
 }
 
-/// Follows all fixes, round by round; the checks that had some.
+/// Applies all fixes, round by round; returns the checks that had some.
 fn followed(mut machine: Machine) -> Result<BTreeSet<&'static str>, String> {
     let mut checks = BTreeSet::new();
     let mut told = Vec::new();
@@ -49,9 +48,9 @@ fn followed(mut machine: Machine) -> Result<BTreeSet<&'static str>, String> {
     Err(format!("it goes on for ever:\n{}\n{:#?}", told.join("\n"), machine.facts))
 }
 
-/// Follows the first fix of each report, and looks again.
+/// Applies the fixes of the first finding of each report, and examines again.
 fn followed_singly(mut machine: Machine) -> Result<(), String> {
-    /// As many as the ten rounds have, with a few fixes in each.
+    /// As many steps as ten rounds with a few fixes each.
     const STEPS: usize = 100;
     let mut told = Vec::new();
     machine.settle();
@@ -66,7 +65,7 @@ fn followed_singly(mut machine: Machine) -> Result<(), String> {
     Err(format!("it goes on for ever:\n{}", told.join("\n")))
 }
 
-/// Policies to begin with, sound and unsound.
+/// Initial policies, sound and unsound.
 const POLICIES: &[&str] = &[
     "base",
     "interrupts",
@@ -97,7 +96,7 @@ const POLICIES: &[&str] = &[
     "defer-hard-irqs=100",
 ];
 
-/// A policy, whether it was asked for, and what is broken; by their places in the tables.
+/// A policy, whether it was requested, and what is broken, by indices into the tables.
 #[derive(Debug, Clone)]
 struct State {
     policy: usize,
@@ -121,7 +120,7 @@ impl State {
         machine
     }
 
-    /// What it is, in words.
+    /// Describes the state in words.
     fn named(&self) -> String {
         let broken: Vec<&str> = self.broken.iter().map(|(it, _)| breaks()[*it].0).collect();
         format!("{}: {}", POLICIES[self.policy], broken.join(", "))
@@ -175,7 +174,7 @@ const MENDABLE: &[&str] = &[
     "always-ready",
 ];
 
-/// The property, and that its states are broad: each check that can have a fix had one.
+/// The property, and that the states are broad: each check that can have a fix had one.
 #[test]
 fn whoever_follows_all_mends_arrives_within_ten_rounds() {
     let config = Config { cases: 1_000, failure_persistence: None, ..Config::default() };
@@ -200,7 +199,8 @@ fn whoever_follows_all_mends_arrives_within_ten_rounds() {
 proptest! {
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
-    /// The same from other states each time, and for whoever looks again after each finding's.
+    /// The same from other states each time, also when only one finding's fixes are applied between two
+    /// examinations.
     #[test]
     fn whoever_follows_one_finding_at_a_time_arrives(state in states()) {
         let machine = state.machine();
@@ -211,8 +211,8 @@ proptest! {
     }
 }
 
-/// A random state once found it: the fix took the suspension from the instances that receive, and the
-/// one that transmits, which no fix touches, said that suspension was meant.
+/// Found by a random state: the fix removed the suspension from the receiving instances, and the one that
+/// only transmits, which no fix touches, still implied suspension.
 #[test]
 fn what_transmits_does_not_say_what_is_meant() {
     let mut machine = Machine::new("base");

@@ -1,11 +1,11 @@
-//! Programs whose sockets, epoll contexts and waits are not as the policy wants them.
+//! Tests of programs whose sockets, epoll contexts and waits do not suit the policy.
 
 use super::*;
 
 #[test]
 fn a_connection_without_an_id_is_never_polled() {
     faulty("suspend20", "napi-id", |it| sockets(it)[0].napi_id = 0);
-    // Before there is a connection little is known.
+    // Without a connection little is known.
     let idle = broken("suspend20", |it| {
         sockets(it).clear();
         waits(it).clear();
@@ -36,13 +36,13 @@ fn packets_past_a_veth_s_napi_are_named_whatever_is_set_there() {
         |facts: &Facts| examine(facts).findings.into_iter().find(|it| it.check == "napi-id");
     for policy in ["defer20", "threaded"] {
         let found = found(&past(policy)).expect(policy);
-        // They may have been idle since before NAPI was on.
+        // The connections may have been idle since before NAPI was on.
         assert_eq!(found.status, Status::Unknown, "{policy}");
         assert!(found.what.contains("packets pass no instance"), "{policy}: {}", found.what);
         assert!(found.command().is_some_and(|it| it.contains("tso off gso off")), "{policy}");
     }
     assert_eq!(found(&past("base")), None, "nothing is set that could do anything");
-    // One that came by an instance: the others may be another device's.
+    // One connection received through an instance: the others may be another device's.
     let mut some = past("defer20");
     sockets(&mut some)[0].napi_id = 513;
     assert_eq!(found(&some).map(|it| it.status), Some(Status::Ok));
@@ -115,7 +115,7 @@ fn an_epoll_polls_as_long_and_as_much_as_the_policy_says() {
 #[test]
 fn an_epoll_polls_one_instance() {
     faulty("suspend20", "epoll-instance", |it| {
-        // All connections are the first thread's.
+        // The first thread has all connections.
         sockets(it).iter_mut().for_each(|socket| socket.fd %= 10);
         let fds: Vec<i32> = (0..4).collect();
         for (socket, fd) in sockets(it).iter_mut().zip(&fds) {
@@ -124,7 +124,7 @@ fn an_epoll_polls_one_instance() {
         epolls(it)[0].members = fds;
         epolls(it).truncate(1);
         waits(it).truncate(1);
-        // It may run on either queue's CPU.
+        // The thread may run on either queue's CPU.
         it.programs[0].threads[0].cpus = vec![0, 1];
     });
 }
@@ -162,7 +162,7 @@ fn a_wait_with_a_zero_timeout_never_polls() {
     advised("fullbusy", "wait-timeout", |it| timeout(it, None));
     // A server's timers for idle connections: one wake-up in more than a minute.
     assert_eq!(broken("suspend20", |it| timeout(it, Some(75_000_000_000))), []);
-    // A look before it sleeps is no harm.
+    // A few waits with a zero timeout before it sleeps do no harm.
     let looks = broken("suspend20", |it| {
         let look = Wait { timeout: Some(0), times: 3, ..waits(it)[0] };
         waits(it).push(look);
@@ -192,7 +192,7 @@ fn a_batch_fits_into_the_suspension() {
         }
         waits(it)[0].maxevents = maxevents;
     };
-    // 4096 requests of 20 us are more than 20 ms.
+    // 4096 requests of 20 us take more than 20 ms.
     advised("suspend20", "maxevents", |it| crowd(it, 5_000, 4_096));
     advised("suspend20", "maxevents", |it| {
         crowd(it, 100, 1);

@@ -1,4 +1,4 @@
-//! Programs that always find something ready, and instances that nobody polls for it.
+//! Tests of programs that always find something ready, and of the instances that they starve.
 
 use super::*;
 use napkin_kernel::process::Ready;
@@ -28,7 +28,7 @@ fn a_pipe_that_can_always_be_written_to_is_named_before_it_starves_anybody() {
     assert!(fix.as_deref() == Some(command), "{fix:?}");
     assert_eq!(found(true, ready(9, false, true))[0].command(), None, "it was asked for");
     assert!(found(true, ready(9, true, false))[0].what.contains("read it"));
-    // A connection that can be written to is always ready, too; one with packets is what it is for.
+    // A writable connection is always ready, too; a readable one is what the program waits for.
     assert_eq!(found(true, ready(20, false, true)).len(), 1);
     assert_eq!(found(true, ready(20, true, false)), []);
 }
@@ -48,12 +48,12 @@ fn an_instance_that_nobody_polls_while_it_is_suspended_starves() {
     let unpolled = Unpolled { napi_id: 514, suspensions: 9_000 };
     faulty("suspend20", "starvation", |it| it.measured.unpolled = Ok(vec![unpolled]));
     unknown("suspend20", "starvation", |it| it.measured.unpolled = Err("CAP_BPF".into()));
-    // Looked at for no longer than a suspension may last.
+    // A window no longer than a suspension may last.
     unknown("suspend20", "starvation", |it| {
         it.measured.unpolled = Ok(vec![unpolled]);
         it.measured.window = 30_000_000;
     });
-    // It is being fixed.
+    // The suspension was turned off meanwhile.
     let fixed = broken("suspend20", |it| {
         it.measured.unpolled = Ok(vec![unpolled]);
         it.device.napis[1].settings.irq_suspend_timeout = Some(0);

@@ -1,4 +1,4 @@
-//! CPUs, interrupts, the device, the host and its neighbours that do not fit, and what was measured.
+//! Tests of CPUs, interrupts, the device, the host, other programs, and measurements.
 
 use super::*;
 
@@ -142,7 +142,7 @@ fn kernel_work_keeps_off_the_polling_cpus() {
         facts.host.workqueue_cpus = Ok(cpus.to_vec());
         examine(&facts).findings[0].command()
     };
-    // Whoever has kept it off CPU 1 as well has done so on purpose.
+    // An operator who has also kept it off CPU 1 did so on purpose.
     let narrow = kept_to(&[0, 2]);
     assert_eq!(narrow.as_deref(), Some("echo 1 > /sys/devices/virtual/workqueue/cpumask"));
     let elsewhere = kept_to(&[2, 3]);

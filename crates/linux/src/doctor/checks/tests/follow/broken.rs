@@ -1,4 +1,4 @@
-//! What can be wrong with a host, one thing at a time; a number says how.
+//! Breakages of a host, one at a time; a number selects the variant.
 
 use super::super::*;
 use super::Machine;
@@ -7,7 +7,7 @@ use napkin_kernel::process::Ready;
 
 pub(super) type Break = fn(&mut Machine, u32);
 
-/// One of a few.
+/// Picks one of a few values.
 fn pick<T: Clone>(from: &[T], number: u32) -> T {
     from[number as usize % from.len()].clone()
 }
@@ -15,7 +15,7 @@ fn pick<T: Clone>(from: &[T], number: u32) -> T {
 const SOME_CPUS: &[&[usize]] =
     &[&[0], &[1], &[2], &[3], &[0, 1, 2], &[0, 1, 2, 3], &[2, 3], &[1, 2], &[0, 1]];
 
-/// The instances that a number means: all, or one.
+/// Changes the instances that a number selects: all, or one.
 fn of_napis(it: &mut Machine, number: u32, change: impl Fn(&mut Napi)) {
     let all = number & 1 == 0;
     let one = (number / 2) as usize % it.napis.len();
@@ -85,7 +85,7 @@ fn of_waits(it: &mut Machine, number: u32, change: impl Fn(&mut Wait)) {
     }
 }
 
-/// Of a program that is not there yet, nor is a thread of its.
+/// An unused process ID, whose thread IDs are unused too.
 fn next_pid(it: &Machine) -> i32 {
     let last = it.facts.programs.iter().map(|program| program.pid).max();
     last.unwrap_or(1_000) + 100
@@ -97,7 +97,7 @@ macro_rules! table {
     };
 }
 
-/// All of them, each with its name.
+/// All breakages, each with its name.
 pub(super) fn breaks() -> &'static [(&'static str, Break)] {
     BREAKS
 }

@@ -1,4 +1,4 @@
-//! A host that does what a fix says, as a kernel would. It knows nothing of the checks.
+//! A simulated host that applies fixes as a kernel would. It knows nothing of the checks.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use crate::support::tests::linux;
 use napkin_kernel::probe::{Can, Kernel};
 use napkin_os::procfs::Sysctl;
 
-/// What is going on, and shows only in what it does.
+/// The hidden load, which shows only in its effects.
 #[derive(Debug, Clone)]
 pub(super) struct Load {
-    /// The time that the program takes for a batch.
+    /// The time that the program takes for a batch, in nanoseconds.
     pub(super) batch: u64,
-    /// Packets, and microseconds, that a softirq has to do in one round.
+    /// Packets, and microseconds, that a softirq needs in one round.
     pub(super) packets: i64,
     pub(super) usecs: i64,
-    /// Packets that come to a backlog at once.
+    /// Packets that reach a backlog at once.
     pub(super) backlog: i64,
-    /// The program hangs, and polls nothing.
+    /// Whether the program hangs, and polls nothing.
     pub(super) hangs: bool,
 }
 
@@ -28,11 +28,11 @@ pub(super) struct Machine {
     pub(super) facts: Facts,
     pub(super) kernel: Kernel,
     pub(super) load: Load,
-    /// The device's instances, there or not.
+    /// The device's instances, whether registered or not.
     pub(super) napis: Vec<Napi>,
     /// Whether GRO is on.
     pub(super) gro: bool,
-    /// What thread is made next.
+    /// The next thread ID.
     next_tid: i32,
 }
 
@@ -45,7 +45,7 @@ impl Machine {
         Machine { facts, kernel, load, napis, gro: true, next_tid: 5_000 }
     }
 
-    /// What follows from what was changed.
+    /// Applies the consequences of changes.
     pub(super) fn settle(&mut self) {
         let Machine { facts, napis, .. } = self;
         let online = facts.host.cpus.clone();
@@ -55,7 +55,7 @@ impl Machine {
             {
                 napi.settings.irq_suspend_timeout = None;
             }
-            // A CPU that goes off loses its interrupts to any other.
+            // A CPU that goes offline passes its interrupts to others.
             if let Some(cpus) = &mut napi.irq_cpus {
                 keep_online(cpus, &online);
             }
@@ -100,7 +100,7 @@ impl Machine {
         self.measure();
     }
 
-    /// What is seen of the load.
+    /// Derives the measurements from the load.
     fn measure(&mut self) {
         let Machine { facts, load, .. } = self;
         let beyond = |limit: &Known<i64>, need: i64| limit.as_ref().is_ok_and(|it| *it < need);
@@ -135,7 +135,7 @@ impl Machine {
         }
     }
 
-    /// Whoever follows a fix asks for its policy from now on, if for any.
+    /// An operator who applies a policy requests it from now on, if any was requested.
     fn follow(&mut self, policy: Policy) {
         if self.facts.asked {
             self.facts.policy = policy;
@@ -153,7 +153,7 @@ impl Machine {
         self.facts.programs.iter_mut().find(|it| it.pid == pid).expect("it runs")
     }
 
-    /// A memcached with so many threads, each with the connections of one instance.
+    /// A memcached with this many threads, each with the connections of one instance.
     pub(super) fn memcached(&self, pid: i32, threads: usize, params: EpollPolicy) -> Program {
         let cpus = self.facts.host.cpus.clone();
         let mut program = sound("suspend20").programs.remove(0);
@@ -196,7 +196,7 @@ impl Machine {
         program
     }
 
-    /// Does what a fix says.
+    /// Applies a fix.
     pub(super) fn fix(&mut self, fix: &Fix) {
         match fix {
             Fix::Apply { policy, .. } => self.set_device(*policy),
@@ -300,7 +300,7 @@ impl Machine {
         self.settle();
     }
 
-    /// New connections, whose packets come by the device's instances.
+    /// Lets connections receive again, through the device's instances.
     fn receive_again(&mut self) {
         let first = self.napis[0].id;
         for socket in
@@ -313,7 +313,7 @@ impl Machine {
         }
     }
 
-    /// `sched_setaffinity`, which refuses CPUs that the thread's cpuset does not have.
+    /// `sched_setaffinity`, which refuses CPUs outside the thread's cpuset.
     fn pin(&mut self, tid: i32, cpus: &[usize]) {
         let online = self.facts.host.cpus.clone();
         let mut poll = self.facts.poll_threads.values_mut();
@@ -349,7 +349,7 @@ impl Machine {
         *place = Ok(value);
     }
 
-    /// A second passes.
+    /// Advances by one second.
     pub(super) fn pass(&mut self) {
         let online = self.facts.host.cpus.clone();
         if matches!(self.facts.host.irqbalance, Ok(Some(_))) {
@@ -362,7 +362,7 @@ impl Machine {
     }
 }
 
-/// A thread or an interrupt stays on those of its CPUs that are on; without any it may go anywhere.
+/// Keeps a thread or an interrupt on those of its CPUs that are online; if none is, it may use any.
 fn keep_online(cpus: &mut Vec<usize>, online: &[usize]) {
     cpus.retain(|cpu| online.contains(cpu));
     if cpus.is_empty() {
