@@ -1,8 +1,8 @@
-//! What all wishes together want of one device.
+//! Combines all wishes for one device.
 //!
-//! Pure: wishes and a device as it was found go in. An instance, and whatever else can be set, has one
-//! wish: the first in the order of the files. A later one that wants the same is not held on that
-//! device, as half of it would be another policy.
+//! A pure function of the wishes and a snapshot of the device. Each place (an instance's setting, an
+//! interrupt's affinity) belongs to one wish: the first in the order of the files. A later wish for the same
+//! place is not held on that device at all, as half of it would be another policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,34 +12,35 @@ use napkin_linux::place::{Place, Value};
 
 use crate::wish::Wish;
 
-/// What is wanted of a device.
+/// The combined wishes for a device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Assignment {
-    /// Each place with what it is to be.
+    /// The wished value of each place.
     pub wanted: BTreeMap<Place, Value>,
-    /// What each of the wishes gets, in their order.
+    /// The share of each wish, in the order of the wishes.
     pub shares: Vec<Share>,
 }
 
-/// What one wish gets on a device.
+/// The part of one wish on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Share {
-    /// The places that are its.
+    /// The places that belong to it.
     pub places: Vec<Place>,
-    /// What of it cannot be had, and why.
+    /// What cannot be had of it, and why.
     pub refused: Vec<String>,
 }
 
 impl Assignment {
-    /// Has all that the wish of one place wants stay as it is on the device, and gives which of the wishes
-    /// that is.
+    /// Leaves all places of the wish that owns `place` as they are on the device, and returns the index of
+    /// that wish.
     pub fn leave(&mut self, place: &Place, at: &Snapshot) -> Option<usize> {
         let which = self.shares.iter().position(|share| share.places.contains(place))?;
         self.leave_wish(which, at);
         Some(which)
     }
 
-    /// Has all that one of the wishes wants stay as it is on the device; none, if there is no such wish.
+    /// Leaves all places of the wish with this index as they are on the device; does nothing if there is no
+    /// such wish.
     pub fn leave_wish(&mut self, which: usize, at: &Snapshot) {
         let Some(share) = self.shares.get_mut(which) else { return };
         for place in std::mem::take(&mut share.places) {
@@ -51,7 +52,7 @@ impl Assignment {
     }
 }
 
-/// What `wishes`, all of which mean this device, want of it.
+/// Combines `wishes`, all of which match this device.
 pub fn assign(wishes: &[&Wish], at: &Snapshot, kernel: &Kernel) -> Assignment {
     let mut assignment = Assignment::default();
     let mut owners: BTreeMap<Place, &Wish> = BTreeMap::new();
@@ -76,7 +77,7 @@ pub fn assign(wishes: &[&Wish], at: &Snapshot, kernel: &Kernel) -> Assignment {
                 Share { places: Vec::new(), refused }
             }
             None => {
-                // One that several instances have can go to one place only: the first wish's.
+                // An interrupt that several instances share can go to one place only: the first wish's.
                 places.retain(|place, _| irq(place).is_none_or(|irq| irqs.insert(irq)));
                 owners.extend(places.keys().map(|place| (place.clone(), *wish)));
                 let share = Share { places: places.keys().cloned().collect(), refused };
@@ -89,12 +90,12 @@ pub fn assign(wishes: &[&Wish], at: &Snapshot, kernel: &Kernel) -> Assignment {
     assignment
 }
 
-/// What one wish wants, and what of it is not to be had.
+/// Returns the wished values of one wish, and what cannot be had of it.
 fn of_wish(wish: &Wish, at: &Snapshot, kernel: &Kernel) -> (BTreeMap<Place, Value>, Vec<String>) {
     let (mut places, mut refused) = (BTreeMap::new(), Vec::new());
     for options in wish.options() {
         let found = match wanted(&wish.policy, at, kernel, &options) {
-            // What goes to no CPU, or to another one, is held.
+            // Hold the rest: what is assigned to no CPU, or to another one.
             Err(error @ PlanError::Cpu { .. }) => {
                 let why = error.to_string();
                 if !refused.contains(&why) {
@@ -107,9 +108,9 @@ fn of_wish(wish: &Wish, at: &Snapshot, kernel: &Kernel) -> (BTreeMap<Place, Valu
         };
         match found {
             Ok(found) => places.extend(found.places),
-            // The other queues are held.
+            // Hold the other queues.
             Err(error @ PlanError::NoQueue { .. }) => refused.push(error.to_string()),
-            // Nothing of it can be.
+            // Nothing of this wish can be held.
             Err(error) => return (BTreeMap::new(), vec![error.to_string()]),
         }
     }
@@ -195,7 +196,7 @@ mod tests {
                 (place(Setting::DeferHardIrqs), number(100)),
                 (place(Setting::Threaded), number(1)),
             ]),
-            // The kernel has no such place as the second yet.
+            // The kernel does not have the second place yet.
             shares: vec![
                 share(&[Setting::Threaded]),
                 share(&[Setting::GroFlushTimeout, Setting::DeferHardIrqs]),
@@ -207,7 +208,7 @@ mod tests {
             (place(Setting::Threaded), number(1)),
         ]);
         assert_eq!(assignment.wanted, left);
-        // Once more it is nobody's.
+        // The share is empty now.
         assert_eq!(assignment.leave(&place(Setting::GroFlushTimeout), &at), None);
     }
 }

@@ -1,26 +1,26 @@
-//! How often a device was corrected of late, to see a fight with somebody else.
+//! Counts recent corrections of devices, to detect a fight with another program.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// So many corrections within [`FIGHT`] are a fight: then one look each [`PAUSE`].
+/// This many corrections within [`FIGHT`] are a fight: from then on devices are examined once per [`PAUSE`].
 const CORRECTIONS: usize = 16;
 const FIGHT: Duration = Duration::from_secs(10);
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
-/// The corrections of the last while.
+/// Recent corrections.
 #[derive(Debug, Default)]
 pub(crate) struct Corrections {
-    /// When, and whether somebody else's doing was corrected then.
+    /// The time, and whether another program's change was corrected.
     at: VecDeque<(Instant, bool)>,
     fighting: bool,
     told: bool,
 }
 
 impl Corrections {
-    /// A look has ended, in which something was corrected, or was refused and taken back, or nothing of that. Says
-    /// whether a fight is to be told of, which it is once: refusals alone are nobody else's doing, though looks are
-    /// paused for them as well, as what is taken back wakes whoever looks.
+    /// Counts a look in which something was corrected, or refused and reverted, or neither. Returns whether
+    /// to report a fight, which is done once. Refusals alone are not another program's doing and are not
+    /// reported, but looks pause for them as well, as reverting wakes the keeper.
     pub(crate) fn count(&mut self, corrected: bool, refused: bool) -> bool {
         let now = Instant::now();
         while self.at.front().is_some_and(|(at, _)| now.duration_since(*at) > FIGHT) {
@@ -37,7 +37,7 @@ impl Corrections {
         tells
     }
 
-    /// Whether somebody else changes a device again and again.
+    /// Whether devices are corrected, or refuse, again and again.
     pub(crate) const fn fighting(&self) -> bool {
         self.fighting
     }

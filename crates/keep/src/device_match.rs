@@ -1,4 +1,4 @@
-//! Which devices a wish means: by name, driver or MAC address. All that is given must fit.
+//! Selects devices by name, driver or MAC address. All given criteria must match.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,20 +6,19 @@ use std::fmt;
 use napkin_kernel::netlink::{LinkRecord, Route};
 use napkin_linux::apply::{BackendError, links_and_sysfs};
 
-/// By what devices are found; at least one is given.
+/// Criteria for devices; at least one is given.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Match {
-    /// A name or another name of the device's, in which `*` stands for any text and `?` for any one
-    /// character.
+    /// The name or an alternative name of the device, with `*` for any text and `?` for any character.
     pub name: Option<String>,
     /// Its driver, as `ethtool -i` names it, or the kind of a virtual device.
     pub driver: Option<String>,
-    /// Its MAC address: the one in use, or the one that it was built with.
+    /// Its MAC address: the current or the permanent one.
     pub mac: Option<[u8; 6]>,
 }
 
 impl Match {
-    /// Whether a device is meant. `driver` is its driver, where the kernel says.
+    /// Whether a device matches. `driver` is its driver, if known.
     pub fn fits(&self, link: &LinkRecord, driver: Option<&str>) -> bool {
         let named = |pattern: &String| {
             let names = link.alternatives.iter().chain([&link.name]);
@@ -30,7 +29,7 @@ impl Match {
             && self.mac.is_none_or(|wanted| link.macs.contains(&wanted))
     }
 
-    /// Reads a MAC address as `ip link` prints it; also with dashes.
+    /// Parses a MAC address as `ip link` prints it, or with dashes; `None` also for all zeros.
     pub fn read_mac(text: &str) -> Option<[u8; 6]> {
         let mut mac = [0; 6];
         let mut parts = text.split([':', '-']);
@@ -61,13 +60,13 @@ impl fmt::Display for Match {
     }
 }
 
-/// Whether a name is as a pattern says. Linear in both but for the last star, which is tried at each
-/// place: names have at most 127 bytes.
+/// Whether a name matches a pattern. Linear in both except for the last star, which is tried at each
+/// position: names have at most 127 bytes.
 fn is_like(name: &str, pattern: &str) -> bool {
     let (name, pattern): (Vec<char>, Vec<char>) =
         (name.chars().collect(), pattern.chars().collect());
     let (mut at, mut of) = (0, 0);
-    // The last star, and where what comes after it was tried.
+    // The position of the last star, and of the name's part that was last tried after it.
     let mut star: Option<(usize, usize)> = None;
     while at < name.len() {
         match pattern.get(of) {
@@ -90,22 +89,22 @@ fn is_like(name: &str, pattern: &str) -> bool {
     pattern[of..].iter().all(|c| *c == '*')
 }
 
-/// The devices that are meant, as far as it can be told.
+/// The matching devices, as far as known.
 #[derive(Debug)]
 pub(crate) struct Matched {
-    /// Each with the places of those that mean it.
+    /// Each device with the indices of the matches that select it.
     pub(crate) devices: Vec<(LinkRecord, Vec<usize>)>,
-    /// Why sysfs does not say whose drivers are which, where a driver is asked for: those devices are found
-    /// that are virtual, or whose driver was known before.
+    /// Why sysfs does not tell drivers, if a match asks for one: then only virtual devices and those whose
+    /// driver was known before are found.
     pub(crate) no_drivers: Option<BackendError>,
 }
 
-/// The drivers of devices by ifindex, from when sysfs told them last: a device that is held by its driver
-/// would else look like one of which nothing is wished, once sysfs cannot be had.
+/// The drivers of devices by ifindex, as last read from sysfs. They are kept because a held device that is
+/// matched by its driver would otherwise seem to have no wish once sysfs cannot be read.
 pub(crate) type Drivers = BTreeMap<u32, String>;
 
-/// The devices of this network namespace that are meant, with the places in `matches` of those that mean
-/// each. Drivers that are told are put into `known`, and taken from there where none are.
+/// Returns the matching devices of this network namespace, each with the indices in `matches` that select it.
+/// Drivers that sysfs tells replace `known`, which is used if it tells none.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -129,7 +128,7 @@ pub(crate) fn matched<'a>(
     Ok(Matched { devices: meant(links, &matches, known), no_drivers })
 }
 
-/// Those links that are meant, with the places of those that mean each.
+/// The matching links, each with the indices of the matches.
 fn meant(
     links: Vec<LinkRecord>,
     matches: &[&Match],
@@ -204,7 +203,7 @@ mod tests {
         assert_eq!(Match::read_mac("00:00:00:00:00:00"), None, "loopback's is nobody's");
     }
 
-    /// The same, as it is defined.
+    /// The definition of a pattern match, recursively.
     fn simple(name: &[char], pattern: &[char]) -> bool {
         match pattern.split_first() {
             None => name.is_empty(),

@@ -1,4 +1,4 @@
-//! The directory of wishes: `/etc/napkin`, read without trust, and written a file at a time.
+//! The directory of wishes, `/etc/napkin`: validated when read, and written one file at a time.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,28 +10,28 @@ use thiserror::Error;
 use crate::parse::BadFile;
 use crate::wish::Wish;
 
-/// Where wishes are, unless `$NAPKIN_ETC` says otherwise.
+/// The directory, unless `$NAPKIN_ETC` names another.
 const ETC: &str = "/etc/napkin";
 
-/// What their files are called at the end.
+/// The extension of the files.
 const TOML: &str = "toml";
 
-/// The largest file that is read, in bytes.
+/// The maximum size of a file, in bytes.
 const LARGEST: u64 = 64 << 10;
 
-/// The most files that are read.
+/// The maximum number of files.
 const MOST: usize = 4_096;
 
-/// A directory of wishes; it need not be there.
+/// A directory of wishes, which need not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory(PathBuf);
 
-/// All files of a directory.
+/// The contents of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
-    /// Wishes, in the order of their files' names.
+    /// Wishes, in the order of their file names.
     pub wishes: Vec<Wish>,
-    /// Files that are wrong, which keep no other from being held.
+    /// Invalid files, which do not keep the others from being held.
     pub bad: Vec<BadFile>,
 }
 
@@ -39,10 +39,10 @@ pub struct Found {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
-    /// The operating system refuses.
+    /// The operating system refused an operation.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried, as part of the sentence.
+        /// The operation, as part of the sentence.
         what: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -54,15 +54,15 @@ pub enum DirectoryError {
     NoWish {
         /// The name that was given.
         name: String,
-        /// Where it was looked for.
+        /// The directory.
         directory: PathBuf,
-        /// The names that there are.
+        /// The names of the existing wishes.
         there: Vec<String>,
     },
-    /// What would be written could not be read again.
+    /// The text to be written could not be parsed again.
     #[error("nothing was written, as it could not be read: {0}")]
     Wrong(BadFile),
-    /// It cannot be a wish's name.
+    /// The name is not valid.
     #[error(
         "{name:?} cannot be a wish's name: letters, digits, ._-@, no dot first, at most 64 bytes"
     )]
@@ -77,7 +77,7 @@ fn names(there: &[String]) -> String {
 }
 
 impl Found {
-    /// The same with a wish that is not written yet, in place of what its file says.
+    /// Adds a wish that is not written yet, in place of what its file contains.
     pub fn with(mut self, wish: Wish) -> Found {
         self.wishes.retain(|it| it.file != wish.file);
         self.bad.retain(|it| it.file != wish.file);
@@ -95,31 +95,31 @@ impl DirectoryError {
 }
 
 impl Directory {
-    /// `$NAPKIN_ETC`, else `/etc/napkin`.
+    /// The directory `$NAPKIN_ETC`, else `/etc/napkin`.
     pub fn here() -> Directory {
         let named = std::env::var_os("NAPKIN_ETC").filter(|it| !it.is_empty());
         Directory(named.map_or_else(|| ETC.into(), PathBuf::from))
     }
 
-    /// A directory in the place of `/etc/napkin`.
+    /// Another directory in place of `/etc/napkin`.
     pub fn at(path: impl Into<PathBuf>) -> Directory {
         Directory(path.into())
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The file of a wish of this name.
+    /// The path of the file of a wish with this name.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(format!("{name}.{TOML}"))
     }
 
-    /// Reads all files, in the order of their names. A directory that is not there has none.
+    /// Reads all files, in the order of their names. A missing directory is empty.
     ///
     /// # Errors
-    /// If the directory is there and cannot be read.
+    /// If the directory exists and cannot be read.
     pub fn read(&self) -> Result<Found, DirectoryError> {
         let mut found = Found::default();
         let entries = match fs::read_dir(&self.0) {
@@ -137,7 +137,7 @@ impl Directory {
             .take(MOST)
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.extension().is_some_and(|it| it == TOML))
-            // An editor's own.
+            // Hidden files, such as those of an editor.
             .filter(|path| {
                 !path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."))
             })
@@ -146,7 +146,7 @@ impl Directory {
         Ok(Directory::read_files(&files))
     }
 
-    /// Reads these files, in this order.
+    /// Reads these files in this order.
     pub fn read_files(files: &[PathBuf]) -> Found {
         let mut found = Found::default();
         for file in files {
@@ -158,11 +158,11 @@ impl Directory {
         found
     }
 
-    /// Writes a wish to its file, whole or not at all, and returns when it is on the disk. Gives whether
-    /// there was one before.
+    /// Writes a wish to its file atomically, and returns once it is on the disk. Returns whether it replaced
+    /// a file.
     ///
     /// # Errors
-    /// If it cannot be a file's name, its reader would refuse it, or the operating system does.
+    /// If the name is not valid, if the text could not be parsed again, or if the operating system refuses.
     pub fn write(&self, wish: &Wish) -> Result<bool, DirectoryError> {
         if !Wish::is_name(&wish.name) {
             return Err(DirectoryError::Name { name: wish.name.clone() });
@@ -170,7 +170,7 @@ impl Directory {
         let file = self.file(&wish.name);
         let text = wish.to_text();
         Wish::parse(&file, &text).map_err(DirectoryError::Wrong)?;
-        // Whatever the mask is: what others may write to is not read.
+        // Not writable by others, whatever the umask: a directory that others may write to is not read.
         match DirBuilder::new().mode(0o755).create(&self.0) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                 return Err(DirectoryError::io("make", &self.0)(error));
@@ -183,7 +183,7 @@ impl Directory {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o644);
             let mut out = options.custom_flags(libc_nofollow()).open(&new)?;
-            // Whatever the mask is: everybody may read what is wished.
+            // Readable by everyone, whatever the umask.
             out.set_permissions(fs::Permissions::from_mode(0o644))?;
             out.write_all(text.as_bytes())?;
             out.sync_all()?;
@@ -197,10 +197,10 @@ impl Directory {
         Ok(before)
     }
 
-    /// Removes a wish's file.
+    /// Removes the file of a wish.
     ///
     /// # Errors
-    /// If there is none of this name, or the operating system refuses.
+    /// If there is no wish of this name, or the operating system refuses.
     pub fn remove(&self, name: &str) -> Result<(), DirectoryError> {
         let file = self.file(name);
         if !Wish::is_name(name) || fs::symlink_metadata(&file).is_err() {
@@ -231,14 +231,14 @@ fn libc_nofollow() -> i32 {
     i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }
 
-/// Reads one file, if nobody but root, or whoever reads it, can have written it.
+/// Reads one file, if only root or the reading user can have written it.
 fn read(path: &Path) -> Result<Wish, BadFile> {
     let failed = |error: io::Error| BadFile::whole(path, format!("cannot be read: {error}"));
     let mut options = OpenOptions::new();
-    // Not blocking, for whoever put a pipe there.
+    // Non-blocking, as it may be a pipe.
     let nonblock = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = options.read(true).custom_flags(nonblock).open(path).map_err(failed)?;
-    // Of what was opened: not of what may be in its place by now.
+    // The metadata of the opened file, not of another that may have replaced it by now.
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return Err(BadFile::whole(path, "it is no file"));
@@ -262,7 +262,7 @@ fn read(path: &Path) -> Result<Wish, BadFile> {
     }
 }
 
-/// Why others could have written something.
+/// Returns why others could have written a file or directory.
 fn unsafe_by(uid: u32, mode: u32, what: &str) -> Option<String> {
     let own = rustix::process::geteuid().as_raw();
     if uid != 0 && uid != own {
@@ -339,7 +339,7 @@ mod tests {
         let directory = Directory::at(place.join("etc"));
         let good = wish(&directory, "a");
         directory.write(&good).expect("written");
-        // Every second CPU, from the last: no two of them can be written as a range.
+        // Every second CPU, from the last: no two of them form a range.
         let far = Wish { cpus: (0..300).map(|at| 1_000 - 2 * at).collect(), ..good.clone() };
         let named = |name: &str| {
             let device = Match { name: Some(name.into()), ..Match::default() };

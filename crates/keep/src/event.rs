@@ -1,4 +1,4 @@
-//! What a keeper tells of, and how it is said.
+//! Events of a keeper, and their messages.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,44 +8,44 @@ use napkin_linux::place::Change;
 
 use crate::corrections::PAUSE;
 
-/// What is told while wishes are held.
+/// An event of a keeper.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
     /// The wishes were read.
     Read {
-        /// The directory that they are in.
+        /// Their directory.
         directory: PathBuf,
-        /// How many there are.
+        /// The number of wishes.
         wishes: usize,
-        /// How many files are wrong.
+        /// The number of invalid files.
         bad: usize,
     },
-    /// A device was brought to what is wished.
+    /// A device was brought to the wished state.
     Set {
         /// The device's name.
         ifname: String,
-        /// What was changed.
+        /// The changes.
         changes: Vec<Change>,
     },
-    /// Somebody else had changed this, and it was set again.
+    /// Another program had changed this, and it was set again.
     Again(Foreign),
-    /// Something cannot be held, or no longer: said once, until it is over.
+    /// Something cannot be held, or no longer: reported once, until it is over.
     Problem(String),
     /// A problem is over.
     Over(String),
-    /// What a device was before was put back, as nothing is wished of it any more.
+    /// A device was restored, as no wish matches it any more.
     PutBack(DeviceRestored),
-    /// Something about a program of a unit, or about a queue that one starves.
+    /// An event of a unit's program, or of a queue that one starves.
     Program(String),
-    /// A device is not in this network namespace any more.
+    /// A device has left this network namespace.
     Gone {
-        /// What it was called.
+        /// Its former name.
         ifname: String,
-        /// Whether it is known that it is not in another one.
+        /// Whether it is known to be deleted, and not moved to another namespace.
         deleted: bool,
     },
-    /// Somebody else changes a device again and again: it is looked at less often for a while.
+    /// Another program changes a device repeatedly: it is examined less often for a while.
     Fight {
         /// The device's name.
         ifname: String,

@@ -1,8 +1,8 @@
-//! Guards against starvation over the devices that are held, while programs of units run.
+//! Starvation guards for the held devices, while programs of units run.
 //!
-//! A guard that ends an instance's suspension does so against the wish: the keeper leaves that to it. It gives
-//! it back after 10 s, to try again, and after each further time twice as late: a unit may run for months, and
-//! what starved a queue for once is no reason to go without suspension for all of them.
+//! A guard that ends an instance's suspension acts against the wish, and the keeper lets it. The guard
+//! restores the suspension after 10 s to try again, and doubles that delay each further time: a unit may run
+//! for months, and a single starvation is no reason to go without suspension for all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,22 +13,22 @@ use napkin_linux::guard::{Again, Event, Guard, Options};
 use napkin_linux::journal::Store;
 use napkin_linux::place::{Place, Value};
 
-/// The most lines that wait to be told.
+/// The maximum number of pending lines.
 const MOST: usize = 256;
 
-/// The timeout of a suspension that is off.
+/// The suspend timeout that switches suspension off.
 const OFF: Value = Value::Number(0);
 
-/// A guard for each device.
+/// The guard of each device.
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     by_device: BTreeMap<u32, Option<Guard>>,
-    /// What they have done.
+    /// Reports of their actions.
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Guards {
-    /// Watches these devices, whose locks this process holds, and no others. Gives what there is to tell.
+    /// Guards exactly these devices, whose locks this process holds. Returns the pending reports.
     pub(crate) fn watch(&mut self, devices: BTreeSet<u32>, store: &Store) -> Vec<String> {
         self.by_device.retain(|device, _| devices.contains(device));
         for device in devices {
@@ -49,13 +49,13 @@ impl Guards {
                 let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
                 lines.push(format!("starved queues are not watched for: {error}"));
             }
-            // One that cannot be is not tried at each look.
+            // A guard that could not be started is not tried again at each look.
             self.by_device.insert(device, guard.ok());
         }
         std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has a device as it is wanted to be, but for what its guard has ended.
+    /// Brings a device to the wished values, except where its guard has ended a suspension.
     pub(crate) fn keep<W: Backend>(
         &self,
         held: &HeldDevice,
@@ -63,11 +63,13 @@ impl Guards {
         at: &Snapshot,
         wanted: &BTreeMap<Place, Value>,
     ) -> Result<Kept, ApplyError> {
-        // Before the lock is given up in between, so that its guard does not give back what is wanted off.
+        // Confirm before the lock is released in between, so that the guard does not restore a suspension
+        // that is wished off.
         self.confirm_off(held, at, wanted)?;
         let first = self.excused(at, wanted);
         let mut kept = held.keep(backend, &first)?;
-        // The guard may have ended one meanwhile, which was then set again, or given one back, which was then ended.
+        // Meanwhile the guard may have ended a suspension, which was then set again, or restored one, which
+        // was then ended.
         let now = self.excused(at, wanted);
         if now != first {
             let again = held.keep(backend, &now)?;
@@ -78,7 +80,7 @@ impl Guards {
         Ok(kept)
     }
 
-    /// Writes down of suspensions that the guard has ended, and that are wanted off, that they are.
+    /// Records suspensions that the guard has ended, and that are wished off, as off.
     fn confirm_off(
         &self,
         held: &HeldDevice,
@@ -92,7 +94,7 @@ impl Guards {
         }
     }
 
-    /// The suspensions that this device's guard has ended, with what is wanted there.
+    /// The suspensions that this device's guard has ended, with the wished values.
     fn ended<'a>(
         &self,
         at: &Snapshot,
@@ -106,8 +108,8 @@ impl Guards {
         })
     }
 
-    /// What is wanted, but for the suspension of an instance whose suspension this device's guard has ended. When the
-    /// guard tries again, and with its end, that is given back, and wanted again.
+    /// The wished values, with suspension off where the guard has ended it. When the guard tries again, or
+    /// ends, the suspension is restored, and wished again.
     fn excused(&self, at: &Snapshot, wanted: &BTreeMap<Place, Value>) -> BTreeMap<Place, Value> {
         let ended = self.ended(at, wanted).map(|(place, _)| (place.clone(), OFF));
         let mut excused = wanted.clone();

@@ -1,8 +1,8 @@
-//! Holds wishes: at its start, and again whenever something tells of a change.
+//! The keeper: brings devices to the wished state at its start, and again whenever something changes.
 //!
-//! It sleeps until then. A burst of notices is one look. What was changed is in the journal before it is
-//! changed, so that a keeper that is killed leaves nothing that the next one, or `napkin restore`, does
-//! not know. While it holds a device no other napkin changes it.
+//! It sleeps in between, and handles a burst of notices as one. Each change is in the journal before it is
+//! made, so that a killed keeper leaves nothing that the next one, or `napkin restore`, does not know. While
+//! it holds a device, no other napkin process changes it.
 
 mod device;
 mod left;
@@ -34,22 +34,23 @@ use crate::wish::Wish;
 
 /// A burst of notices is over when none came for this time, or after [`BURST`].
 const QUIET: Duration = Duration::from_millis(20);
-/// The longest burst that is waited for.
+/// The maximum length of a burst.
 const BURST: Duration = Duration::from_millis(200);
 
-/// How long a keeper that has just ended may still have its lock.
+/// How long to wait for the lock of a keeper that is ending.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How soon a device that another napkin has is looked at again: if that is killed nothing tells of it.
+/// The interval between tries to get a device that another napkin process holds: no event reports if that is
+/// killed.
 const LOCKED: Duration = Duration::from_secs(5);
 
-/// How wishes are held.
+/// Options of a keeper.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Where they are.
+    /// The directory of wishes.
     pub directory: Directory,
-    /// How often everything is looked at though nothing has told of a change, for what tells nobody: a
-    /// setting changed by `napi-set`, a thread moved by `taskset`. `None`: never.
+    /// The interval of looks without an event, for changes that nothing reports: a setting changed by
+    /// `napi-set`, a thread moved by `taskset`. `None` disables them.
     pub look: Option<Duration>,
 }
 
@@ -57,13 +58,13 @@ pub struct Options {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeeperError {
-    /// There is no place for the journal, or another keeper is at work.
+    /// There is no place for the journal, or another keeper runs.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel cannot be asked.
+    /// The kernel does not answer.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Changes cannot be listened for, or waited for.
+    /// Changes cannot be watched.
     #[error("{0}")]
     Watch(String),
 }
@@ -80,37 +81,37 @@ pub struct Keeper {
     options: Options,
     backend: Linux,
     store: Store,
-    /// For as long as files in it are followed; `None` until it can be read.
+    /// Open while files in it are followed; `None` until it can be read.
     sysfs: Option<Sysfs>,
     watch: Watch,
     found: Found,
     held: Vec<HeldDevice>,
     refusals: Refusals,
-    /// As sysfs told them last.
+    /// The drivers as last read from sysfs.
     drivers: Drivers,
-    /// The ifindexes of the devices that are wished of, as of the last look; `None` where drivers could
-    /// not be told, and what was left before waits to be told as well.
+    /// The ifindexes of the wished devices at the last look; `None` if drivers were unknown: the report of
+    /// what an earlier napkin left behind waits until they are known.
     meant: Option<BTreeSet<u32>>,
-    /// Whether the last look found a device that another napkin has.
+    /// Whether another napkin process held a device at the last look.
     locked: bool,
-    /// Of wishes with a unit.
+    /// The programs of wishes with a unit.
     programs: Vec<Programs>,
     guards: Guards,
-    /// What was said and is not over.
+    /// The reported problems that are not over.
     problems: BTreeSet<String>,
-    /// What the last look found of it, without what programs fail in, which is looked at more often.
+    /// Those of the last look, without those of programs, which are scanned more often.
     found_problems: BTreeSet<String>,
     corrections: Corrections,
     systemd: SdNotify,
-    /// Given up last.
+    /// Released last.
     _lock: Lock,
 }
 
 impl Keeper {
-    /// Gets ready, and begins to listen. Nothing is changed yet.
+    /// Takes the lock and starts to listen. Changes nothing yet.
     ///
     /// # Errors
-    /// If another keeper is at work in this network namespace, or the kernel cannot be listened to.
+    /// If another keeper runs in this network namespace, or the kernel cannot be listened to.
     pub fn start(options: Options) -> Result<Keeper, KeeperError> {
         let store = Store::open()?;
         let begun = Instant::now();
@@ -122,7 +123,7 @@ impl Keeper {
                 lock => break lock?,
             }
         };
-        // Each file that is followed takes one, and each device that is held.
+        // Each followed file and each held device takes a descriptor.
         OpenFiles::raise();
         let watch = Watch::open(options.directory.path())?;
         Ok(Keeper {
@@ -147,13 +148,14 @@ impl Keeper {
         })
     }
 
-    /// Holds the wishes until a signal comes, and puts everything back. SIGHUP reads them again. Gives
-    /// whether all is as it was.
+    /// Holds the wishes until a signal arrives, then puts everything back. SIGHUP reads the wishes again.
+    /// Returns whether everything was put back.
     ///
-    /// `signals` are those of [`Signals::block_ends_and_stop`], blocked before this was started; a stop ends nothing.
+    /// `signals` are those of [`Signals::block_ends_and_stop`], blocked before this was started. A stop
+    /// signal is refused.
     ///
     /// # Errors
-    /// If nothing can be listened to any more; then everything was put back as well as it goes.
+    /// If changes can no longer be watched; by then everything was put back as far as possible.
     pub fn run(
         mut self,
         signals: &Signals,
@@ -226,14 +228,14 @@ impl Keeper {
             } else if woken.notice | settled.notice {
                 self.refusals.something_changed();
             }
-            // Nothing tells of what is written to a file through a link that is elsewhere.
+            // No event reports a write to a wish's file through a link whose target is elsewhere.
             if wishes || is_due() {
                 self.reload(wishes, tell);
             }
         }
     }
 
-    /// Waits for the end of a burst of notices, and gives what came.
+    /// Waits for the end of a burst of notices, and returns what arrived.
     fn settle(
         &mut self,
         signal: BorrowedFd<'_>,
@@ -247,7 +249,7 @@ impl Keeper {
             let woken = self.watch.take(signal)?;
             all.wishes |= woken.wishes;
             all.notice |= woken.notice;
-            // A signal stays until it is waited for.
+            // A signal stays pending until it is waited for.
             let quiet = !(woken.kernel || woken.wishes) && before.elapsed() >= QUIET;
             if woken.signal || quiet || begun.elapsed() >= BURST {
                 break;
@@ -259,7 +261,7 @@ impl Keeper {
         Ok(all)
     }
 
-    /// Leaves devices alone for [`PAUSE`], or until a signal comes; programs are looked at meanwhile.
+    /// Leaves devices alone for [`PAUSE`], or until a signal arrives; programs are still scanned.
     fn pause(
         &mut self,
         signal: BorrowedFd<'_>,
@@ -279,7 +281,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads the wishes again; `told`: something told of a change of theirs, or it is the first time.
+    /// Reads the wishes again; `told`: an event reported a change of them, or it is the first time.
     fn reload(&mut self, told: bool, tell: &mut dyn FnMut(&Event)) {
         match self.options.directory.read() {
             Ok(found) if found == self.found && !(told && self.held.is_empty()) => {}
@@ -289,7 +291,7 @@ impl Keeper {
                 let (wishes, bad) = (self.found.wishes.len(), self.found.bad.len());
                 tell(&Event::Read { directory, wishes, bad });
             }
-            // What was wished before is still held.
+            // The wishes read before stay in force.
             Err(error) if told => self.unreadable(&error, tell),
             Err(_) => {}
         }
@@ -299,8 +301,8 @@ impl Keeper {
         tell(&Event::Problem(format!("the wishes cannot be read again: {error}")));
     }
 
-    /// Looks at every device that is wished of, and brings it to that. Gives whether to look again at
-    /// once: something that is watched from now on may have changed before.
+    /// Examines every wished device, and brings it to the wished state. Returns whether to look again at
+    /// once, as a file may have changed before it was watched.
     fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
         self.bury(tell);
         let mut problems: BTreeSet<String> =
@@ -321,19 +323,21 @@ impl Keeper {
                     match self.device(link.ifindex, &wishes, &mut files, &mut problems, tell) {
                         Ok(false) => {}
                         Ok(true) => corrected = Some(link.name),
-                        // It has gone since it was listed: a notice of that comes.
+                        // It has gone since it was listed: a notice of that follows.
                         Err(error) if is_absent(&error) => {}
                         Err(error) => {
-                            // Nothing is written down where there is no room, say; what was set before is put
-                            // back, and that wakes this again.
+                            // For example, the journal has no room. What was set before is reverted, which
+                            // wakes the keeper again.
                             stopped |= matches!(error, ApplyError::Stopped { .. });
                             let mut why = error.to_string();
                             if let ApplyError::Journal(JournalError::Locked { holder, .. }) = &error
                             {
-                                // Its lock is removed when it is given up, though not by who is killed.
+                                // Its lock file is removed when the lock is released, but not if the holder
+                                // is killed.
                                 self.locked = true;
                                 files.insert(self.store.directory().to_owned(), Follow::Removed);
-                                // For how long would be another problem at each look.
+                                // Without the time since it is held, which would make it another problem at
+                                // each look.
                                 why = format!(
                                     "held by {}; it is set once that one ends",
                                     holder.name()
@@ -356,7 +360,7 @@ impl Keeper {
                     }
                 }
                 let known = no_drivers.is_none();
-                // The other wishes are held all the same, and so are devices whose driver was known before.
+                // The other wishes stay in force, also on devices whose driver was known before.
                 let why =
                     |error: BackendError| format!("wishes by driver: no other is found: {error}");
                 problems.extend(no_drivers.map(why));
@@ -369,7 +373,7 @@ impl Keeper {
             }
         }
         self.meant_programs(&mut files, &mut problems, tell);
-        // Of devices that are not known what is followed stays so.
+        // If the devices could not be listed, the watches stay.
         let mut new = listed && self.watch.follow(&files);
         if self.watch.wishes_again() {
             self.reload(true, tell);
@@ -377,7 +381,7 @@ impl Keeper {
         }
         problems.extend(self.watch.unfollowed().cloned());
         self.found_problems = problems;
-        // After their groups are followed, so that no process that comes is missed.
+        // After their groups are followed, so that no new process is missed.
         self.look_at_programs(true, tell);
         let fight = self.corrections.count(corrected.is_some(), stopped);
         if let Some(ifname) = corrected.filter(|_| fight) {
@@ -386,7 +390,7 @@ impl Keeper {
         new
     }
 
-    /// Sees to it that there are programs for each wish with a unit, and for no other.
+    /// Creates the programs of each wish with a unit, and restores all others.
     fn meant_programs(
         &mut self,
         files: &mut BTreeMap<PathBuf, Follow>,
@@ -398,7 +402,7 @@ impl Keeper {
         for wish in &self.found.wishes {
             let Some(unit) = &wish.unit else { continue };
             if let Some(other) = kept.iter().find(|it: &&Programs| it.unit().is_same(unit)) {
-                // The end of either would put back what the other holds.
+                // Either one would put back at its end what the other holds.
                 let why = unit.of_another(other.name());
                 problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
                 continue;
@@ -414,7 +418,7 @@ impl Keeper {
             match programs {
                 Ok(programs) => {
                     files.insert(programs.group().join("cgroup.events"), Follow::Writes);
-                    // It goes with the unit's end, and comes again with its start.
+                    // The group is removed with the unit's end, and created again at its start.
                     let above = programs.group().ancestors().skip(1).find(|it| it.is_dir());
                     files.extend(above.map(|it| (it.to_owned(), Follow::Made)));
                     kept.push(programs);
@@ -430,7 +434,7 @@ impl Keeper {
         self.programs = kept;
     }
 
-    /// Looks at programs: at all of them, also where that was in vain before, or at those whose time has come.
+    /// Scans programs: `all`, including those that failed before, or those that are due.
     fn look_at_programs(&mut self, all: bool, tell: &mut dyn FnMut(&Event)) {
         let now = Instant::now();
         for programs in &mut self.programs {
@@ -446,8 +450,7 @@ impl Keeper {
         self.tell_problems(tell);
     }
 
-    /// Tells what has come and what is over of the problems: those that the last look found, and those that programs
-    /// have now.
+    /// Reports new and resolved problems: those of the last look, and those of programs.
     fn tell_problems(&mut self, tell: &mut dyn FnMut(&Event)) {
         let failing = self.programs.iter().flat_map(Programs::failing);
         let problems: BTreeSet<String> =
@@ -461,7 +464,7 @@ impl Keeper {
         self.problems = problems;
     }
 
-    /// Tells systemd how things are.
+    /// Reports the state to systemd.
     fn status(&self, first: bool) {
         let names: Vec<&str> = self.held.iter().map(HeldDevice::ifname).collect();
         let held = if names.is_empty() { "no device".into() } else { names.join(", ") };

@@ -1,14 +1,15 @@
-//! Wishes: which policy which device is to have, written down in `/etc/napkin`, and held.
+//! Wishes: files in `/etc/napkin` that say which policy which device is to have, and the keeper that holds
+//! them in force.
 //!
-//! - [`Wish`]: what a file says. [`Directory`]: the files, read without trust and written whole.
-//! - [`Match`]: which devices are meant.
-//! - [`Unit`]: whose programs are meant.
-//! - [`assign`]: what all wishes together want of one device, and which of them cannot be had.
-//! - [`Survey`]: whether each wish is in force now. It takes no right and changes nothing.
-//! - [`Keeper`]: brings devices to what is wished, at its start and whenever something changes.
+//! - [`Wish`]: the contents of a file. [`Directory`]: the files, validated when read and written atomically.
+//! - [`Match`]: selects devices.
+//! - [`Unit`]: selects the programs of a systemd unit.
+//! - [`assign`]: combines all wishes for one device, and reports which of them cannot be had.
+//! - [`Survey`]: checks whether each wish is in force now. It needs no privilege and changes nothing.
+//! - [`Keeper`]: brings devices to the wished state, at its start and at every change.
 //!
-//! What a policy takes on a device, and how that is written down and put back, is `napkin-linux`'.
-//! Nothing here prints.
+//! `napkin-linux` defines the settings of a policy on a device, and journals and restores them. Nothing here
+//! prints.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -37,6 +38,6 @@ pub use parse::{BadFile, Mistake};
 pub use survey::{OnDevice, Standing, State, Survey};
 pub use unit::Unit;
 pub use wish::Wish;
-// For its tests, which need rights and so are shown as ignored without them.
+// For its tests, which need privileges, and are shown as ignored without them.
 #[doc(hidden)]
 pub use watch::{Follow, Watch, WatchError, Woken};

@@ -1,4 +1,4 @@
-//! Reads a wish's file, and finds all of its mistakes, each with its line.
+//! Parses the file of a wish, and collects all mistakes with their lines.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,36 +12,36 @@ use crate::device_match::Match;
 use crate::unit::Unit;
 use crate::wish::Wish;
 
-/// Keys of a file, and of its section `[match]`.
+/// The keys of a file, and of its section `[match]`.
 const KEYS: [&str; 7] = ["policy", "queues", "cpus", "rt", "unit", "pin", "match"];
 const MATCH: [&str; 3] = ["name", "driver", "mac"];
 
-/// The longest text of a value that is looked at.
+/// The maximum length of a value's text in bytes.
 const LONGEST: usize = 512;
 
-/// Queues that a wish may name.
+/// The maximum number of queues of a wish.
 const QUEUES: usize = 1_024;
 
-/// What is wrong in a file.
+/// A mistake in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// The line, from 1; 0: it is the file itself that is wrong.
+    /// The line, from 1; 0 for the file as a whole.
     pub line: usize,
     /// What is wrong, and what would be right.
     pub why: String,
 }
 
-/// A file that says nothing that can be held.
+/// An invalid file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadFile {
-    /// Its path; the directory's, where nothing in that is held.
+    /// Its path, or that of the directory if nothing in it is held.
     pub file: PathBuf,
-    /// What is wrong with it: at least one.
+    /// The mistakes: at least one.
     pub mistakes: Vec<Mistake>,
 }
 
 impl BadFile {
-    /// A file that is wrong as a whole.
+    /// Creates the error for a file that is invalid as a whole.
     pub(crate) fn whole(file: &Path, why: impl Into<String>) -> BadFile {
         let mistakes = vec![Mistake { line: 0, why: why.into() }];
         BadFile { file: file.to_owned(), mistakes }
@@ -49,7 +49,7 @@ impl BadFile {
 }
 
 impl fmt::Display for BadFile {
-    /// A line for each mistake: `/etc/napkin/web.toml:3: what is wrong`.
+    /// One line for each mistake: `/etc/napkin/web.toml:3: what is wrong`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = escaped(&self.file.display().to_string());
         let lines = self.mistakes.iter().map(|Mistake { line, why }| match line {
@@ -61,11 +61,11 @@ impl fmt::Display for BadFile {
 }
 
 impl Wish {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// All mistakes: text that is not TOML, keys that do not exist, values of another type or beyond
-    /// their limits, a policy that is none, no policy, nothing to match devices by.
+    /// All mistakes: text that is not TOML, unknown keys, values of another type or out of range, an invalid
+    /// or missing policy, or nothing to match devices by.
     pub fn parse(file: &Path, text: &str) -> Result<Wish, BadFile> {
         let bad = |mistakes| BadFile { file: file.to_owned(), mistakes };
         let name = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -92,7 +92,7 @@ impl Wish {
     }
 }
 
-/// The line, from 1, on which the byte at `at` stands.
+/// The line, from 1, of the byte at offset `at`.
 fn line(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
@@ -107,7 +107,7 @@ impl Reader<'_> {
         self.mistakes.push(Mistake { line, why: why.into() });
     }
 
-    /// The line on which a key of a table stands.
+    /// The line of a key of a table.
     fn line_of(&self, table: &dyn TableLike, name: &str) -> usize {
         let (key, item) = (table.key(name), table.get(name));
         let span = key.and_then(|key| key.span()).or_else(|| item.and_then(Item::span));
@@ -126,7 +126,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A key's text; a mistake if it is something else.
+    /// Returns the line and text of a key; records a mistake if its value is not a text.
     fn text(&mut self, table: &dyn TableLike, key: &str, form: &str) -> Option<(usize, String)> {
         let item = table.get(key)?;
         let line = self.line_of(table, key);

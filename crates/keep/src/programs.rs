@@ -1,7 +1,7 @@
-//! The programs of a unit under a wish's policy, from when they start until they end.
+//! Keeps the programs of a unit under a wish's policy while they run.
 //!
-//! When a unit's first process comes is told by its control group. What a process opens later tells nobody
-//! and is looked for, as `napkin attach` does; while there is no process nothing is looked at.
+//! The unit's control group reports its first process. Nothing reports what a process opens later, so it is
+//! scanned, as `napkin attach` does; without a process nothing is scanned.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use napkin_policy::Policy;
 use crate::unit::{Unit, processes};
 use crate::wish::Wish;
 
-/// How soon a control group is read again if all its listed processes ended before they could be set.
+/// The delay until a control group is read again, if all listed processes ended before they could be set.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The programs of one wish's unit.
@@ -31,18 +31,18 @@ pub(crate) struct Programs {
     pin: bool,
     plan: Plan,
     store: Store,
-    /// While there is a process.
+    /// `None` while there is no process.
     attachment: Option<Attachment<ProcessJournals>>,
     lines: Lines,
     next: Option<Instant>,
-    /// Why threads are not pinned though they are to be.
+    /// Why threads that should be pinned are not.
     unpinned: Option<String>,
-    /// Processes that cannot be set, each with when it started, as numbers are used again, and why.
+    /// Processes that cannot be set, by ID and start time (IDs are reused), with the reason.
     failing: BTreeMap<(i32, Option<u64>), String>,
 }
 
 impl Programs {
-    /// Of a wish with a unit, at `group`.
+    /// Creates the state for a wish with a unit, whose control group is `group`.
     pub(crate) fn new(
         wish: &Wish,
         unit: &Unit,
@@ -65,7 +65,7 @@ impl Programs {
         })
     }
 
-    /// Whether these are what the wish means.
+    /// Whether this state matches the wish.
     pub(crate) fn are_of(&self, wish: &Wish) -> bool {
         self.name == wish.name
             && self.policy == wish.policy
@@ -78,7 +78,7 @@ impl Programs {
         &self.name
     }
 
-    /// Whose they are.
+    /// The unit.
     pub(crate) fn unit(&self) -> &Unit {
         &self.unit
     }
@@ -88,25 +88,25 @@ impl Programs {
         &self.group
     }
 
-    /// When to look again; `None`: when something tells.
+    /// The time of the next scan; `None` to wait for an event.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Whether one of them runs.
+    /// Whether any of the programs runs.
     pub(crate) fn run(&self) -> bool {
         self.attachment.is_some()
     }
 
-    /// What keeps processes from being set, or their threads from being pinned, a sentence for each.
+    /// Why processes cannot be set or their threads pinned, a sentence for each reason.
     pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
         let all = self.unpinned.iter().chain(self.failing.values());
         all.map(|why| format!("{} ({}): {why}", self.name, self.unit))
     }
 
-    /// Looks at the unit's processes, and sets what is not as wished. `again`: also those that could not be
-    /// set before, as what was short may not be any more. What cannot be set is told by who asks for what is
-    /// [`failing`](Programs::failing).
+    /// Scans the unit's processes, and sets whatever differs from the wish. `again`: also retries those that
+    /// could not be set before, as a lack of resources may be over. Failures are not told here;
+    /// [`failing`](Programs::failing) returns them.
     pub(crate) fn look(&mut self, again: bool, tell: &mut dyn FnMut(String)) {
         let there = processes(&self.group);
         self.failing.retain(|key, _| there.contains(&key.0) && started(key.0) == key.1);
@@ -140,10 +140,10 @@ impl Programs {
             if before.is_some() && !again {
                 continue;
             }
-            // A keeper that was killed: what it set would be taken for the program's own.
+            // A killed keeper's settings would be taken for the program's own.
             if let Ok(process) = Process::open(pid) {
                 let left = restore_left(&self.store, pid, process.start_time());
-                // Tried again, the same is put back again: it was told the first time.
+                // At a retry the same is restored again, and was told the first time.
                 if !left.changes.is_empty() && before.is_none() {
                     let what =
                         format!("what an earlier napkin left in process {pid} is put back first");
@@ -167,8 +167,8 @@ impl Programs {
         lines.into_iter().for_each(|line| tell(format!("{} ({}): {line}", self.name, self.unit)));
         if attachment.processes() == 0 {
             self.attachment = None;
-            // A program that was started since they were listed, by one that has ended meanwhile: the
-            // group was never empty, so nothing tells of it.
+            // A program that started after the list was read, from one that has ended meanwhile: the group
+            // was never empty, so no event reports it.
             let there = processes(&self.group);
             let new = there.iter().any(|pid| !self.failing.contains_key(&(*pid, started(*pid))));
             self.next = new.then(|| Instant::now() + RETRY);
@@ -177,7 +177,7 @@ impl Programs {
         }
     }
 
-    /// Puts everything back in those that run; whether that could be done.
+    /// Puts everything back in the running processes; returns whether that succeeded.
     pub(crate) fn restore(mut self, tell: &mut dyn FnMut(String)) -> bool {
         let Some(mut attachment) = self.attachment.take() else { return true };
         let (restoration, events) = attachment.restore();
@@ -192,7 +192,7 @@ impl Programs {
     }
 }
 
-/// When a process started, in ticks since the boot; `None` if it has ended.
+/// The start time of a process, in ticks since boot; `None` if it has ended.
 fn started(pid: i32) -> Option<u64> {
     ThreadStat::of_process(pid).map(|stat| stat.start_ticks)
 }
@@ -219,18 +219,18 @@ mod tests {
 
         programs.look(true, &mut tell);
         assert_eq!(programs.next(), None, "nobody is there");
-        // A number that no process has: it is listed, and has ended when it is opened.
+        // An ID that no process has: it is listed, and cannot be opened.
         let list = directory.join("cgroup.procs");
         fs::write(&list, format!("{}\n", i32::MAX)).expect("written");
         programs.look(true, &mut tell);
         assert!(programs.next().is_some() && !programs.run());
-        // One that cannot be set is not tried each second, but when all is looked at.
+        // A process that cannot be set is retried not each second, but with everything else.
         programs.failing.insert((i32::MAX, None), "no descriptor".into());
         programs.look(false, &mut tell);
         assert_eq!((programs.next(), programs.failing().count()), (None, 1));
         programs.look(true, &mut tell);
         assert_eq!(programs.failing().count(), 0, "tried again");
-        // Another one had its number.
+        // The ID belonged to another process.
         programs.failing.insert((i32::MAX, Some(7)), "no right".into());
         programs.look(false, &mut tell);
         assert!(programs.next().is_some() && programs.failing().count() == 0);

@@ -1,8 +1,8 @@
-//! Wishes of which the kernel has refused something on a device.
+//! Remembers wishes of which the kernel has refused something on a device.
 //!
-//! What had been set before the refusal is taken back, and the keeper is woken by its own writes as by
-//! anybody's: tried at each look, such a wish would be tried without end. So it is left alone until something
-//! is different that may matter: the wish, the device's instances, or the time.
+//! What was set before the refusal is reverted, and the keeper's own writes wake it like anyone's: if such a
+//! wish were tried at each look, it would be tried endlessly. So it is left alone until something relevant
+//! changes: the wish, the device's instances, or enough time has passed.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,26 +12,26 @@ use napkin_linux::apply::{ApplyError, Snapshot};
 use crate::assign::Assignment;
 use crate::wish::Wish;
 
-/// One wish on one device.
+/// A refused wish on one device.
 #[derive(Debug)]
 struct Refusal {
     ifindex: u32,
     identity: Option<u64>,
-    /// The ids of the instances that there were.
+    /// The NAPI IDs at the time.
     instances: Vec<u32>,
     wish: Wish,
     why: String,
-    /// Whether something had only vanished that was to be set.
+    /// Whether the only reason was that something to be set had vanished.
     vanished: bool,
     at: Instant,
 }
 
-/// Those that are remembered.
+/// All remembered refusals.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Vec<Refusal>);
 
 impl Refusals {
-    /// A wish was refused on a device that had been seen so; `why` is what is told of it.
+    /// Adds a refusal of a wish on the device seen in `at`; `why` is the reported reason.
     pub(crate) fn add(&mut self, at: &Snapshot, wish: &Wish, error: &ApplyError, why: &str) {
         self.0.push(Refusal {
             ifindex: at.device.ifindex,
@@ -44,8 +44,8 @@ impl Refusals {
         });
     }
 
-    /// Has those of a device's wishes that were refused stay as they are on it, and gives why, as it was told.
-    /// Forgets refusals of other wishes or instances on it, and those that are `again` old.
+    /// Leaves the refused wishes as they are on the device, and returns the reported reasons. Forgets
+    /// refusals of other wishes or instances on it, and those older than `again`.
     pub(crate) fn leave(
         &mut self,
         wishes: &[&Wish],
@@ -70,17 +70,17 @@ impl Refusals {
         told
     }
 
-    /// The kernel has told of a change: what had vanished may be there again.
+    /// Forgets refusals because of something that had vanished: after a change in the kernel it may be back.
     pub(crate) fn something_changed(&mut self) {
         self.0.retain(|refusal| !refusal.vanished);
     }
 
-    /// Forgets those of other devices than these.
+    /// Forgets refusals on other devices than these.
     pub(crate) fn retain(&mut self, devices: &BTreeSet<u32>) {
         self.0.retain(|refusal| devices.contains(&refusal.ifindex));
     }
 
-    /// Forgets all of them.
+    /// Forgets all refusals.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
@@ -131,7 +131,7 @@ mod tests {
         ApplyError::Stopped { place: PLACE, failed, left: vec![] }
     }
 
-    /// What is told of a wish that wants 20 of the place, and what is wanted of it then.
+    /// The number of reported refusals of a wish for the value 20, and the value wanted after them.
     fn look(
         refusals: &mut Refusals,
         wish: &Wish,

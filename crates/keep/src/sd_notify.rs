@@ -1,5 +1,5 @@
-//! Tells systemd how the service is, where it asks to be told (`sd_notify(3)`): a datagram to the socket
-//! that `$NOTIFY_SOCKET` names. Of the protocol these few lines are all that is needed.
+//! Notifies systemd of the service's state (`sd_notify(3)`): a datagram to the socket named in
+//! `$NOTIFY_SOCKET`. Implements only the few lines of the protocol that are needed.
 
 use std::os::fd::OwnedFd;
 
@@ -7,17 +7,17 @@ use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with,
 };
 
-/// The longest status that is sent, in bytes.
+/// The maximum length of a value in bytes.
 const LONGEST: usize = 2_000;
 
-/// Where to tell.
+/// The notification socket, if there is one.
 #[derive(Debug)]
 pub(crate) struct SdNotify {
     to: Option<(OwnedFd, SocketAddrUnix)>,
 }
 
 impl SdNotify {
-    /// As the environment says; without, nobody is told.
+    /// Reads the address from `NOTIFY_SOCKET`; without the variable, notifications are dropped.
     pub(crate) fn from_environment() -> SdNotify {
         let named = std::env::var("NOTIFY_SOCKET").unwrap_or_default();
         let address = match named.strip_prefix('@') {
@@ -32,7 +32,7 @@ impl SdNotify {
         SdNotify { to }
     }
 
-    /// Sends `KEY=VALUE` lines. Nothing depends on its being heard.
+    /// Sends `KEY=VALUE` lines. Errors are ignored: nothing depends on their delivery.
     pub(crate) fn tell(&self, lines: &[(&str, &str)]) {
         let Some((socket, address)) = &self.to else { return };
         let line = |(key, value): &(&str, &str)| {

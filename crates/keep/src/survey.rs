@@ -1,4 +1,4 @@
-//! Whether each wish is in force, as anybody may see it.
+//! Checks whether each wish is in force, without privileges.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,15 @@ use crate::directory::{Directory, Found};
 use crate::parse::BadFile;
 use crate::wish::Wish;
 
-/// How a wish is.
+/// The state of a wish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// In force on each device that it means.
+    /// In force on each matching device.
     Held,
-    /// It can be had here, and is not in force: nobody holds it, or a device is down or not there yet.
+    /// Possible here, but not in force: no keeper holds it, or a device is down or missing.
     NotHeld,
-    /// It, or a part of it, cannot be had here.
+    /// The wish, or a part of it, is impossible here.
     Refused,
 }
 
@@ -43,16 +43,16 @@ impl State {
 pub struct OnDevice {
     /// The device's name.
     pub ifname: String,
-    /// What of the wish cannot be had, and why.
+    /// What cannot be had of the wish, and why.
     pub refused: Vec<String>,
     /// Why it waits: the device is down.
     pub waits: Option<String>,
-    /// What is not as it is wished.
+    /// The settings that differ from the wish.
     pub different: Vec<Change>,
 }
 
 impl OnDevice {
-    /// Why the wish is not in force on it, a sentence for each reason.
+    /// Why the wish is not in force on the device, a sentence for each reason.
     pub fn why(&self) -> Vec<String> {
         let mut why = self.refused.clone();
         why.extend(self.waits.clone());
@@ -62,7 +62,7 @@ impl OnDevice {
         why
     }
 
-    /// How the wish is on it.
+    /// The state of the wish on the device.
     pub fn state(&self) -> State {
         match (self.refused.is_empty(), self.waits.is_none() && self.different.is_empty()) {
             (false, _) => State::Refused,
@@ -72,37 +72,36 @@ impl OnDevice {
     }
 }
 
-/// A wish, and how it is.
+/// A wish and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// The wish, as its file has it.
+    /// The wish, as in its file.
     pub wish: Wish,
-    /// The devices that it means; none: it waits for one.
+    /// The matching devices; empty while it waits for one.
     pub devices: Vec<OnDevice>,
-    /// Why it is not known which devices it means by their driver, so that there may be more.
+    /// Why it is unknown which devices match by driver, so that there may be more.
     pub unknown: Option<String>,
-    /// The wish before it, by name, that has the programs of its unit; `None`: none has them.
+    /// The name of an earlier wish that has the programs of the same unit, if any.
     pub programs_of: Option<String>,
 }
 
 impl Standing {
-    /// How it is on all of its devices: the worst of them; refused, where another wish has its unit's programs.
+    /// The worst state of all its devices; refused if another wish has its unit's programs.
     pub fn state(&self) -> State {
-        // Of a device that may be meant nobody knows whether it is in force there.
+        // On a device that may match, the state is unknown.
         let least = if self.unknown.is_some() { State::NotHeld } else { State::Held };
         let least = if self.programs_of.is_some() { State::Refused } else { least };
         let worst = self.devices.iter().map(OnDevice::state).max().unwrap_or(State::NotHeld);
         worst.max(least)
     }
 
-    /// Whether nothing speaks against it here: it is held, or will be once a device is up and somebody
-    /// holds it.
+    /// Whether it is held, or will be once a device is up and a keeper runs.
     pub fn can_be_held(&self) -> bool {
         !self.devices.is_empty() && self.state() != State::Refused
     }
 
-    /// What there is to say of its unit's programs, whose setting [`state`](Standing::state) is not about: nothing
-    /// of a wish without. `keeper` is the process that holds the wishes, if one does.
+    /// Notes on the programs of its unit, which [`state`](Standing::state) does not cover; empty for a wish
+    /// without a unit. `keeper` is the process ID of the running keeper, if any.
     pub fn programs(&self, keeper: Option<u32>) -> Vec<String> {
         let Some(unit) = &self.wish.unit else { return Vec::new() };
         let mut said =
@@ -124,7 +123,7 @@ impl Standing {
         said
     }
 
-    /// What of it cannot be had here and now, a sentence for each reason.
+    /// What cannot be had of it here and now, a sentence for each reason.
     pub fn refused(&self) -> Vec<String> {
         let mut why: Vec<String> = self.unit_refused().into_iter().collect();
         for refused in self.devices.iter().flat_map(|on| &on.refused) {
@@ -135,12 +134,12 @@ impl Standing {
         why
     }
 
-    /// Why its programs are not set, if another wish has them.
+    /// Why its programs are not set, if they belong to another wish.
     fn unit_refused(&self) -> Option<String> {
         Some(self.wish.unit.as_ref()?.of_another(self.programs_of.as_ref()?))
     }
 
-    /// Whether a device is not yet as it can be.
+    /// Whether a device differs from what is possible.
     fn is_different(&self) -> bool {
         self.devices.iter().any(|on| !on.different.is_empty())
     }
@@ -155,7 +154,7 @@ impl Standing {
     }
 }
 
-/// `eth0: 3 settings are not as wished: threaded of queue 0 is ...`.
+/// Describes the differences: `eth0: 3 settings are not as wished: threaded of queue 0 is ...`.
 fn different(ifname: &str, changes: &[Change]) -> String {
     let count = changes.len();
     let first = changes.first().map_or_else(String::new, |change| {
@@ -179,12 +178,12 @@ fn different(ifname: &str, changes: &[Change]) -> String {
 pub struct Survey {
     /// Each wish, in the order of the files.
     pub standings: Vec<Standing>,
-    /// Files that are wrong.
+    /// Invalid files.
     pub bad: Vec<BadFile>,
 }
 
 impl Survey {
-    /// Looks whether wishes are in force. It takes no right, and changes nothing.
+    /// Checks whether wishes are in force. Needs no privilege, and changes nothing.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -193,8 +192,8 @@ impl Survey {
         Ok(Survey { standings, bad: found.bad })
     }
 
-    /// The wishes of a directory on each device, for `doctor`. What cannot be read or asked is none: it is
-    /// told elsewhere.
+    /// The state of a directory's wishes on each device, for `doctor`. Empty if the wishes or the kernel
+    /// cannot be read: other commands report that.
     pub fn for_doctor(directory: &Directory) -> Vec<doctor::Wish> {
         let found = directory.read().unwrap_or_default();
         let Ok(survey) = Survey::look(found) else { return Vec::new() };
@@ -214,7 +213,8 @@ impl Survey {
         on_devices.chain(bad).collect()
     }
 
-    /// How one wish is: looks again until it is in force, for `patience` at most. `None` if it is gone.
+    /// The state of one wish. If a device differs, checks again until it is in force, for at most `patience`.
+    /// `None` if there is no such wish.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -238,7 +238,7 @@ impl Survey {
     }
 }
 
-/// How long until a wish is looked at again.
+/// The interval between two checks of a wish.
 const AGAIN: Duration = Duration::from_millis(50);
 
 fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
@@ -256,7 +256,7 @@ fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
         Standing { wish: wish.clone(), devices: vec![], unknown, programs_of }
     };
     let mut standings: Vec<Standing> = all.iter().map(standing).collect();
-    // The kernel is not asked for anything where nothing is wished of it.
+    // Without a matching device the kernel need not be queried.
     if devices.is_empty() {
         return Ok(standings);
     }
@@ -281,7 +281,7 @@ fn standings(all: &[Wish]) -> Result<Vec<Standing>, BackendError> {
                 different: changes(wanted, &at),
             };
             if !at.device.up && at.device.napis.is_empty() {
-                // What cannot be had on this kernel is said of a device that is down, too.
+                // What this kernel cannot do is reported for a device that is down, too.
                 let refused = wish.check().err().map(|refusal| refusal.to_string());
                 on.refused = refused.into_iter().collect();
                 on.waits = Some(format!("{} is down", link.name));

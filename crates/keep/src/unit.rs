@@ -1,4 +1,4 @@
-//! The processes of a systemd unit: those in its control group (v2), which is a directory.
+//! Finds the processes of a systemd unit: those in its control group (v2), which is a directory.
 
 use std::fmt;
 use std::fs;
@@ -6,22 +6,22 @@ use std::path::{Component, Path, PathBuf};
 
 use napkin_os::procfs::read_text;
 
-/// Where control groups are: alone, or beside those of version 1.
+/// Mount points of the control groups: alone, or beside those of version 1.
 const ROOTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// The longest list of a group's processes that is read, in bytes.
+/// The maximum size of a group's process list, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Groups below a unit's that are looked into.
+/// The maximum number of groups of a unit that are read.
 const GROUPS: usize = 1_024;
 
-/// A unit by its name, `memcached.service`, which is in `system.slice`; or its group's path,
+/// A unit by its name, `memcached.service` in `system.slice`, or by its group's path,
 /// `/work.slice/memcached.service`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unit(String);
 
 impl Unit {
-    /// Reads one; `None` if it can be neither name nor path.
+    /// Parses a unit; `None` if the text is neither a name nor a path.
     pub fn read(text: &str) -> Option<Unit> {
         let path = Path::new(text.strip_prefix('/').unwrap_or(text));
         let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -31,17 +31,17 @@ impl Unit {
         right.then(|| Unit(text.to_owned()))
     }
 
-    /// Whether these are the same processes: a name and its path are.
+    /// Whether both have the same processes: a name equals its path.
     pub(crate) fn is_same(&self, other: &Unit) -> bool {
         self.path() == other.path()
     }
 
-    /// That its programs are already another wish's, of this name.
+    /// The message that its programs already belong to the wish with this name.
     pub(crate) fn of_another(&self, wish: &str) -> String {
         format!("the programs of {self} are those of the wish {wish}; one wish names a unit")
     }
 
-    /// Its group below the root.
+    /// The path of its group below the root.
     fn path(&self) -> PathBuf {
         match self.0.strip_prefix('/') {
             Some(path) => PathBuf::from(path),
@@ -49,7 +49,7 @@ impl Unit {
         }
     }
 
-    /// Its group's directory, whether it is there or not; `None` without control groups.
+    /// The directory of its group, whether it exists or not; `None` without control groups.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
         let root =
             ROOTS.into_iter().map(Path::new).find(|root| root.join("cgroup.procs").exists())?;
@@ -63,14 +63,14 @@ impl fmt::Display for Unit {
     }
 }
 
-/// The processes of a group and of all below it. None if it is not there.
+/// The processes of a group and of all its subgroups; empty if it does not exist.
 pub(crate) fn processes(group: &Path) -> Vec<i32> {
     let mut processes = Vec::new();
     let mut groups = vec![group.to_owned()];
     let mut looked = 0;
     while let Some(group) = groups.pop() {
         let text = read_text(group.join("cgroup.procs"), LONGEST).unwrap_or_default();
-        // 0 is one of another PID namespace.
+        // 0 is a process of another PID namespace.
         processes.extend(
             text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0),
         );

@@ -1,11 +1,12 @@
-//! What tells of a change: the kernel's notices, writes to the files in which other programs set the
-//! same things, and writes to the directory of wishes.
+//! Watches for changes: the kernel's notices, writes to the files in which other programs change the same
+//! settings, and writes to the directory of wishes.
 //!
-//! A write by a program to a file of procfs or sysfs is seen by inotify as one to any other file. What
-//! the kernel itself changes in them is not; of that its notices tell. An entry of procfs that went and
-//! came again is another file of the same name, so files are opened anew at each look; a watch that is
-//! there already is found again by its number. Where no descriptor is left to open one anew, the watch
-//! that there is stays, unless it is seen to be another file's by now: what else is to be opened counts for more.
+//! inotify reports a program's write to a file of procfs or sysfs like one to any other file. It does not
+//! report what the kernel itself changes there; its netlink notices do. A procfs entry that was removed and
+//! recreated is another file of the same name, so files are opened anew at each look; inotify returns the
+//! same number for a watch that exists already. If no descriptor is left to open a file, its old watch stays,
+//! unless the path is seen to lead to another file by now: descriptors are needed more for devices, programs
+//! and journals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -24,51 +25,51 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Events that are read at once.
+/// The size of the event buffer in bytes.
 const BUFFER: usize = 8 << 10;
 
-/// So many descriptors are left to devices, programs and their journals that come later.
+/// The number of descriptors left free for devices, programs and their journals.
 const SPARE: u64 = 64;
 
-/// How long the kernel may take from when a device is not listed any more until it says so.
+/// How long the kernel may take to notify after it has removed a device from its list.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// What woke who waits.
+/// What ended a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Woken {
     /// A signal came.
     pub signal: bool,
-    /// Something of the kernel's may have changed.
+    /// Settings in the kernel may have changed.
     pub kernel: bool,
-    /// The kernel has told of that itself: it was not only somebody's write to a file.
+    /// Whether the kernel's own notices said so, and not only a write to a file.
     pub notice: bool,
     /// Files of wishes may have changed.
     pub wishes: bool,
 }
 
-/// What is followed of a file.
+/// The events to follow at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Follow {
-    /// Writes to it.
+    /// Writes to a file.
     Writes,
-    /// What is made in it.
+    /// Entries created in a directory.
     Made,
-    /// What is removed in it.
+    /// Entries removed from a directory.
     Removed,
 }
 
-/// What notices have said of a device of this number since it was last known to be here.
+/// What notices have said about a device since it was last known to be here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     No,
     Deleted,
     Moved,
-    /// Some were lost.
+    /// Notices were lost.
     Unknown,
 }
 
-/// A file that is watched. It has to stay open: else its entry in procfs may be dropped from memory, and a
-/// later writer gets another one that nobody watches.
+/// A watched file. It has to stay open: otherwise the kernel may drop its procfs entry from memory, and a
+/// later writer gets a new inode that is not watched.
 #[derive(Debug)]
 struct Followed {
     file: OwnedFd,
@@ -76,11 +77,11 @@ struct Followed {
 }
 
 impl Followed {
-    /// Whether its path does not lead to another file by now. Of one that has gone others tell.
+    /// Whether its path still leads to the same file, or to none: other events report a file that has gone.
     fn is_current(&self) -> bool {
         match (rustix::fs::stat(self.path.as_path()), rustix::fs::fstat(&self.file)) {
             (Ok(there), Ok(own)) => {
-                // A number is used again; when it was made, or changed last, then tells two apart.
+                // Inode numbers are reused; the times of the last change tell two files apart.
                 (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
                     && (there.st_ctime, there.st_ctime_nsec) == (own.st_ctime, own.st_ctime_nsec)
             }
@@ -90,35 +91,35 @@ impl Followed {
     }
 }
 
-/// Everything that is listened to.
+/// All sources of change events.
 #[derive(Debug)]
 pub struct Watch {
     notices: Notices,
-    /// Whether one came that nobody has taken yet.
+    /// Whether a notice has arrived that was not taken yet.
     heard: bool,
-    /// Of the devices that are [expected](Watch::expect) to leave some time.
+    /// Departures of [expected](Watch::expect) devices, by ifindex.
     left: BTreeMap<u32, Left>,
-    /// Of files that others write.
+    /// The inotify instance for files that others write.
     files: OwnedFd,
-    /// Watches by number.
+    /// Files by watch number.
     followed: BTreeMap<i32, Followed>,
     spare: u64,
-    /// Of the directory of wishes.
+    /// The inotify instance for the directory of wishes.
     wishes: OwnedFd,
     directory: PathBuf,
-    /// The first of the files that could not be followed, and why.
+    /// The first file that could not be followed, and why.
     unfollowed: Option<String>,
-    /// The same of the directory of wishes.
+    /// Why the directory of wishes is not watched.
     unfollowed_wishes: Option<String>,
-    /// Whether that is watched again since a time in which it could not be.
+    /// Whether that directory is watched again after a time in which it could not be.
     again: bool,
 }
 
 impl Watch {
-    /// Begins to listen in this thread's network namespace.
+    /// Starts to listen in this thread's network namespace.
     ///
     /// # Errors
-    /// If the kernel cannot be listened to; the same for all that follow.
+    /// If the kernel's notices or inotify are unavailable; the same for the other functions.
     pub fn open(directory: &Path) -> Result<Watch, WatchError> {
         let notices = Notices::open()?;
         let new = || inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
@@ -141,23 +142,24 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Kinds of notices that this kernel does not give.
+    /// Kinds of notices that this kernel does not send.
     pub fn missing(&self) -> &[String] {
         self.notices.missing()
     }
 
-    /// Whose changes nobody notices until something else leads to a look, a sentence for each.
+    /// Describes what is not watched, so that changes there are noticed only at another look; a sentence for
+    /// each.
     pub fn unfollowed(&self) -> impl Iterator<Item = &String> {
         self.unfollowed_wishes.iter().chain(&self.unfollowed)
     }
 
-    /// Whether the directory of wishes could not be watched and is so again, since this was asked last: it has to
-    /// be read, as nothing tells of what was written meanwhile.
+    /// Whether the directory of wishes is watched again after it could not be, since the last call. It has to
+    /// be read then, as no event reports what was written meanwhile.
     pub fn wishes_again(&mut self) -> bool {
         std::mem::take(&mut self.again)
     }
 
-    /// Watches the directory of wishes, or, while there is none, the one in which it is to be made.
+    /// Watches the directory of wishes or, while it does not exist, its parent.
     fn directory(&mut self) {
         let changes = WatchFlags::CLOSE_WRITE
             | WatchFlags::CREATE
@@ -167,7 +169,7 @@ impl Watch {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
         let mut failed = None;
-        // The parent first: what is made between the two is seen by one of them.
+        // The parent first: whatever is created between the two calls is then seen by one of them.
         if !self.directory.is_dir() {
             let parent = self.directory.parent().unwrap_or(Path::new("/"));
             let made = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
@@ -179,7 +181,7 @@ impl Watch {
         self.unfollowed_wishes = failed.map(|errno| unfollowed(&self.directory, errno));
     }
 
-    /// Waits until something happens, at most for `limit`. Nothing that has come before is lost.
+    /// Waits until an event arrives, for at most `limit`. Earlier events are not lost.
     pub fn wait(&self, signals: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), WatchError> {
         if self.heard {
             return Ok(());
@@ -188,7 +190,7 @@ impl Watch {
         wait(all.into_iter().chain(self.notices.descriptors()), limit)
     }
 
-    /// Takes all that has come.
+    /// Takes all events that have arrived.
     pub fn take(&mut self, signals: BorrowedFd<'_>) -> Result<Woken, WatchError> {
         let signal = readable(signals);
         let wishes = drain(&self.wishes, |event| !self.is_begun(event))?;
@@ -201,11 +203,11 @@ impl Watch {
         Ok(Woken { signal, kernel: notice | files, notice, wishes })
     }
 
-    /// Takes the notices that have come, and says whether none was lost.
+    /// Takes the notices that have arrived, and returns whether none was lost.
     fn hear(&mut self) -> bool {
         let Taken { came, left, lost } = self.notices.take();
         self.heard |= came;
-        // The first tells of who was there; a later one may be of another device with its number.
+        // Only the first notice is about the known device; a later one may be about another with its ifindex.
         for (ifindex, deleted) in left.into_iter().filter(|_| !lost) {
             if let Some(it) = self.left.get_mut(&ifindex).filter(|it| **it == Left::No) {
                 *it = if deleted { Left::Deleted } else { Left::Moved };
@@ -218,8 +220,9 @@ impl Watch {
         !lost
     }
 
-    /// Begins to mind how a device of this number leaves this network namespace, unless that is done. Who
-    /// sees after this that a device is here knows that the next notice of its leaving is its own.
+    /// Starts to track whether the device with this ifindex leaves this network namespace, unless it is
+    /// tracked. A caller that then finds the device here knows that the next notice of a departure is about
+    /// this device.
     pub fn expect(&mut self, ifindex: u32) {
         if self.left.get(&ifindex) != Some(&Left::No) {
             let known = self.hear();
@@ -227,20 +230,20 @@ impl Watch {
         }
     }
 
-    /// Minds these devices, as far as they are [expected](Watch::expect) to leave, and no others.
+    /// Tracks only these devices, as far as they are [expected](Watch::expect).
     pub fn expect_only(&mut self, devices: &BTreeSet<u32>) {
         self.left.retain(|ifindex, _| devices.contains(ifindex));
     }
 
-    /// Whether a device that is [expected](Watch::expect) to may have left since, as far as was heard.
+    /// Whether an [expected](Watch::expect) device may have left, according to the notices so far.
     pub fn may_have_left(&self, ifindex: u32) -> bool {
         self.left.get(&ifindex).is_some_and(|it| *it != Left::No)
     }
 
-    /// Of a device that was [expected](Watch::expect) to leave and has: whether a notice says that it was
-    /// deleted. Of one that is in another network namespace none does, nor of one whose notice was lost. It is
-    /// waited for, for a second at most: the kernel says that a device has gone after it has taken it from
-    /// its list. The device is expected no more.
+    /// Whether a notice says that an [expected](Watch::expect) device which has left was deleted. There is
+    /// none for a device that moved to another network namespace, or if notices were lost. Waits for the
+    /// notice for at most a second, as the kernel sends it after it has removed the device from its list.
+    /// Stops tracking the device.
     pub fn was_deleted(&mut self, ifindex: u32) -> bool {
         let begun = Instant::now();
         while self.left.get(&ifindex) == Some(&Left::No) {
@@ -254,8 +257,8 @@ impl Watch {
         self.left.remove(&ifindex) == Some(Left::Deleted)
     }
 
-    /// Whether somebody has only begun to write a file: its end is told as well. Of a link there is no
-    /// other event than that it was made.
+    /// Whether a file was only created and is still being written: closing it is reported as well. For a
+    /// link, its creation is the only event.
     fn is_begun(&self, event: &inotify::Event<'_>) -> bool {
         let made = event.file_name().filter(|_| event.events() == ReadFlags::CREATE);
         made.is_some_and(|name| {
@@ -264,24 +267,24 @@ impl Watch {
         })
     }
 
-    /// Leaves so many descriptors to others from now on, however many there are.
+    /// Sets the number of descriptors to leave free.
     pub fn spare(&mut self, descriptors: u64) {
         self.spare = descriptors;
     }
 
-    /// Follows these files and directories, and no others. Gives whether one is watched that was not
-    /// before: it may have been written to meanwhile. What cannot be is [`unfollowed`](Watch::unfollowed).
+    /// Follows exactly these files and directories. Returns whether a new watch was added: its file may have
+    /// been written before. What cannot be watched is [`unfollowed`](Watch::unfollowed).
     pub fn follow(&mut self, paths: &BTreeMap<PathBuf, Follow>) -> bool {
         if self.unfollowed_wishes.is_some() {
             self.directory();
         }
         self.unfollowed = None;
         let mut before = std::mem::take(&mut self.followed);
-        // What is not followed any more gives its descriptors to what is to be.
+        // Close what is no longer followed first, to free descriptors.
         before.retain(|watch, it| {
             let stays = paths.contains_key(&it.path);
             if !stays {
-                // It may have gone with its file.
+                // The watch may have gone with its file.
                 let _ = inotify::remove_watch(&self.files, *watch);
             }
             stays
@@ -290,7 +293,7 @@ impl Watch {
             before.iter().map(|(watch, it)| (it.path.clone(), *watch)).collect();
         let mut followed = BTreeMap::new();
         let mut new = false;
-        // What was short for one is so for those behind it.
+        // A shortage for one path also affects those after it.
         let mut short: Option<Errno> = None;
         for (path, follow) in paths {
             let flags = match follow {
@@ -300,13 +303,13 @@ impl Watch {
             };
             match short.map_or_else(|| watched(&self.files, path, flags, self.spare), Err) {
                 Ok((watch, file)) => {
-                    // Its old descriptor goes at once, or twice as many would be open here.
+                    // Close its old descriptor at once; otherwise twice as many would be open here.
                     new |= before.remove(&watch).is_none() && !followed.contains_key(&watch);
                     followed.insert(watch, Followed { file, path: path.clone() });
                 }
-                // One that has gone is told of by others.
+                // Other events report a file that has gone.
                 Err(Errno::NOENT) => {}
-                // As when others have all the watches that there are: what is in force stays so.
+                // If all watches of the user are in use, for example, existing ones are kept.
                 Err(errno) => {
                     short = short.or(Some(errno).filter(|errno| is_shortage(*errno)));
                     let stays = |watch: &&i32| {
@@ -325,7 +328,7 @@ impl Watch {
             }
         }
         for watch in before.keys() {
-            // It may have gone with its file.
+            // The watch may have gone with its file.
             let _ = inotify::remove_watch(&self.files, *watch);
         }
         self.followed = followed;
@@ -333,7 +336,7 @@ impl Watch {
     }
 }
 
-/// Opens a file and watches it, if that leaves so many descriptors for what else is to be opened.
+/// Opens a file and watches it, if that leaves `spare` descriptors free.
 fn watched(
     inotify: &OwnedFd,
     path: &Path,
@@ -342,12 +345,12 @@ fn watched(
 ) -> Result<(i32, OwnedFd), Errno> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     has_room(u64::try_from(file.as_raw_fd()).unwrap_or(0).saturating_add(spare))?;
-    // By the descriptor, so that it is the file that is kept open.
+    // By the descriptor, so that exactly the opened file is watched.
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok((inotify::add_watch(inotify, same, flags)?, file))
 }
 
-/// That a file is not watched. Others are not for the same reason, as a rule.
+/// The message that a path is not watched. The same reason usually affects others.
 fn unfollowed(path: &Path, errno: Errno) -> String {
     let advice = match errno {
         Errno::NOSPC => " (sysctl fs.inotify.max_user_watches)",
@@ -363,14 +366,14 @@ fn unfollowed(path: &Path, errno: Errno) -> String {
     )
 }
 
-/// Waits until one of these is readable.
+/// Waits until one of these descriptors is readable.
 pub(crate) fn wait<'a>(
     descriptors: impl Iterator<Item = BorrowedFd<'a>>,
     limit: Option<Duration>,
 ) -> Result<(), WatchError> {
     let mut all: Vec<PollFd<'_>> =
         descriptors.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)).collect();
-    // What the kernel has no number for is for ever.
+    // A limit too large for the kernel is infinite.
     let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
     match poll(&mut all, limit.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -378,14 +381,14 @@ pub(crate) fn wait<'a>(
     }
 }
 
-/// Whether this is readable now.
+/// Whether this descriptor is readable now.
 pub(crate) fn readable(descriptor: BorrowedFd<'_>) -> bool {
     let mut one = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut one, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Reads all events, and says whether there was one that counts and is not our own doing.
+/// Reads all events, and returns whether one counts. Events of removed watches do not.
 fn drain(
     inotify: &OwnedFd,
     counts: impl Fn(&inotify::Event<'_>) -> bool,
@@ -395,7 +398,7 @@ fn drain(
     let mut came = false;
     loop {
         match reader.next() {
-            // A watch that was removed.
+            // `IGNORED`: a watch was removed.
             Ok(event) => came |= event.events() != ReadFlags::IGNORED && counts(&event),
             Err(Errno::AGAIN) => return Ok(came),
             Err(Errno::INTR) => {}
@@ -404,13 +407,13 @@ fn drain(
     }
 }
 
-/// Why nothing can be listened to.
+/// Why changes cannot be watched.
 #[derive(Debug, thiserror::Error)]
 #[error("changes cannot be listened for: {0}")]
 pub enum WatchError {
-    /// The kernel's notices.
+    /// Netlink notices failed.
     Netlink(#[from] NetlinkError),
-    /// inotify.
+    /// inotify or `poll` failed.
     Io(#[from] io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! A wish: a policy, for which devices and queues, on which CPUs.
+//! A wish: a policy, and the devices, queues and CPUs that it is for.
 
 use std::path::PathBuf;
 
@@ -12,39 +12,39 @@ use toml_edit::Value;
 use crate::device_match::{Drivers, Match, Matched, matched};
 use crate::unit::Unit;
 
-/// The longest name of a wish, which is its file's name without `.toml`.
+/// The maximum length of a wish's name, which is its file's name without `.toml`.
 const LONGEST_NAME: usize = 64;
 
-/// What one file wishes.
+/// The contents of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wish {
-    /// Its name: the file's, without `.toml`.
+    /// The name: the file's, without `.toml`.
     pub name: String,
-    /// The file in which it stands, or is to stand.
+    /// The file that contains it, or is to contain it.
     pub file: PathBuf,
-    /// The policy, of which the device's part is held.
+    /// The policy. Its device part is held; its program part is for the programs of `unit`.
     pub policy: Policy,
-    /// The line of the file on which the policy stands; 0 if it was not read from one.
+    /// The line of the policy in the file; 0 if it was not read from one.
     pub line: usize,
-    /// Which devices are meant.
+    /// Selects the devices.
     pub device: Match,
-    /// The receive queues whose instances are meant, by rising index; `None`: all.
+    /// The receive queues whose instances are meant, in ascending order; `None` for all.
     pub queues: Option<Vec<u32>>,
-    /// The interrupt and the thread of queue i go to the i-th of these CPUs, round and round. Empty:
-    /// they stay where they are.
+    /// The interrupt and the thread of queue i go to the i-th of these CPUs, cyclically. If empty, they stay
+    /// where they are.
     pub cpus: Vec<usize>,
-    /// The priority of the instances' threads in `SCHED_FIFO`, 1 to 99; `None`: their class stays.
+    /// The `SCHED_FIFO` priority of the instances' threads, 1 to 99; `None` leaves their class.
     pub rt: Option<u8>,
-    /// The unit whose programs get the policy's other part while they run.
+    /// The unit whose programs get the program part of the policy while they run.
     pub unit: Option<Unit>,
-    /// Whether each thread of these programs that waits for one instance goes to the CPU where that is
+    /// Whether each thread of these programs that waits for one instance is pinned to the CPU where that is
     /// polled.
     pub pin: bool,
 }
 
 impl Wish {
-    /// Whether a text can be a wish's name, and so a file's: letters, digits, `.`, `_`, `-` and `@`, no
-    /// dot first, at most 64 bytes.
+    /// Whether a text can be the name of a wish, and so of a file: letters, digits, `.`, `_`, `-` and `@`, no
+    /// leading dot, at most 64 bytes.
     pub fn is_name(text: &str) -> bool {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@".contains(&byte);
         (1..=LONGEST_NAME).contains(&text.len())
@@ -52,7 +52,7 @@ impl Wish {
             && text.bytes().all(plain)
     }
 
-    /// A name for a wish that was given none: what its devices are matched by.
+    /// Derives a name for a wish without one from its device match.
     pub fn default_name(device: &Match) -> String {
         let text = [&device.name, &device.driver].into_iter().flatten().next().cloned();
         let text = text.unwrap_or_else(|| device.mac_text().unwrap_or_default());
@@ -66,7 +66,7 @@ impl Wish {
         if name.is_empty() { "wish".into() } else { name.into() }
     }
 
-    /// What is asked of the device beside the policy: once for all queues, or once for each.
+    /// The options of `apply`: one entry for all queues, or one for each.
     pub(crate) fn options(&self) -> Vec<Options> {
         let options =
             |queue| Options { queue, cpus: self.cpus.clone(), rt: self.rt, ..Options::default() };
@@ -76,19 +76,20 @@ impl Wish {
         }
     }
 
-    /// Whether this kernel can do it, and what of the policy is not set.
+    /// Checks whether this kernel can do it, and returns warnings about parts that are not set.
     ///
     /// # Errors
-    /// What this kernel lacks, and the nearest policy that it can do.
+    /// A [`Refusal`] names what this kernel lacks, and the nearest policy that it can do.
     pub fn check(&self) -> Result<Vec<Warning>, Refusal> {
         let scope = if self.unit.is_some() { Scope::Both } else { Scope::Device };
         support::check(&self.policy, &Kernel::probe(), scope)
     }
 
-    /// Devices here that are meant and carry what the policy can delay.
+    /// Matching devices that carry traffic which the policy can delay and which must not be delayed by
+    /// mistake.
     ///
     /// # Errors
-    /// If the kernel does not answer, or sysfs does not say which devices have the driver that is meant.
+    /// If the kernel does not answer, or sysfs does not say which devices have the driver that is asked for.
     pub fn risks(&self) -> Result<Vec<(String, Lifeline)>, BackendError> {
         let mut risks = Vec::new();
         if can_delay(&self.policy) {
@@ -104,7 +105,7 @@ impl Wish {
         Ok(risks)
     }
 
-    /// Where it stands, as errors name it: `FILE:LINE`.
+    /// Its place, as errors name it: `FILE:LINE`.
     pub fn place(&self) -> String {
         match self.line {
             0 => self.file.display().to_string(),
@@ -112,7 +113,7 @@ impl Wish {
         }
     }
 
-    /// What is wished, in one line: `suspend20 for eth0 queues 0-3 on CPUs 2-5`.
+    /// The wish in one line: `suspend20 for eth0 queues 0-3 on CPUs 2-5`.
     pub fn sentence(&self) -> String {
         let mut text = format!("{} for {}", self.policy, self.device);
         if let Some(queues) = &self.queues {
@@ -136,7 +137,7 @@ impl Wish {
         text
     }
 
-    /// The file's text.
+    /// The text of its file.
     pub fn to_text(&self) -> String {
         let quoted = |text: &str| Value::from(text).to_string();
         let mut text = format!(
@@ -171,12 +172,12 @@ impl Wish {
     }
 }
 
-/// Queues as the kernel lists CPUs.
+/// Formats queues as the kernel lists CPUs.
 pub(crate) fn queue_list(queues: &[u32]) -> String {
     CpuList(queues.iter().map(|queue| *queue as usize).collect()).to_string()
 }
 
-/// CPUs in the order in which queues go to them: `4-7,0-3`.
+/// Formats CPUs in the order in which queues are assigned to them: `4-7,0-3`.
 fn ordered(cpus: &[usize]) -> String {
     let runs = cpus.chunk_by(|one, next| one + 1 == *next);
     runs.map(|run| CpuList(run.to_vec()).to_string()).collect::<Vec<_>>().join(",")

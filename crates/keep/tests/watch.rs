@@ -1,4 +1,4 @@
-//! Who sleeps until somebody else changes something is woken by it: on the files of the kernel itself.
+//! Tests that a sleeping watcher is woken by changes that others make, on the kernel's own files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -20,7 +20,7 @@ const LONG: Option<Duration> = Some(Duration::from_secs(30));
 #[test]
 fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
     let irqs = fs::read_dir("/proc/irq").into_iter().flatten().flatten();
-    // What is written is what is there: some interrupts cannot be moved, and refuse even that.
+    // Writes back the current value: some interrupts cannot be moved, and refuse even that.
     let found = irqs.map(|irq| irq.path()).find(|irq| {
         let file = irq.join("smp_affinity_list");
         fs::read(&file).is_ok_and(|cpus| fs::write(&file, cpus).is_ok())
@@ -42,7 +42,7 @@ fn a_program_s_write_to_an_interrupt_s_cpus_is_noticed_by_either_name() {
         let woken = watch.take(signal.as_fd()).expect("taken");
         assert!(woken.kernel && !woken.signal && !woken.wishes, "{woken:?}");
     }
-    // What is no longer followed wakes nobody.
+    // A write to a file that is no longer followed does not wake.
     watch.follow(&BTreeMap::new());
     fs::write(&names[0], fs::read(&names[0]).expect("there")).expect("it takes what it is");
     watch.wait(signal.as_fd(), Some(Duration::from_millis(20))).expect("it waits");
@@ -99,7 +99,7 @@ fn what_is_followed_stays_so_where_no_descriptor_is_left() {
     watch.wait(signal.as_fd(), LONG).expect("it waits");
     let woken = watch.take(signal.as_fd()).expect("taken");
     assert!(woken.kernel, "{woken:?}");
-    // Another file of the same name is not the one that is watched.
+    // Another file of the same name is not the watched one.
     fs::write(directory.join("other"), "").expect("written");
     fs::rename(directory.join("other"), &first).expect("renamed");
     assert!(!watch.follow(&paths), "nothing is opened");
@@ -131,7 +131,7 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
         watch.expect(index);
         route.set_up(index).expect("up");
         watch.expect(index);
-        // Notices are there when what they tell of is done.
+        // Notices arrive by the time the call returns.
         assert!(watch.take(signal.as_fd()).expect("taken").notice);
         assert!(!watch.may_have_left(index), "it is here");
         route.delete(index).expect("deleted");

@@ -1,4 +1,4 @@
-//! One device: brought to what is wished of it, followed, and given up.
+//! Handles one device: brings it to the wished state, follows its files, and gives it up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,9 +16,9 @@ use crate::watch::Follow;
 use crate::wish::Wish;
 
 impl Keeper {
-    /// Brings one device to what is wished of it, and says whether anything had to be changed. What the
-    /// kernel refuses of one wish keeps no other from being held: that wish's places are left as they are,
-    /// for as long as the refusal [holds](crate::refusals::Refusals::leave).
+    /// Brings one device to the wished state, and returns whether anything changed. If the kernel refuses a
+    /// part of one wish, that wish's places are left as they are while the refusal
+    /// [lasts](crate::refusals::Refusals::leave); other wishes are held all the same.
     pub(super) fn device(
         &mut self,
         ifindex: u32,
@@ -29,7 +29,7 @@ impl Keeper {
     ) -> Result<bool, ApplyError> {
         let at = self.backend.look(Target::Index(ifindex))?;
         let ifname = at.device.ifname.clone();
-        // One that is down has no instances, and those that it gets will be others.
+        // A device that is down has no instances, and will get new ones.
         if !at.device.up && at.device.napis.is_empty() {
             problems.insert(format!("{ifname} is down; it is set when it comes up"));
             return Ok(false);
@@ -52,7 +52,7 @@ impl Keeper {
             None => {
                 self.watch.expect(ifindex);
                 let held = HeldDevice::take(&self.backend, &self.store, &at)?;
-                // Else the next notice that it has left might be another one's.
+                // Otherwise the next notice of a departure might be about another device.
                 if !held.is_here(&mut self.backend) {
                     return Ok(false);
                 }
@@ -80,7 +80,7 @@ impl Keeper {
             tell(&Event::Again(foreign));
         }
         let mut put_back = kept.put_back;
-        // What is not there now is put back, or held, when it comes.
+        // What is missing now is put back, or held, when it appears.
         put_back.missing.clear();
         problems.extend(put_back.words());
         let changes = put_back.changes;
@@ -95,7 +95,7 @@ impl Keeper {
         Ok(changed)
     }
 
-    /// The files by which others may change what is wanted of a device.
+    /// Adds the files by which others may change the wished values of a device.
     fn files_of<'a>(
         &mut self,
         at: &Snapshot,
@@ -111,7 +111,7 @@ impl Keeper {
             }
         }
         if self.sysfs.is_none() {
-            // It may not have been mounted yet, or have shown another namespace's devices.
+            // It may not have been mounted before, or have shown another namespace's devices.
             let links = Route::open().and_then(|mut route| route.links());
             self.sysfs = links.ok().and_then(|links| Sysfs::open(&links).ok());
         }
@@ -121,7 +121,7 @@ impl Keeper {
         }
     }
 
-    /// Gives up devices that notices tell to have left: another one may have such a device's number.
+    /// Gives up devices that have left according to notices: another device may get the ifindex.
     pub(super) fn bury(&mut self, tell: &mut dyn FnMut(&Event)) {
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.held) {
@@ -134,11 +134,12 @@ impl Keeper {
         self.held = kept;
     }
 
-    /// Tells of a device that is not here any more. What was set went with it, or is with it in another
-    /// network namespace: there napkin restore knows of it.
+    /// Reports a device that has left. Its settings went with it: they are gone, or in another network
+    /// namespace, where `napkin restore` knows them.
     fn gone(&mut self, held: &HeldDevice, tell: &mut dyn FnMut(&Event)) {
         let ifname = held.ifname().to_owned();
-        // Before Linux 4.15 a notice does not tell the two apart; nor has it this setting, which came with 5.8.
+        // Before Linux 4.15 a notice does not tell deletion from a move. The setting serves as the test: it
+        // came with 5.8.
         let tells = self.backend.kernel().way(Setting::DeferHardIrqs).is_some();
         let deleted = if self.watch.was_deleted(held.ifindex()) && tells {
             if let Err(error) = held.forget() {
@@ -151,8 +152,8 @@ impl Keeper {
         tell(&Event::Gone { ifname, deleted });
     }
 
-    /// Gives up devices of which nothing is wished any more, and those that are gone. One that could not be
-    /// put back is held on, and that is tried again at the next look.
+    /// Gives up devices that no wish matches any more, and those that are gone. A device that could not be
+    /// restored stays held, and the next look tries again.
     pub(super) fn let_go(
         &mut self,
         meant: &BTreeSet<u32>,
@@ -195,7 +196,7 @@ impl Keeper {
         self.watch.expect_only(&self.held.iter().map(HeldDevice::ifindex).collect());
     }
 
-    /// Tells how a device was put back at the end; whether all of it was.
+    /// Reports the restoration of a device at the end; returns whether it was complete.
     pub(super) fn told_restored(
         &mut self,
         ifname: &str,

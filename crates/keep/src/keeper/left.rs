@@ -1,4 +1,4 @@
-//! What an earlier napkin has left, of which a keeper tells at its start.
+//! Finds what an earlier napkin left changed, which a keeper reports at its start.
 
 use napkin_kernel::process::Process;
 use napkin_kernel::shell;
@@ -6,10 +6,10 @@ use napkin_linux::apply::{Backend, Linux, Target};
 use napkin_linux::journal::{Found, Store};
 use napkin_linux::process_change::ProcessChange;
 
-/// What an earlier napkin has changed in this network namespace that nobody holds: a sentence for each device
-/// and each process. A keeper that was killed may have changed it for a wish that is no longer there; or it
-/// was applied for good, which the journal does not tell apart. `is_left` says of a device that nobody holds, by its
-/// ifindex and identity, whether it is here and not only waited for until it is up.
+/// Describes what an earlier napkin has changed in this network namespace and no process holds: a sentence
+/// for each device and each process. It may be from a killed keeper, for a wish that no longer exists, or a
+/// permanent `apply`; the journal does not tell these apart. `is_left` returns, for the ifindex and identity
+/// of a device that no process holds, whether it is here, and the keeper is not only waiting until it is up.
 pub(super) fn left_before(
     store: &Store,
     is_left: &mut dyn FnMut(u32, Option<u64>) -> bool,
@@ -32,7 +32,7 @@ pub(super) fn left_before(
                 let (pid, start_time) = journal.process();
                 let held = store.process_holder(pid, start_time).is_some();
                 let gone = journal.is_elsewhere() || Process::reopen(pid, start_time).is_err();
-                // What a program had set itself as it was wished is written down as well.
+                // The journal also records what a program had set itself, which is no change.
                 let changed = |record: &Vec<ProcessChange>| {
                     record.first().is_some_and(ProcessChange::is_change)
                 };
@@ -51,7 +51,7 @@ pub(super) fn left_before(
     found.into_iter().filter_map(left).collect()
 }
 
-/// Whether the device with this ifindex is up; `None` if it is not here, or another one as far as that can be told.
+/// Whether the device with this ifindex is up; `None` if it is not here, or is known to be another one.
 pub(super) fn is_up(backend: &mut Linux, ifindex: u32, identity: Option<u64>) -> Option<bool> {
     let at = backend.look(Target::Index(ifindex)).ok()?;
     let same = identity.zip(at.identity).is_none_or(|(left, there)| left == there);
