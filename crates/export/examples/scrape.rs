@@ -1,13 +1,14 @@
-//! What being scraped once a second costs a saturated memcached: its rate with a running exporter and without
-//! one, in turns, over a veth; and what its threads take for an answer, in the kernel too. On a machine that others use
-//! rates scatter by far more than is to be seen, and what an answer takes does not: a saturated program answers
-//! fewer by as much as each takes more.
+//! Measures the cost to a saturated memcached of being scraped once a second: its rate with and without a
+//! running exporter, alternately, over a veth, and the instructions and cycles of its threads for each
+//! answer, in the kernel too. On a shared machine rates scatter by far more than the difference; instructions
+//! for each answer do not, and a saturated program loses as much rate as each answer costs more.
 //!
-//! `cargo run --release -p napkin-export --example scrape [PAIRS] [SECONDS] [latency|plain|no-count] [veth|outside]`, as
-//! root, with two CPUs. `latency` (the default) is `napkin export --latency`. Over a veth (the default) the client's end is
-//! polled on this host too. `outside` is as with clients elsewhere: the client is a stack of its own behind a TAP device,
-//! what it sends is received on the server's CPU (RPS), and a request is one poll. With `sysctl kernel.bpf_stats_enabled=1`, which itself
-//! costs, it tells what each run of each program took; the exporter's own CPU it tells in any case.
+//! `cargo run --release -p napkin-export --example scrape [PAIRS] [SECONDS] [latency|plain|no-count] [veth|outside]`,
+//! as root, with two CPUs. `latency` (the default) is `napkin export --latency`. Over a veth
+//! (the default) the client's end is polled on this host too. `outside` models clients elsewhere: the client
+//! has a network stack of its own behind a TAP device, its packets are received on the server's CPU (RPS),
+//! and a request is one poll. With `sysctl kernel.bpf_stats_enabled=1`, which itself costs time, it prints
+//! the run time of each BPF program; it always prints the exporter's own CPU use.
 
 #[path = "../../compare/tests/harness/mod.rs"]
 mod harness;
@@ -57,7 +58,7 @@ fn main() {
             }
             taken.expect("it ran")
         };
-        // In the order with, without, without, with: what drifts disturbs both.
+        // In the order with, without, without, with: a drift disturbs both alike.
         let with_first = matches!(pair % 4, 0 | 3);
         let [first, second] = [window(with_first), window(!with_first)];
         let (with, without) = if with_first { (first, second) } else { (second, first) };
@@ -84,7 +85,7 @@ fn main() {
     client.stop().expect("it stops");
 }
 
-/// A client that no kernel polls for, at a TAP device of the server's namespace.
+/// A client without kernel polling, at a TAP device of the server's namespace.
 fn outside(bed: &Bed) -> Client {
     let (device, cpu) = ("nk-outside", bed.cpus[0]);
     let host = Address::v4([2, 0, 0, 0, 0x78, 2], [10, 78, 0, 2], 8);
@@ -100,11 +101,11 @@ fn outside(bed: &Bed) -> Client {
     Client::embedded(&bed.config(Load::Closed), host).expect("connected")
 }
 
-/// What is told of each window.
+/// The values printed for each window.
 const NAMES: [&str; 3] = ["answers a second", "instructions an answer", "cycles an answer"];
 
-/// Instructions and cycles of the server's threads, in the kernel too: also of softirqs that run on top of them. None
-/// where the processor's counters cannot be had, as in many virtual machines.
+/// Instructions and cycles of the server's threads, including the kernel and softirqs that run on top of
+/// them. Empty where the processor's counters are unavailable, as in many virtual machines.
 struct Counters(Vec<[Counter; 2]>);
 
 impl Counters {
@@ -131,7 +132,7 @@ impl Counters {
         [0, 1].map(|at| self.0.iter_mut().map(|it| it[at].read().expect("counted")).sum())
     }
 
-    /// A window of so much time: by [`NAMES`].
+    /// Measures a window of this length: values in the order of [`NAMES`].
     fn window(&mut self, client: &mut Client, time: Duration) -> [f64; 3] {
         let before = self.read();
         let figures = Bed::window(client, time);
@@ -142,7 +143,7 @@ impl Counters {
     }
 }
 
-/// A window while an exporter in the server's namespace is scraped each second.
+/// Runs a window while an exporter in the server's namespace is scraped each second.
 fn scraped(bed: &Bed, what: &str, window: impl FnOnce()) {
     std::thread::scope(|scope| {
         let (stop, stopped) = channel::<()>();
@@ -164,14 +165,14 @@ fn scraped(bed: &Bed, what: &str, window: impl FnOnce()) {
             tell_costs(began.elapsed(), own_cpu().saturating_sub(before));
         });
         ready.recv().expect("it begins");
-        // What it starts once is over.
+        // Its start-up work is over then.
         std::thread::sleep(Duration::from_millis(100));
         window();
         drop(stop);
     });
 }
 
-/// CPU time of the exporter's threads so far: this one, and the one that takes turns.
+/// CPU time so far of the exporter's threads: this one, and the one that times requests.
 fn own_cpu() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").expect("its own").flatten();
     let of = |task: std::fs::DirEntry| {
@@ -184,7 +185,7 @@ fn own_cpu() -> Duration {
     Duration::from_nanos(tasks.filter_map(of).sum())
 }
 
-/// What it used of a CPU, and each program's runs, if the kernel counts them.
+/// Prints the exporter's share of a CPU, and each BPF program's runs if the kernel counts them.
 fn tell_costs(window: Duration, own: Duration) {
     println!("  exporter: {:.2} % of a CPU", own.as_secs_f64() / window.as_secs_f64() * 100.0);
     let files = std::fs::read_dir("/proc/self/fdinfo").expect("its own").flatten();

@@ -1,4 +1,4 @@
-//! One connection: a request in, an answer out, and the end; each within a bound of bytes and time.
+//! One HTTP connection: reads a request, sends an answer, and closes; each within a bound of bytes and time.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,26 +8,26 @@ use rustix::event::PollFlags;
 use crate::listener::Stream;
 use crate::request::{self, LONGEST, Refusal, Request};
 
-/// Nanoseconds after which a connection is given up, whatever it has come to.
+/// The maximum duration of a connection, in nanoseconds.
 const PATIENCE: u64 = 5_000_000_000;
 
-/// Nanoseconds before its end in which what came of a request is answered as too slow.
+/// The time before that limit, in nanoseconds, at which an incomplete request is answered as too slow.
 const LAST_WORD: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// The request is coming.
+    /// Receiving the request.
     Asking,
-    /// The answer is going.
+    /// Sending the answer.
     Answering,
-    /// It has gone; whatever else comes is read, since closing with bytes unread would take the
-    /// answer back.
+    /// The answer is sent. Further input is read and dropped, as closing with unread bytes would reset the
+    /// connection and discard the answer.
     Leaving,
-    /// Nothing is left to be done.
+    /// Closed or failed.
     Gone,
 }
 
-/// A connection of whoever scrapes, from its request to the end of the answer.
+/// A scraper's connection, from its request to the end of the answer.
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: Box<dyn Stream>,
@@ -48,12 +48,12 @@ impl Client {
         self.stream.as_fd()
     }
 
-    /// What it waits for.
+    /// The poll events that it waits for.
     pub(crate) fn interest(&self) -> PollFlags {
         if self.at == At::Answering { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// When it has to be looked at, in nanoseconds of the monotonic clock.
+    /// Its next deadline, in nanoseconds of the monotonic clock.
     pub(crate) fn due_ns(&self) -> u64 {
         if self.at == At::Asking { self.ends_ns - LAST_WORD } else { self.ends_ns }
     }
@@ -62,8 +62,8 @@ impl Client {
         self.at == At::Gone
     }
 
-    /// Goes on, as far as the socket lets it; `metrics` gives the answer to a request that is for
-    /// them. One that fails or has had its time is gone.
+    /// Advances as far as the socket allows; `metrics` produces the answer to a valid request. A connection
+    /// that fails or times out is gone.
     pub(crate) fn advance(&mut self, now: u64, metrics: &mut dyn FnMut(Request) -> Vec<u8>) {
         if now >= self.ends_ns {
             self.at = At::Gone;
@@ -104,7 +104,7 @@ impl Client {
             let read = self.stream.read(&mut part[..room])?;
             self.input.extend_from_slice(&part[..read]);
             match request::parse(&self.input) {
-                // It has said its last, and nothing whole.
+                // The peer has closed its side without a complete request.
                 Request::More if read == 0 => self.at = At::Gone,
                 Request::More => {}
                 Request::Refused(refusal) => self.refuse(refusal),
@@ -129,7 +129,7 @@ impl Client {
 
     fn leave(&mut self) -> io::Result<()> {
         let mut rest = [0; 1_024];
-        // A bound for each time that it is looked at: the others wait.
+        // Bounded for each call, as other clients wait.
         for _ in 0..16 {
             if self.stream.read(&mut rest)? == 0 {
                 self.at = At::Gone;

@@ -1,7 +1,8 @@
-//! How many of the settings that napkin has changed are as it set them, and how many somebody else
-//! has set since.
+//! Counts how many settings changed by napkin are still as it set them, and how many another program has
+//! changed since.
 //!
-//! Told from the journals of this network namespace, which only who made the changes can read.
+//! The counts come from the journals of this network namespace, which only the user that made the changes can
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +13,26 @@ use napkin_linux::place::Place;
 
 use crate::families::{Family, Kind, Series};
 
-/// The journals, looked at again at each sample.
+/// The journals and the wishes, read again at each sample.
 #[derive(Debug)]
 pub struct Drift {
-    /// `None` if there is no place for journals here.
+    /// `None` if there is no journal directory.
     store: Option<Store>,
     wishes: Directory,
 }
 
 impl Drift {
-    /// The journals and the wishes of this network namespace.
+    /// Opens the journals and the wishes of this network namespace.
     pub fn open() -> Drift {
         Drift { store: Store::open().ok(), wishes: Directory::here() }
     }
 
-    /// Its families: without those for which the journals, the wishes or the kernel cannot be read.
+    /// Its families, without those for which the journals, the wishes or the kernel cannot be read.
     pub(crate) fn families(&mut self) -> impl Iterator<Item = Family> {
         [self.changed(), self.wishes()].into_iter().flatten()
     }
 
-    /// How the wishes are, which anybody may read.
+    /// The state of the wishes, which any user may read.
     fn wishes(&self) -> Option<Family> {
         let survey = Survey::look(self.wishes.read().ok()?).ok()?;
         if survey.standings.is_empty() && survey.bad.is_empty() {
@@ -64,17 +65,17 @@ impl Drift {
                 _ => None,
             })
             .collect();
-        // Without a journal the kernel is not asked for anything.
+        // Without a journal the kernel need not be queried.
         let mut backend = if journals.is_empty() { None } else { Linux::open().ok() };
         let mut devices: BTreeMap<String, BTreeMap<Place, bool>> = BTreeMap::new();
         for journal in &journals {
             let told = backend.as_mut().and_then(|it| difference_of(it, journal).ok()).flatten();
-            // One that has gone drifts no more.
+            // A device that has gone no longer drifts.
             let Some((device, changed)) = told else { continue };
             let places = devices.entry(device).or_default();
             for Difference { place, foreign, .. } in changed {
-                // Of two journals of a device the first is that of who changed it last: the other takes that for
-                // somebody else's.
+                // Of two journals of a device, the first belongs to the process that changed it last; by the
+                // other one, that change is foreign.
                 places.entry(place).or_insert(foreign);
             }
         }

@@ -1,4 +1,4 @@
-//! Samples when asked, but not again within half a second: whoever asks more often gets the same.
+//! Samples on request, but at most once in half a second: more frequent requests get the same sample.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,19 @@ use crate::drift::Drift;
 use crate::families::{Family, Kind, Series, families};
 use crate::format::Format;
 
-/// Nanoseconds for which a sample is given again.
+/// The time, in nanoseconds, for which a sample is reused.
 const FRESH: u64 = 500_000_000;
 
-/// A CPU's idle time goes back by little at times; one that went back by more nanoseconds was off, and begins anew.
+/// A CPU's idle time goes back a little at times; a CPU whose idle time went back by more nanoseconds than
+/// this was offline, and its counters restart.
 const BACK: u64 = 3_000_000_000;
 
-/// What is exported.
+/// Exports samples of a source.
 pub struct Exporter {
     source: Box<dyn Source>,
     drift: Option<Drift>,
     last: Option<(u64, Vec<Family>)>,
-    /// What was told of each CPU's time last.
+    /// The times of each CPU as last exported.
     cpus: BTreeMap<usize, CpuSample>,
 }
 
@@ -30,15 +31,15 @@ impl std::fmt::Debug for Exporter {
 }
 
 impl Exporter {
-    /// Exports a source's instances; with `drift` what napkin has changed of the kernel, too.
+    /// Exports a source's instances; with `drift` also the state of settings that napkin has changed.
     pub fn new(source: Box<dyn Source>, drift: Option<Drift>) -> Exporter {
         Exporter { source, drift, last: None, cpus: BTreeMap::new() }
     }
 
-    /// Everything as text. `now` is of the monotonic clock, in nanoseconds.
+    /// All metrics as text. `now` is in nanoseconds of the monotonic clock.
     ///
     /// # Errors
-    /// If what is watched has gone.
+    /// If the source is gone.
     pub fn text(&mut self, format: Format, now: u64) -> Result<String, SourceError> {
         let fresh = self.last.as_ref().filter(|(at, _)| now.saturating_sub(*at) < FRESH);
         if fresh.is_none() {
@@ -69,7 +70,7 @@ impl Exporter {
     }
 }
 
-/// Keeps a CPU's times from falling: whoever collects takes a counter that falls for one that began anew.
+/// Keeps a CPU's times from falling: a collector takes a falling counter for one that restarted.
 fn hold(now: &mut CpuSample, before: &CpuSample) {
     if before.idle_ns.saturating_sub(now.idle_ns) > BACK {
         return;

@@ -1,8 +1,8 @@
-//! A sample as families of metrics, with names as Prometheus' conventions have them.
+//! Converts a sample into families of metrics, named by Prometheus' conventions.
 //!
-//! A counter's name is without its `_total`, which belongs to how it is written. Instances are told
-//! by `device` and `napi` alone, so that a change of policy begins no new series; what else there is
-//! to say of one is in `napkin_instance_info`, to be joined.
+//! A counter's name is without its `_total`, which belongs to the text format. Instances are labelled by
+//! `device` and `napi` only, so that a change of policy starts no new series; other properties of an instance
+//! are labels of `napkin_instance_info`, for joins.
 
 use std::fmt::Write;
 
@@ -13,11 +13,11 @@ const SECOND_NS: f64 = 1e9;
 /// How the values of a family behave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// They rise, and begin anew at 0 with what they count.
+    /// Values that rise, and restart at 0 together with their subject.
     Counter,
-    /// They rise and fall.
+    /// Values that rise and fall.
     Gauge,
-    /// Counts of observations up to each bound of a `le`, with their sum and their number.
+    /// Counts of observations up to each bound `le`, with their sum and number.
     Histogram,
 }
 
@@ -28,34 +28,34 @@ pub struct Family {
     pub name: &'static str,
     /// How its values behave.
     pub kind: Kind,
-    /// What is counted, in a sentence.
+    /// Its description, one sentence.
     pub help: &'static str,
     /// Its values, one for each set of labels.
     pub series: Vec<Series>,
 }
 
-/// One value of a family, with what it is of.
+/// One value of a family, with its labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// What follows the family's name: of a histogram `_bucket`, `_sum` or `_count`, else nothing.
+    /// The suffix of the family's name: `_bucket`, `_sum` or `_count` for a histogram, else empty.
     pub suffix: &'static str,
     /// Names and values, each name once.
     pub labels: Vec<(&'static str, String)>,
-    /// Finite, and of a counter not negative.
+    /// The value: finite, and not negative for a counter.
     pub value: f64,
 }
 
 impl Series {
-    /// A value of a counter or a gauge.
+    /// Creates a value of a counter or a gauge.
     pub fn new(labels: Vec<(&'static str, String)>, value: f64) -> Series {
         Series { suffix: "", labels, value }
     }
 }
 
-/// A count of an instance: its family's name and help, and where it is in a sample.
+/// A count of an instance: its family's name and help, and its field in a sample.
 type Count = (&'static str, &'static str, fn(&NapiSample) -> Option<u64>);
 
-/// Those with one value an instance.
+/// Families with one value for each instance.
 const COUNTS: &[Count] = &[
     ("napkin_packets", "Packets that polls took from the instance's queues.", |it| it.packets),
     (
@@ -80,7 +80,7 @@ const COUNTS: &[Count] = &[
     }),
 ];
 
-/// The times of requests: each part's family.
+/// Families of request times, one for each part.
 const TIMES: &[(Part, &str, &str)] = &[
     (
         Part::Ring,
@@ -104,10 +104,11 @@ const TIMES: &[(Part, &str, &str)] = &[
     ),
 ];
 
-/// The bounds of histograms: nanoseconds as powers of two, which times are counted by, from 1 us to 0.27 s.
+/// The histograms' bounds as exponents of two, in nanoseconds: 1 us to 0.27 s. Times are counted by powers of
+/// two.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=28;
 
-/// All that a sample says, in an order that stays.
+/// Returns all families of a sample, in a fixed order.
 pub fn families(sample: &Sample) -> Vec<Family> {
     let napis = &sample.napis;
     let mut all = vec![
@@ -145,7 +146,7 @@ pub fn families(sample: &Sample) -> Vec<Family> {
     all
 }
 
-/// The labels that tell an instance.
+/// The labels that identify an instance.
 fn of(napi: &NapiSample) -> Vec<(&'static str, String)> {
     vec![("device", napi.ifname.clone()), ("napi", napi.id.to_string())]
 }
@@ -155,7 +156,7 @@ fn info(napis: &[NapiSample]) -> Family {
         let mut queues = String::new();
         for queue in &napi.rx_queues {
             let comma = if queues.is_empty() { "" } else { "," };
-            // A string takes whatever is written to it.
+            // Writing to a string cannot fail.
             let _ = write!(queues, "{comma}{queue}");
         }
         let mut labels = of(napi);
@@ -186,7 +187,7 @@ fn polls(napi: &NapiSample) -> Vec<Series> {
     ]
 }
 
-/// A histogram of an instance; nothing until a request of it was timed.
+/// The histogram of an instance; empty until one of its requests was timed.
 fn times(napi: &NapiSample, part: Part) -> Vec<Series> {
     let Some(times) = napi.latency.as_ref().map(|parts| parts.of(part)) else { return Vec::new() };
     let (count, Some(mean)) = (times.count() as f64, times.mean()) else { return Vec::new() };
@@ -209,7 +210,7 @@ fn times(napi: &NapiSample, part: Part) -> Vec<Series> {
         .collect()
 }
 
-/// The kernel's are a CPU's; an engine says each instance's own.
+/// The kernel counts squeezes for each CPU, an engine for each instance.
 fn squeezes(sample: &Sample) -> Family {
     let cpus = sample.cpus.iter().filter_map(|cpu| {
         let labels = vec![("cpu", cpu.cpu.to_string())];

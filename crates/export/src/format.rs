@@ -1,16 +1,16 @@
-//! How metrics are written: OpenMetrics 1.0, or Prometheus' text format 0.0.4.
+//! Writes metrics as text: OpenMetrics 1.0, or Prometheus' text format 0.0.4.
 //!
-//! They differ in a counter's name in its `# TYPE` and `# HELP` lines, in the end, and in what escapes
-//! a help text knows. What is asked for is in a request's `Accept`.
+//! The two differ in a counter's name in its `# TYPE` and `# HELP` lines, in the final line, and in the
+//! escapes allowed in a help text. A request's `Accept` header selects one.
 
 use std::fmt::Write;
 
 use crate::families::{Family, Kind, Series};
 
-/// A form of text.
+/// A text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// Prometheus' text format, version 0.0.4, which every reader knows.
+    /// Prometheus' text format, version 0.0.4, which every scraper accepts.
     #[default]
     Prometheus,
     /// OpenMetrics 1.0.
@@ -18,7 +18,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a reader asks for by its `Accept`: OpenMetrics if that is named, whatever the weights.
+    /// Selects the format by an `Accept` header: OpenMetrics if it is listed, whatever its weight.
     pub fn accepted(accept: &[u8]) -> Format {
         let accept = accept.to_ascii_lowercase();
         let wanted = b"application/openmetrics-text";
@@ -26,7 +26,7 @@ impl Format {
         if named { Format::OpenMetrics } else { Format::Prometheus }
     }
 
-    /// Its media type.
+    /// Its media type, for `Content-Type`.
     pub const fn content_type(self) -> &'static str {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -34,7 +34,7 @@ impl Format {
         }
     }
 
-    /// Families as text.
+    /// Writes families as text.
     pub fn write<'a>(self, families: impl IntoIterator<Item = &'a Family>) -> String {
         let mut text = String::new();
         for family in families {
@@ -54,7 +54,7 @@ impl Format {
         };
         let name = family.name;
         let described = if self == Format::Prometheus { suffix } else { "" };
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "# HELP {name}{described} {}", escaped(family.help, false));
         let _ = writeln!(text, "# TYPE {name}{described} {kind}");
         for Series { suffix: part, labels, value } in &family.series {
@@ -69,7 +69,7 @@ impl Format {
     }
 }
 
-/// Backslashes and line ends escaped, and quotes where they end the text.
+/// Escapes backslashes and newlines, and quotes if `quotes` is set.
 fn escaped(text: &str, quotes: bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,13 +1,13 @@
-//! NAPI instances as metrics for Prometheus: the kernel's, or an engine's.
+//! Exports NAPI instances, the kernel's or an engine's, as metrics for Prometheus.
 //!
-//! - [`families`]: a sample as families of metrics.
-//! - [`Format`]: how they are written, as OpenMetrics or in Prometheus' own text format.
-//! - [`Exporter`]: samples when asked, and not more often than is of use.
+//! - [`families`]: converts a sample into families of metrics.
+//! - [`Format`]: writes them as OpenMetrics or in Prometheus' own text format.
+//! - [`Exporter`]: samples on request, at a limited rate.
 //! - [`Server`]: answers `GET /metrics` on a TCP address or a Unix socket, and nothing else.
 //! - [`textfile`]: writes a file for node_exporter's textfile collector instead.
 //!
-//! All numbers are cumulative: rates are the reader's business. What is not known is left out, and
-//! never 0. Nothing here changes what it watches, and nothing prints.
+//! All counters are cumulative; rates are left to the reader. An unknown value is left out, and never
+//! exported as 0. Nothing here changes what it watches, or prints.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

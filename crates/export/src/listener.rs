@@ -1,4 +1,4 @@
-//! Where scrapes come in: a TCP address, or a Unix socket.
+//! The listening socket for scrapes: a TCP address, or a Unix socket.
 
 use std::fmt;
 use std::fs;
@@ -15,13 +15,13 @@ use thiserror::Error;
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP address and port; port 0 is any that is free.
+    /// A TCP address and port; port 0 selects a free one.
     Tcp(SocketAddr),
     /// A Unix socket's path.
     Unix(PathBuf),
 }
 
-/// A text that is no address.
+/// A text that is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("'{0}' is no address: write IP:PORT, as 127.0.0.1:9917 or [::1]:9917, or unix:PATH")]
 pub struct AddressError(String);
@@ -46,11 +46,11 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why nothing listens there.
+/// Why listening failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The operating system refuses.
+    /// The operating system refused.
     #[error("cannot listen on {address}: {error}")]
     Refused {
         /// The address that was to be listened on.
@@ -58,10 +58,10 @@ pub enum ListenError {
         /// The operating system's reason.
         error: io::Error,
     },
-    /// There is a file that is no socket.
+    /// The path is a file other than a socket.
     #[error("cannot listen on {0}: there is a file that is no socket; name another, or remove it")]
     NoSocket(Address),
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error(
         "cannot listen on {0}: another process does; name another address (--listen), or end it"
     )]
@@ -74,20 +74,20 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// A socket that listens, without blocking. Dropped, a Unix socket's file goes with it.
+/// A non-blocking listening socket. Dropping it removes the file of a Unix socket.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
     address: Address,
-    /// Device and inode of a Unix socket's file, as it was made.
+    /// Device and inode of a Unix socket's file, as created.
     file: Option<(u64, u64)>,
 }
 
 impl Listener {
-    /// Listens. A Unix socket that a dead process has left is replaced.
+    /// Listens on an address. Replaces a Unix socket that a dead process has left.
     ///
     /// # Errors
-    /// If somebody listens there already, or the operating system refuses.
+    /// If another process listens there, or the operating system refuses.
     pub fn bind(address: &Address) -> Result<Listener, ListenError> {
         let refused = |error: io::Error| match error.kind() {
             ErrorKind::AddrInUse => ListenError::InUse(address.clone()),
@@ -120,12 +120,12 @@ impl Listener {
         }
     }
 
-    /// Where it listens; with the port that was free.
+    /// The address it listens on, with the actual port.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The next connection, if one waits.
+    /// Accepts the next connection, if one is pending.
     pub(crate) fn accept(&self) -> io::Result<Option<Box<dyn Stream>>> {
         let accepted: io::Result<Box<dyn Stream>> = match &self.socket {
             Socket::Tcp(socket) => socket.accept().and_then(|(stream, _)| {
@@ -157,7 +157,7 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let Address::Unix(path) = &self.address else { return };
-        // Somebody may have put another there meanwhile.
+        // Another process may have replaced the file meanwhile.
         let there = fs::symlink_metadata(path).ok().map(|it| (it.dev(), it.ino()));
         if there.is_some() && there == self.file {
             let _ = fs::remove_file(path);
@@ -165,9 +165,9 @@ impl Drop for Listener {
     }
 }
 
-/// A connection, whichever way it came.
+/// A connection over TCP or a Unix socket.
 pub(crate) trait Stream: Read + Write + AsFd + fmt::Debug {
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending side.
     fn finish(&self) -> io::Result<()>;
 }
 
@@ -209,7 +209,7 @@ mod tests {
         assert!(matches!(Listener::bind(&address), Err(ListenError::InUse(_))));
         drop(first);
         assert!(!path.exists(), "it goes with its listener");
-        // A process that was killed leaves its file.
+        // A killed process leaves its file.
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         drop(Listener::bind(&address).unwrap());

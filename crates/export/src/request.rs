@@ -1,20 +1,21 @@
-//! A request's head, and the head of what is answered: bytes in, bytes out.
+//! Parses a request's head and builds an answer: bytes in, bytes out.
 //!
-//! One request a connection, which the answer closes: a scrape comes seconds after the one before.
+//! Each connection serves one request, and the answer closes it: a scraper's next request comes seconds
+//! later.
 
 use crate::format::Format;
 
-/// Bytes of the longest request. Prometheus' own have about 300.
+/// The maximum size of a request in bytes. Prometheus' own have about 300.
 pub(crate) const LONGEST: usize = 8 * 1_024;
 
-/// What was asked.
+/// A parsed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The head has not come whole.
+    /// The head is incomplete.
     More,
-    /// The metrics in this form; their head alone without `body`.
+    /// The metrics in this format; without `body`, only the head of the answer.
     Metrics { format: Format, body: bool },
-    /// Anything else, and what it gets to hear.
+    /// Anything else, with the status to answer.
     Refused(Refusal),
 }
 
@@ -50,7 +51,7 @@ impl Refusal {
     }
 }
 
-/// Reads a request from what has come so far.
+/// Parses a request from the bytes received so far.
 pub(crate) fn parse(input: &[u8]) -> Request {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut headers);
@@ -76,7 +77,7 @@ pub(crate) fn parse(input: &[u8]) -> Request {
     Request::Metrics { format, body }
 }
 
-/// An answer: its head, and its body unless only the head was asked for.
+/// Builds an answer: its head, and its body if that was requested.
 pub(crate) fn answer(status: &str, content_type: &str, text: &str, body: bool) -> Vec<u8> {
     let length = text.len();
     let mut bytes = format!(

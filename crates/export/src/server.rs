@@ -1,7 +1,7 @@
-//! Answers scrapes, on one thread that sleeps between them.
+//! The HTTP server for scrapes: one thread, which sleeps between requests.
 //!
-//! So many connections at once and no more: the next ones wait in the kernel's backlog, where they
-//! cost nothing, until one has ended, which takes it five seconds at most.
+//! The number of concurrent connections is limited. Further ones wait in the kernel's backlog, where they
+//! cost nothing, until one has ended, which takes at most five seconds.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,39 +17,39 @@ use crate::exporter::Exporter;
 use crate::listener::Listener;
 use crate::request::{Request, answer};
 
-/// Connections at once.
+/// The maximum number of concurrent connections.
 const MOST_CLIENTS: usize = 16;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds for which nothing is accepted after accepting failed (no descriptors are left, say).
+/// The pause in nanoseconds after a failed `accept` (for lack of descriptors, for example).
 const AFTER_FAILURE: u64 = SECOND_NS;
 
-/// Why it ended by itself.
+/// Why the server ended by itself.
 #[derive(Debug, Error)]
 #[error("cannot wait for scrapes: {0}")]
 pub struct ServerError(#[from] io::Error);
 
-/// A listener, those who came to it, and what they get.
+/// A listener, its connections, and the exporter that answers them.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
     exporter: Exporter,
     clients: Vec<Client>,
-    /// When accepting goes on, in nanoseconds of the monotonic clock.
+    /// The time, in nanoseconds of the monotonic clock, from which connections are accepted again.
     accepts_ns: u64,
 }
 
 impl Server {
-    /// Nobody is answered before it [runs](Server::run).
+    /// Creates a server. It answers only while it [runs](Server::run).
     pub fn new(listener: Listener, exporter: Exporter) -> Server {
         Server { listener, exporter, clients: Vec::new(), accepts_ns: 0 }
     }
 
-    /// Answers until one of `signals` comes.
+    /// Answers requests until one of `signals` arrives.
     ///
     /// # Errors
-    /// If the operating system cannot wait.
+    /// If `poll` or the signal descriptor fails.
     pub fn run(&mut self, signals: &Signals) -> Result<ReceivedSignal, ServerError> {
         let signal = signals.readable()?;
         loop {
@@ -150,7 +150,7 @@ mod tests {
         (Server::new(listener, Exporter::new(Box::new(source), None)), address)
     }
 
-    /// A second of virtual time is past at each look, so that waits are short.
+    /// Advances virtual time by a second at each step, so that no test has to wait.
     fn serve(server: &mut Server, looks: u64, from: u64) {
         for look in 0..looks {
             server.step(from + look * SECOND_NS);
@@ -172,7 +172,7 @@ mod tests {
 
     const GET: &[u8] = b"GET /metrics HTTP/1.1\r\n\r\n";
 
-    /// Looks until somebody has come, since a connection is the kernel's first.
+    /// Steps until `done`, as the kernel accepts a connection first.
     fn until(server: &mut Server, now: u64, done: impl Fn(&Server) -> bool) {
         for _ in 0..10_000 {
             server.step(now);

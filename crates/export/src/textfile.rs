@@ -1,4 +1,4 @@
-//! Metrics as a file that is replaced as a whole, for node_exporter's textfile collector.
+//! Writes metrics to a file, atomically, for node_exporter's textfile collector.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -14,22 +14,22 @@ use rustix::io::Errno;
 use crate::exporter::Exporter;
 use crate::format::Format;
 
-/// How often a lock file that was removed under us is opened again.
+/// How often to retry if another process removes the lock file in between.
 const TRIES: u32 = 16;
 
-/// A file that is written again and again, by nobody else meanwhile, and goes with this.
+/// A file that is written repeatedly under a lock, and removed when this is dropped.
 #[derive(Debug)]
 pub struct TextFile {
     path: PathBuf,
     beside: PathBuf,
-    /// The file whose lock says that the other one has its writer.
+    /// The path of the lock file.
     lock: PathBuf,
-    /// That lock, once it is held: by the open file, and so no longer than this process lives.
+    /// The locked file, once the lock is held: the lock ends with it, and so with this process.
     held: Option<File>,
 }
 
 impl TextFile {
-    /// One at a path, which the collector takes if it ends in `.prom`. Nothing is written yet.
+    /// Creates the state for a path, which has to end in `.prom` for the collector. Writes nothing yet.
     ///
     /// # Errors
     /// If the path has no file name, or no such ending.
@@ -44,18 +44,18 @@ impl TextFile {
         if !name.ends_with(".prom") {
             return refused("does not end in .prom, and the collector takes no other");
         }
-        // Hidden, and without that ending: it is not taken before it is whole.
+        // Hidden and without that extension, so that the collector does not read an incomplete file.
         let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let lock = path.with_file_name(format!(".{name}.lock"));
         Ok(TextFile { path: path.to_owned(), beside, lock, held: None })
     }
 
-    /// Makes sure that nobody else writes it as long as this lives: the first of two that ended would take the
-    /// other's away. [`replace`](TextFile::replace) does so as well. On a file system without locks it is not made
-    /// sure.
+    /// Takes the lock, so that no other process writes the file meanwhile: otherwise the first of two writers
+    /// to end would remove the other's file. [`replace`](TextFile::replace) takes it as well. A file system
+    /// without locks gives no such guarantee.
     ///
     /// # Errors
-    /// If somebody else does, or the lock beside it cannot be made.
+    /// If another process holds the lock, or the lock file cannot be created.
     pub fn hold(&mut self) -> io::Result<()> {
         let busy = || {
             let path = self.path.display();
@@ -66,7 +66,7 @@ impl TextFile {
         let failed = |errno: Errno| {
             let (path, lock) = (self.path.display(), self.lock.display());
             let error = io::Error::from(errno);
-            // One that another user has left, which nobody but that user may open.
+            // Left by another user, who alone may open it.
             let left = errno == Errno::ACCESS && fs::symlink_metadata(&self.lock).is_ok();
             let fix =
                 if left { "; if nothing writes there any more, remove that lock file" } else { "" };
@@ -76,18 +76,19 @@ impl TextFile {
         if self.held.is_some() {
             return Ok(());
         }
-        // Nobody else's, so that no reader can keep a writer out; and no link that the directory's owner has put there.
+        // Accessible to its owner only, so that no reader can block a writer by locking it; and no symbolic
+        // link that the directory's owner has placed there.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TRIES {
             let file = open(self.lock.as_path(), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                // Where there are no locks it goes without, as if it had one.
+                // A file system without locks: go on without one.
                 Err(Errno::NOLCK | Errno::NOTSUP | Errno::NOSYS) => {}
                 Err(Errno::WOULDBLOCK) => return Err(busy()),
                 Err(errno) => return Err(failed(errno)),
             }
-            // Its last holder may have removed it between our opening and our locking it.
+            // Its previous holder may have removed the file between our open and our lock.
             let file = File::from(file);
             let (ours, there) = (file.metadata()?, fs::symlink_metadata(&self.lock));
             if there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
@@ -98,30 +99,30 @@ impl TextFile {
         Err(busy())
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether its directory is another user's.
+    /// Whether its directory belongs to another user.
     pub fn is_elsewhere(&self) -> bool {
         let directory = self.path.parent().filter(|it| !it.as_os_str().is_empty());
         let owner = fs::metadata(directory.unwrap_or(Path::new("."))).map(|it| it.uid());
         owner.is_ok_and(|owner| owner != rustix::process::geteuid().as_raw())
     }
 
-    /// Replaces what is there, so that a reader sees either the old text or the new one.
+    /// Replaces the file atomically: a reader sees either the old text or the new one.
     ///
     /// # Errors
-    /// If somebody else writes it, or the operating system refuses.
+    /// If another process writes it, or the operating system refuses.
     pub fn replace(&mut self, text: &str) -> io::Result<()> {
         self.hold()?;
-        // Left by one that was killed, or a link that the directory's owner has put there.
+        // Left by a killed process, or a link that the directory's owner has placed there.
         let _ = fs::remove_file(&self.beside);
         let new = OpenOptions::new().write(true).create_new(true).open(&self.beside);
         let written = new.and_then(|mut file| {
             file.write_all(text.as_bytes())?;
-            // The collector is another user.
+            // The collector runs as another user.
             file.set_permissions(Permissions::from_mode(0o644))?;
             fs::rename(&self.beside, &self.path)
         });
@@ -133,11 +134,11 @@ impl TextFile {
         })
     }
 
-    /// Writes what `exporter` has every so often, until one of `signals` comes. While what is watched
-    /// has gone there is no file.
+    /// Writes the exporter's metrics at an interval, until one of `signals` arrives. While the source is
+    /// gone, there is no file.
     ///
     /// # Errors
-    /// If somebody else writes it, or it cannot be written.
+    /// If another process writes it, or it cannot be written.
     pub fn keep(
         &mut self,
         exporter: &mut Exporter,
@@ -155,7 +156,8 @@ impl TextFile {
         }
     }
 
-    /// Takes the file away, if it is this one's to write: what nobody writes any more would be collected for ever.
+    /// Removes the file if this process holds its lock: otherwise its last values would be collected for
+    /// ever.
     pub fn remove(&self) {
         if self.held.is_some() {
             let _ = fs::remove_file(&self.path);
@@ -167,7 +169,7 @@ impl Drop for TextFile {
     fn drop(&mut self) {
         self.remove();
         if self.held.is_some() {
-            // Locked still, so that nobody else's is removed.
+            // The lock is still held, so the file is not another process's.
             let _ = fs::remove_file(&self.lock);
         }
     }
@@ -204,7 +206,7 @@ mod tests {
         assert!(error.to_string().contains("is written by another process"), "{error}");
         drop(second);
         assert_eq!(fs::read_to_string(&path).unwrap(), "first\n");
-        // As a process that is killed leaves both: its lock ends with it.
+        // A killed process leaves both files, but its lock ends with it.
         let lock = first.lock.clone();
         drop(first);
         fs::write(&path, "left\n").unwrap();

@@ -1,4 +1,4 @@
-//! For scripts and files: a table, or a line of JSON, for every window.
+//! Output for scripts and files: a table, or a line of JSON, for every window.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -13,19 +13,19 @@ use crate::text::{rate, share, width};
 use crate::view::View;
 use napkin_watch::{CpuShares, Meter, Rates, Source, SourceError};
 
-/// Why it ended early.
+/// Why the output ended early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// What is watched has gone.
+    /// The source is gone.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The output cannot be written, and not because its reader has gone.
+    /// The output cannot be written, for another reason than that its reader has gone.
     #[error("cannot write: {0}")]
     Output(io::Error),
 }
 
-/// One window, as JSON has it: the rates, and what they are of.
+/// One window as JSON: the title and the rates.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     watched: &'a str,
@@ -33,11 +33,11 @@ struct Line<'a> {
     rates: &'a Rates,
 }
 
-/// Prints window after window: `options.count` of them, or until whoever reads has had enough, which
-/// is no error. The view says which instances, in which order.
+/// Prints `options.count` windows, or until the reader closes the output, which is no error. The view selects
+/// and sorts the instances.
 ///
 /// # Errors
-/// If what is watched has gone, or the output cannot be written.
+/// If the source is gone, or the output cannot be written.
 pub fn run(
     source: &mut dyn Source,
     view: &View,
@@ -51,8 +51,8 @@ pub fn run(
     let mut due = Instant::now();
     let mut printed = 0;
     while options.count.is_none_or(|count| printed < count) {
-        // From due to due, so that printing does not make the windows longer. After a stop the
-        // missed ones are left out.
+        // Each window starts when the previous one was due, so that printing does not lengthen it. After a
+        // stop, missed windows are skipped.
         due = (due + interval).max(Instant::now());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let rates = chosen(view, meter.take(source.sample()?));
@@ -75,15 +75,15 @@ fn chosen(view: &View, rates: Rates) -> Rates {
     Rates { napis, ..rates }
 }
 
-/// One line of JSON.
+/// Formats one line of JSON.
 fn line(watched: &str, rates: &Rates) -> String {
-    // Numbers, strings and lists: nothing in there can fail.
+    // Serialising numbers, strings and lists cannot fail.
     let mut text = serde_json::to_string(&Line { watched, rates }).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// Every column, as wide as it is, and an empty line behind it.
+/// Formats all columns at their full width, followed by an empty line.
 fn table(watched: &str, rates: &Rates) -> String {
     let window = Duration::from_nanos(rates.window_ns.unwrap_or(0));
     let all = rates.napis.len();
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use napkin_watch::{CpuSample, NapiSample, Polls, Sample};
 
-    /// Counts a thousand packets every time that it is asked, ends after so many.
+    /// Counts a thousand packets at each sample, and is gone after some.
     struct Steady {
         asked: u64,
         ends: u64,
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(text.lines().count(), 2);
     }
 
-    /// A reader that has had enough.
+    /// An output whose writes fail.
     struct Closed(ErrorKind);
 
     impl Write for Closed {

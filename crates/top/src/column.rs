@@ -1,4 +1,4 @@
-//! The columns: what each shows of an instance, how it is sorted, and which of them fit on a line.
+//! The columns: their values for an instance, how they are sorted, and which of them fit on a line.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,7 +8,7 @@ use crate::text::{UNKNOWN, rate, share, time, width};
 use napkin_os::sched::ranges;
 use napkin_watch::{NapiRates, Rates};
 
-/// Space between two columns.
+/// The space between two columns.
 pub(crate) const GAP: usize = 1;
 
 /// A column of the instances' table.
@@ -36,7 +36,7 @@ pub enum Column {
     Thread,
     /// Polls a second by an application.
     Application,
-    /// Polls that found nothing, of all.
+    /// The share of polls that found nothing.
     Empty,
     /// Polls a second that used their whole budget.
     Full,
@@ -48,9 +48,9 @@ pub enum Column {
     Suspensions,
     /// Time squeezes a second of its CPU.
     Squeezes,
-    /// CPU of its thread.
+    /// CPU use of its thread.
     ThreadCpu,
-    /// 99 of a hundred requests stay within: in the ring.
+    /// The 99th percentile of requests' time in the ring.
     Ring,
     /// The same in the socket.
     Socket,
@@ -62,14 +62,14 @@ pub enum Column {
     Owners,
 }
 
-/// What a cell is, for sorting.
+/// The value of a cell, for sorting.
 enum Value {
     Text(String),
     Number(Option<f64>),
 }
 
 impl Column {
-    /// All, from left to right.
+    /// All columns, from left to right.
     pub const ALL: [Column; 23] = [
         Column::Dev,
         Column::Napi,
@@ -96,7 +96,7 @@ impl Column {
         Column::Owners,
     ];
 
-    /// The same, the most important first: the order in which they get their place.
+    /// All columns, the most important first: the order in which they are given space.
     const BY_IMPORTANCE: [Column; 23] = [
         Column::Napi,
         Column::Dev,
@@ -123,7 +123,7 @@ impl Column {
         Column::Full,
     ];
 
-    /// Its name: over the column, and for `--sort`.
+    /// Its name: in the header, and for `--sort`.
     pub const fn name(self) -> &'static str {
         match self {
             Column::Dev => "dev",
@@ -152,7 +152,7 @@ impl Column {
         }
     }
 
-    /// What it says, in a line.
+    /// Its description, in one line.
     pub const fn what(self) -> &'static str {
         match self {
             Column::Dev => "device",
@@ -185,17 +185,17 @@ impl Column {
         }
     }
 
-    /// Whether it is a name, which may be cut, and not a number, which never is.
+    /// Whether it is text, which may be cut, and not a number, which never is.
     pub const fn is_text(self) -> bool {
         matches!(self, Column::Dev | Column::Rx | Column::Policy | Column::Owners)
     }
 
-    /// Whether the largest comes first unless asked otherwise.
+    /// Whether it is sorted in descending order by default.
     pub const fn falls(self) -> bool {
         !matches!(self, Column::Napi | Column::Irq | Column::Cpu) && !self.is_text()
     }
 
-    /// What it shows of an instance.
+    /// The text of its cell for an instance.
     pub fn cell(self, napi: &NapiRates) -> String {
         match (self, self.value(napi)) {
             (_, Value::Text(text)) if text.is_empty() => UNKNOWN.into(),
@@ -237,7 +237,7 @@ impl Column {
         })
     }
 
-    /// How two instances stand to each other. What is not known comes last, whatever the direction.
+    /// Compares two instances. Unknown values come last in both directions.
     pub fn compare(self, a: &NapiRates, b: &NapiRates, descending: bool) -> Ordering {
         let directed = |order: Ordering| if descending { order.reverse() } else { order };
         match (self.value(a), self.value(b)) {
@@ -251,29 +251,29 @@ impl Column {
         }
     }
 
-    /// The least that it takes.
+    /// The minimum width.
     fn least(self, rows: &[&NapiRates]) -> usize {
         match self {
-            // A name has what it wants, up to a length that most have not, before a less important
-            // column has anything.
+            // A text gets the width it wants, up to a length that few exceed, before a less important column
+            // gets any.
             Column::Dev => self.wanted(rows).min(10),
             Column::Rx => self.wanted(rows).min(7),
             Column::Policy => self.wanted(rows).min(12),
             Column::Owners => self.wanted(rows).min(16),
-            // Ids may have any length; rates have at most five characters, so that the columns do
-            // not move with every number.
+            // IDs may have any length; rates have at most five characters, so that the columns do not move
+            // with every number.
             Column::Napi | Column::Irq | Column::Cpu => self.wanted(rows),
             _ => self.name().len().max(5),
         }
     }
 
-    /// What it would like to have.
+    /// The width that shows everything.
     fn wanted(self, rows: &[&NapiRates]) -> usize {
         let widest = rows.iter().map(|napi| width(&self.cell(napi))).max().unwrap_or(0);
         widest.max(self.name().len())
     }
 
-    /// Whether it says anything of any instance.
+    /// Whether it has a value for any instance.
     fn says(self, napis: &[NapiRates]) -> bool {
         napis.iter().any(|napi| self.cell(napi) != UNKNOWN)
     }
@@ -289,7 +289,7 @@ impl FromStr for Column {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Column, String> {
-        // Its name until napkin show and this one agreed.
+        // The name of this column in earlier versions.
         let text = if text == "mode" { "policy" } else { text };
         Column::ALL.into_iter().find(|column| column.name() == text).ok_or_else(|| {
             let names: Vec<&str> = Column::ALL.map(Column::name).to_vec();
@@ -298,8 +298,8 @@ impl FromStr for Column {
     }
 }
 
-/// The columns that fit on `line` characters, from left to right, each with its width. The column
-/// that is sorted by is the first to get its place; one that says nothing of any instance, the last.
+/// Selects the columns that fit on `line` characters, from left to right, each with its width. The sorted
+/// column is placed first; columns without any value are placed last.
 pub(crate) fn fit(
     line: usize,
     sort: Column,
@@ -310,7 +310,7 @@ pub(crate) fn fit(
         .into_iter()
         .filter(|column| *column != sort)
         .partition(|column| column.says(&rates.napis));
-    // Until there are rates, nobody knows which of them there will be.
+    // Before the first rates it is unknown which columns will have values.
     let order: Vec<Column> = match rates.window_ns {
         Some(_) => [sort].into_iter().chain(saying).chain(silent).collect(),
         None => {
@@ -328,7 +328,7 @@ pub(crate) fn fit(
         used += needed;
         chosen.push((column, least));
     }
-    // What is left goes to the names that are too long for what they have, in turn.
+    // The rest goes to texts that are longer than their column, in turn.
     let mut left = line - used;
     loop {
         let before = left;

@@ -1,8 +1,7 @@
-//! The picture: from the view and the rates to the cells of a screen of any size.
+//! Draws the view and the rates into a buffer of any size.
 //!
-//! A line that says what is watched, the CPUs, what could not be known, the instances, what of the
-//! selected one has no column, and the keys. Where the screen is small, whole parts are left out,
-//! never a digit.
+//! From top to bottom: the title, the CPUs, the notes, the instances, those values of the selected instance
+//! that have no column, and the keys. On a small screen whole parts are left out, never a digit.
 
 use std::time::Duration;
 
@@ -15,16 +14,16 @@ use crate::text::{UNKNOWN, cut, rate, share, width};
 use crate::view::View;
 use napkin_watch::{CpuShares, NapiRates, Rates};
 
-/// What is drawn.
+/// The contents to draw.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
-    /// What is watched.
+    /// The title of the source.
     pub title: &'a str,
-    /// From one sample to the next.
+    /// The interval between two samples.
     pub interval: Duration,
     /// The rates of the last interval.
     pub rates: &'a Rates,
-    /// Why there is nothing newer.
+    /// Why there is no newer sample.
     pub error: Option<&'a str>,
 }
 
@@ -32,12 +31,12 @@ const PLAIN: Style = Style::new();
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
 const BAR: Style = Style::new().add_modifier(Modifier::REVERSED);
-/// The name of the column that is sorted by, in the bar: bold alone is hard to see there.
+/// The name of the sorted column, in the header: bold alone is hard to see there.
 const SORTED: Style = Style::new().add_modifier(Modifier::BOLD).remove_modifier(Modifier::REVERSED);
 const WARNING: Style = Style::new().fg(Color::Yellow);
 const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// The parts of a screen, in lines.
+/// The heights of the parts of a screen, in lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Parts {
     cpus: usize,
@@ -82,7 +81,7 @@ pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer)
         let sorted = column == view.sort;
         (column.name().to_owned(), if sorted { SORTED } else { PLAIN })
     });
-    // An error takes a line of theirs.
+    // An error takes one of their lines.
     let lines = parts.rows.saturating_sub(usize::from(scene.error.is_some()));
     let (top, selected) = view.settle(&rows, lines);
     for (place, napi) in rows.iter().enumerate().skip(top).take(lines) {
@@ -105,8 +104,8 @@ pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer)
     }
 }
 
-/// How a screen's lines are divided. The instances come first: at least one line of them, below
-/// their columns' names and the first line.
+/// Divides a screen's lines. The instances come first: they get at least one line, below the title and the
+/// header.
 fn divide(lines: usize, cpus: usize, notes: usize, details: usize) -> Parts {
     let mut left = lines.saturating_sub(3);
     let mut take = |wanted: usize, most: usize, least: usize| {
@@ -117,13 +116,13 @@ fn divide(lines: usize, cpus: usize, notes: usize, details: usize) -> Parts {
     };
     let keys = take(1, if lines < 4 { 0 } else { 1 }, 1);
     let details = take(details, lines / 8, 1);
-    // A line of names and one of numbers at least.
+    // At least a line of names and one of numbers.
     let cpus = take(cpus, if lines < 8 { 0 } else { (lines / 6).max(2) }, 2);
     let notes = take(notes, if lines < 10 { 0 } else { (lines / 8).max(1) }, 1);
     Parts { cpus, notes, details, keys, rows: left + usize::from(lines > 2) }
 }
 
-/// The first line: what is watched on the left, and how on the right.
+/// The first line: the title on the left, the state of the view on the right.
 fn head(scene: &Scene<'_>, view: &View, shown: usize, columns: usize) -> String {
     let all = scene.rates.napis.len();
     let mut right = format!("{all} instance{}", if all == 1 { "" } else { "s" });
@@ -159,13 +158,13 @@ fn nothing(rates: &Rates, view: &View) -> &'static str {
     }
 }
 
-/// The most lines for the selected instance.
+/// The maximum number of lines for the selected instance.
 const DETAILS: usize = 3;
 
 const CPU_NAMES: [&str; 6] = ["hard", "soft", "thread", "idle", "steal", "squeeze"];
 const CPU_GAP: &str = "  ";
 
-/// The CPUs' names and numbers, as many beside each other as fit; at most `most` of the CPUs.
+/// Lines with the CPUs' names and values, as many next to each other as fit; at most `most` CPUs.
 fn cpu_lines(cpus: &[CpuShares], columns: usize, most: usize) -> Vec<String> {
     if cpus.is_empty() || most == 0 {
         return Vec::new();
@@ -192,7 +191,7 @@ fn cpu_lines(cpus: &[CpuShares], columns: usize, most: usize) -> Vec<String> {
             )
         })
         .collect();
-    // By columns, as `ls` does: neighbours stand below each other.
+    // By columns, as `ls` does: neighbours are below each other.
     let lines = cells.len().div_ceil(beside);
     let beside = cells.len().div_ceil(lines);
     let mut text = vec![vec![names; beside].join(CPU_GAP)];
@@ -201,11 +200,11 @@ fn cpu_lines(cpus: &[CpuShares], columns: usize, most: usize) -> Vec<String> {
             cells.iter().skip(line).step_by(lines).map(String::as_str).collect();
         text.push(of_line.join(CPU_GAP));
     }
-    // A line that would be cut loses whole columns at its end, not digits.
+    // Lines that are too long lose whole columns at the end, not digits.
     text.into_iter().map(|line| whole_words(&line, columns)).collect()
 }
 
-/// The same on so many lines. Where not all fit, the busiest CPUs are shown, and how many are not.
+/// The same on at most `lines` lines. If not all CPUs fit, shows the busiest, and the number of the others.
 fn cpu_lines_within(cpus: &[CpuShares], columns: usize, lines: usize) -> Vec<String> {
     if lines < 2 {
         return Vec::new();
@@ -216,7 +215,7 @@ fn cpu_lines_within(cpus: &[CpuShares], columns: usize, lines: usize) -> Vec<Str
     }
     let one = cpu_lines(cpus, usize::MAX / 4, 1).first().map_or(1, String::len);
     let beside = ((columns + CPU_GAP.len()) / (one + CPU_GAP.len())).max(1);
-    // The last line says what is missing, if there is a line to spare for it.
+    // The last line says what is missing, if a line can be spared.
     let (of_cpus, says) = if lines > 2 { (lines - 2, true) } else { (1, false) };
     let most = of_cpus * beside;
     let busy = |cpu: &CpuShares| 1.0 - cpu.idle.unwrap_or(1.0);
@@ -234,7 +233,7 @@ fn cpu_lines_within(cpus: &[CpuShares], columns: usize, lines: usize) -> Vec<Str
     text
 }
 
-/// As many whole words of a line as fit.
+/// Cuts a line to as many whole words as fit.
 fn whole_words(line: &str, columns: usize) -> String {
     if line.len() <= columns {
         return line.to_owned();
@@ -253,7 +252,7 @@ fn notes(notes: &[String], lines: usize) -> Vec<String> {
     shown
 }
 
-/// What stands out in a cell.
+/// The style of a cell: some values are highlighted.
 fn style(column: Column, napi: &NapiRates) -> Style {
     let happens = |rate: Option<f64>| rate.is_some_and(|rate| rate > 0.0);
     match column {
@@ -263,7 +262,7 @@ fn style(column: Column, napi: &NapiRates) -> Style {
     }
 }
 
-/// What has no column, or not enough of one, on so many lines.
+/// Values of an instance that have no column, or are cut in theirs, on at most `lines` lines.
 fn detail(napi: &NapiRates, columns: &[(Column, usize)], line: usize, lines: usize) -> Vec<String> {
     let missing = |column: &&Column| {
         let has = columns.iter().find(|(it, _)| it == *column).map(|(_, width)| *width);
@@ -340,7 +339,7 @@ fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
     }
     for note in &scene.rates.notes {
         let mut rest = note.as_str();
-        // Long notes go on in the next line, at a space where there is one.
+        // Long notes continue on the next line, broken at a space if there is one.
         while !rest.is_empty() {
             let room = paper.width().saturating_sub(2).max(1);
             let end = rest.char_indices().nth(room).map_or(rest.len(), |(end, _)| end);
@@ -360,7 +359,7 @@ fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
     paper.say(&cut(&format!("{scrolls}any other key goes back"), paper.width()), FAINT);
 }
 
-/// A screen that is written line by line; what is beyond its edges is not written.
+/// A buffer that is written line by line, clipped at its edges.
 struct Paper<'a> {
     area: Rect,
     line: usize,
@@ -376,7 +375,7 @@ impl Paper<'_> {
         usize::from(self.area.height)
     }
 
-    /// The next line's place, unless the screen is full.
+    /// The next line, unless the screen is full.
     fn next(&mut self) -> Option<u16> {
         let line = u16::try_from(self.line).ok().filter(|line| *line < self.area.height)?;
         self.line += 1;
@@ -388,7 +387,7 @@ impl Paper<'_> {
         self.buffer.set_stringn(self.area.x, y, text, self.width(), style);
     }
 
-    /// A line of the table: numbers to the right, names to the left.
+    /// Writes a line of the table: numbers right-aligned, texts left-aligned.
     fn row(
         &mut self,
         columns: &[(Column, usize)],

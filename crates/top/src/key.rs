@@ -1,19 +1,19 @@
-//! Keys, as a terminal sends them.
+//! Parses the keys that a terminal sends.
 //!
-//! Only those that the view knows; other sequences are read to their end and dropped. Not how bytes
-//! come in, nor how long a lone escape is waited for: that is the screen's.
+//! Recognises only keys that the view uses; other sequences are read to their end and dropped. Reading bytes,
+//! and how long to wait after a lone escape, is up to the screen.
 
-/// The longest sequence that is waited for, in bytes; a longer one is no key of any terminal.
+/// The maximum length of a sequence in bytes; no terminal sends a longer key.
 const LONGEST: usize = 32;
 
-/// What was pressed.
+/// A pressed key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// A printable character.
     Char(char),
     /// Return, or Ctrl-M.
     Enter,
-    /// Escape alone, no sequence after it.
+    /// Escape alone, without a sequence after it.
     Escape,
     /// The key that deletes to the left.
     Backspace,
@@ -33,13 +33,13 @@ pub enum Key {
     Interrupt,
     /// Ctrl-Z, as a key.
     Suspend,
-    /// Ctrl-L: draw everything anew.
+    /// Ctrl-L: redraws everything.
     Redraw,
-    /// Ctrl-U: empty the line.
+    /// Ctrl-U: empties the line.
     Erase,
 }
 
-/// Reads keys from bytes, wherever a read cut them.
+/// Parses keys from bytes, wherever a read cuts them.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     pending: Vec<u8>,
@@ -52,7 +52,7 @@ enum Step {
 }
 
 impl Keys {
-    /// The keys that are complete with these bytes.
+    /// Returns the keys that are complete with these bytes.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Vec<Key> {
         self.pending.extend_from_slice(bytes);
         self.drain(false)
@@ -63,7 +63,7 @@ impl Keys {
         !self.pending.is_empty()
     }
 
-    /// Nothing more came: an escape was the key of that name.
+    /// Ends the wait for more bytes: a lone escape was the Escape key.
     pub(crate) fn end(&mut self) -> Vec<Key> {
         self.drain(true)
     }
@@ -81,7 +81,7 @@ impl Keys {
                 Step::Partial if !end => break,
                 Step::Partial if rest[0] == ESC => {
                     keys.push(Key::Escape);
-                    // With more behind it, it was the beginning of a sequence without an end.
+                    // With more bytes behind it, it began an unterminated sequence.
                     rest.len()
                 }
                 Step::Partial => rest.len(),
@@ -103,7 +103,7 @@ fn step(bytes: &[u8]) -> Step {
             None => Step::Partial,
             Some(last) => named(&[], *last, 3),
         },
-        // The next byte begins a key of its own; with Alt it is an escape before a key.
+        // The next byte begins a key of its own: Alt sends an escape before a key.
         [ESC, ..] => Step::Key(Key::Escape, 1),
         [b'\r' | b'\n', ..] => Step::Key(Key::Enter, 1),
         [0x7f | 0x08, ..] => Step::Key(Key::Backspace, 1),
@@ -117,13 +117,13 @@ fn step(bytes: &[u8]) -> Step {
     }
 }
 
-/// A control sequence, behind its introducer.
+/// Parses a control sequence after its introducer.
 fn csi(rest: &[u8]) -> Step {
     let end = rest.iter().position(|byte| !(0x20..=0x3f).contains(byte));
     match end.map(|end| (end, rest[end])) {
         None => Step::Partial,
         Some((end, last @ 0x40..=0x7e)) => named(&rest[..end], last, end + 3),
-        // Broken off: what follows is another key.
+        // An interrupted sequence: what follows is another key.
         Some((end, _)) => Step::Skip(end + 2),
     }
 }

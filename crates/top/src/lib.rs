@@ -1,8 +1,8 @@
-//! A live view of NAPI instances, of the kernel's or of an engine's, with the same columns. What is
-//! seen comes from `napkin-watch`.
+//! A live view of NAPI instances, the kernel's or an engine's, with the same columns. `napkin-watch` supplies
+//! the samples.
 //!
-//! - [`View`], [`Column`], [`Key`]: what of them is looked at; pure.
-//! - [`draw`], [`screen`], [`batch`]: onto a terminal, or as text and JSON for scripts.
+//! - [`View`], [`Column`], [`Key`]: the state of the view, without I/O.
+//! - [`draw`], [`screen`], [`batch`]: output on a terminal, or as text and JSON for scripts.
 //!
 //! Nothing here changes what it watches.
 //!

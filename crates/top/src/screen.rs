@@ -1,7 +1,7 @@
-//! Live on a terminal: until `q`, a signal, or the loss of the terminal.
+//! The live view on a terminal: runs until `q`, a signal, or the loss of the terminal.
 //!
-//! Samples are taken on a thread of their own, so that a source that does not answer holds up
-//! neither keys nor the end. Between two samples everything sleeps.
+//! A separate thread takes the samples, so that a source that does not answer blocks neither keys nor the
+//! end. Between two samples everything sleeps.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,51 +22,51 @@ use crate::terminal::{Screen, enter, leave};
 use crate::view::{Action, View};
 use napkin_watch::{Meter, Rates, Sample, Source, SourceError};
 
-/// The shortest interval: below, watching costs more than what is watched.
+/// The shortest interval: below it, watching costs more than what is watched.
 pub const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The first window is at most this long, so that there is soon something to see. A shorter one than was asked for
-/// is none of those that are counted.
+/// The maximum length of the first window, so that something is shown soon. A first window shorter than the
+/// interval does not count towards [`Options::count`].
 const FIRST: Duration = Duration::from_millis(300);
 
 /// How long an escape waits for the rest of a key.
 const ESCAPE: Duration = Duration::from_millis(25);
 
-/// Why there is no view, or none any more.
+/// Why the view could not start, or ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ScreenError {
-    /// Input or output is a file or a pipe.
+    /// Input or output is not a terminal.
     #[error("{what} is no terminal: --batch prints tables, --batch --json prints JSON")]
     NoTerminal {
-        /// Which of them.
+        /// Which of the two.
         what: &'static str,
     },
-    /// There is nothing to watch.
+    /// The source failed.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The operating system refuses.
+    /// A system call failed.
     #[error("cannot use the terminal: {0}")]
     System(#[from] io::Error),
-    /// The source panicked, and has said so.
+    /// The sampling thread panicked, and has printed its message.
     #[error("taking samples ended unexpectedly")]
     Ended,
 }
 
-/// How it is watched.
+/// Options of the view.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// From one sample to the next; no shorter than [`SHORTEST`].
+    /// The interval between two samples, at least [`SHORTEST`].
     pub interval: Duration,
-    /// End after so many windows of that length.
+    /// The number of windows of that length after which to end.
     pub count: Option<u64>,
 }
 
-/// Shows a source until somebody has seen enough.
+/// Shows a source until the user quits.
 ///
 /// # Errors
-/// If there is no terminal, or nothing to watch at the beginning. Of a source that fails later the
-/// view says so, and goes on trying.
+/// If there is no terminal, or the source fails at the start. If it fails later, the view shows the error and
+/// keeps trying.
 pub fn run(
     mut source: Box<dyn Source + Send>,
     view: View,
@@ -80,7 +80,7 @@ pub fn run(
         }
     }
     let first = source.sample()?;
-    // Before any thread is made: it inherits what is blocked.
+    // Before any thread is created, as threads inherit the blocked signals.
     let signals = Signals::open()?;
     let sampler = Sampler::start(source)?;
     let _ours = Ours::take()?;
@@ -101,7 +101,7 @@ pub fn run(
     };
     live.first(first);
     match live.watch(&signals) {
-        // Whoever closed the terminal has seen enough.
+        // Closing the terminal is a way to quit.
         Err(ScreenError::System(error)) if lost(&error) => Ok(()),
         result => result,
     }
@@ -112,7 +112,7 @@ fn lost(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|raw| gone.iter().any(|it| it.raw_os_error() == raw))
 }
 
-/// The terminal, ours while this lives; a panic gives it back before its message is written.
+/// Owns the terminal until dropped; a panic restores it before its message is printed.
 struct Ours;
 
 impl Ours {
@@ -122,7 +122,7 @@ impl Ours {
             leave();
             before(info);
         }));
-        // From here on it is given back, also if the next step fails half way.
+        // From here on the terminal is restored, even if `enter` fails half way.
         let ours = Ours;
         enter()?;
         Ok(ours)
@@ -131,7 +131,7 @@ impl Ours {
 
 impl Drop for Ours {
     fn drop(&mut self) {
-        // The hook may stay: of a terminal that is not ours it does nothing.
+        // The hook may stay: it does nothing while the terminal is not taken.
         leave();
     }
 }
@@ -146,11 +146,11 @@ struct Live {
     rates: Rates,
     title: String,
     error: Option<String>,
-    /// A pause has just ended: the next sample only begins a window.
+    /// After a pause the next sample only starts a window.
     resuming: bool,
-    /// The window is the first, and shorter than those that are counted.
+    /// The window is the first, and too short to be counted.
     short: bool,
-    /// When the next sample is to be asked for; `None` while one is awaited.
+    /// When to request the next sample; `None` while one is pending.
     due: Option<Instant>,
 }
 
@@ -215,7 +215,7 @@ impl Live {
         }
     }
 
-    /// Whether it is to end.
+    /// Handles keys; returns whether to quit.
     fn press(&mut self, keys: Vec<Key>, signals: &Signals) -> Result<bool, ScreenError> {
         if keys.is_empty() {
             return Ok(false);
@@ -236,7 +236,7 @@ impl Live {
         Ok(false)
     }
 
-    /// Takes what the sampler has found. Whether it is to end.
+    /// Takes a sample from the sampler; returns whether to end.
     fn take(&mut self) -> Result<bool, ScreenError> {
         let Some((title, sample)) = self.sampler.found()? else { return Ok(false) };
         self.title = title;
@@ -244,7 +244,7 @@ impl Live {
         let short = std::mem::take(&mut self.short);
         match sample {
             Err(error) => self.error = Some(escaped(&error.to_string())),
-            // Whoever pauses wants to go on reading what is there.
+            // While paused, the shown rates stay.
             Ok(_) if self.view.paused => return Ok(false),
             Ok(sample) if std::mem::take(&mut self.resuming) => {
                 self.error = None;
@@ -261,14 +261,14 @@ impl Live {
         Ok(self.left == Some(0))
     }
 
-    /// Gives the terminal back, stops the process's group, and takes it again when told to go on.
+    /// Restores the terminal, stops the process group, and takes the terminal again when continued.
     fn stop(&mut self, signals: &Signals) -> Result<(), ScreenError> {
         leave();
         signals.stop()?;
         self.resume()
     }
 
-    /// Takes the terminal again after a stop, also after one that others made.
+    /// Takes the terminal again after a stop, by whomever it was requested.
     fn resume(&mut self) -> Result<(), ScreenError> {
         enter()?;
         self.resuming = true;
@@ -292,7 +292,7 @@ impl Live {
     }
 }
 
-/// What was pressed; `None` if the terminal has gone.
+/// Reads the pressed keys; `None` if the terminal is gone.
 fn read_keys(keys: &mut Keys) -> Result<Option<Vec<Key>>, ScreenError> {
     let mut bytes = [0; 1_024];
     match rustix::io::read(rustix::stdio::stdin(), &mut bytes) {
@@ -305,7 +305,7 @@ fn read_keys(keys: &mut Keys) -> Result<Option<Vec<Key>>, ScreenError> {
 
 type Found = (String, Result<Sample, SourceError>);
 
-/// The thread that takes samples, one when asked.
+/// The thread that takes samples, one for each request.
 struct Sampler {
     title: String,
     asks: Sender<()>,
@@ -314,12 +314,12 @@ struct Sampler {
     rings: Arc<OwnedFd>,
 }
 
-/// Rings, whatever becomes of the thread.
+/// Signals `rings` when dropped, also if the thread panics.
 struct Bell(Arc<OwnedFd>);
 
 impl Bell {
     fn ring(&self) {
-        // It fails only if it rings already, a number of times that nobody reaches.
+        // The write fails only if the counter would overflow; it is readable then anyway.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
@@ -337,10 +337,10 @@ impl Sampler {
         let bell = Bell(Arc::clone(&rings));
         let (asks, asked) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
-        // Not joined at the end: a source that does not answer must not hold that up.
+        // Not joined at the end, which a source that does not answer would block.
         std::thread::Builder::new().name("sampler".into()).spawn(move || {
             let bell = bell;
-            // Dropped before the bell, so that whoever is woken finds that there is nobody.
+            // Dropped before the bell, so that the woken receiver finds the channel closed.
             let answer = answer;
             while asked.recv().is_ok() {
                 let sample = source.sample();

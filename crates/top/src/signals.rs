@@ -1,7 +1,7 @@
-//! Being told to end, to stop for a while, or that the terminal has another size.
+//! Signals that ask to end, to stop for a while, or to redraw for another terminal size.
 //!
-//! The signals are blocked and taken one by one, so that one `poll` waits for them, for keys and for the
-//! next sample alike, and no handler ever runs.
+//! The signals are blocked and read one by one, so that one `poll` waits for them, for keys and for the next
+//! sample, and no handler ever runs.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,15 +11,15 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     End,
-    /// To stop until told to go on.
+    /// Stop until continued.
     Stop,
-    /// To take the terminal again: whoever had it while this was stopped has left it as it was his.
+    /// Take the terminal again: while this process was stopped, another one set its own modes.
     Resumed,
-    /// To draw again.
+    /// Redraw.
     Draw,
 }
 
-/// The signals, blocked in this thread and all that it makes for as long as this lives.
+/// The signals, blocked in this thread and its later threads while this lives.
 #[derive(Debug)]
 pub(crate) struct Signals {
     signals: napkin_os::signals::Signals,
@@ -43,15 +43,15 @@ impl Signals {
         Ok(Signals { signals, readable })
     }
 
-    /// Stops this process and its group, as a shell's job is, and comes back once it is told to go on. At once where
-    /// nobody is left who could tell it (an orphaned group, in which the kernel leaves that signal out), and where
-    /// whoever started this has had it ignored.
+    /// Stops this process and its group, like a job of a shell, and returns once it is continued. Returns at
+    /// once if no process is left to continue it (in an orphaned group the kernel ignores the signal), or if
+    /// the parent has set the signal to be ignored.
     pub(crate) fn stop(&self) -> io::Result<()> {
         rustix::process::kill_current_process_group(rustix::process::Signal::TSTP)?;
         self.signals.act(libc::SIGTSTP)
     }
 
-    /// What the signals that have come ask for, the most urgent of it.
+    /// Returns the most urgent request of the pending signals.
     pub(crate) fn asked(&self) -> Option<Asked> {
         let mut asked = Vec::new();
         while let Some(came) = self.signals.wait(Duration::ZERO) {
@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn a_signal_is_read_and_does_not_kill() {
-        // In a thread of its own: blocked signals are a thread's, and these are sent to it alone.
+        // In a separate thread: the signal mask belongs to the thread, and these signals are sent to it
+        // alone.
         std::thread::spawn(|| {
             let signals = Signals::open().expect("a descriptor");
             let readable = || {
@@ -86,7 +87,7 @@ mod tests {
             };
             assert_eq!((readable(), signals.asked()), (false, None));
             let send = |signal| {
-                // SAFETY: the calling thread exists, and the signal is blocked in it.
+                // SAFETY: `raise` sends the signal to the calling thread, in which it is blocked.
                 assert_eq!(unsafe { libc::raise(signal) }, 0);
             };
             send(libc::SIGWINCH);

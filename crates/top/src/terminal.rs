@@ -1,8 +1,8 @@
-//! The terminal: made raw, drawn on, and given back as it was found.
+//! The terminal: sets raw mode, draws, and restores the original state.
 //!
-//! A back end of `ratatui-core` in the few sequences that every terminal of today knows. The ready
-//! ones read keys and signals in ways of their own; here one `poll` has to wait for keys, signals,
-//! samples and the loss of the terminal.
+//! A back end of `ratatui-core` that uses only sequences that all current terminals know. The existing back
+//! ends read keys and signals in their own ways; here one `poll` has to wait for keys, signals, samples and
+//! the loss of the terminal.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -19,17 +19,17 @@ use rustix::termios::{self, OptionalActions, Termios};
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// The largest screen that is drawn; whatever a terminal says of its size, memory is bounded.
+/// The largest screen that is drawn: bounds memory, whatever size a terminal reports.
 const LARGEST: Size = Size { width: 1_024, height: 512 };
 
-/// What a terminal is taken for that does not say its size.
+/// The assumed size of a terminal that does not report one.
 const USUAL: Size = Size { width: 80, height: 24 };
 
-/// How the terminal was, while it is ours. There is one terminal a process, and a panic on whichever
-/// thread gives it back.
+/// The original modes while the terminal is taken. A process has one terminal, and a panic on any thread
+/// restores it.
 static FOUND: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Makes the terminal ours.
+/// Takes the terminal.
 pub(crate) fn enter() -> io::Result<()> {
     let input = rustix::stdio::stdin();
     let found = termios::tcgetattr(input)?;
@@ -37,13 +37,13 @@ pub(crate) fn enter() -> io::Result<()> {
     raw.make_raw();
     let mut kept = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     termios::tcsetattr(input, OptionalActions::Now, &raw)?;
-    // A terminal that is ours already stays known as it was found first.
+    // If it was taken already, the modes found first are kept.
     kept.get_or_insert(found);
     drop(kept);
     write_all(ENTER)
 }
 
-/// Gives it back; nothing, if it is not ours. A terminal that has gone needs nothing.
+/// Restores the terminal if it was taken. Errors are ignored: the terminal may be gone.
 pub(crate) fn leave() {
     let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(found) = found {
@@ -53,7 +53,7 @@ pub(crate) fn leave() {
 }
 
 fn write_all(bytes: &[u8]) -> io::Result<()> {
-    // Not locked: a panic may come while somebody else holds the lock.
+    // Without the lock of `Stdout`: a panic may come while another function holds it.
     let mut rest = bytes;
     while !rest.is_empty() {
         match rustix::io::write(rustix::stdio::stdout(), rest) {
@@ -67,7 +67,7 @@ fn write_all(bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A terminal that was made non-blocking by another program is waited for, for a while.
+/// Waits up to a second for a terminal that another program has made non-blocking.
 fn wait_writable(output: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let patience = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -78,7 +78,7 @@ fn wait_writable(output: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// The screen, drawn with escape sequences.
+/// A screen that is drawn with escape sequences.
 #[derive(Debug)]
 pub(crate) struct Screen {
     text: String,
@@ -86,7 +86,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// With colours, unless the environment asks for none (`NO_COLOR`).
+    /// Creates a screen with colours, unless `NO_COLOR` is set.
     pub(crate) fn new() -> Screen {
         let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Screen { text: String::new(), colour }
@@ -103,7 +103,7 @@ impl Screen {
                 style = Some(cell.style());
             }
             self.text.push_str(cell.symbol());
-            // Behind a wide character the terminal's place is not surely known.
+            // After a wide character the cursor position is uncertain.
             at = cell.symbol().is_ascii().then_some((x.saturating_add(1), y));
         }
         self.text.push_str("\x1b[0m");
@@ -165,7 +165,7 @@ impl Backend for Screen {
     }
 
     fn get_cursor_position(&mut self) -> io::Result<Position> {
-        // The cursor is hidden, and nothing depends on it.
+        // The cursor is hidden, and nothing depends on its position.
         Ok(Position::ORIGIN)
     }
 

@@ -1,16 +1,16 @@
-//! Numbers and names as they are shown: short, of bounded width, and harmless on a terminal.
+//! Formats numbers and names for display: short, of bounded width, and safe for a terminal.
 
 use ratatui_core::text::Span;
 
-/// What stands where something is not known.
+/// Stands for an unknown value.
 pub(crate) const UNKNOWN: &str = "-";
 
-/// Characters on a screen that a text takes.
+/// The width of a text on the screen, in columns.
 pub(crate) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text of at most `columns` columns; an ellipsis says that it was cut. Never used for numbers.
+/// Cuts a text to at most `columns` columns, marked by an ellipsis. Never used for numbers.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -31,13 +31,13 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     kept
 }
 
-/// A rate in at most five characters: `0`, `0.3`, `17`, `9999`, `12.3k`, `4.56M`.
+/// Formats a rate in at most five characters: `0`, `0.3`, `17`, `9999`, `12.3k`, `4.56M`.
 pub(crate) fn rate(rate: Option<f64>) -> String {
     let Some(rate) = rate.filter(|rate| rate.is_finite()) else { return UNKNOWN.into() };
     if rate == 0.0 {
         return "0".into();
     }
-    // What happened is not 0, however seldom.
+    // A rate above 0 is never shown as 0.
     if rate < 0.05 {
         return "<0.1".into();
     }
@@ -58,7 +58,7 @@ pub(crate) fn rate(rate: Option<f64>) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-/// Nanoseconds as a time in at most five characters: `850ns`, `3.4us`, `34us`, `1.2ms`, `56s`.
+/// Formats nanoseconds as a time in at most five characters: `850ns`, `3.4us`, `34us`, `1.2ms`, `56s`.
 pub(crate) fn time(ns: Option<f64>) -> String {
     let Some(ns) = ns.filter(|ns| ns.is_finite()) else { return UNKNOWN.into() };
     let (mut scaled, mut unit) = (ns, "ns");
@@ -72,7 +72,7 @@ pub(crate) fn time(ns: Option<f64>) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-/// A part of a whole in at most four characters: `0%`, `<1%`, `37%`, `100%`; of several CPUs more.
+/// Formats a share in at most four characters: `0%`, `<1%`, `37%`, `100%`; more for several CPUs.
 pub(crate) fn share(share: Option<f64>) -> String {
     let Some(share) = share.filter(|share| share.is_finite()) else { return UNKNOWN.into() };
     if share > 0.0 && share < 0.005 {
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_name_does_nothing_to_the_terminal() {
-        // As sources do with all names, bidirectional controls among them.
+        // Sources escape all names, including bidirectional controls.
         let name = napkin_policy::text::escaped("\x1b[2J\u{9b}31m\r\n\u{202e}");
         assert_eq!(name, r"\u{1b}[2J\u{9b}31m\r\n\u{202e}");
         assert!(!name.chars().any(char::is_control));

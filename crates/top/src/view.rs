@@ -1,58 +1,58 @@
-//! What somebody looks at: sorted how, filtered by what, paused or not, and where in the list.
+//! The state of the view: sort order, filter, pause, selection and scroll position.
 //!
-//! Keys change it, and rates are looked at through it. It knows no terminal and no clock.
+//! Keys change it, and it selects the rates to show. It is independent of terminal and clock.
 
 use crate::column::Column;
 use crate::key::Key;
 use napkin_watch::{NapiRates, Rates};
 
-/// The longest filter that is typed, in characters.
+/// The maximum length of a typed filter, in characters.
 const LONGEST_FILTER: usize = 64;
 
-/// What whoever holds the view has to do after a key.
+/// What the caller has to do after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// The screen is drawn again.
+    /// Draw the screen again.
     Draw,
     /// Draw again, whatever the terminal shows.
     Redraw,
     /// Begin or end a pause, and draw again.
     Pause,
-    /// Stop until told to go on, as on Ctrl-Z.
+    /// Stop until continued, as by Ctrl-Z.
     Stop,
-    /// The program ends.
+    /// End the program.
     Quit,
 }
 
 /// The state of a view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// The column that is sorted by.
+    /// The column to sort by.
     pub sort: Column,
-    /// Whether the largest comes first.
+    /// Whether the order is descending.
     pub descending: bool,
-    /// Words, each of which has to be somewhere in an instance's device, id, policy or owners.
+    /// Words, each of which has to occur in an instance's device, ID, policy or owners.
     pub filter: String,
     /// Whether the filter is being typed.
     pub typing: bool,
-    /// Whether nothing new is shown.
+    /// Whether the display is paused.
     pub paused: bool,
-    /// Whether instances on which nothing happens are shown.
+    /// Whether idle instances are shown.
     pub idle: bool,
-    /// The first line that is shown of the help, while it is open.
+    /// The first line of the help shown, while it is open.
     pub help: Option<usize>,
-    /// The instance that is selected.
+    /// The selected instance: its device and ID.
     pub selected: Option<(String, u32)>,
-    /// Where the selected instance was when it was last seen.
+    /// The last row of the selected instance.
     place: usize,
-    /// The first instance on the screen.
+    /// The first row on the screen.
     top: usize,
-    /// Instances on the screen.
+    /// The number of rows on the screen.
     page: usize,
 }
 
 impl View {
-    /// A view of all instances, the busiest first.
+    /// Creates a view of all instances, the busiest first.
     pub fn new() -> View {
         View {
             sort: Column::Packets,
@@ -69,21 +69,21 @@ impl View {
         }
     }
 
-    /// Sorted by a column, in the direction that is usual for it.
+    /// Sorts by a column, in its default direction.
     #[must_use]
     pub fn sorted(mut self, column: Column) -> View {
         self.sort_by(column);
         self
     }
 
-    /// With a filter, as long as it may be: cut short it would show more than was asked for.
+    /// Sets a filter of any length: a shortened one would show more than was asked for.
     #[must_use]
     pub fn filtered(mut self, filter: &str) -> View {
         self.filter = napkin_policy::text::escaped(filter);
         self
     }
 
-    /// The instances that are shown, in their order.
+    /// The instances to show, in order.
     pub fn rows<'a>(&self, rates: &'a Rates) -> Vec<&'a NapiRates> {
         let words: Vec<String> = self.filter.split_whitespace().map(str::to_lowercase).collect();
         let mut rows: Vec<&NapiRates> = rates
@@ -92,7 +92,7 @@ impl View {
             .filter(|napi| self.idle || !napi.idle())
             .filter(|napi| matches(napi, &words))
             .collect();
-        // Where the column does not tell them apart, they keep an order all the same.
+        // A fixed order between equal values.
         rows.sort_by(|a, b| {
             let by_column = self.sort.compare(a, b, self.descending);
             by_column.then_with(|| (&a.ifname, a.id).cmp(&(&b.ifname, b.id)))
@@ -100,7 +100,7 @@ impl View {
         rows
     }
 
-    /// Takes a key.
+    /// Handles a key.
     pub fn key(&mut self, key: Key, rates: &Rates) -> Action {
         match key {
             Key::Interrupt => return Action::Quit,
@@ -177,7 +177,7 @@ impl View {
         Column::ALL[(place + steps) % Column::ALL.len()]
     }
 
-    /// Moves the selection; the first key selects what is at the top of the screen.
+    /// Moves the selection; the first key selects the row at the top of the screen.
     fn go(&mut self, rates: &Rates, to: fn(usize, usize) -> usize) {
         let rows = self.rows(rates);
         let Some(last) = rows.len().checked_sub(1) else { return };
@@ -192,8 +192,8 @@ impl View {
         self.selected = rows.get(self.place).map(|napi| (napi.ifname.clone(), napi.id));
     }
 
-    /// The instances to show on `lines` lines: from which on, and which of them is selected. An
-    /// instance that has gone leaves the selection to the one in its place.
+    /// Returns the first row to show on `lines` lines, and the selected row. If the selected instance has
+    /// gone, the selection moves to the one in its place.
     pub(crate) fn settle(&mut self, rows: &[&NapiRates], lines: usize) -> (usize, Option<usize>) {
         self.page = lines.max(1);
         if rows.is_empty() {
@@ -210,7 +210,7 @@ impl View {
         (self.top, selected)
     }
 
-    /// Which of them is selected, or takes the place of the one that was.
+    /// The row of the selected instance, or the row in its place if that has gone.
     pub(crate) fn selected_among(&self, rows: &[&NapiRates]) -> Option<usize> {
         let (selected, last) = (self.selected.as_ref()?, rows.len().checked_sub(1)?);
         Some(find(rows, selected).unwrap_or(self.place.min(last)))
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(view.selected, Some(("eth0".into(), 2)));
         press(&mut view, &rates, "r");
         assert_eq!(view.settle(&view.clone().rows(&rates), 9), (0, Some(7)));
-        // It goes: the next in its place is selected.
+        // It goes: the next one in its place is selected.
         let fewer = Rates { napis: rates.napis[2..].to_vec(), ..rates.clone() };
         assert_eq!(view.settle(&view.clone().rows(&fewer), 9), (0, Some(6)));
         assert_eq!(view.selected, Some(("eth1".into(), 3)));

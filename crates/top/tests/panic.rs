@@ -1,4 +1,4 @@
-//! A view that panics gives the terminal back before it says so.
+//! Tests that a panicking view restores the terminal before it prints its message.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use napkin_top::View;
 use napkin_top::screen::{self, Options};
 use napkin_watch::{Sample, Source, SourceError};
 
-/// Panics when it is asked again.
+/// A source that panics at its second sample.
 struct Faulty(bool);
 
 impl Source for Faulty {
@@ -24,7 +24,7 @@ impl Source for Faulty {
     }
 }
 
-/// What the test runs on a terminal.
+/// The child process that the test runs on a terminal.
 fn on_a_terminal() -> bool {
     if std::env::var_os("NAPKIN_TEST_ON_A_TERMINAL").is_none() {
         return false;
@@ -35,7 +35,7 @@ fn on_a_terminal() -> bool {
     true
 }
 
-/// A server of its own, by its socket.
+/// A tmux server of its own, by its socket.
 struct Tmux(PathBuf);
 
 impl Tmux {

@@ -1,5 +1,5 @@
-//! A view stops as the job of a shell does, and goes on where nobody could have it go on. It ends by itself after as
-//! many whole intervals as were asked for.
+//! Tests that a view stops like a job of a shell, does not stop where no process could continue it, and ends
+//! by itself after the requested number of whole intervals.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -12,7 +12,7 @@ use napkin_top::View;
 use napkin_top::screen::{self, Options};
 use napkin_watch::{Sample, Source, SourceError};
 
-/// Has nothing to show, again and again; counts how often.
+/// A source without instances that counts its samples.
 struct Steady(Arc<AtomicU64>);
 
 impl Source for Steady {
@@ -26,14 +26,14 @@ impl Source for Steady {
     }
 }
 
-/// What the tests run on a terminal.
+/// The child process that the tests run on a terminal.
 fn on_a_terminal() -> bool {
     if std::env::var_os("NAPKIN_TEST_ON_A_TERMINAL").is_none() {
         return false;
     }
     let (interval, count) = match std::env::var_os("NAPKIN_TEST_INTERVALS") {
         None => (100, None),
-        // Longer than the first look takes.
+        // Longer than the first window.
         Some(_) => (400, Some(2)),
     };
     let options = Options { interval: Duration::from_millis(interval), count };
@@ -43,11 +43,11 @@ fn on_a_terminal() -> bool {
     true
 }
 
-/// A server of its own, by its socket.
+/// A tmux server of its own, by its socket.
 struct Tmux(PathBuf);
 
 impl Tmux {
-    /// A terminal on which a shell runs this program between some words of its own.
+    /// Opens a terminal on which a shell runs this program between some commands.
     fn new(name: &str, before: &str, after: &str) -> Tmux {
         needs_program("tmux");
         let socket = format!("napkin-test-{}-{name}.tmux", std::process::id());
@@ -69,7 +69,7 @@ impl Tmux {
         assert!(self.run(&["send-keys", key]).expect("it runs").status.success());
     }
 
-    /// Waits until that is on the screen.
+    /// Waits until a text is on the screen.
     fn shows(&self, what: &str) {
         let start = Instant::now();
         loop {
@@ -97,7 +97,7 @@ fn a_job_of_a_shell_is_stopped_and_goes_on() {
     let tmux = Tmux::new("stop-job", "set -m;", after);
     tmux.shows("a steady source");
     tmux.press("C-z");
-    // SIGTSTP, as a shell tells it.
+    // SIGTSTP, as the shell reports it.
     tmux.shows("stopped 148");
     tmux.press("Enter");
     tmux.shows("a steady source");
@@ -108,7 +108,7 @@ fn a_job_of_a_shell_is_stopped_and_goes_on() {
 
 #[test]
 fn where_nobody_could_have_it_go_on_it_does_not_stop() {
-    // Without jobs all are in the group of the terminal's first process, whose parent is elsewhere.
+    // Without job control all are in the group of the terminal's first process, whose parent is elsewhere.
     let tmux = Tmux::new("stop-orphaned", "", "echo ended $?;");
     tmux.shows("a steady source");
     tmux.press("C-z");
@@ -120,7 +120,7 @@ fn where_nobody_could_have_it_go_on_it_does_not_stop() {
 #[test]
 fn the_short_look_at_the_beginning_is_none_of_the_intervals_that_were_asked_for() {
     let tmux = Tmux::new("stop-count", "NAPKIN_TEST_INTERVALS=2", "echo ended $?;");
-    // One to begin with, the short one, and two.
+    // The initial sample, the short window's, and two more.
     tmux.shows("then: Ok(()), by 4 samples");
     tmux.shows("ended 0");
 }

@@ -1,8 +1,8 @@
-//! A running engine, asked over its control socket: `napi-get` every time, and `dev-get` once, for
-//! what the engine warns of.
+//! A source for a running engine, over its control socket: `napi-get` for each sample, and `dev-get` once,
+//! for the engine's warnings.
 //!
-//! An engine's threads are threads of its process, so `/proc` knows their CPU time. How it treats
-//! its CPUs and its applications it does not say: of a policy, the instance's part is named.
+//! An engine's threads are threads of its process, so `/proc` has their CPU time. The engine does not report
+//! its CPU and application settings: only the instance's part of a policy is named.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,19 +25,19 @@ const NEVER_KNOWN: &str = "irq, full, suspend: an engine does not know them";
 #[derive(Debug)]
 pub struct EngineSource {
     path: PathBuf,
-    /// Its process and its program's name; another after it was restarted.
+    /// The process ID and name; they change when the engine is restarted.
     process: Option<(i32, String)>,
-    /// What the engine warned of when it was first asked.
+    /// The engine's warnings, as of the last `dev-get`.
     warnings: Vec<String>,
-    /// Whether it was, since it last did not answer.
+    /// Whether `dev-get` was answered since the engine last failed to answer.
     met: bool,
 }
 
 impl EngineSource {
-    /// The engine behind a socket; without one, the only engine that runs.
+    /// Opens the engine behind a socket; without one, the only running engine.
     ///
     /// # Errors
-    /// If there is none, or more than one, or it does not answer.
+    /// If there is no engine, or more than one, or it does not answer.
     pub fn open(named: Option<&Path>) -> Result<EngineSource, SourceError> {
         let path =
             choose(named, "--engine SOCKET").map_err(|error| SourceError(error.to_string()))?;
@@ -46,7 +46,7 @@ impl EngineSource {
         Ok(source)
     }
 
-    /// Learns which process it is, and what it warns of.
+    /// Queries its process ID and warnings.
     fn meet(&mut self) -> Result<(), SourceError> {
         let answer = request(&self.path, &Request::new(Verb::DevGet));
         let answer = answer.map_err(|error| SourceError(error.to_string()))?;
@@ -75,7 +75,7 @@ impl Source for EngineSource {
         let at_ns = clock::now();
         let answer = answer.inspect_err(|_| self.met = false);
         let Answer { records, pid, .. } = answer.map_err(|error| SourceError(error.to_string()))?;
-        // Whoever answers may be another than the last time.
+        // Another process than before may have answered.
         if !self.met || self.process.as_ref().map(|(pid, _)| *pid) != pid {
             self.meet()?;
         }
@@ -137,7 +137,7 @@ fn napi(record: &Record, process: Option<&(i32, String)>) -> NapiSample {
     }
 }
 
-/// ksoftirqd is the softirq in another thread; a worker polls in a thread's place.
+/// Polls in ksoftirqd count as softirq polls; a worker's count as thread polls.
 fn polls(record: &Record) -> Option<Polls> {
     let sum = |first, second| Some(number(record, first)?.saturating_add(number(record, second)?));
     Some(Polls {
@@ -148,7 +148,7 @@ fn polls(record: &Record) -> Option<Polls> {
     })
 }
 
-/// The name of the first policy that sets an instance so; without one, the settings.
+/// The name of the first policy with these instance settings; without one, the settings.
 fn mode(record: &Record) -> String {
     let mut alone = Policy::BASE;
     for key in INSTANCE_KEYS {
@@ -170,14 +170,13 @@ fn mode(record: &Record) -> String {
         .unwrap_or_else(|| alone.to_string())
 }
 
-/// Where each CPU's time went and how often its softirqs were cut short, as the kernel says; nothing,
-/// with a note, without procfs.
+/// The kernel's times and time squeezes of each CPU; empty, with a note, without procfs.
 fn cpus(notes: &mut Vec<String>) -> Vec<CpuSample> {
     let times = CpuTimes::read().unwrap_or_else(|error| {
         notes.push(format!("CPUs: /proc/stat cannot be read: {error}"));
         BTreeMap::new()
     });
-    // Its lines are of the CPUs that are on; before Linux 5.10 they had no number.
+    // The lines are for the online CPUs; before Linux 5.10 they were not numbered.
     let softnet = Softnet::read().unwrap_or_default();
     let squeezes = |cpu: usize| {
         let of_it = softnet.iter().find(|line| line.cpu == Some(cpu));

@@ -1,10 +1,10 @@
-//! What NAPI instances do, again and again: the kernel's, or an engine's, in one form.
+//! Samples NAPI instances repeatedly, the kernel's or an engine's, in one form.
 //!
-//! - [`Source`]: cumulative counts, of the kernel ([`LinuxSource`]) or an engine ([`EngineSource`]).
-//! - [`Meter`]: two [`Sample`]s become [`Rates`].
-//! - [`sampler`]: how the kernel's are put together.
+//! - [`Source`]: cumulative counts, from the kernel ([`LinuxSource`]) or an engine ([`EngineSource`]).
+//! - [`Meter`]: computes [`Rates`] from two [`Sample`]s.
+//! - [`sampler`]: collects the kernel's counts.
 //!
-//! For a live view, and for whatever else exports them. Nothing here changes what it watches, or prints.
+//! For a live view, and for exporters. Nothing here changes what it watches, or prints.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,6 +1,6 @@
-//! The kernel's own instances, of the network namespace in which this process is.
+//! A source for the kernel's own instances, in the network namespace of this process.
 //!
-//! What is known and how is the [sampler](crate::sampler)'s; here it only gets its place in a sample.
+//! The [sampler](crate::sampler) collects the values; here they are converted into a sample.
 
 use napkin_kernel::count;
 
@@ -10,10 +10,10 @@ use crate::timing::Often;
 use crate::sample::plain;
 use crate::sample::{LONGEST_NAME, NapiSample, Polls, Sample, Source, SourceError, Squeezes};
 
-/// The longest mode that is taken over, in characters: a policy and what it differs in.
+/// The maximum length of a mode in characters: a policy and its differences.
 const LONGEST_MODE: usize = 128;
 
-/// The most programs of one instance that are taken over, those with the most sockets.
+/// The maximum number of programs of one instance, those with the most sockets.
 const MOST_OWNERS: usize = 32;
 
 /// Samples the kernel of this host.
@@ -24,9 +24,9 @@ pub struct LinuxSource {
 }
 
 impl LinuxSource {
-    /// Begins to watch; with `count` also to count polls, which costs each of the machine's polls
-    /// some time. What takes a right that this process has not is left out and noted. With `latency` also to
-    /// time a sample of the requests of whoever serves, as often as it says.
+    /// Starts to watch. With `count` also counts polls, which costs some time in each poll of the machine;
+    /// without the privilege for that, counts are left out and a note says so. With `latency` also times a
+    /// sample of the requests to any server in this namespace, at that frequency.
     ///
     /// # Errors
     /// If the kernel cannot list its instances (Linux 6.8 can), or requests are to be timed and cannot be.

@@ -1,8 +1,8 @@
-//! Two samples become what is shown: rates by the second, and shares of a CPU's time.
+//! Computes from two samples what is shown: rates per second, and shares of CPU time.
 //!
-//! What is `None` in a sample is `None` here. So is whatever has no earlier count to be compared
-//! with: an instance that came, one that was made anew under its old id (a count of it fell), a
-//! thread that was replaced. It is never shown as 0.
+//! A value that is `None` in a sample is `None` here. So is one without an earlier count to compare with: of
+//! a new instance, of one that was recreated under its old ID (one of its counts fell), of a replaced thread.
+//! It is never shown as 0.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,23 +13,23 @@ use crate::sample::{CpuSample, NapiSample, Sample, Squeezes};
 
 const SECOND_NS: f64 = 1e9;
 
-/// What happened between two samples.
+/// The activity between two samples.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Rates {
-    /// When it ended, in nanoseconds of the monotonic clock.
+    /// The end of the window, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// How long it was, in nanoseconds; `None` of the first sample, which has nothing to be
-    /// compared with.
+    /// The length of the window in nanoseconds; `None` for the first sample, which has nothing to compare
+    /// with.
     pub window_ns: Option<u64>,
-    /// The instances that are there at its end, in the source's order.
+    /// The instances at the end of the window, in the source's order.
     pub napis: Vec<NapiRates>,
-    /// The CPUs that are on at its end.
+    /// The CPUs that are online at its end.
     pub cpus: Vec<CpuShares>,
     /// What could not be known, and why.
     pub notes: Vec<String>,
 }
 
-/// One instance. Rates are by the second.
+/// The activity of one instance. Rates are per second.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct NapiRates {
     /// Its device's name.
@@ -42,99 +42,98 @@ pub struct NapiRates {
     pub irq: Option<u32>,
     /// The CPU that polls it, where one is known.
     pub cpu: Option<usize>,
-    /// The policy in force by name, or as spelled out.
+    /// The policy in force, by name or spelled out.
     pub policy: String,
-    /// Packets taken, a second.
+    /// Packets received.
     pub packets_per_s: Option<f64>,
-    /// Interrupts taken, a second.
+    /// Interrupts.
     pub interrupts_per_s: Option<f64>,
-    /// Polls, all of them.
+    /// All polls.
     pub polls_per_s: Option<f64>,
     /// Polls by a softirq.
     pub softirq_polls_per_s: Option<f64>,
-    /// Polls by a thread of the kernel's or the engine's.
+    /// Polls by a thread of the kernel or of the engine.
     pub thread_polls_per_s: Option<f64>,
     /// Polls by an application's busy poll.
     pub application_polls_per_s: Option<f64>,
-    /// Of all polls, the part that found nothing, 0 to 1; `None` also if there was no poll.
+    /// The share of polls that found nothing, 0 to 1; `None` also if there was no poll.
     pub empty_polls: Option<f64>,
     /// Polls that used their whole budget.
     pub full_polls_per_s: Option<f64>,
-    /// Polls after which the timer was armed in the place of the interrupt.
+    /// Polls after which the timer was armed in place of the interrupt.
     pub deferrals_per_s: Option<f64>,
-    /// Times that its timer fired.
+    /// Expiries of its timer.
     pub watchdogs_per_s: Option<f64>,
-    /// Times that an application's wait suspended its interrupt.
+    /// Waits of applications that suspended its interrupt.
     pub suspensions_per_s: Option<f64>,
     /// Softirq rounds of its CPU that ended for lack of time or budget.
     pub time_squeezes_per_s: Option<f64>,
-    /// Its thread's id.
+    /// Its thread's ID.
     pub pid: Option<i32>,
-    /// CPUs that its thread used: 1 is the whole of one.
+    /// The CPU time of its thread, in CPUs: 1 is one whole CPU.
     pub thread_cpu: Option<f64>,
-    /// How long the requests took that were timed, in nanoseconds: `ring`, `socket`, `service` and `whole`;
-    /// empty where none was.
+    /// Latency of timed requests, in nanoseconds: `ring`, `socket`, `service` and `whole`; empty if none was
+    /// timed.
     pub latency_ns: BTreeMap<&'static str, Percentiles>,
     /// The programs whose sockets it serves.
     pub owners: Vec<String>,
 }
 
-/// Where one CPU's time went: parts that add up to 1.
+/// The distribution of one CPU's time: shares that add up to 1.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct CpuShares {
     /// The CPU's number.
     pub cpu: usize,
-    /// In hard interrupts.
+    /// Share of the time in hard interrupts, 0 to 1.
     pub hard_irq: Option<f64>,
     /// Share of the time in softirqs, 0 to 1.
     pub softirq: Option<f64>,
     /// Share of the time in threads, 0 to 1.
     pub thread: Option<f64>,
-    /// Share of the time without work, 0 to 1.
+    /// Share of idle time, 0 to 1.
     pub idle: Option<f64>,
-    /// Stolen by a hypervisor.
+    /// Share of the time stolen by a hypervisor, 0 to 1.
     pub steal: Option<f64>,
-    /// Softirq rounds that ended for lack of time or budget.
+    /// Softirq rounds that ended for lack of time or budget, per second.
     pub time_squeezes_per_s: Option<f64>,
 }
 
 impl NapiRates {
-    /// Whether nothing at all is known to have happened. An instance of which nothing is known is
-    /// not idle.
+    /// Whether nothing happened, as far as known. An instance without known rates is not idle.
     pub fn idle(&self) -> bool {
         let counts = [self.packets_per_s, self.interrupts_per_s, self.polls_per_s];
         counts.iter().any(Option::is_some) && counts.iter().flatten().all(|rate| *rate == 0.0)
     }
 }
 
-/// Remembers the last sample.
+/// Computes rates, remembering the last sample.
 #[derive(Debug, Default)]
 pub struct Meter {
     before: Option<Sample>,
 }
 
 impl Meter {
-    /// What happened since the sample before this one.
+    /// Returns the activity since the previous sample.
     pub fn take(&mut self, now: Sample) -> Rates {
         let rates = between(self.before.as_ref(), &now);
         self.before = Some(now);
         rates
     }
 
-    /// Forgets the counts before `now`, so that the next window begins here.
+    /// Forgets earlier counts, so that the next window begins at `now`.
     pub fn restart(&mut self, now: Sample) {
         self.before = Some(now);
     }
 }
 
-/// What happened from one sample to the next; without an earlier one, only what is there.
+/// Computes the activity between two samples; without an earlier one, only what exists.
 pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
     let window = before.and_then(|before| now.at_ns.checked_sub(before.at_ns));
     let window_ns = window.filter(|window| *window != 0);
     let before = before.filter(|_| window_ns.is_some());
     let seconds = window_ns.map_or(1.0, |window| window as f64 / SECOND_NS);
     let napis: HashMap<(&str, u32), &NapiSample> = before
-        // An engine that was restarted counts from a beginning of its own.
+        // A restarted engine counts from 0 again.
         .filter(|before| before.process == now.process)
         .into_iter()
         .flat_map(|before| &before.napis)
@@ -163,13 +162,13 @@ pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
     }
 }
 
-/// Whether an instance counts from a beginning of its own: one of its counts fell.
+/// Whether an instance was recreated: one of its counts fell.
 fn made_anew(before: &NapiSample, now: &NapiSample) -> bool {
     let polls =
         |of: fn(&crate::Polls) -> u64| (before.polls.as_ref().map(of), now.polls.as_ref().map(of));
     [
         (before.packets, now.packets),
-        // Another interrupt's count may be any.
+        // The count of another interrupt may have any value.
         (before.interrupts.filter(|_| before.irq == now.irq), now.interrupts),
         (before.full_polls, now.full_polls),
         (before.deferrals, now.deferrals),
@@ -184,7 +183,7 @@ fn made_anew(before: &NapiSample, now: &NapiSample) -> bool {
     .any(|counts| matches!(counts, (Some(before), Some(now)) if now < before))
 }
 
-/// How much a count grew; nothing is known of one that fell.
+/// The increase of a count; `None` if it fell.
 fn grown(before: Option<u64>, now: Option<u64>) -> Option<f64> {
     now?.checked_sub(before?).map(|growth| growth as f64)
 }
@@ -217,7 +216,8 @@ fn napi(
         softirq_polls_per_s: softirq.map(|polls| polls / seconds),
         thread_polls_per_s: thread.map(|polls| polls / seconds),
         application_polls_per_s: application.map(|polls| polls / seconds),
-        // The counts of one sample need not be of the same moment: more may be empty than there are.
+        // The counts of one sample may be from slightly different times, so that more polls are empty than
+        // there are.
         empty_polls: (|| {
             let polls = polls.filter(|polls| *polls > 0.0)?;
             Some((empty? / polls).min(1.0))
@@ -236,7 +236,7 @@ fn napi(
     }
 }
 
-/// Of the requests that came to their end in the window.
+/// Percentiles of the requests that ended in the window.
 fn latency(before: &NapiSample, now: &NapiSample) -> BTreeMap<&'static str, Percentiles> {
     let since = |(before, now): (&Parts, &Parts)| now.since(before);
     let parts = before.latency.as_ref().zip(now.latency.as_ref()).map(since).unwrap_or_default();
@@ -244,7 +244,7 @@ fn latency(before: &NapiSample, now: &NapiSample) -> BTreeMap<&'static str, Perc
     Part::ALL.into_iter().map(of).filter(|(_, it)| it.count > 0).collect()
 }
 
-/// Of the CPU in which the instance is now, also if it came from another within the window.
+/// The squeezes of the CPU where the instance is now, even if it moved there within the window.
 fn squeezes(
     before: &NapiSample,
     now: &NapiSample,
@@ -263,7 +263,7 @@ fn squeezes(
 }
 
 fn cpu(before: Option<&CpuSample>, now: &CpuSample, seconds: f64) -> CpuShares {
-    // Idle time goes back at times; and a window may be shorter than the kernel's unit.
+    // Idle time goes back at times, and a window may be shorter than the kernel's clock tick.
     let part =
         |of: fn(&CpuSample) -> u64| before.map(|before| of(now).saturating_sub(of(before)) as f64);
     let parts = [
@@ -347,7 +347,7 @@ mod tests {
         let rates = between(Some(&sample(1, vec![before])), &sample(2, vec![now]));
         assert_eq!(rates.napis[0].packets_per_s, None);
         assert_eq!(rates.napis[0].deferrals_per_s, None);
-        // The same id of another device is another instance.
+        // The same ID on another device is another instance.
         let mut other = napi(1, 900);
         other.ifname = "eth1".into();
         let rates = between(Some(&sample(1, vec![napi(1, 500)])), &sample(2, vec![other]));
@@ -377,10 +377,10 @@ mod tests {
         assert_eq!(napi.thread_polls_per_s, Some(2.0));
         assert_eq!(napi.application_polls_per_s, Some(1.0));
         assert_eq!(napi.empty_polls, Some(0.75));
-        // Counts of different moments: never more than all.
+        // Counts from different times: the share is at most 1.
         let rates = between(Some(&polls(1, 0, 0, 0)), &polls(2, 0, 0, 9));
         assert_eq!(rates.napis[0].empty_polls, Some(1.0));
-        // No poll: no share.
+        // No poll, no share.
         let mut later = polls(2, 0, 0, 9);
         later.at_ns += 1;
         let rates = between(Some(&polls(2, 0, 0, 9)), &later);

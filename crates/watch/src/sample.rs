@@ -1,8 +1,7 @@
-//! What a view is drawn from: cumulative counts of each instance and each CPU at one moment.
+//! Samples: cumulative counts of each instance and each CPU at one time.
 //!
-//! A source knows nothing of rates, screens or sorting; whoever draws takes the difference of two
-//! samples. What a source cannot know is `None`, with the reason among the sample's notes: it is
-//! never shown as 0.
+//! A source does not compute rates; a reader takes the difference of two samples. An unknown value is `None`,
+//! with the reason among the sample's notes, and is never shown as 0.
 
 use napkin_kernel::count::latency::Parts;
 use napkin_os::procfs::CpuTimes;
@@ -10,23 +9,23 @@ use napkin_policy::text::escaped;
 use serde::Serialize;
 use thiserror::Error;
 
-/// The longest name that is taken over, in characters.
+/// The maximum length of a name, in characters.
 pub(crate) const LONGEST_NAME: usize = 64;
 
-/// A name of somebody else's: harmless, and at most `limit` characters.
+/// Makes a foreign name safe to print, and cuts it to `limit` characters.
 pub(crate) fn plain(text: &str, limit: usize) -> String {
     escaped(text).chars().take(limit).collect()
 }
 
-/// Where samples come from: the kernel, or an engine's control socket.
+/// A source of samples: the kernel, or an engine's control socket.
 pub trait Source {
-    /// What is watched, for the view's first line: `Linux 6.18 on host`, `engine eth0.sock`.
+    /// The title, for the view's first line: `Linux 6.18 on host`, `engine eth0.sock`.
     fn title(&self) -> String;
 
-    /// The counts now.
+    /// Returns the current counts.
     ///
     /// # Errors
-    /// If what is watched has gone; a part that cannot be read is `None` instead.
+    /// If the source is gone; a part that cannot be read is `None` instead.
     fn sample(&mut self) -> Result<Sample, SourceError>;
 }
 
@@ -35,12 +34,12 @@ pub trait Source {
 #[error("{0}")]
 pub struct SourceError(pub String);
 
-/// Everything at one moment.
+/// All counts at one time.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Sample {
     /// Nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// The process that counts its instances; `None` where the kernel does, and where it is not known.
+    /// The process that counts; `None` for the kernel, or if unknown.
     pub process: Option<i32>,
     /// The instances, in the source's order.
     pub napis: Vec<NapiSample>,
@@ -50,7 +49,7 @@ pub struct Sample {
     pub notes: Vec<String>,
 }
 
-/// Counts by who polled; each counts from whenever the source began to count.
+/// Polls by poller, since the source began to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Polls {
     /// By a softirq.
@@ -59,24 +58,24 @@ pub struct Polls {
     pub thread: u64,
     /// By an application's busy poll.
     pub application: u64,
-    /// Of all of them: those that found nothing.
+    /// Those of all polls that found nothing.
     pub empty: u64,
 }
 
-/// Softirq rounds that ended for lack of time or budget (`time_squeeze`). They are a CPU's: all its
-/// instances show the same.
+/// Softirq rounds that ended for lack of time or budget (`time_squeeze`). They are counted for each CPU: all
+/// its instances show the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub enum Squeezes {
-    /// Nothing counts them here.
+    /// Not counted here.
     #[default]
     Unknown,
-    /// So many, of the CPU in [`NapiSample::cpu`] as the source runs it.
+    /// This number, for the CPU in [`NapiSample::cpu`] as this source runs it.
     Counted(u64),
-    /// Those of the CPU in [`NapiSample::cpu`], among [`Sample::cpus`].
+    /// The count of the CPU in [`NapiSample::cpu`], in [`Sample::cpus`].
     OfCpu,
 }
 
-/// What was read of one instance.
+/// The counts of one instance.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct NapiSample {
     /// Its device's name.
@@ -87,58 +86,58 @@ pub struct NapiSample {
     pub rx_queues: Vec<u32>,
     /// Its interrupt's number.
     pub irq: Option<u32>,
-    /// Its CPU: where it last polled, or that of its thread; an engine's, to which it belongs.
+    /// Its CPU: where it last polled, or that of its thread; for an engine, the one it belongs to.
     pub cpu: Option<usize>,
-    /// Its mode: the policy in force by name, or as spelled out.
+    /// The policy in force, by name or spelled out.
     pub mode: String,
-    /// Packets that polls found.
+    /// Packets found by polls.
     pub packets: Option<u64>,
-    /// Its polls since it came to be, where they are counted.
+    /// Its polls since its creation, if counted.
     pub polls: Option<Polls>,
-    /// Its interrupts since it came to be, or was first looked at, where they are counted.
+    /// Its interrupts since its creation or the first sample, if counted.
     pub interrupts: Option<u64>,
     /// Polls that used their whole budget.
     pub full_polls: Option<u64>,
-    /// Polls after which the timer was armed in the place of the interrupt.
+    /// Polls after which the timer was armed in place of the interrupt.
     pub deferrals: Option<u64>,
-    /// Times that its timer fired.
+    /// Expiries of its timer.
     pub watchdogs: Option<u64>,
-    /// Times that an application's wait suspended its interrupt.
+    /// Waits of applications that suspended its interrupt.
     pub suspensions: Option<u64>,
     /// Softirq rounds of its CPU that ended for lack of time or budget.
     pub time_squeezes: Squeezes,
-    /// Its thread's id.
+    /// Its thread's ID.
     pub pid: Option<i32>,
-    /// Nanoseconds of CPU that its thread has used.
+    /// CPU time of its thread, in nanoseconds.
     pub thread_cpu_ns: Option<u64>,
-    /// How long the requests took that were timed, by part, where they are.
+    /// Durations of timed requests, by part, if they are timed.
     #[serde(skip)]
     pub latency: Option<Parts>,
     /// The programs whose sockets it serves: `memcached[812]`.
     pub owners: Vec<String>,
 }
 
-/// One CPU: nanoseconds since some beginning, and counts.
+/// One CPU: cumulative times in nanoseconds, and counts.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct CpuSample {
     /// The CPU's number.
     pub cpu: usize,
-    /// In hard interrupts.
+    /// Time in hard interrupts since boot, ns.
     pub hard_irq_ns: u64,
     /// Time in softirqs since boot, ns.
     pub softirq_ns: u64,
-    /// In threads: user and system time.
+    /// Time in threads since boot, ns: user and system time.
     pub thread_ns: u64,
-    /// Time without work since boot, ns.
+    /// Idle time since boot, ns.
     pub idle_ns: u64,
-    /// Stolen by a hypervisor.
+    /// Time stolen by a hypervisor since boot, ns.
     pub steal_ns: u64,
     /// Softirq rounds that ended for lack of time or budget (`time_squeeze`).
     pub time_squeezes: Option<u64>,
 }
 
 impl CpuSample {
-    /// A CPU whose time went as the kernel says.
+    /// Converts the kernel's times of a CPU.
     pub(crate) fn of(cpu: usize, times: &CpuTimes, time_squeezes: Option<u64>) -> CpuSample {
         CpuSample {
             cpu,

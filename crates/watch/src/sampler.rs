@@ -1,9 +1,8 @@
-//! What is going on with this namespace's NAPI instances and with the CPUs, again and again, for a
-//! live view.
+//! Samples the NAPI instances and CPUs of this namespace repeatedly, for a live view.
 //!
-//! Put together from netlink, the [counting programs](napkin_kernel::count), `/proc` and, more rarely as it
-//! is dearer, a look at every process's sockets and at what the devices are made of. All numbers are
-//! cumulative; whoever shows them takes differences. What cannot be known is `None`, with the reason in the notes, and never 0.
+//! Combines netlink, the [counting programs](napkin_kernel::count) and `/proc` with a scan of every process's
+//! sockets and of the devices' properties, which is done less often as it costs more. All counts are
+//! cumulative; readers take differences. An unknown value is `None`, never 0, and a note gives the reason.
 
 mod devices;
 mod snapshot;
@@ -31,16 +30,15 @@ use napkin_os::procfs::thread::{ThreadStat, Time};
 use napkin_os::procfs::{CpuTimes, Interrupts, Softnet};
 use napkin_os::rights::Right;
 
-/// How to sample.
+/// Options of a sampler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// What the counting programs count; `None` for no counting.
+    /// Options of the counting programs; `None` for no counting.
     pub count: Option<count::Options>,
-    /// Whether requests are timed, from the receive ring to the answer; a sample of them, as often as this
-    /// says.
+    /// How often a sample of requests is timed, from the receive ring to the answer; `None` for never.
     pub latency: Option<Often>,
-    /// How often to look at the processes for owners and their epoll parameters: some
-    /// microseconds a socket. Also how late a device's new name may be.
+    /// The interval of scans for owners and their epoll parameters, which take some microseconds for each
+    /// socket. It also bounds the delay of a device's new name.
     pub owners_every: Duration,
 }
 
@@ -54,17 +52,17 @@ impl Default for Options {
     }
 }
 
-/// Why there is no sample.
+/// Why sampling failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// The kernel did not list instances.
+    /// Instances could not be listed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The kernel did not list devices.
+    /// Devices could not be listed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The calling thread's namespace cannot be told.
+    /// The calling thread's network namespace could not be identified.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// Requests were to be timed, and cannot be.
@@ -72,7 +70,7 @@ pub enum SampleError {
     Latency(CountError),
 }
 
-/// Takes samples of the network namespace in which it was started.
+/// Samples the network namespace in which it was started.
 #[derive(Debug)]
 pub struct Sampler {
     netdev: Netdev,
@@ -80,28 +78,28 @@ pub struct Sampler {
     /// The namespace's inode, as in [`Key`].
     netns: u32,
     counter: Option<Counter>,
-    /// Why there is none, or what it does not count.
+    /// Why there is no counter, or what it does not count.
     counter_notes: Vec<String>,
     timing: Option<Timing>,
     owners_every: Duration,
     programs: Programs,
-    /// A test has it take long.
+    /// A test replaces it by one that takes long.
     find_programs: fn() -> Programs,
     looked_at: Option<Instant>,
-    /// By CPU.
+    /// Time squeezes by CPU.
     squeezes: Sums<usize>,
-    /// By the interrupt's number and the CPU that took it: one that is off keeps its own.
+    /// Interrupts by number and CPU: the count of an offline CPU is kept.
     interrupts: Sums<(u32, usize)>,
 }
 
 impl Sampler {
-    /// Begins to count. Without the rights to count the rest is sampled all the same.
+    /// Starts to count. Without the privilege to count, the rest is sampled.
     ///
     /// # Errors
-    /// If the kernel has no netlink family `netdev`, or no procfs; if requests are to be timed, and a right
-    /// for it is missing, or this kernel lacks what it takes.
+    /// If the kernel has no netlink family `netdev`, or there is no procfs; if requests are to be timed and a
+    /// privilege is missing, or this kernel lacks what timing needs.
     pub fn start(options: &Options) -> Result<Sampler, SampleError> {
-        // A namespace's inode has 32 bits, also where the file system's numbers have 64.
+        // A namespace's inode has 32 bits, even where inode numbers have 64.
         let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
         let mut counter_notes = Vec::new();
         let here = |count| count::Options { namespace: Some(netns), ..count };
@@ -141,20 +139,20 @@ impl Sampler {
         })
     }
 
-    /// A sample. The first says which polls there were since the start.
+    /// Takes a sample. The first one includes the polls since the start.
     ///
     /// # Errors
-    /// If the kernel does not list the instances; whatever else fails is left out and noted.
+    /// If the kernel does not list the instances; whatever else fails is left out, with a note.
     pub fn sample(&mut self) -> Result<Snapshot, SampleError> {
         let mut notes = self.counter_notes.clone();
-        // What takes long comes first: the counts, the threads' CPU time and the time at which they
-        // were read have to be of one moment.
+        // Slow reads come first: the counts, the threads' CPU time and the timestamp have to be from the same
+        // moment.
         let records = self.netdev.napis(None)?;
         if self.devices.outdated(&records, self.owners_every) {
             self.devices = Devices::read(&mut self.netdev)?;
         }
         self.look_at_programs(&mut notes);
-        // Before the instances: what is counted and then not listed is gone.
+        // Before the instances are listed: what was counted and is not listed has gone.
         let counted = self.counted(&mut notes);
         let at_ns = clock::now();
         let records = self.netdev.napis(None)?;
@@ -171,7 +169,7 @@ impl Sampler {
         let mut napis: Vec<NapiSnapshot> = records
             .iter()
             .filter_map(|record| {
-                // What went between the two lists is left out.
+                // Leave out instances that went between the two lists.
                 let known = self.devices.get(record)?;
                 let napi = self.napi(record, known, counted.as_ref());
                 Some(NapiSnapshot { latency: timed.remove(&record.id), ..napi })
@@ -200,18 +198,18 @@ impl Sampler {
         Some(counter.read())
     }
 
-    /// An instance's counts. One without a row was never polled.
+    /// The counts of an instance; zeros if it has no row, as it was never polled.
     fn of(&self, key: &Key, counted: &BTreeMap<Key, Counts>) -> Counts {
         let never = || self.counter.as_ref().map(Counter::none_yet).unwrap_or_default();
         counted.get(key).copied().unwrap_or_else(never)
     }
 
-    /// Takes out of the counter's table what is gone.
+    /// Removes rows of instances that have gone from the counter's table.
     fn forget(&self, counted: &BTreeMap<Key, Counts>, records: &[NapiRecord]) {
         let Some(counter) = &self.counter else { return };
         let there: BTreeSet<u32> = records.iter().map(|record| record.id).collect();
         for key in counted.keys() {
-            // Only this namespace's are counted. Those without an id are their device's (vxlan, TAP).
+            // Only this namespace is counted. Instances without an ID are rows of their device (vxlan, TAP).
             let stays = match key.napi_id {
                 0 => key.ifindex == 0 || self.devices.ifindexes.contains(&key.ifindex),
                 id => there.contains(&id),
@@ -222,7 +220,7 @@ impl Sampler {
         }
     }
 
-    /// Takes over how often the instances' interrupts came; what cannot be read is not known any more.
+    /// Adds the interrupt counts of the instances. If they cannot be read, all become unknown.
     fn count_interrupts(&mut self, records: &[NapiRecord]) -> std::io::Result<()> {
         let devices = &self.devices;
         let of = |record| irq(record, devices.get(record)?.1);
@@ -243,7 +241,8 @@ impl Sampler {
         }
         let unseen = &self.programs.unseen;
         if !unseen.is_empty() {
-            // Even with the right: a security module, or a process with more rights than this one.
+            // Access may fail even with the capability: because of a security module, or a process with more
+            // capabilities.
             let without = if Right::SysPtrace.held() { "even with" } else { "without" };
             notes.push(format!(
                 "owners: {unseen} could not be looked at {without} {}",
@@ -263,7 +262,7 @@ impl Sampler {
         let counts = counted.map(|all| self.of(&key, all));
         let settings = completed(record.settings, &known.settings);
         let irq = irq(record, known);
-        // In a container with process ids of its own the kernel's are other processes', or none.
+        // In a container with its own process IDs, the kernel's IDs belong to other processes, or to none.
         let thread = record.pid.and_then(|pid| ThreadStat::read(pid, pid));
         let thread = thread.filter(|it| it.kernel && it.comm.starts_with("napi/"));
         let ran = thread
@@ -301,7 +300,7 @@ impl Sampler {
         });
         match Softnet::read() {
             Ok(all) => {
-                // A kernel before 5.10 does not number the lines, which are of the CPUs that are on.
+                // Before Linux 5.10 the lines are not numbered; they are for the online CPUs.
                 let unnumbered = times.keys().copied();
                 let numbered = all.iter().zip(unnumbered.map(Some).chain(std::iter::repeat(None)));
                 for (softnet, place) in numbered {
@@ -322,12 +321,12 @@ impl Sampler {
     }
 }
 
-/// An instance's interrupt.
+/// The number of an instance's interrupt.
 fn irq(record: &NapiRecord, known: &Napi) -> Option<u32> {
     record.irq.or(known.irq)
 }
 
-/// Settings as netlink tells them now; what an older kernel's does not, as they were in sysfs.
+/// Settings from netlink; those that an older kernel does not report, from sysfs.
 fn completed(mut settings: Settings, known: &Settings) -> Settings {
     for setting in Setting::ALL {
         if settings.get(setting).is_none()
@@ -352,7 +351,7 @@ mod tests {
             Programs::default()
         }
         let options = Options { count: None, ..Options::default() };
-        // A kernel without the family has nothing to sample.
+        // A kernel without the netlink family cannot be sampled.
         let Ok(mut sampler) = Sampler::start(&options) else { return };
         sampler.find_programs = find;
         let sample = sampler.sample().expect("listed");

@@ -1,9 +1,10 @@
-//! How long requests take within this host, sampled so that it is cheap: the kernel's programs
-//! ([`latency`]) at work for a moment at a time, and away in between.
+//! Times requests within this host at a limited cost: the kernel's programs ([`latency`]) are attached for a
+//! short time, and detached in between.
 //!
-//! Timed are the answers on the ports on which anybody serves in this network namespace, whoever it is. Up
-//! to so many of them a second as [`Often`] says all are; where there are more, for [`ON`] at a time and then not
-//! until its turn is over, by a thread of its own, which sleeps in between. Counts go on across ports that come and go.
+//! Answers on all listening ports of this network namespace are timed, whichever process serves them. Up to
+//! the rate given by [`Often`] all requests are timed. At higher rates they are timed for [`ON`], and then
+//! not until the turn is over, by a separate thread that sleeps in between. Counts are kept when ports come
+//! and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,28 +16,29 @@ use napkin_kernel::count::latency::{Options, Parts, Probe, Reading};
 use napkin_kernel::listening;
 use napkin_os::signals::Signals;
 
-/// How long requests are timed at a time where there are more.
+/// The time for which requests are timed in a turn at higher rates.
 const ON: Duration = Duration::from_millis(50);
-/// How often the rate is looked at while all are timed.
+/// The interval at which the rate is checked while all requests are timed.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often it is looked whether others serve now.
+/// The interval at which listening ports are checked.
 const PORTS: Duration = Duration::from_secs(5);
 
-/// How often requests are timed where there are too many to time all.
+/// How often requests are timed if there are too many to time all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Often {
-    /// Once a second, for who looks on.
+    /// Once a second, for a live view.
     Second,
-    /// Once in five seconds, for who asks every ten or more.
+    /// Once in five seconds, for readers that sample every ten seconds or more.
     FiveSeconds,
 }
 
 impl Often {
-    /// So many requests a second are all timed, and how long a turn is where there are more.
+    /// Returns the rate per second up to which all requests are timed, and the length of a turn at higher
+    /// rates.
     ///
-    /// A request that is timed takes a few thousand instructions more, 1 us on a fast machine and 4 on a slow
-    /// one: of what runs all day a server is to feel less than a hundredth. Who looks on wants percentiles of
-    /// each second, which take a thousand of them.
+    /// Timing a request takes a few thousand instructions more, 1 us on a fast machine and 4 us on a slow
+    /// one: a tool that runs all day should cost a server less than a hundredth. A live view needs
+    /// percentiles of each second, which take a thousand requests.
     fn turns(self) -> (f64, Duration) {
         match self {
             Often::Second => (10_000.0, Duration::from_secs(1)),
@@ -44,14 +46,14 @@ impl Often {
         }
     }
 
-    /// How long they are not timed after [`ON`], at so many a second.
+    /// How long requests are not timed after [`ON`], at this rate.
     fn off(self, per_second: f64) -> Duration {
         let (all, turn) = self.turns();
         if per_second > all { turn - ON } else { Duration::ZERO }
     }
 }
 
-/// A measurement that goes on until it is dropped.
+/// A measurement that runs until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Timing {
     shared: Arc<Shared>,
@@ -66,27 +68,27 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// The programs, and the ports that they look at.
+    /// The attached programs, for these ports.
     probe: Probe,
     ports: BTreeSet<u16>,
-    /// The inode of the network namespace whose sockets they look at.
+    /// The inode of the network namespace whose sockets are timed.
     netns: u32,
-    /// What earlier programs have counted, by instance.
+    /// Counts of earlier programs, by instance.
     past: BTreeMap<u32, Parts>,
-    /// The instances that were asked for last.
+    /// The instances of the last read.
     napi_ids: Vec<u32>,
-    /// Those of them whose frames are handed to other CPUs.
+    /// Those of them whose frames are handed to other CPUs (RPS).
     handed_over: Vec<u32>,
-    /// Why it does not go on as it should.
+    /// Why timing fails at present.
     failure: Option<String>,
     ended: bool,
 }
 
 impl Timing {
-    /// Begins to time, in the calling thread's network namespace, which has this inode.
+    /// Starts to time requests in the calling thread's network namespace, whose inode is `netns`.
     ///
     /// # Errors
-    /// If a right is missing, or this kernel lacks what it takes.
+    /// If a privilege is missing, or this kernel lacks what timing needs.
     pub(crate) fn start(often: Often, netns: u32) -> Result<Timing, CountError> {
         let ports = listening::ports().unwrap_or_default();
         let state = State {
@@ -102,7 +104,7 @@ impl Timing {
         let shared = Arc::new(Shared { state: Mutex::new(state), ends: Condvar::new() });
         let theirs = shared.clone();
         let blocked = Signals::block_all();
-        // It inherits the namespace, in which it looks for ports.
+        // The thread inherits the namespace in which it looks for ports.
         let thread = std::thread::Builder::new().name("timing".into());
         let thread = thread.spawn(move || theirs.take_turns(often));
         drop(blocked);
@@ -110,8 +112,8 @@ impl Timing {
         Ok(Timing { shared, thread: Some(thread) })
     }
 
-    /// What was timed of these instances' requests since the start, by id. Of the instances `handed_over` frames
-    /// are handed to other CPUs.
+    /// Returns the times of these instances' requests since the start, by NAPI ID. `handed_over` lists
+    /// instances whose frames are handed to other CPUs (RPS).
     pub(crate) fn read(
         &self,
         napi_ids: &[u32],
@@ -155,7 +157,7 @@ impl Drop for Timing {
         self.shared.state().ended = true;
         self.shared.ends.notify_all();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has been told of on standard error.
+            // A panic was already printed to standard error.
             let _ = thread.join();
         }
     }
@@ -166,7 +168,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits, unless it is at its end.
+    /// Waits for `time`, or until the end.
     fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
         let waited = self.ends.wait_timeout_while(state, time, |state| !state.ended);
         waited.unwrap_or_else(PoisonError::into_inner).0
@@ -175,9 +177,9 @@ impl Shared {
     fn take_turns(&self, often: Often) {
         let mut state = self.state();
         let (mut looked, mut on) = (Instant::now(), ON);
-        // The programs could not be brought back.
+        // Whether the programs are detached, and could not be attached again.
         let mut away = false;
-        // As of the last look at the ports.
+        // The result of the last check of the ports.
         let mut ports = Ok(());
         while !state.ended {
             let (began, before) = (Instant::now(), state.sends());
@@ -188,7 +190,7 @@ impl Shared {
             let turn = if state.ended || off.is_zero() && !away {
                 Ok(())
             } else {
-                // Those that are away are not paused again, and are tried again before long.
+                // Detached programs are not paused again, and attaching is retried soon.
                 let paused = if away { Ok(()) } else { state.probe.pause() };
                 state = self.wait(state, if away { LOOK } else { off });
                 let back = state.probe.resume();
@@ -212,10 +214,10 @@ impl State {
         self.probe.read(&[]).map_or(0, |reading| reading.sends)
     }
 
-    /// Of each instance that was asked for.
+    /// The counts of the instances of the last read.
     fn counts(&self) -> Result<Reading, CountError> {
         let mut reading = self.probe.read(&self.napi_ids)?;
-        // What came through no instance of these.
+        // Requests that came through none of these instances.
         reading.instances.remove(&0);
         for (id, past) in &self.past {
             if let Some(parts) = reading.instances.get_mut(id) {
@@ -225,7 +227,7 @@ impl State {
         Ok(reading)
     }
 
-    /// Looks at other ports, if there are others, by new programs; whether it does.
+    /// Attaches new programs if the listening ports have changed; returns whether they have.
     fn follow_ports(&mut self) -> Result<bool, CountError> {
         let ports = listening::ports().map_err(|error| CountError::Absent(error.to_string()))?;
         if ports == self.ports {
@@ -240,7 +242,7 @@ impl State {
 }
 
 fn start(ports: &BTreeSet<u16>, netns: u32) -> Result<Probe, CountError> {
-    // Without any, port 0 stands for nobody.
+    // Without a listening port, port 0 matches no request.
     let none = [0].into_iter().filter(|_| ports.is_empty());
     let ports = ports.iter().copied().chain(none).take(Options::MOST).collect();
     Probe::start(&Options { processes: Vec::new(), ports, namespace: Some(netns), one_in: 1 })

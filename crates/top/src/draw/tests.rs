@@ -1,4 +1,4 @@
-//! Screens, as somebody would see them.
+//! Tests of whole screens.
 
 use super::*;
 use crate::key::Key;
@@ -173,7 +173,7 @@ fn sixty_four_cpus_are_folded_and_the_busiest_are_shown() {
     assert!(shown[0].starts_with("  0 ") && shown[1].starts_with("  1 "), "{shown:?}");
     assert!(shown[0].contains("  7   0%  50%") && shown[1].contains(" 40   0%  75%"), "{shown:?}");
     assert_eq!(lines[4], "and 60 more, 0% busy on average");
-    // Where there is room, all of them.
+    // All CPUs, if there is room.
     let lines = screen(&rates, &mut View::new(), 250, 120);
     assert!(!lines.iter().any(|line| line.starts_with("and ")));
     assert!(lines.iter().any(|line| line.contains(" 63   0%")));

@@ -1,4 +1,4 @@
-//! The namespace's devices, as they were when they were last looked at.
+//! The namespace's devices, as of the last read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,17 +7,16 @@ use napkin_kernel::device::{self, DeviceError, Napi, NoIrq, NoIrqs};
 use napkin_kernel::netlink::{NapiRecord, Netdev};
 use napkin_kernel::sysfs;
 
-/// What netlink does not tell of every instance with its settings, or not at all, and what hardly
-/// changes: names, queues, interrupts.
+/// Properties that hardly change, and that netlink's instance records lack: names, queues, interrupts.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    /// By ifindex and NAPI id: the device's name, and the instance.
+    /// The device's name and the instance, by ifindex and NAPI ID.
     napis: BTreeMap<(u32, u32), (String, Napi)>,
-    /// All devices, also those whose instances have no id.
+    /// All devices, including those whose instances have no ID.
     pub(super) ifindexes: BTreeSet<u32>,
-    /// Why there are instances without an interrupt, by ifindex.
+    /// Why a device's instances have no interrupt, by ifindex.
     pub(super) no_irq: BTreeMap<u32, NoIrq>,
-    /// The ids of the instances whose frames are handed to other CPUs (RPS).
+    /// The IDs of the instances whose frames are handed to other CPUs (RPS).
     pub(super) handed_over: Vec<u32>,
     read_at: Option<Instant>,
 }
@@ -40,7 +39,7 @@ impl Devices {
         Ok(Devices { napis, ifindexes, no_irq, handed_over, read_at: Some(Instant::now()) })
     }
 
-    /// Whether instances came or went, or it is long since they were looked at.
+    /// Whether instances came or went, or the last read is older than `longest`.
     pub(super) fn outdated(&self, records: &[NapiRecord], longest: Duration) -> bool {
         self.read_at.is_none_or(|at| at.elapsed() >= longest)
             || records.len() != self.napis.len()

@@ -1,4 +1,4 @@
-//! What a sampler saw at one moment.
+//! The result of one sample.
 
 use std::collections::BTreeMap;
 
@@ -8,60 +8,61 @@ use napkin_kernel::count::latency::Parts;
 use napkin_kernel::device::NoIrq;
 use napkin_kernel::settings::Settings;
 
-/// Everything at one moment.
+/// All values at one time.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
     /// Nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// This namespace's instances, by device and id.
+    /// The instances of this namespace, by device and ID.
     pub napis: Vec<NapiSnapshot>,
-    /// The CPUs that are on, by number.
+    /// The online CPUs, by number.
     pub cpus: Vec<CpuSample>,
     /// What could not be known, and why.
     pub notes: Vec<String>,
 }
 
-/// One instance at one instant.
+/// One instance at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NapiSnapshot {
-    /// Its device's number.
+    /// Its device's ifindex.
     pub ifindex: u32,
     /// Its device's name.
     pub ifname: String,
     /// NAPI ID, as the kernel or the engine numbers it.
     pub id: u32,
-    /// The receive queues that it polls, where the driver says.
+    /// The receive queues that it polls, if the driver reports them.
     pub rx_queues: Vec<u32>,
-    /// The transmit queues that it polls, where the driver says.
+    /// The transmit queues that it polls, if the driver reports them.
     pub tx_queues: Vec<u32>,
     /// Its interrupt's number.
     pub irq: Option<u32>,
-    /// The id of its thread.
+    /// Its thread's ID.
     pub pid: Option<i32>,
-    /// How it is set.
+    /// Its settings.
     pub settings: Settings,
-    /// The policy in force by name, or the nearest and what it differs in.
+    /// The name of the policy in force, or of the nearest one with the differences.
     pub mode: String,
-    /// The CPU of its last poll, or on which its thread ran last.
+    /// The CPU of its last poll, or the one on which its thread last ran.
     pub cpu: Option<usize>,
-    /// Polls, packets and timers since counting began; zeros if it was never polled since then.
+    /// Polls, packets and timers since counting began; zeros if it was not polled since.
     pub counts: Option<Counts>,
-    /// Its interrupts since it was first looked at, on all CPUs. An interrupt that several instances share counts for each.
+    /// Its interrupts since the first sample, on all CPUs. An interrupt that several instances share counts
+    /// for each.
     pub interrupts: Option<u64>,
-    /// Nanoseconds of CPU that its thread has used.
+    /// CPU time of its thread, in nanoseconds.
     pub thread_cpu_ns: Option<u64>,
-    /// How long the requests took that were timed since the start, by part.
+    /// Durations of the requests timed since the start, by part.
     pub latency: Option<Parts>,
     /// The programs whose sockets it serves, with the most sockets first: `memcached[812]`.
     pub owners: Vec<String>,
 }
 
-/// What is not known of instances, and why.
+/// Notes on what is unknown of instances, with the reasons.
 pub(super) fn unknown(napis: &[NapiSnapshot], no_irq: &BTreeMap<u32, NoIrq>) -> Vec<String> {
     let mut without: BTreeMap<(Option<&NoIrq>, &str), usize> = BTreeMap::new();
     for napi in napis.iter().filter(|napi| napi.irq.is_none()) {
         let why = no_irq.get(&napi.ifindex);
-        // One line for all virtual devices: a host of containers has hundreds.
+        // One line for all virtual devices: a host with containers has hundreds.
         let ifname = if why == Some(&NoIrq::Virtual) { "" } else { &napi.ifname };
         *without.entry((why, ifname)).or_default() += 1;
     }

@@ -1,4 +1,4 @@
-//! Counts of 32 bits, as the kernel has them, made into sums that do not wrap.
+//! Sums of the kernel's 32-bit counters that do not wrap.
 
 use std::collections::BTreeMap;
 
@@ -22,17 +22,17 @@ impl<K: Ord> Sums<K> {
         *last = now;
     }
 
-    /// Increase of one counter; `None` if it was never read.
+    /// The increase of one counter; `None` if it was never read.
     pub(super) fn get(&self, key: &K) -> Option<u64> {
         self.0.get(key).map(|(_, sum)| *sum)
     }
 
-    /// Increase of a range of counters; `None` if none was read.
+    /// The increase of a range of counters; `None` if none was read.
     pub(super) fn total(&self, keys: std::ops::RangeInclusive<K>) -> Option<u64> {
         self.0.range(keys).map(|(_, (_, sum))| *sum).reduce(u64::saturating_add)
     }
 
-    /// Forgets those that are no longer wanted.
+    /// Forgets counters that are no longer wanted.
     pub(super) fn retain(&mut self, wanted: impl Fn(&K) -> bool) {
         self.0.retain(|key, _| wanted(key));
     }

@@ -1,15 +1,15 @@
-//! Applications that busy poll, and that suspend interrupts.
+//! Tests of applications that busy poll, and that suspend interrupts.
 
 use napkin_testing::test;
 
 use super::*;
 
-/// An epoll context with these parameters, on a socket that no longer blocks.
+/// An epoll context with these parameters, on a socket that becomes non-blocking.
 fn epoll_on(socket: &UdpSocket, params: Params) -> OwnedFd {
-    // SAFETY: it takes flags only.
+    // SAFETY: the call takes flags only.
     let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     assert!(epoll >= 0);
-    // SAFETY: a new descriptor.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     params.set(&epoll).expect("Linux 6.9").then_some(()).expect("an epoll context");
     rustix::event::epoll::add(
@@ -23,7 +23,7 @@ fn epoll_on(socket: &UdpSocket, params: Params) -> OwnedFd {
     epoll
 }
 
-/// Waits in an epoll context with these parameters for datagrams, until told to stop; how many came.
+/// Waits in an epoll context with these parameters for datagrams, until `stop` is set; returns how many came.
 fn busy_poller(socket: &UdpSocket, params: Params, timeout_ms: i32, stop: &AtomicBool) -> u64 {
     let epoll = epoll_on(socket, params);
     let mut received = 0;
@@ -121,7 +121,8 @@ fn a_suspension_whose_application_does_not_come_back_ends_by_its_timer() {
         let mut received = 0;
         for _ in 0..10 {
             talk.there.send(b"a datagram").expect("sent");
-            // It finds an event, which suspends, and does not wait again for ten times as long.
+            // The wait finds an event, which suspends the interrupt; the next wait comes only after ten times
+            // the timeout.
             let mut events = Vec::with_capacity(8);
             let spare = rustix::buffer::spare_capacity(&mut events);
             rustix::event::epoll::wait(&epoll, spare, None).expect("an event");

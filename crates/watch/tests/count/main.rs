@@ -1,13 +1,12 @@
-//! Counting in the kernel, against the kernel's own trace of the same polls.
+//! Tests of counting in the kernel, against the kernel's own trace of the same polls.
 //!
-//! Each test has a pair of veth between two namespaces without names, and sends over it a known
-//! number of datagrams. What the counting programs say is compared with an independent count: the
-//! lines that the trace point writes into a trace buffer of the test's own, whose flags say in which
-//! context each was written.
+//! Each test has a veth pair between two anonymous namespaces, and sends a known number of datagrams over it.
+//! The counting programs are compared with an independent count: the lines that the trace point writes into a
+//! trace buffer of the test's own, whose flags give the context of each poll.
 //!
-//! On the machine where this was written no tracing program runs while the process with the id 1 is the
-//! current one, which the trace's lines show; Linux itself has no such rule. The polls of softirqs that
-//! have interrupted it are not counted there. A test takes exactly these to be missing, or none.
+//! On the development machine no tracing program runs while process 1 is the current one, as the trace's
+//! lines show; Linux itself has no such rule. Polls of softirqs that interrupted process 1 are not counted
+//! there. A test accepts exactly these as missing, or none.
 
 mod busy_polling;
 #[path = "../../../kernel/tests/harness/namespace.rs"]
@@ -37,13 +36,13 @@ use napkin_os::rights::Right;
 use napkin_testing::needs;
 use napkin_watch::sampler::{self, Sampler};
 
-/// What counting takes.
+/// The capabilities that counting needs.
 const COUNTS: [Right; 2] = [Right::Bpf, Right::Perfmon];
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// Two namespaces and a veth pair: `ifname` here, polled by NAPI, and the other end there.
+/// Two namespaces and a veth pair: `ifname` here, polled by NAPI, and its peer there.
 struct Backend {
     here: Namespace,
     there: Namespace,
@@ -55,10 +54,10 @@ impl Backend {
     fn new() -> Backend {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         needs_rights(&COUNTS);
-        // A name that no other test's device has: trace buffers are filtered by it.
+        // A unique name, as trace buffers are filtered by it.
         let ifname = format!("nk{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let (here, there) = (fresh(), fresh());
-        // Neighbour and router discovery would be packets that nobody sent.
+        // Neighbour and router discovery would add packets that the test did not send.
         let quiet = || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         let key = here
             .run(|| {
@@ -86,7 +85,7 @@ impl Backend {
             .run(|| {
                 let mut route = Route::open().expect("rtnetlink");
                 let ifindex = route.link("vb").expect("the other end").ifindex;
-                // Or else veth hands packets over without NAPI.
+                // With these offloads on, veth passes packets on without NAPI.
                 let off: Vec<_> =
                     netlink::TSO.iter().chain(netlink::GSO).map(|name| (*name, false)).collect();
                 Ethtool::open().expect("ethtool").set_features("vb", &off).expect("no tso, no gso");
@@ -118,14 +117,14 @@ impl Backend {
             .expect("a thread here");
     }
 
-    /// What the device says that it received; to be asked by a thread here.
+    /// The device's own count of received packets; has to run in a thread of its namespace.
     fn rx_packets(&self) -> u64 {
         let file = format!("/sys/class/net/{}/statistics/rx_packets", self.ifname);
         fs::read_to_string(file).expect("statistics").trim().parse().expect("a number")
     }
 }
 
-/// The two ends of a conversation: `there` sends to `here`, which answers.
+/// Two connected sockets: `there` sends to `here`, which answers.
 struct Talk {
     here: UdpSocket,
     there: UdpSocket,
@@ -143,13 +142,13 @@ impl Talk {
         there.connect(here.local_addr().expect("an address")).expect("connected");
         here.connect(there.local_addr().expect("an address")).expect("connected");
         let talk = Talk { here, there };
-        // Address resolution is done with afterwards.
+        // Completes address resolution.
         talk.rounds(3, 1);
         talk
     }
 
-    /// So many times `burst` datagrams there, all of them read, and one back. The burst is below
-    /// the veth's ring of 256. Returns how many were received.
+    /// Sends `burst` datagrams from there, reads them all, and sends one back, `rounds` times. The burst is
+    /// smaller than the veth's ring of 256. Returns how many were received.
     fn rounds(&self, rounds: u32, burst: u32) -> u64 {
         let mut received = 0;
         let mut bytes = [0; 64];
@@ -168,14 +167,14 @@ impl Talk {
     }
 }
 
-/// A trace buffer of this test's own, with the device's polls.
+/// A trace buffer of this test's own, for the device's polls.
 struct Trace(PathBuf);
 
-/// One poll as the trace point wrote it.
+/// One poll, as written by the trace point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Line {
     in_softirq: bool,
-    /// Whether the first process is the current one; in a softirq, whether it has interrupted that.
+    /// Whether process 1 is the current one; for a softirq, whether it interrupted that.
     in_first_process: bool,
     by_napi_thread: bool,
     work: u64,
@@ -183,7 +182,7 @@ struct Line {
 }
 
 impl Trace {
-    /// In the calling thread's private mounts.
+    /// Creates the buffer, in the calling thread's private mounts.
     fn new(ifname: &str) -> Trace {
         let at = "/sys/kernel/tracing";
         rustix::mount::mount("tracefs", at, "tracefs", rustix::mount::MountFlags::empty(), None)
@@ -225,14 +224,15 @@ impl Drop for Trace {
 }
 
 impl Line {
-    /// Whether it is one that a kernel may show to no program.
+    /// Whether a kernel may hide this poll from tracing programs.
     fn may_be_hidden(&self) -> bool {
         self.in_softirq && self.in_first_process
     }
 
-    /// `  napi/va-7-812     [001] b.s1.   12.345: napi_poll: napi poll on ... work 1 budget 64`
+    /// Parses a line, as in
+    /// `  napi/va-7-812     [001] b.s1.   12.345: napi_poll: napi poll on ... work 1 budget 64`.
     ///
-    /// With the ids of the first process's threads.
+    /// `first_process` has the thread IDs of process 1.
     fn read(line: &str, first_process: &[String]) -> Line {
         let (task, rest) = line.rsplit_once(" [").unwrap_or_else(|| panic!("{line}"));
         let (comm, thread) = task.trim().rsplit_once('-').expect(line);
@@ -242,7 +242,7 @@ impl Line {
             rest.split_whitespace().next().expect(line).parse().expect(line)
         };
         Line {
-            // The third flag: `s` in a softirq, `b` with bottom halves only off.
+            // The third flag: `s` for a softirq, `b` for disabled bottom halves only.
             in_softirq: matches!(flags[2], b's' | b'H'),
             in_first_process: first_process.iter().any(|it| it == thread),
             by_napi_thread: comm.starts_with("napi/"),
@@ -252,7 +252,7 @@ impl Line {
     }
 }
 
-/// The same numbers, from the trace.
+/// The counts, computed from the trace.
 fn counted<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Counts {
     let lines: Vec<&Line> = lines.into_iter().filter(|line| line.budget != 0).collect();
     let polled = |which: &dyn Fn(&Line) -> bool| {
@@ -273,13 +273,13 @@ fn counted<'a>(lines: impl IntoIterator<Item = &'a Line>) -> Counts {
     }
 }
 
-/// Only what the trace has as well.
+/// Only the counts that the trace has as well.
 fn of_polls(counts: Counts) -> Counts {
     let Counts { softirq, thread, application, .. } = counts;
     Counts { softirq, thread, application, ..Counts::default() }
 }
 
-/// Reads until nothing changes any more: deferral goes on for a while after the last packet.
+/// Reads until the counts stay the same: deferral continues for a while after the last packet.
 fn settled(counter: &Counter, key: &Key) -> Counts {
     let mut last = None;
     for _ in 0..200 {
@@ -293,18 +293,18 @@ fn settled(counter: &Counter, key: &Key) -> Counts {
     panic!("the instance never came to rest: {last:?}");
 }
 
-/// What was counted during some traffic.
+/// The counts of some traffic.
 struct Told {
     counts: Counts,
-    /// The trace's lines, without those of `hidden`.
+    /// Counts from the trace, without `hidden`.
     trace: Counts,
-    /// Of softirqs that have interrupted the first process, if they are not counted.
+    /// Polls of softirqs that interrupted process 1, if the programs do not count them.
     hidden: Option<Counts>,
     received: u64,
     rx_packets: u64,
 }
 
-/// Counts during some traffic, by the programs and by the trace.
+/// Counts some traffic, by the programs and by the trace.
 fn tell(world: &Backend, traffic: impl FnOnce(&Talk) -> u64 + Send) -> Told {
     let counter = Counter::start(&Options::default()).expect("it counts");
     assert_eq!(counter.notes(), &[] as &[String]);
@@ -334,7 +334,7 @@ fn tell(world: &Backend, traffic: impl FnOnce(&Talk) -> u64 + Send) -> Told {
 }
 
 impl Told {
-    /// What holds whoever polls.
+    /// Asserts what holds for every poller.
     fn agrees(&self) {
         assert_eq!(of_polls(self.counts), self.trace, "the trace point says the same");
         let hidden = self.hidden.map_or(0, |counts| counts.all().packets);

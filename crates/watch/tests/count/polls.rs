@@ -1,4 +1,4 @@
-//! Who polls, with nothing but the device set; rows that come and go.
+//! Tests of who polls, with only the device set, and of rows that come and go.
 
 use napkin_testing::test;
 
@@ -14,7 +14,7 @@ fn base_is_polled_by_softirqs_and_every_packet_is_counted() {
     let none = Polled::default();
     assert!(softirq.polls > 0 && thread == none && application == none, "{:?}", told.counts);
     assert_eq!((told.counts.deferrals, told.counts.watchdogs), (Some(0), Some(0)));
-    // A veth makes its instances anew at every up, and registers no place for their settings.
+    // A veth recreates its instances whenever it is set up, and registers no config for them.
     assert_eq!(told.counts.keeps_settings, Some(false));
 }
 
@@ -38,9 +38,9 @@ fn deferral_is_seen_as_the_timer_armed_and_fired_and_as_empty_polls() {
     let counts = told.counts;
     let (deferrals, watchdogs) = (counts.deferrals.expect("some"), counts.watchdogs.expect("some"));
     assert!(deferrals >= 100 && watchdogs >= 100, "{counts:?}");
-    // A timer that is armed again before it fires does not fire for the first time.
+    // A timer that is armed again before it expires does not expire for the first time.
     assert!(watchdogs <= deferrals || told.hidden.is_some(), "{counts:?}");
-    // After the last packet it is armed for each of 100 polls, and the last of them lets go.
+    // After the last packet the timer is armed for each of 100 polls, and the last poll completes.
     assert!(counts.all().empty >= 100, "{counts:?}");
     assert_eq!((counts.suspensions, counts.expiries, counts.flushes), (Some(0), Some(0), Some(0)));
 }
@@ -54,7 +54,7 @@ fn instances_beyond_the_room_are_lost_and_said_to_be_and_forgetting_one_makes_ro
     for talk in &talks {
         talk.rounds(5, 1);
     }
-    // Whoever polled first on this machine has the only row.
+    // The first instance polled on this machine has the only row.
     let rows = counter.read();
     assert_eq!(rows.len(), 1, "{rows:?}");
     assert!(counter.lost().expect("counts").no_room >= 5);

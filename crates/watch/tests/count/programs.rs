@@ -1,10 +1,10 @@
-//! The programs themselves: what they cost, what is left of them, and what the kernel says to them.
+//! Tests of the programs themselves: what they cost, what they leave behind, and what the verifier reports.
 
 use napkin_testing::{Killed, test};
 
 use super::*;
 
-/// What the test below kills.
+/// The child process that the test below kills.
 pub(crate) fn counts_until_it_is_killed() -> bool {
     if std::env::var_os("NAPKIN_COUNT_CHILD").is_none() {
         return false;
@@ -48,7 +48,7 @@ fn kill_9_leaves_no_program_no_map_and_no_link() {
     panic!("left behind: {left:?}");
 }
 
-/// The kernel's numbers of what a process holds of bpf's, from `/proc/PID/fdinfo`.
+/// The kernel's IDs of a process's BPF objects, from `/proc/PID/fdinfo`.
 fn objects_of(pid: u32) -> Vec<(String, u32)> {
     let mut found = BTreeMap::new();
     for file in fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("its descriptors").flatten() {
@@ -56,7 +56,7 @@ fn objects_of(pid: u32) -> Vec<(String, u32)> {
         let link = text.contains("link_id:");
         for line in text.lines() {
             let Some((name, id)) = line.split_once(':') else { continue };
-            // A link's text also names its program.
+            // The text of a link also names its program.
             let own = if link { name == "link_id" } else { matches!(name, "prog_id" | "map_id") };
             if own {
                 found.insert((name.to_owned(), id.trim().parse().expect(line)), ());
@@ -76,14 +76,14 @@ fn exists(kind: &str, id: u32) -> bool {
     bpf(command, [id, 0, 0]).is_some()
 }
 
-/// A command that opens a descriptor.
+/// Runs a BPF command that opens a descriptor.
 fn bpf(command: i32, mut attributes: [u32; 3]) -> Option<OwnedFd> {
-    // SAFETY: the commands used here take up to three numbers and follow no address.
+    // SAFETY: the commands used here take up to three numbers and dereference no pointer in them.
     let answer = unsafe {
         libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(&attributes))
     };
     let descriptor = i32::try_from(answer).ok().filter(|answer| *answer >= 0)?;
-    // SAFETY: it succeeded, and answers with a new descriptor.
+    // SAFETY: the call succeeded and returned a new descriptor, which nothing else owns.
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -92,7 +92,7 @@ fn the_programs_are_short_and_what_a_run_takes_is_printed() {
     let world = Backend::new();
     world.set(&[(Setting::DeferHardIrqs, 100), (Setting::GroFlushTimeout, 20_000)]);
     let counter = Counter::start(&Options::default()).expect("it counts");
-    // BPF_ENABLE_STATS, of run times, until the descriptor is closed.
+    // BPF_ENABLE_STATS: counts run times until the descriptor is closed.
     let stats = bpf(32, [0, 0, 0]).expect("the kernel counts run times");
     Talk::new(&world).rounds(2000, 4);
     drop(stats);
@@ -135,13 +135,13 @@ fn the_running_kernel_s_types_are_read_to_their_end() {
     assert!(btf.len() > 10_000, "{}", btf.len());
     let task = btf.find(Kind::Struct, "task_struct").expect("every kernel has tasks");
     assert!(btf.member(task, "pid").is_some());
-    // `struct list_head { next, prev }` is as it always was.
+    // `struct list_head { next, prev }` has never changed.
     let list = btf.find(Kind::Struct, "list_head").expect("and lists");
     let prev = btf.member(list, "prev").expect("with a prev");
     assert_eq!(prev.offset as usize, size_of::<usize>());
 }
 
-/// What the kernel's verifier would not see otherwise: without marks, and for Linux before 6.13.
+/// Programs that are not otherwise loaded on this kernel: without softirq trace points, and for Linux before 6.13.
 #[test]
 fn the_kernel_takes_the_programs_that_go_by_the_instance_s_state_alone() {
     needs_rights(&COUNTS);

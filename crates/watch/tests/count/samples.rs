@@ -1,4 +1,4 @@
-//! What a sampler makes of the counts.
+//! Tests of a sampler on top of the counts.
 
 use napkin_testing::test;
 
