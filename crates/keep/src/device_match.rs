@@ -104,7 +104,7 @@ pub(crate) struct Matched {
 pub(crate) type Drivers = BTreeMap<u32, String>;
 
 /// Returns the matching devices of this network namespace, each with the indices in `matches` that select it.
-/// Drivers that sysfs tells replace `known`, which is used if it tells none.
+/// Drivers read from sysfs replace `known`, which is used as it is if sysfs cannot be read.
 ///
 /// # Errors
 /// If the kernel does not answer.

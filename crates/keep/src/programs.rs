@@ -105,7 +105,7 @@ impl Programs {
     }
 
     /// Scans the unit's processes, and sets whatever differs from the wish. `again`: also retries those that
-    /// could not be set before, as a lack of resources may be over. Failures are not told here;
+    /// could not be set before, as a lack of resources may be over. Failures are not reported here;
     /// [`failing`](Programs::failing) returns them.
     pub(crate) fn look(&mut self, again: bool, tell: &mut dyn FnMut(String)) {
         let there = processes(&self.group);
@@ -143,7 +143,7 @@ impl Programs {
             // A killed keeper's settings would be taken for the program's own.
             if let Ok(process) = Process::open(pid) {
                 let left = restore_left(&self.store, pid, process.start_time());
-                // At a retry the same is restored again, and was told the first time.
+                // At a retry the same is restored again; it was reported the first time.
                 if !left.changes.is_empty() && before.is_none() {
                     let what =
                         format!("what an earlier napkin left in process {pid} is put back first");

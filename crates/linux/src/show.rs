@@ -28,7 +28,7 @@ const DESCRIPTORS: usize = 65_536;
 /// The maximum number of sockets of one process whose options are read: enough to see how it sets them.
 const SOCKETS: usize = 256;
 
-/// What `napkin show` prints, and its JSON.
+/// The report that `napkin show` prints, also as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {

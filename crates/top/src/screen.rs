@@ -268,7 +268,7 @@ impl Live {
         self.resume()
     }
 
-    /// Takes the terminal again after a stop, by whomever it was requested.
+    /// Takes the terminal again after a stop, whichever process caused it.
     fn resume(&mut self) -> Result<(), ScreenError> {
         enter()?;
         self.resuming = true;

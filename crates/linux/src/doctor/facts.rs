@@ -69,9 +69,9 @@ impl Wish {
 /// The holders of the device and its programs, because of which no other napkin process can change them now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
-    /// Who holds the device.
+    /// The holder of the device.
     pub device: Option<Holder>,
-    /// Who holds a program, by its id.
+    /// The holders of programs, by process ID.
     pub programs: BTreeMap<i32, Holder>,
     /// The process that holds the wishes of this network namespace.
     pub keeper: Option<u32>,
