@@ -43,7 +43,7 @@ pub struct Facts {
     /// The wishes that concern the device.
     pub wishes: Vec<Wish>,
     /// Locks that would make napkin's own commands fail.
-    pub held: Held,
+    pub locks: Locks,
     /// What was counted in the observation window.
     pub measured: Measured,
 }
@@ -68,7 +68,7 @@ impl Wish {
 
 /// The holders of the device and its programs, because of which no other napkin process can change them now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct Locks {
     /// The holder of the device.
     pub device: Option<Holder>,
     /// The holders of programs, by process ID.
@@ -344,8 +344,8 @@ impl Facts {
 
     /// Whether a program cannot busy poll, and another one here can: the policy is for the other, and must
     /// not be changed for this one's sake.
-    pub(super) fn is_beside(&self, program: &Program) -> bool {
-        !program.can_poll(self) && self.somebody_can_poll()
+    pub(super) fn is_bystander(&self, program: &Program) -> bool {
+        !program.can_poll(self) && self.any_can_poll()
     }
 
     /// Whether a socket may receive through this device.
@@ -398,12 +398,15 @@ impl Program {
             epolls.is_empty() || by_other_means
         });
         let ends_each_other = facts.means_to_suspend() && self.shares_an_epoll(facts);
-        self.go != Ok(true) && !without_epoll && !self.only_looks(facts) && !ends_each_other
+        self.go != Ok(true)
+            && !without_epoll
+            && !self.mostly_zero_timeouts(facts)
+            && !ends_each_other
     }
 
     /// Whether most of its waits have a zero timeout: such a wait never busy polls. An occasional one (as by
     /// Go's runtime before it sleeps) does no harm by itself.
-    pub(super) fn only_looks(&self, facts: &Facts) -> bool {
+    pub(super) fn mostly_zero_timeouts(&self, facts: &Facts) -> bool {
         let waits = self.serving_waits(facts);
         let times =
             |waits: &mut dyn Iterator<Item = &&Wait>| -> u64 { waits.map(|wait| wait.times).sum() };

@@ -12,12 +12,12 @@ use napkin_policy::Policy;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;
 
-use super::beside::{self, Beside};
 use super::facts::{
     Facts, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring, Support,
     Unpolled, Wish,
 };
-use super::{held, intent, observe};
+use super::without_napi_id::{self, Candidates, WithoutNapiId};
+use super::{intent, locks, observe};
 use crate::support::{self, Scope};
 use napkin_kernel::count::{Counter, Counts, Key, Options};
 use napkin_kernel::device::{self, Device, DeviceError};
@@ -109,9 +109,10 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     let owners = process::owners(DESCRIPTORS);
     let devices = devices(&mut netdev, request, &processes, &owners)?;
     // If a program was named, only what it shares matters; otherwise all programs that own sockets there.
-    let beside = if request.pid.is_some() { BTreeMap::new() } else { beside::find(&owners) };
+    let candidates =
+        if request.pid.is_some() { Candidates::new() } else { without_napi_id::find(&owners) };
     let processes =
-        if request.pid.is_some() { processes } else { concerned(&devices, &owners, &beside) };
+        if request.pid.is_some() { processes } else { programs_on(&devices, &owners, &candidates) };
 
     let window = request.window.min(Request::LONGEST);
     let softnet = Softnet::read();
@@ -126,7 +127,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     std::thread::sleep(window.saturating_sub(start.elapsed()));
     let window = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let counted = counter.map(Counting::finish);
-    let (squeezes, drops) = grown(softnet, Softnet::read());
+    let (squeezes, drops) = increases(softnet, Softnet::read());
 
     let host = host();
     let kernel = Kernel::probe();
@@ -134,11 +135,11 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
     let mut facts = Vec::new();
     for device in devices {
         let mine = |program: &&Program| {
-            let beside = beside.get(&program.pid).is_some_and(|it| it.may_be_on(device.ifindex));
-            request.pid.is_some() || beside || on(program, &device)
+            let may = candidates.get(&program.pid).is_some_and(|it| it.may_use(device.ifindex));
+            request.pid.is_some() || may || receives_from(program, &device)
         };
         let programs: Vec<Program> = programs.iter().filter(mine).cloned().collect();
-        let policy = request.policy.unwrap_or_else(|| meant(&device, &programs));
+        let policy = request.policy.unwrap_or_else(|| implied_policy(&device, &programs));
         facts.push(Facts {
             policy,
             asked: request.policy.is_some(),
@@ -148,7 +149,7 @@ pub fn gather(request: &Request) -> Result<Vec<Facts>, DoctorError> {
             host: host.clone(),
             others: others(&device, &programs, &owners),
             unseen: owners.denied.clone(),
-            held: held::of(&device, &programs),
+            locks: locks::of(&device, &programs),
             programs,
             wishes: request.wishes.iter().filter(|it| it.is_of(&device.ifname)).cloned().collect(),
             measured: Measured {
@@ -225,24 +226,24 @@ fn devices(
 }
 
 /// Opens the processes that own sockets on devices, and those that may be about to.
-fn concerned(devices: &[Device], owners: &Owners, beside: &BTreeMap<i32, Beside>) -> Vec<Process> {
+fn programs_on(devices: &[Device], owners: &Owners, candidates: &Candidates) -> Vec<Process> {
     let napis = devices.iter().flat_map(|device| &device.napis);
     let owning = napis.flat_map(|napi| owners.of(napi.id)).map(|owner| owner.pid);
-    let may = |it: &Beside| devices.iter().any(|device| it.may_be_on(device.ifindex));
-    let beside = beside.iter().filter(|(_, it)| may(it)).map(|(pid, _)| *pid);
-    let pids: BTreeSet<i32> = owning.chain(beside).collect();
+    let may = |it: &WithoutNapiId| devices.iter().any(|device| it.may_use(device.ifindex));
+    let candidates = candidates.iter().filter(|(_, it)| may(it)).map(|(pid, _)| *pid);
+    let pids: BTreeSet<i32> = owning.chain(candidates).collect();
     pids.into_iter().take(PROGRAMS).filter_map(|pid| Process::open(pid).ok()).collect()
 }
 
 /// Whether a program has sockets that receive from a device.
-fn on(program: &Program, device: &Device) -> bool {
+fn receives_from(program: &Program, device: &Device) -> bool {
     let sockets = program.sockets.as_deref().unwrap_or_default();
     sockets.iter().any(|socket| device.napi(socket.napi_id).is_some())
 }
 
 /// The policy that the settings of the used instances imply; if none is known to be used, those of all that
 /// receive. Fixes leave instances that only transmit alone, so their settings imply nothing.
-pub(super) fn meant(device: &Device, programs: &[Program]) -> Policy {
+pub(super) fn implied_policy(device: &Device, programs: &[Program]) -> Policy {
     let used = |id| {
         let sockets = programs.iter().filter_map(|it| it.sockets.as_ref().ok()).flatten();
         sockets.into_iter().any(|socket| socket.napi_id == id)
@@ -379,7 +380,7 @@ fn sysctls() -> BTreeMap<Sysctl, Known<i64>> {
 }
 
 /// The increases of `time_squeeze` and `dropped`.
-fn grown(
+fn increases(
     before: std::io::Result<Vec<Softnet>>,
     after: std::io::Result<Vec<Softnet>>,
 ) -> (Known<u64>, Known<u64>) {
@@ -490,7 +491,7 @@ mod tests {
 
     #[test]
     fn counters_of_the_kernel_wrap() {
-        let (squeezes, drops) = grown(softnet(u32::MAX, 7), softnet(1, 9));
+        let (squeezes, drops) = increases(softnet(u32::MAX, 7), softnet(1, 9));
         assert_eq!((squeezes, drops), (Ok(2), Ok(2)));
     }
 }

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use napkin_kernel::settings::Settings;
 
-    fn meant(text: &str) -> String {
+    fn implied(text: &str) -> String {
         let policy: Policy = text.parse().expect(text);
         let napi = Napi {
             id: 1,
@@ -85,20 +85,20 @@ mod tests {
     #[test]
     fn what_is_whole_is_what_it_is() {
         for name in ["base", "defer20", "defer200", "suspend20", "suspend200", "threaded"] {
-            assert_eq!(meant(name), name);
+            assert_eq!(implied(name), name);
         }
     }
 
     #[test]
     fn what_is_broken_is_what_it_was_meant_to_be() {
-        assert_eq!(meant("suspend20,defer-hard-irqs=0"), "suspend20");
-        assert_eq!(meant("suspend20,gro-flush-timeout=0"), "suspend20");
-        assert_eq!(meant("suspend200,irq-suspend-timeout=1us"), "suspend200");
-        assert_eq!(meant("defer50,gro-flush-timeout=0"), "defer20");
-        assert_eq!(meant("gro-flush-timeout=20us"), "base");
+        assert_eq!(implied("suspend20,defer-hard-irqs=0"), "suspend20");
+        assert_eq!(implied("suspend20,gro-flush-timeout=0"), "suspend20");
+        assert_eq!(implied("suspend200,irq-suspend-timeout=1us"), "suspend200");
+        assert_eq!(implied("defer50,gro-flush-timeout=0"), "defer20");
+        assert_eq!(implied("gro-flush-timeout=20us"), "base");
         let longer: Policy = "suspend20,irq-suspend-timeout=80ms".parse().expect("a policy");
-        assert_eq!(meant("suspend20,irq-suspend-timeout=80ms"), longer.to_string());
+        assert_eq!(implied("suspend20,irq-suspend-timeout=80ms"), longer.to_string());
         let threaded = "threaded=enabled,defer-hard-irqs=100,gro-flush-timeout=20us";
-        assert_eq!(meant("defer20,threaded=enabled"), threaded);
+        assert_eq!(implied("defer20,threaded=enabled"), threaded);
     }
 }

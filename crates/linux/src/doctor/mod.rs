@@ -7,23 +7,23 @@
 //! A *fault* means that the mode does not work, or not as the policy says. *Advice* is what the published
 //! set-ups did, what costs others something, or what has no effect.
 
-mod beside;
 mod checks;
 mod facts;
 mod finding;
 mod fix;
 mod gather;
-mod go;
-mod held;
+mod go_build_id;
 mod home;
 mod intent;
+mod locks;
 mod observe;
 mod target;
 mod waits;
+mod without_napi_id;
 
 pub use checks::{CHECKS, Check, examine};
 pub use facts::{
-    Epoll, Facts, Held, Host, Known, Measured, Other, PollThread, Polls, Program, Receive, Ring,
+    Epoll, Facts, Host, Known, Locks, Measured, Other, PollThread, Polls, Program, Receive, Ring,
     Socket, SocketKind, Support, Thread, Unpolled, Wait, Wish,
 };
 pub use finding::{Finding, Report, Status};

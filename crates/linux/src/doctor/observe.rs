@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::net::SocketType;
 
 use super::facts::{Epoll, Known, Program, Socket, SocketKind, Thread, Wait};
-use super::go;
+use super::go_build_id;
 use super::waits::Watch;
 use napkin_kernel::process::{
     Descriptors, Kind, Params, Process, ProcessError, Timeout, Waits, socket,
@@ -69,7 +69,7 @@ pub(super) fn program(process: &Process, window: Duration) -> Option<Program> {
         Err(error) if counted.is_empty() => Err(missing(&error)),
         Err(_) => Ok(counted),
     };
-    let go = go::is_go(pid);
+    let go = go_build_id::is_go(pid);
     let command = command(pid);
     let cpuset = procfs::cpuset(pid);
     // What was read by process ID belongs to this process if it is still alive.

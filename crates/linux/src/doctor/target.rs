@@ -52,7 +52,7 @@ impl Facts {
             known.into_iter().any(|(setting, have)| wanted.get(setting) != Some(have))
         };
         let ifname = self.device.ifname.clone();
-        let yes = self.held.lifeline && can_delay(&policy);
+        let yes = self.locks.lifeline && can_delay(&policy);
         self.instances().iter().any(differs).then_some(Fix::Apply { policy, ifname, yes })
     }
 
@@ -80,7 +80,7 @@ fn of(facts: &Facts) -> Policy {
     }
     if (policy.epoll.enabled() || policy.instance.irq_suspend_timeout != 0)
         && !facts.programs.is_empty()
-        && !facts.somebody_can_poll()
+        && !facts.any_can_poll()
     {
         policy = without_application(policy);
     }
@@ -88,7 +88,7 @@ fn of(facts: &Facts) -> Policy {
     if !facts.asked && policy.instance.irq_suspend_timeout != 0 && starves(facts) {
         policy.instance.irq_suspend_timeout = 0;
     }
-    if policy.application.spin && facts.nobody_spins() {
+    if policy.application.spin && facts.none_spins() {
         policy.application.spin = false;
     }
     if policy.instance.threaded == Threaded::BusyPoll && too_many_spinners(facts) {
@@ -171,12 +171,12 @@ fn suspension(facts: &Facts, policy: &Policy) -> Ns {
 
 impl Facts {
     /// Whether a program can busy poll, or suspend, as far as known.
-    pub(super) fn somebody_can_poll(&self) -> bool {
+    pub(super) fn any_can_poll(&self) -> bool {
         self.programs.iter().any(|it| it.can_poll(self))
     }
 
     /// Whether every program is known to have no spinning thread.
-    pub(super) fn nobody_spins(&self) -> bool {
+    pub(super) fn none_spins(&self) -> bool {
         let sleeps = |program: &Program| {
             let known = program.threads.iter().any(|thread| thread.slept.is_some());
             known && program.spinning().is_empty()

@@ -19,7 +19,7 @@ fn read(params: EpollPolicy) -> String {
 /// Returns the epoll descriptors to judge, with their parameters: those with connections of the device, or
 /// all of them while there are none.
 fn judged<'a>(facts: &Facts, program: &'a Program) -> Vec<(&'a Epoll, EpollPolicy)> {
-    if facts.is_beside(program) {
+    if facts.is_bystander(program) {
         // Another check explains why this program cannot busy poll.
         return vec![];
     }
@@ -79,9 +79,9 @@ pub(super) fn epoll(facts: &Facts) -> Vec<Finding> {
             // A server's parent process, which only starts and watches the serving ones.
             continue;
         }
-        let beside = facts.is_beside(program);
-        let bad = if beside { Finding::advice } else { Finding::fault };
-        let fix = if beside { None } else { facts.attach(program) };
+        let bystander = facts.is_bystander(program);
+        let bad = if bystander { Finding::advice } else { Finding::fault };
+        let fix = if bystander { None } else { facts.attach(program) };
         findings.push(if epolls.is_empty() {
             bad(
                 format!("{name} has no epoll: only epoll_wait busy polls for many sockets"),
@@ -367,7 +367,7 @@ pub(super) fn shared(facts: &Facts) -> Vec<Finding> {
             if facts.means_to_suspend() {
                 let what =
                     format!("{name}: {what}: the first that finds nothing ends the suspension");
-                if facts.is_beside(program) {
+                if facts.is_bystander(program) {
                     Finding::advice(what, seen, None)
                 } else {
                     Finding::fault(what, seen, facts.attach(program))

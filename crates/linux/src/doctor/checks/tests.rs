@@ -120,7 +120,7 @@ fn sound(name: &str) -> Facts {
         others: Ok(vec![]),
         unseen: Unseen::default(),
         wishes: vec![],
-        held: Held::default(),
+        locks: Locks::default(),
         measured: Measured {
             window: 500_000_000,
             squeezes: Ok(0),

@@ -61,10 +61,10 @@ pub(super) fn timeout(facts: &Facts) -> Vec<Finding> {
         };
         let zero = some(|wait| wait.timeout == Some(0));
         let finite = some(|wait| matches!(wait.timeout, Some(1..)));
-        findings.push(if program.only_looks(facts) {
+        findings.push(if program.mostly_zero_timeouts(facts) {
             let what =
                 format!("{name} waits with a zero timeout, and such a wait never busy polls");
-            if facts.is_beside(program) {
+            if facts.is_bystander(program) {
                 Finding::advice(what, show(&zero), None)
             } else {
                 Finding::fault(what, show(&zero), facts.attach(program))
@@ -187,7 +187,7 @@ pub(super) fn spinning(facts: &Facts) -> Vec<Finding> {
             (true, true) => Finding::advice(
                 format!("{name} sleeps, and the policy's program never does"),
                 "its threads' system calls",
-                if facts.nobody_spins() { facts.attach(program) } else { None },
+                if facts.none_spins() { facts.attach(program) } else { None },
             ),
             (false, false) => Finding::advice(
                 format!("{name} is busy all the time: it spins, or has more to do than it can"),
@@ -215,7 +215,7 @@ pub(super) fn go_runtime(facts: &Facts) -> Vec<Finding> {
                      of its threads looks at, mostly with a zero timeout that never busy polls"
                 ),
                 "its program has a note of Go's linker",
-                if facts.is_beside(program) { None } else { facts.attach(program) },
+                if facts.is_bystander(program) { None } else { facts.attach(program) },
             )),
             Ok(false) => {
                 let seen = "no note of Go's linker in its program";

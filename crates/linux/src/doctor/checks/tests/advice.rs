@@ -20,7 +20,7 @@ fn set_all(facts: &mut Facts, set: impl Fn(&mut Settings)) {
 /// Drops the requested policy: the policy is what the settings imply.
 fn unasked(facts: &mut Facts) {
     facts.asked = false;
-    facts.policy = super::super::super::gather::meant(&facts.device, &facts.programs);
+    facts.policy = super::super::super::gather::implied_policy(&facts.device, &facts.programs);
 }
 
 #[test]
@@ -211,18 +211,18 @@ fn what_another_napkin_holds_is_said_with_each_command_that_it_would_refuse() {
     let apply = "napkin apply suspend20 --dev eth0";
     let attach = "napkin attach 812 --policy suspend20";
     assert_eq!(advice(&facts, "settings").as_deref(), Some(apply));
-    facts.held.lifeline = true;
+    facts.locks.lifeline = true;
     assert_eq!(advice(&facts, "settings"), Some(format!("{apply} --yes")));
     // A holder that has not written its identity yet.
-    facts.held.device = Some(Holder::default());
+    facts.locks.device = Some(Holder::default());
     let end = "is held by another napkin: end that first, or start it again with this policy";
     assert_eq!(advice(&facts, "settings"), Some(format!("{apply} --yes    # eth0 {end}")));
     assert_eq!(advice(&facts, "prefer").as_deref(), Some(attach), "it takes the program alone");
     let other = advice(&facts, "coalescing");
     assert_eq!(other.as_deref(), Some("ethtool -C eth0 adaptive-rx off"), "not napkin's");
-    facts.held.programs = [(812, Holder::default())].into();
+    facts.locks.programs = [(812, Holder::default())].into();
     assert_eq!(advice(&facts, "prefer"), Some(format!("{attach}    # process 812 {end}")));
-    facts.held.keeper = Some(0);
+    facts.locks.keeper = Some(0);
     let kept = advice(&facts, "settings").expect("a command");
     assert!(kept.contains("change its wish instead (napkin keep --list)"), "{kept}");
     let json = serde_json::to_value(examine(&facts)).expect("plain data").to_string();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::super::super::fix::Fix;
-use super::super::super::super::gather::{meant, supported};
+use super::super::super::super::gather::{implied_policy, supported};
 use super::super::*;
 use crate::support::tests::linux;
 use napkin_kernel::probe::{Can, Kernel};
@@ -92,7 +92,7 @@ impl Machine {
         let ids: BTreeSet<u32> = napis.iter().map(|napi| napi.id).collect();
         facts.poll_threads.retain(|id, _| ids.contains(id));
         if !facts.asked {
-            facts.policy = meant(&facts.device, &facts.programs);
+            facts.policy = implied_policy(&facts.device, &facts.programs);
         }
         if facts.support.is_ok() {
             facts.support = supported(&facts.policy, &self.kernel);

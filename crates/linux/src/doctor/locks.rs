@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::{Facts, Held, Program};
+use super::facts::{Facts, Locks, Program};
 use super::fix::Fix;
 use crate::apply::lifelines;
 use crate::journal::{Holder, Store};
@@ -13,9 +13,9 @@ use napkin_kernel::sysfs::Sysfs;
 use napkin_os::procfs::ThreadStat;
 
 /// The holders of a device and of the programs on it, as far as known.
-pub(super) fn of(device: &Device, programs: &[Program]) -> Held {
+pub(super) fn of(device: &Device, programs: &[Program]) -> Locks {
     let lifeline = lifelines(&device.ifname).is_ok_and(|found| !found.is_empty());
-    let Ok(store) = Store::open() else { return Held { lifeline, ..Held::default() } };
+    let Ok(store) = Store::open() else { return Locks { lifeline, ..Locks::default() } };
     let links = Route::open().and_then(|mut route| route.links()).unwrap_or_default();
     let sysfs = Sysfs::open(&links).ok();
     let identity = sysfs.and_then(|sysfs| sysfs.identity(&device.ifname));
@@ -23,7 +23,7 @@ pub(super) fn of(device: &Device, programs: &[Program]) -> Held {
         let started = ThreadStat::of_process(program.pid)?.start_ticks;
         Some((program.pid, store.process_holder(program.pid, started)?))
     });
-    Held {
+    Locks {
         device: store.holder(device.ifindex, identity),
         programs: programs.collect(),
         keeper: store.keeper().map(|keeper| keeper.pid),
@@ -34,7 +34,7 @@ pub(super) fn of(device: &Device, programs: &[Program]) -> Held {
 impl Facts {
     /// Why some fixes would be refused now, and what to do first.
     pub(super) fn in_the_way(&self, fixes: &[Fix]) -> Option<String> {
-        let Held { device, programs, keeper, .. } = &self.held;
+        let Locks { device, programs, keeper, .. } = &self.locks;
         let told = |what: String, holder: &Holder| {
             let first = if *keeper == Some(holder.pid) {
                 "change its wish instead (napkin keep --list), or stop it first"
