@@ -160,7 +160,7 @@ impl Lacking {
     }
 
     /// Replaces the lacking feature of a policy by the nearest one.
-    fn mended(self, policy: &Policy) -> Policy {
+    fn nearest_without(self, policy: &Policy) -> Policy {
         let mut near = *policy;
         match self {
             Lacking::Hold => {
@@ -271,7 +271,7 @@ impl fmt::Display for Lacking {
 
 /// A policy that this kernel cannot do.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize)]
-#[error("{}", said(self))]
+#[error("{}", refusal_text(self))]
 #[serde(rename_all = "kebab-case")]
 pub struct Refusal {
     /// The policy as text, in the form that `Policy` parses.
@@ -286,7 +286,7 @@ pub struct Refusal {
     pub nearest: String,
 }
 
-fn said(refusal: &Refusal) -> String {
+fn refusal_text(refusal: &Refusal) -> String {
     let Refusal { policy, lacking, since, release, nearest } = refusal;
     let whose = match (lacking, since) {
         (_, Some(since)) => {
@@ -320,7 +320,7 @@ pub fn check(policy: &Policy, kernel: &Kernel, scope: Scope) -> Result<Vec<Warni
     // Each step removes what was lacking, so this ends; the bound is for inconsistent probe results.
     for _ in 0..32 {
         match first_lacking(&nearest, kernel, scope) {
-            Some(lacking) => nearest = lacking.mended(&nearest),
+            Some(lacking) => nearest = lacking.nearest_without(&nearest),
             None => break,
         }
     }
