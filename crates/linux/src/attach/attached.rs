@@ -29,7 +29,7 @@ pub(super) const MAX_CHANGES: usize = 1 << 16;
 const SET_SOCKET: &str = "to set a socket";
 
 /// The maximum number of remembered reasons; when it is reached, all are forgotten and may be reported again.
-const MAX_TOLD: usize = 1_024;
+const MAX_REPORTED: usize = 1_024;
 
 /// A process under a policy.
 #[derive(Debug)]
@@ -41,21 +41,21 @@ pub(super) struct Attached {
     /// Epoll contexts already processed, by table and descriptor.
     epolls: BTreeSet<(i32, i32)>,
     /// Contexts to which the program itself gave other parameters.
-    own: BTreeSet<(i32, i32)>,
+    overridden: BTreeSet<(i32, i32)>,
     /// Contexts that already had the parameters when first seen: the program set them itself.
-    set_already: BTreeSet<(i32, i32)>,
+    preset_epolls: BTreeSet<(i32, i32)>,
     /// The original parameters of contexts whose descriptor turned out in this scan to belong to another
     /// context.
     displaced: Vec<Params>,
     /// Sockets already processed and still open.
     sockets: BTreeSet<u64>,
     /// Sockets that already had the options at the first scan: the program set them itself.
-    own_sockets: BTreeSet<u64>,
+    preset_sockets: BTreeSet<u64>,
     looked: bool,
     /// When it was last scanned: whatever is new was opened after that. `None` before the first scan.
     seen: Option<Instant>,
     /// Reasons already reported.
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
     /// Whether something could not be set in the last scan.
     unset: bool,
     /// Whether the last scan for threads to pin failed.
@@ -84,14 +84,14 @@ impl Attached {
             comm,
             changes: BTreeMap::new(),
             epolls: BTreeSet::new(),
-            own: BTreeSet::new(),
-            set_already: BTreeSet::new(),
+            overridden: BTreeSet::new(),
+            preset_epolls: BTreeSet::new(),
             displaced: Vec::new(),
             sockets: BTreeSet::new(),
-            own_sockets: BTreeSet::new(),
+            preset_sockets: BTreeSet::new(),
             looked: false,
             seen,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             unset: false,
             unpinned: false,
             nothing_to_pin: 0,
@@ -115,25 +115,25 @@ impl Attached {
     }
 
     pub(super) fn failed_once(&mut self, why: String, events: &mut Vec<Event>) {
-        if self.is_news(why.clone()) {
+        if self.first_report(why.clone()) {
             events.push(self.event(EventKind::Failed { why }));
         }
     }
 
     /// Reports a thread that is not pinned, once for each reason.
     pub(super) fn not_pinned(&mut self, tid: i32, why: String, events: &mut Vec<Event>) {
-        if self.is_news(format!("{tid}: {why}")) {
+        if self.first_report(format!("{tid}: {why}")) {
             events.push(self.event(EventKind::NotPinned { tid, why }));
         }
     }
 
     /// Whether `what` has not been reported before.
-    pub(super) fn is_news(&mut self, what: String) -> bool {
+    pub(super) fn first_report(&mut self, what: String) -> bool {
         // Bounded, as threads may come and go without end, each with a reason of its own.
-        if self.told.len() >= MAX_TOLD {
-            self.told.clear();
+        if self.reported.len() >= MAX_REPORTED {
+            self.reported.clear();
         }
-        self.told.insert(what)
+        self.reported.insert(what)
     }
 
     /// Scans the process and sets whatever differs from the plan. Failures are reported, and tried again by
@@ -200,7 +200,7 @@ impl Attached {
     ) -> Result<(), ProcessError> {
         let there: BTreeSet<_> = found.epolls().map(|epoll| (epoll.tid, epoll.fd)).collect();
         self.epolls.retain(|place| there.contains(place));
-        self.own.retain(|place| there.contains(place));
+        self.overridden.retain(|place| there.contains(place));
         self.displaced.clear();
         let (mut first, mut again, mut already) = (Vec::new(), Vec::new(), Vec::new());
         for epoll in found.epolls() {
@@ -242,7 +242,7 @@ impl Attached {
         let Some(now) = Params::get(&taken).map_err(refused)? else { return Ok(None) };
         let known = self.epolls.contains(&(tid, fd));
         if now == params {
-            self.own.remove(&(tid, fd));
+            self.overridden.remove(&(tid, fd));
             if known {
                 return Ok(None);
             }
@@ -253,7 +253,7 @@ impl Attached {
             match old {
                 Some(old) => self.record(What::Epoll { tid, fd, old, new: params }, recorder)?,
                 None => {
-                    self.set_already.insert((tid, fd));
+                    self.preset_epolls.insert((tid, fd));
                     // Tells a restore that the program set it itself. If the journal cannot be written, a
                     // restore has nothing to put back here.
                     let what = What::Epoll { tid, fd, old: params, new: params };
@@ -272,7 +272,7 @@ impl Attached {
             // Default parameters mean a new context: the old one was closed, and another was opened.
             _ if now == Params::default() => now,
             Some(_) if known => {
-                if self.own.insert((tid, fd)) {
+                if self.overridden.insert((tid, fd)) {
                     events.push(self.event(EventKind::OwnParams { fd, now }));
                 }
                 return Ok(None);
@@ -304,11 +304,11 @@ impl Attached {
             What::Epoll { tid, fd, old, new } => Some((tid, fd, old, new)),
             _ => None,
         });
-        let own = self.set_already.iter().map(|(tid, fd)| (*tid, *fd, params, params));
+        let preset = self.preset_epolls.iter().map(|(tid, fd)| (*tid, *fd, params, params));
         let displaced = self.displaced.iter();
         let mut known: Vec<Known> =
             displaced.map(|old| Known { fd: -1, old: *old, new: params, lost: true }).collect();
-        for (tid, other, old, new) in set.chain(own) {
+        for (tid, other, old, new) in set.chain(preset) {
             let lost = !there.contains(&(tid, other));
             if !lost && same_file(taken, tid, other) {
                 return (old != new).then_some(old);
@@ -321,7 +321,7 @@ impl Attached {
     /// Notes which sockets have the options before anything is set in any process of this attachment: the
     /// program set those itself. (Later, accepted sockets may inherit them from a listener that was set.)
     /// Errors are left to the scan, which reports them.
-    pub(super) fn note_own(&mut self, options: SocketOptions, recorder: &mut dyn Recorder) {
+    pub(super) fn note_preset(&mut self, options: SocketOptions, recorder: &mut dyn Recorder) {
         if self.looked {
             return;
         }
@@ -330,7 +330,7 @@ impl Attached {
             let Descriptor { tid, fd, kind: Kind::Socket(inode) } = socket else { continue };
             if let Ok(Some((_, now))) = self.options(&socket, inode)
                 && now == as_read(options)
-                && self.own_sockets.insert(inode)
+                && self.preset_sockets.insert(inode)
             {
                 // Tells a restore that the program set them itself, as with epoll contexts.
                 let what = What::Socket { tid, fd, inode, old: options, new: options };
@@ -380,7 +380,7 @@ impl Attached {
                 }
             }
         }
-        self.own_sockets.retain(|inode| there.contains(inode));
+        self.preset_sockets.retain(|inode| there.contains(inode));
         if !found.cut {
             // A closed socket needs no restore, and a proxy opens new ones without end.
             self.changes.retain(|_, change| match change.what {

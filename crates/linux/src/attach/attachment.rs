@@ -35,12 +35,12 @@ pub struct Attachment<R: Recorder> {
     recorder: R,
     cpu_of: Option<Box<dyn Resolver>>,
     /// The process whose descendants are attached to, without itself: this process, for what it started.
-    above: Option<i32>,
+    root: Option<i32>,
     /// Children of this process that do not belong to the program, such as signal witnesses.
-    not_these: Vec<i32>,
+    excluded: Vec<i32>,
     tree: BTreeMap<i32, Attached>,
     /// Descendants that could not be added, and why.
-    missed: BTreeMap<i32, String>,
+    unreachable: BTreeMap<i32, String>,
     /// How many processes ended, or disappeared, before everything could be set in them.
     ended_unset: usize,
     /// The original limit of open files, if it was raised.
@@ -83,10 +83,10 @@ impl<R: Recorder> Attachment<R> {
             plan,
             recorder,
             cpu_of: None,
-            above: None,
-            not_these: Vec::new(),
+            root: None,
+            excluded: Vec::new(),
             tree: BTreeMap::new(),
-            missed: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
             ended_unset: 0,
             files: None,
             first_descriptor: None,
@@ -132,12 +132,12 @@ impl<R: Recorder> Attachment<R> {
     pub fn add_own_children(&mut self) {
         self.started = Instant::now();
         self.pace = Pace::new(self.started);
-        self.above = i32::try_from(std::process::id()).ok();
+        self.root = i32::try_from(std::process::id()).ok();
     }
 
     /// Excludes children that this process started for its own use.
-    pub(super) fn leave_out(&mut self, pids: Vec<i32>) {
-        self.not_these = pids;
+    pub(super) fn exclude(&mut self, pids: Vec<i32>) {
+        self.excluded = pids;
     }
 
     /// The number of processes that were alive at the last scan.
@@ -149,7 +149,7 @@ impl<R: Recorder> Attachment<R> {
     /// last scan failed, and those that ended in that state.
     pub fn unset(&self) -> usize {
         let failing = self.tree.values().filter(|attached| attached.failing()).count();
-        failing + self.missed.len() + self.ended_unset
+        failing + self.unreachable.len() + self.ended_unset
     }
 
     /// Process IDs of all attached processes, in ascending order.
@@ -170,13 +170,13 @@ impl<R: Recorder> Attachment<R> {
     pub fn look(&mut self) -> Look {
         let before = cpu_time();
         let mut events = Vec::new();
-        self.bury(&mut events);
+        self.remove_ended(&mut events);
         self.discover(&mut events);
         if let Some(options) = self.plan.socket
             && self.shared.sockets.is_empty()
         {
             for attached in self.tree.values_mut() {
-                attached.note_own(options, &mut self.recorder);
+                attached.note_preset(options, &mut self.recorder);
             }
         }
         let pids = self.pids();
@@ -262,7 +262,7 @@ impl<R: Recorder> Attachment<R> {
     }
 
     /// Removes processes that have ended.
-    fn bury(&mut self, events: &mut Vec<Event>) {
+    fn remove_ended(&mut self, events: &mut Vec<Event>) {
         let ended: Vec<i32> = self
             .tree
             .iter()
@@ -300,14 +300,14 @@ impl<R: Recorder> Attachment<R> {
     fn discover(&mut self, events: &mut Vec<Event>) {
         let now = Instant::now();
         let mut roots = self.pids();
-        roots.extend(self.above);
+        roots.extend(self.root);
         let Descendants { pids, unseen } = descendants_of(&roots, MAX_PROCESSES + 1);
-        let mut missed = BTreeMap::new();
+        let mut unreachable = BTreeMap::new();
         for (pid, errno) in unseen {
-            missed.insert(pid, format!("its children cannot be listed: {errno}"));
+            unreachable.insert(pid, format!("its children cannot be listed: {errno}"));
         }
         for pid in pids {
-            if self.tree.contains_key(&pid) || self.not_these.contains(&pid) {
+            if self.tree.contains_key(&pid) || self.excluded.contains(&pid) {
                 continue;
             }
             let process = Process::open(pid).and_then(|process| {
@@ -323,28 +323,28 @@ impl<R: Recorder> Attachment<R> {
                 Ok(_) if self.tree.len() >= MAX_PROCESSES => {
                     let why =
                         format!("it is not set: there are more than {MAX_PROCESSES} processes");
-                    missed.insert(pid, why);
+                    unreachable.insert(pid, why);
                 }
                 Ok(process) => {
                     // Descendants of this process did not exist before the program was started.
-                    let unseen = self.looked.or(self.above.map(|_| self.started));
+                    let unseen = self.looked.or(self.root.map(|_| self.started));
                     self.tree.insert(pid, Attached::new(process, unseen));
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
-                    missed.insert(pid, error.to_string());
+                    unreachable.insert(pid, error.to_string());
                 }
             }
         }
-        for (pid, why) in &missed {
-            if self.missed.get(pid) != Some(why) {
+        for (pid, why) in &unreachable {
+            if self.unreachable.get(pid) != Some(why) {
                 let kind = EventKind::Failed { why: why.clone() };
                 events.push(Event { pid: *pid, comm: comm_of(*pid), kind });
             }
         }
-        let ended = self.missed.keys().filter(|pid| !missed.contains_key(pid));
+        let ended = self.unreachable.keys().filter(|pid| !unreachable.contains_key(pid));
         self.ended_unset += ended.filter(|pid| !self.tree.contains_key(pid)).count();
-        self.missed = missed;
+        self.unreachable = unreachable;
         self.looked = Some(now);
     }
 

@@ -10,7 +10,7 @@ use napkin_kernel::process::{Params, SocketOptions};
 
 /// The number of lines about settings before the rest are suppressed, unless more detail is asked for. A
 /// program that opens contexts without end would fill the terminal.
-const FEW: usize = 20;
+const MAX_LINES: usize = 20;
 
 /// An event of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -178,12 +178,12 @@ impl Lines {
             | EventKind::Failed { .. } => true,
             EventKind::Already { .. } | EventKind::Exec { .. } | EventKind::Ended => false,
         };
-        let told = match self.detail {
+        let shown = match self.detail {
             Detail::Everything => return Some(event.to_string()),
             Detail::News => news,
             Detail::Quiet => failed,
         };
-        if !told {
+        if !shown {
             return None;
         }
         if failed {
@@ -192,8 +192,8 @@ impl Lines {
         }
         self.lines += 1;
         match self.lines {
-            lines if lines <= FEW => Some(event.to_string()),
-            lines if lines == FEW + 1 => Some("and so on: more with --verbose".into()),
+            lines if lines <= MAX_LINES => Some(event.to_string()),
+            lines if lines == MAX_LINES + 1 => Some("and so on: more with --verbose".into()),
             _ => None,
         }
     }
@@ -226,7 +226,7 @@ mod tests {
             let mut told = Lines::new(detail);
             (0..1_000).filter_map(|_| told.line(&set(&[5], again))).count()
         };
-        assert_eq!(lines(Detail::News, false), FEW + 1);
+        assert_eq!(lines(Detail::News, false), MAX_LINES + 1);
         assert_eq!(lines(Detail::News, true), 0);
         assert_eq!(lines(Detail::Quiet, false), 0);
         assert_eq!(lines(Detail::Everything, true), 1_000);

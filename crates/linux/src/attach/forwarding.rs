@@ -12,10 +12,10 @@ use napkin_os::signals::{ReceivedSignal, Signals};
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// The longest time that a signal is held, on a machine so busy that the sender may be waiting for a CPU.
-const LONGEST: Duration = Duration::from_millis(250);
+const MAX_HOLD: Duration = Duration::from_millis(250);
 
 /// A machine counts as busy if a witness takes longer than this to answer.
-const PROMPT: Duration = Duration::from_millis(10);
+const BUSY_ABOVE: Duration = Duration::from_millis(10);
 
 /// The other receivers of a signal that came to this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Reached {
 
 /// A signal that is held.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct HeldSignal {
     came: ReceivedSignal,
     since: Instant,
     until: Instant,
@@ -49,18 +49,18 @@ struct Kept {
 
 /// Signals that were received and not decided yet.
 #[derive(Debug)]
-pub(super) struct Passing {
+pub(super) struct Forwarding {
     /// `None` for lack of processes or descriptors: then every signal is passed on.
     group: Option<Witness>,
     apart: Option<Witness>,
-    kept: Vec<Kept>,
+    held: Vec<HeldSignal>,
 }
 
-impl Passing {
+impl Forwarding {
     /// Starts the witnesses for a program that was started before. They end with the calling thread.
-    pub(super) fn new(signals: &Signals) -> Passing {
+    pub(super) fn new(signals: &Signals) -> Forwarding {
         let witness = |place| Witness::start(place, signals).ok();
-        Passing { group: witness(Place::Group), apart: witness(Place::Apart), kept: Vec::new() }
+        Forwarding { group: witness(Place::Group), apart: witness(Place::Apart), held: Vec::new() }
     }
 
     /// Process IDs of the witnesses, which do not belong to the program.
@@ -71,20 +71,20 @@ impl Passing {
     /// Holds a signal. A repeat from the same sender counts as one: `timeout` signals the process and then
     /// its group. Stop and continue signals cancel each other while they are held, as pending ones do in the
     /// kernel, and so in the witnesses.
-    pub(super) fn keep(&mut self, came: ReceivedSignal, now: Instant) {
+    pub(super) fn hold(&mut self, came: ReceivedSignal, now: Instant) {
         match came.signal {
-            libc::SIGCONT => self.kept.retain(|kept| kept.came.signal != libc::SIGTSTP),
-            libc::SIGTSTP => self.kept.retain(|kept| kept.came.signal != libc::SIGCONT),
+            libc::SIGCONT => self.held.retain(|held| held.came.signal != libc::SIGTSTP),
+            libc::SIGTSTP => self.held.retain(|held| held.came.signal != libc::SIGCONT),
             _ => {}
         }
-        if !self.kept.iter().any(|kept| kept.came == came) {
-            self.kept.push(Kept { came, since: now, until: now + WINDOW });
+        if !self.held.iter().any(|held| held.came == came) {
+            self.held.push(HeldSignal { came, since: now, until: now + WINDOW });
         }
     }
 
     /// When the next decision is due.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.kept.iter().map(|kept| kept.until).min()
+        self.held.iter().map(|held| held.until).min()
     }
 
     /// Decides the signals that are due, in order of arrival: none overtakes one that is held longer.
@@ -96,30 +96,30 @@ impl Passing {
         for witness in [&mut self.group, &mut self.apart].into_iter().flatten() {
             let _ = witness.ask();
         }
-        let busy = now.elapsed() > PROMPT;
+        let busy = now.elapsed() > BUSY_ABOVE;
         let mut decided = Vec::new();
         let (group, apart) = (&mut self.group, &mut self.apart);
         let took = |witness: &mut Option<Witness>, came| {
-            witness.as_mut().is_some_and(|witness| witness.take(came))
+            witness.as_mut().is_some_and(|witness| witness.claim(came))
         };
         let mut earlier = now;
-        self.kept.retain_mut(|kept| {
-            kept.until = kept.until.max(earlier);
-            if kept.until > now {
-                earlier = kept.until;
+        self.held.retain_mut(|held| {
+            held.until = held.until.max(earlier);
+            if held.until > now {
+                earlier = held.until;
                 return true;
             }
-            let reached = match (took(group, kept.came), took(apart, kept.came)) {
+            let reached = match (took(group, held.came), took(apart, held.came)) {
                 (_, true) => Reached::All,
                 (true, false) => Reached::Group,
                 (false, false) => Reached::None,
             };
-            if reached == Reached::None && busy && now < kept.since + LONGEST {
-                kept.until = now + WINDOW;
-                earlier = kept.until;
+            if reached == Reached::None && busy && now < held.since + MAX_HOLD {
+                held.until = now + WINDOW;
+                earlier = held.until;
                 return true;
             }
-            decided.push((kept.came, reached));
+            decided.push((held.came, reached));
             false
         });
         decided
@@ -132,18 +132,18 @@ mod tests {
 
     #[test]
     fn no_signal_overtakes_one_that_is_kept_longer_on_a_busy_machine() {
-        let mut passing = Passing { group: None, apart: None, kept: Vec::new() };
+        let mut forwarding = Forwarding { group: None, apart: None, held: Vec::new() };
         let came = |signal| ReceivedSignal { signal, code: libc::SI_USER, sender: 1 };
         let now = Instant::now();
         let before = |ms| now - Duration::from_millis(ms);
-        passing.keep(came(libc::SIGTERM), before(70));
-        passing.keep(came(libc::SIGWINCH), before(69));
+        forwarding.hold(came(libc::SIGTERM), before(70));
+        forwarding.hold(came(libc::SIGWINCH), before(69));
         // Asked 20 ms ago, and the answer arrives now: the first signal is held longer.
-        assert_eq!(passing.decide(before(20)), []);
+        assert_eq!(forwarding.decide(before(20)), []);
         // The second is due, the first is not.
-        assert_eq!(passing.decide(now), []);
+        assert_eq!(forwarding.decide(now), []);
         let later = now + Duration::from_millis(400);
-        let order = passing.decide(later).into_iter().map(|(came, _)| came.signal);
+        let order = forwarding.decide(later).into_iter().map(|(came, _)| came.signal);
         assert_eq!(order.collect::<Vec<_>>(), [libc::SIGTERM, libc::SIGWINCH]);
     }
 }

@@ -9,12 +9,12 @@
 mod attached;
 mod attachment;
 mod event;
+mod forwarding;
 mod inherited;
 mod inherited_cpus;
 mod moved;
 mod napi;
 mod pace;
-mod passing;
 mod pin;
 mod plan;
 mod restoration;

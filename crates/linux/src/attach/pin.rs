@@ -157,7 +157,7 @@ impl Attached {
         let Some(&napi_id) = ids.first() else {
             // Reported once for a process: a server may start a thread for each connection.
             let why = format!("nothing has come to {from} through a NAPI instance so far");
-            if self.is_news("no NAPI instance".into()) {
+            if self.first_report("no NAPI instance".into()) {
                 events.push(self.event(EventKind::NotPinned { tid, why }));
             }
             return Ok(());

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::attachment::Attachment;
 use super::event::Event;
-use super::passing::{Passing, Reached};
+use super::forwarding::{Forwarding, Reached};
 use crate::process_change::Recorder;
 use napkin_os::signals::{ReceivedSignal, Signals};
 
@@ -115,10 +115,10 @@ pub fn run<R: Recorder>(
     let program = Pid::from_child(&child);
     // Started after the program, so that the program is this process's first child, and that a witness
     // inherits nothing that the program lacks.
-    let mut passing = Passing::new(signals);
-    attachment.leave_out(passing.pids().collect());
+    let mut forwarding = Forwarding::new(signals);
+    attachment.exclude(forwarding.pids().collect());
     let mut exit = None;
-    let mut told_remaining = false;
+    let mut reported_remaining = false;
     let mut next = Instant::now();
     loop {
         if Instant::now() >= next {
@@ -128,8 +128,8 @@ pub fn run<R: Recorder>(
         }
         match reap(program, &mut exit) {
             Children::None => break,
-            Children::Some if exit.is_some() && !told_remaining => {
-                told_remaining = true;
+            Children::Some if exit.is_some() && !reported_remaining => {
+                reported_remaining = true;
                 // Scan again, so that processes that have ended since are not counted.
                 let look = attachment.look();
                 look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
@@ -140,15 +140,15 @@ pub fn run<R: Recorder>(
             }
             Children::Some => {}
         }
-        let until = passing.next().map_or(next, |decision| decision.min(next));
+        let until = forwarding.next().map_or(next, |decision| decision.min(next));
         let mut next_one = signals.wait(until.saturating_duration_since(Instant::now()));
         while let Some(came) = next_one {
             if came.signal != libc::SIGCHLD {
-                passing.keep(came, Instant::now());
+                forwarding.hold(came, Instant::now());
             }
             next_one = signals.wait(Duration::ZERO);
         }
-        for (came, reached) in passing.decide(Instant::now()) {
+        for (came, reached) in forwarding.decide(Instant::now()) {
             pass_on(came, reached, program, exit.is_some(), attachment);
         }
     }
@@ -167,7 +167,7 @@ pub fn keep<R: Recorder>(
     tell: &mut dyn FnMut(&Event),
     stopped: &mut dyn FnMut(),
 ) -> Ended {
-    let mut told_stop = false;
+    let mut reported_stop = false;
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let look = attachment.look();
@@ -181,9 +181,9 @@ pub fn keep<R: Recorder>(
         }
         let wait = left.map_or(look.wait, |left| left.min(look.wait));
         match signals.wait(wait).map(|came| came.signal) {
-            Some(Signals::STOP) if told_stop => {}
+            Some(Signals::STOP) if reported_stop => {}
             Some(Signals::STOP) => {
-                told_stop = true;
+                reported_stop = true;
                 stopped();
             }
             Some(signal) => return Ended::Signal(signal),

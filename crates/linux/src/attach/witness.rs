@@ -34,16 +34,16 @@ pub(super) enum Place {
 }
 
 /// How long to wait for an answer. It comes at once unless the witness gets no CPU, or was stopped.
-const PATIENCE: Duration = Duration::from_millis(250);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A reported signal that is not claimed within this time was sent to the witness alone.
-const TAKEN_WITHIN: Duration = Duration::from_secs(1);
+const CLAIM_WITHIN: Duration = Duration::from_secs(1);
 
 /// The name under which `ps` shows the witness, in place of this process's name and arguments.
 const NAME: &CStr = c"signal-witness";
 
 /// The size of a report in bytes: three `i32`.
-const TOLD: usize = 12;
+const REPORT_SIZE: usize = 12;
 
 /// A running witness. Dropping it kills it.
 #[derive(Debug)]
@@ -63,15 +63,15 @@ impl Witness {
     /// If the operating system has no process or descriptor left, or `setpgid` fails.
     pub(super) fn start(place: Place, signals: &Signals) -> io::Result<Witness> {
         let (socket, its_own) = UnixStream::pair()?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let life = Life { socket: its_own, parent: getpid(), signals, arguments: arguments() };
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let child = Child { socket: its_own, parent: getpid(), signals, arguments: arguments() };
         // No flags, and no exit signal in the lowest byte.
         // SAFETY: this creates a process as `fork` does: the memory is a copy, and so is the stack, as none
-        // is given. If this process has threads, the copy may hold their locks for ever, so `Life::live`
+        // is given. If this process has threads, the copy may hold their locks for ever, so `Child::run`
         // allocates nothing and only makes system calls, and the copy exits after it.
         let pid = unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) };
         if pid == 0 {
-            let _ = life.live();
+            let _ = child.run();
             // SAFETY: `_exit` ends this process without running the exit handlers that the parent registered.
             unsafe { libc::_exit(0) }
         }
@@ -94,13 +94,13 @@ impl Witness {
     /// # Errors
     /// If it has ended, or does not answer.
     pub(super) fn ask(&mut self) -> io::Result<()> {
-        self.got.retain(|(_, told)| told.elapsed() < TAKEN_WITHIN);
+        self.got.retain(|(_, report)| report.elapsed() < CLAIM_WITHIN);
         self.asked = self.asked.wrapping_add(1);
         self.socket.write_all(&self.asked.to_ne_bytes())?;
         loop {
-            let mut told = [[0; 4]; TOLD / 4];
-            self.socket.read_exact(told.as_flattened_mut())?;
-            match told.map(i32::from_ne_bytes) {
+            let mut report = [[0; 4]; REPORT_SIZE / 4];
+            self.socket.read_exact(report.as_flattened_mut())?;
+            match report.map(i32::from_ne_bytes) {
                 [0, answer, _] if answer == self.asked => return Ok(()),
                 [0, ..] => {}
                 [signal, code, sender] => {
@@ -114,7 +114,7 @@ impl Witness {
     }
 
     /// Whether the witness reported this signal from the same sender. Consumes the report.
-    pub(super) fn take(&mut self, came: ReceivedSignal) -> bool {
+    pub(super) fn claim(&mut self, came: ReceivedSignal) -> bool {
         let before = self.got.len();
         self.got.retain(|(got, _)| *got != came);
         self.got.len() < before
@@ -137,16 +137,16 @@ fn arguments() -> Range<usize> {
 }
 
 /// The state of a witness process, all copied from its parent.
-struct Life<'a> {
+struct Child<'a> {
     socket: UnixStream,
     parent: Pid,
     signals: &'a Signals,
     arguments: Range<usize>,
 }
 
-impl Life<'_> {
+impl Child<'_> {
     /// Answers each question with all pending signals, until the parent closes the socket.
-    fn live(&self) -> io::Result<()> {
+    fn run(&self) -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(self.parent) {
             return Ok(());
@@ -157,13 +157,13 @@ impl Life<'_> {
             let mut question = [0; 4];
             (&self.socket).read_exact(&mut question)?;
             while let Some(came) = self.signals.wait(Duration::ZERO) {
-                self.tell([came.signal, came.code, came.sender])?;
+                self.report([came.signal, came.code, came.sender])?;
             }
-            self.tell([0, i32::from_ne_bytes(question), 0])?;
+            self.report([0, i32::from_ne_bytes(question), 0])?;
         }
     }
 
-    fn tell(&self, numbers: [i32; 3]) -> io::Result<()> {
+    fn report(&self, numbers: [i32; 3]) -> io::Result<()> {
         (&self.socket).write_all(numbers.map(i32::to_ne_bytes).as_flattened())
     }
 
@@ -217,18 +217,18 @@ mod tests {
         let signals = Signals::block(&[libc::SIGUSR1, libc::SIGUSR2]).unwrap();
         let mut witness = Witness::start(Place::Group, &signals).unwrap();
         witness.ask().unwrap();
-        assert!(!witness.take(came(libc::SIGUSR1)));
+        assert!(!witness.claim(came(libc::SIGUSR1)));
         kill_process(witness.pid, Signal::USR1).unwrap();
         kill_process(witness.pid, Signal::USR2).unwrap();
         witness.ask().unwrap();
         assert!(
-            !witness.take(ReceivedSignal { sender: 1, ..came(libc::SIGUSR1) }),
+            !witness.claim(ReceivedSignal { sender: 1, ..came(libc::SIGUSR1) }),
             "somebody else's"
         );
-        assert!(witness.take(came(libc::SIGUSR1)));
-        assert!(!witness.take(came(libc::SIGUSR1)), "it was taken");
+        assert!(witness.claim(came(libc::SIGUSR1)));
+        assert!(!witness.claim(came(libc::SIGUSR1)), "it was taken");
         witness.ask().unwrap();
-        assert!(witness.take(came(libc::SIGUSR2)), "it is kept until it is asked for");
+        assert!(witness.claim(came(libc::SIGUSR2)), "it is kept until it is asked for");
     }
 
     #[test]

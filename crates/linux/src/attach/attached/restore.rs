@@ -67,7 +67,7 @@ impl Attached {
                 // The listener belongs to another process, or was closed.
                 sockets.push((off(options), options));
             }
-            let own = &self.own_sockets;
+            let own = &self.preset_sockets;
             match restore_inherited(&self.process, &sockets, own, MAX_DESCRIPTORS) {
                 Ok((back, failed)) => {
                     total.done += back.len();
@@ -88,7 +88,7 @@ impl Attached {
 
     /// Puts back the epoll contexts that have moved since the last scan; `None` if that fails.
     fn restore_moved(&mut self, params: Params, events: &mut Vec<Event>) -> Option<usize> {
-        let own = self.set_already.iter().map(|(tid, fd)| {
+        let own = self.preset_epolls.iter().map(|(tid, fd)| {
             self.change(What::Epoll { tid: *tid, fd: *fd, old: params, new: params })
         });
         let own: Vec<ProcessChange> = own.collect();
