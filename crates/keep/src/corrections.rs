@@ -14,7 +14,7 @@ pub(crate) struct Corrections {
     /// The time, and whether another program's change was corrected.
     at: VecDeque<(Instant, bool)>,
     fighting: bool,
-    told: bool,
+    reported: bool,
 }
 
 impl Corrections {
@@ -31,9 +31,9 @@ impl Corrections {
             self.fighting |= self.at.len() >= CORRECTIONS;
         }
         let again = self.at.iter().filter(|(_, corrected)| *corrected).count() > 1;
-        let tells = self.fighting && corrected && again && !self.told;
+        let tells = self.fighting && corrected && again && !self.reported;
         self.fighting &= self.at.len() > 1;
-        self.told = self.fighting && (self.told || tells);
+        self.reported = self.fighting && (self.reported || tells);
         tells
     }
 
@@ -57,8 +57,8 @@ mod tests {
         assert!(!corrections.count(true, false), "it was told");
 
         let mut corrections = Corrections::default();
-        let told: Vec<usize> =
+        let reported: Vec<usize> =
             (1..=2 * CORRECTIONS).filter(|_| corrections.count(true, false)).collect();
-        assert_eq!(told, [CORRECTIONS]);
+        assert_eq!(reported, [CORRECTIONS]);
     }
 }

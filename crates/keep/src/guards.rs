@@ -66,11 +66,11 @@ impl Guards {
         // Confirm before the lock is released in between, so that the guard does not restore a suspension
         // that is wished off.
         self.confirm_off(held, at, wanted)?;
-        let first = self.excused(at, wanted);
+        let first = self.with_ended_off(at, wanted);
         let mut kept = held.keep(backend, &first)?;
         // Meanwhile the guard may have ended a suspension, which was then set again, or restored one, which
         // was then ended.
-        let now = self.excused(at, wanted);
+        let now = self.with_ended_off(at, wanted);
         if now != first {
             let again = held.keep(backend, &now)?;
             kept.changes.extend(again.changes);
@@ -110,10 +110,14 @@ impl Guards {
 
     /// The wished values, with suspension off where the guard has ended it. When the guard tries again, or
     /// ends, the suspension is restored, and wished again.
-    fn excused(&self, at: &Snapshot, wanted: &BTreeMap<Place, Value>) -> BTreeMap<Place, Value> {
+    fn with_ended_off(
+        &self,
+        at: &Snapshot,
+        wanted: &BTreeMap<Place, Value>,
+    ) -> BTreeMap<Place, Value> {
         let ended = self.ended(at, wanted).map(|(place, _)| (place.clone(), OFF));
-        let mut excused = wanted.clone();
-        excused.extend(ended);
-        excused
+        let mut values = wanted.clone();
+        values.extend(ended);
+        values
     }
 }

@@ -5,7 +5,7 @@
 //! it holds a device, no other napkin process changes it.
 
 mod device;
-mod left;
+mod leftovers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,7 +19,7 @@ use napkin_linux::journal::{JournalError, Lock, Store};
 use napkin_os::signals::Signals;
 use thiserror::Error;
 
-use self::left::{is_up, left_before};
+use self::leftovers::{is_up, leftovers};
 use crate::corrections::{Corrections, PAUSE};
 use crate::device_match::{Drivers, Matched, matched};
 use crate::directory::{Directory, DirectoryError, Found};
@@ -171,7 +171,7 @@ impl Keeper {
         for held in std::mem::take(&mut self.held) {
             let ifname = held.ifname().to_owned();
             let restored = held.restore(&mut self.backend);
-            complete &= self.told_restored(&ifname, restored, tell);
+            complete &= self.report_restored(&ifname, restored, tell);
         }
         ended.map(|()| complete)
     }
@@ -182,18 +182,18 @@ impl Keeper {
             tell(&Event::Problem(format!("no notice of changes: {missing}")));
         }
         self.reload(true, tell);
-        let (mut ready, mut told_left) = (false, false);
+        let (mut ready, mut reported_leftovers) = (false, false);
         loop {
             while self.look(tell) {}
-            if let (false, Some(meant)) = (told_left, &self.meant) {
-                told_left = true;
+            if let (false, Some(meant)) = (reported_leftovers, &self.meant) {
+                reported_leftovers = true;
                 let backend = &mut self.backend;
                 let mut is_left = |ifindex: u32, identity: Option<u64>| {
                     let up = is_up(backend, ifindex, identity);
                     up.is_some_and(|up| up || !meant.contains(&ifindex))
                 };
-                for left in left_before(&self.store, &mut is_left) {
-                    tell(&Event::Problem(left));
+                for leftover in leftovers(&self.store, &mut is_left) {
+                    tell(&Event::Problem(leftover));
                 }
             }
             self.status(!ready);
@@ -292,19 +292,19 @@ impl Keeper {
                 tell(&Event::Read { directory, wishes, bad });
             }
             // The wishes read before stay in force.
-            Err(error) if told => self.unreadable(&error, tell),
+            Err(error) if told => self.report_unreadable(&error, tell),
             Err(_) => {}
         }
     }
 
-    fn unreadable(&mut self, error: &DirectoryError, tell: &mut dyn FnMut(&Event)) {
+    fn report_unreadable(&mut self, error: &DirectoryError, tell: &mut dyn FnMut(&Event)) {
         tell(&Event::Problem(format!("the wishes cannot be read again: {error}")));
     }
 
     /// Examines every wished device, and brings it to the wished state. Returns whether to look again at
     /// once, as a file may have changed before it was watched.
     fn look(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
-        self.bury(tell);
+        self.release_departed(tell);
         let mut problems: BTreeSet<String> =
             self.found.bad.iter().map(BadFile::to_string).collect();
         let mut files = BTreeMap::new();
@@ -364,7 +364,7 @@ impl Keeper {
                 let why =
                     |error: BackendError| format!("wishes by driver: no other is found: {error}");
                 problems.extend(no_drivers.map(why));
-                self.let_go(&meant_devices, &mut problems, tell);
+                self.release_unwished(&meant_devices, &mut problems, tell);
                 self.meant = known.then_some(meant_devices);
             }
             Err(error) => {
@@ -375,7 +375,7 @@ impl Keeper {
         self.meant_programs(&mut files, &mut problems, tell);
         // If the devices could not be listed, the watches stay.
         let mut new = listed && self.watch.follow(&files);
-        if self.watch.wishes_again() {
+        if self.watch.take_rewatched() {
             self.reload(true, tell);
             new = true;
         }
@@ -407,7 +407,7 @@ impl Keeper {
                 problems.insert(format!("{} ({}): {why}", wish.name, wish.place()));
                 continue;
             }
-            let programs = match before.iter().position(|it| it.are_of(wish)) {
+            let programs = match before.iter().position(|it| it.are_for(wish)) {
                 Some(at) => Ok(before.swap_remove(at)),
                 None => match unit.directory() {
                     Some(group) => Programs::new(wish, unit, group, &self.store)

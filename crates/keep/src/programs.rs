@@ -66,7 +66,7 @@ impl Programs {
     }
 
     /// Whether this state matches the wish.
-    pub(crate) fn are_of(&self, wish: &Wish) -> bool {
+    pub(crate) fn are_for(&self, wish: &Wish) -> bool {
         self.name == wish.name
             && self.policy == wish.policy
             && self.pin == wish.pin

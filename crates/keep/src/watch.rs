@@ -60,7 +60,7 @@ pub enum Follow {
 
 /// What notices have said about a device since it was last known to be here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum Departure {
     No,
     Deleted,
     Moved,
@@ -96,9 +96,9 @@ impl Followed {
 pub struct Watch {
     notices: Notices,
     /// Whether a notice has arrived that was not taken yet.
-    heard: bool,
-    /// Departures of [expected](Watch::expect) devices, by ifindex.
-    left: BTreeMap<u32, Left>,
+    notice_pending: bool,
+    /// Departures of [tracked](Watch::track) devices, by ifindex.
+    departures: BTreeMap<u32, Departure>,
     /// The inotify instance for files that others write.
     files: OwnedFd,
     /// Files by watch number.
@@ -112,7 +112,7 @@ pub struct Watch {
     /// Why the directory of wishes is not watched.
     unfollowed_wishes: Option<String>,
     /// Whether that directory is watched again after a time in which it could not be.
-    again: bool,
+    rewatched: bool,
 }
 
 impl Watch {
@@ -127,8 +127,8 @@ impl Watch {
         let directory = directory.to_owned();
         let mut watch = Watch {
             notices,
-            heard: false,
-            left: BTreeMap::new(),
+            notice_pending: false,
+            departures: BTreeMap::new(),
             files,
             followed: BTreeMap::new(),
             spare: SPARE,
@@ -136,7 +136,7 @@ impl Watch {
             directory,
             unfollowed: None,
             unfollowed_wishes: None,
-            again: false,
+            rewatched: false,
         };
         watch.directory();
         Ok(watch)
@@ -155,8 +155,8 @@ impl Watch {
 
     /// Whether the directory of wishes is watched again after it could not be, since the last call. It has to
     /// be read then, as no event reports what was written meanwhile.
-    pub fn wishes_again(&mut self) -> bool {
-        std::mem::take(&mut self.again)
+    pub fn take_rewatched(&mut self) -> bool {
+        std::mem::take(&mut self.rewatched)
     }
 
     /// Watches the directory of wishes or, while it does not exist, its parent.
@@ -177,13 +177,13 @@ impl Watch {
         }
         let own = inotify::add_watch(&self.wishes, &self.directory, changes).err();
         let failed = failed.or(own.filter(|errno| *errno != Errno::NOENT));
-        self.again |= self.unfollowed_wishes.is_some() && failed.is_none();
+        self.rewatched |= self.unfollowed_wishes.is_some() && failed.is_none();
         self.unfollowed_wishes = failed.map(|errno| unfollowed(&self.directory, errno));
     }
 
     /// Waits until an event arrives, for at most `limit`. Earlier events are not lost.
     pub fn wait(&self, signals: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), WatchError> {
-        if self.heard {
+        if self.notice_pending {
             return Ok(());
         }
         let all = [signals, self.files.as_fd(), self.wishes.as_fd()];
@@ -193,29 +193,29 @@ impl Watch {
     /// Takes all events that have arrived.
     pub fn take(&mut self, signals: BorrowedFd<'_>) -> Result<Woken, WatchError> {
         let signal = readable(signals);
-        let wishes = drain(&self.wishes, |event| !self.is_begun(event))?;
+        let wishes = drain(&self.wishes, |event| !self.is_partial_write(event))?;
         if wishes {
             self.directory();
         }
         let files = drain(&self.files, |_| true)?;
-        self.hear();
-        let notice = std::mem::take(&mut self.heard);
+        self.read_notices();
+        let notice = std::mem::take(&mut self.notice_pending);
         Ok(Woken { signal, kernel: notice | files, notice, wishes })
     }
 
     /// Takes the notices that have arrived, and returns whether none was lost.
-    fn hear(&mut self) -> bool {
+    fn read_notices(&mut self) -> bool {
         let Taken { came, left, lost } = self.notices.take();
-        self.heard |= came;
+        self.notice_pending |= came;
         // Only the first notice is about the known device; a later one may be about another with its ifindex.
         for (ifindex, deleted) in left.into_iter().filter(|_| !lost) {
-            if let Some(it) = self.left.get_mut(&ifindex).filter(|it| **it == Left::No) {
-                *it = if deleted { Left::Deleted } else { Left::Moved };
+            if let Some(it) = self.departures.get_mut(&ifindex).filter(|it| **it == Departure::No) {
+                *it = if deleted { Departure::Deleted } else { Departure::Moved };
             }
         }
         if lost {
-            let silent = self.left.values_mut().filter(|it| **it == Left::No);
-            silent.for_each(|it| *it = Left::Unknown);
+            let silent = self.departures.values_mut().filter(|it| **it == Departure::No);
+            silent.for_each(|it| *it = Departure::Unknown);
         }
         !lost
     }
@@ -223,43 +223,43 @@ impl Watch {
     /// Starts to track whether the device with this ifindex leaves this network namespace, unless it is
     /// tracked. A caller that then finds the device here knows that the next notice of a departure is about
     /// this device.
-    pub fn expect(&mut self, ifindex: u32) {
-        if self.left.get(&ifindex) != Some(&Left::No) {
-            let known = self.hear();
-            self.left.insert(ifindex, if known { Left::No } else { Left::Unknown });
+    pub fn track(&mut self, ifindex: u32) {
+        if self.departures.get(&ifindex) != Some(&Departure::No) {
+            let known = self.read_notices();
+            self.departures.insert(ifindex, if known { Departure::No } else { Departure::Unknown });
         }
     }
 
-    /// Tracks only these devices, as far as they are [expected](Watch::expect).
-    pub fn expect_only(&mut self, devices: &BTreeSet<u32>) {
-        self.left.retain(|ifindex, _| devices.contains(ifindex));
+    /// Stops tracking all devices but these.
+    pub fn track_only(&mut self, devices: &BTreeSet<u32>) {
+        self.departures.retain(|ifindex, _| devices.contains(ifindex));
     }
 
-    /// Whether an [expected](Watch::expect) device may have left, according to the notices so far.
+    /// Whether a [tracked](Watch::track) device may have left, according to the notices so far.
     pub fn may_have_left(&self, ifindex: u32) -> bool {
-        self.left.get(&ifindex).is_some_and(|it| *it != Left::No)
+        self.departures.get(&ifindex).is_some_and(|it| *it != Departure::No)
     }
 
-    /// Whether a notice says that an [expected](Watch::expect) device which has left was deleted. There is
+    /// Whether a notice says that a [tracked](Watch::track) device which has left was deleted. There is
     /// none for a device that moved to another network namespace, or if notices were lost. Waits for the
     /// notice for at most a second, as the kernel sends it after it has removed the device from its list.
     /// Stops tracking the device.
     pub fn was_deleted(&mut self, ifindex: u32) -> bool {
         let begun = Instant::now();
-        while self.left.get(&ifindex) == Some(&Left::No) {
-            self.hear();
+        while self.departures.get(&ifindex) == Some(&Departure::No) {
+            self.read_notices();
             let rest = NOTICE.saturating_sub(begun.elapsed());
-            let silent = self.left.get(&ifindex) == Some(&Left::No);
+            let silent = self.departures.get(&ifindex) == Some(&Departure::No);
             if silent && (rest.is_zero() || wait(self.notices.descriptors(), Some(rest)).is_err()) {
                 break;
             }
         }
-        self.left.remove(&ifindex) == Some(Left::Deleted)
+        self.departures.remove(&ifindex) == Some(Departure::Deleted)
     }
 
     /// Whether a file was only created and is still being written: closing it is reported as well. For a
     /// link, its creation is the only event.
-    fn is_begun(&self, event: &inotify::Event<'_>) -> bool {
+    fn is_partial_write(&self, event: &inotify::Event<'_>) -> bool {
         let made = event.file_name().filter(|_| event.events() == ReadFlags::CREATE);
         made.is_some_and(|name| {
             let file = self.directory.join(OsStr::from_bytes(name.to_bytes()));

@@ -128,9 +128,9 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
         let config =
             VethConfig { name: "va", peer: "vb", peer_namespace: None, rx_queues: 1, tx_queues: 1 };
         let index = route.add_veth(&config).expect("a veth");
-        watch.expect(index);
+        watch.track(index);
         route.set_up(index).expect("up");
-        watch.expect(index);
+        watch.track(index);
         // Notices arrive by the time the call returns.
         assert!(watch.take(signal.as_fd()).expect("taken").notice);
         assert!(!watch.may_have_left(index), "it is here");
@@ -139,7 +139,7 @@ fn a_device_that_was_deleted_is_told_from_one_that_was_moved() {
         assert!(!watch.was_deleted(index), "it is minded no more");
 
         let index = route.add_veth(&config).expect("a veth");
-        watch.expect(index);
+        watch.track(index);
         let moved = Command::new("ip").args(["link", "set", "va", "netns", &there]).status();
         assert!(moved.expect("it runs").success());
         until("a notice that it has left", || {
@@ -161,11 +161,11 @@ fn wishes_are_to_be_read_once_their_directory_can_be_watched_again() {
     let mut watch = Watch::open(&directory).expect("it listens");
     assert_eq!(watch.unfollowed().count(), usize::from(refused));
     watch.follow(&BTreeMap::new());
-    assert!(!watch.wishes_again(), "it still cannot be watched, or always could");
+    assert!(!watch.take_rewatched(), "it still cannot be watched, or always could");
     fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("its owner's");
     watch.follow(&BTreeMap::new());
-    assert_eq!(watch.wishes_again(), refused);
-    assert!(!watch.wishes_again(), "it was told");
+    assert_eq!(watch.take_rewatched(), refused);
+    assert!(!watch.take_rewatched(), "it was told");
     let _ = fs::remove_dir_all(&directory);
 }
 

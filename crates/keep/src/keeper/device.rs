@@ -45,12 +45,12 @@ impl Keeper {
         problems.extend(self.refusals.leave(&wishes, &at, &mut assignment, again));
         let held = match self.held.iter().position(|held| held.is(&at)) {
             Some(place) => {
-                self.watch.expect(ifindex);
+                self.watch.track(ifindex);
                 place
             }
             None if assignment.wanted.is_empty() => return Ok(false),
             None => {
-                self.watch.expect(ifindex);
+                self.watch.track(ifindex);
                 let held = HeldDevice::take(&self.backend, &self.store, &at)?;
                 // Otherwise the next notice of a departure might be about another device.
                 if !held.is_here(&mut self.backend) {
@@ -122,11 +122,11 @@ impl Keeper {
     }
 
     /// Gives up devices that have left according to notices: another device may get the ifindex.
-    pub(super) fn bury(&mut self, tell: &mut dyn FnMut(&Event)) {
+    pub(super) fn release_departed(&mut self, tell: &mut dyn FnMut(&Event)) {
         let mut kept = Vec::new();
         for held in std::mem::take(&mut self.held) {
             if self.watch.may_have_left(held.ifindex()) && !held.is_here(&mut self.backend) {
-                self.gone(&held, tell);
+                self.report_departed(&held, tell);
             } else {
                 kept.push(held);
             }
@@ -136,7 +136,7 @@ impl Keeper {
 
     /// Reports a device that has left. Its settings went with it: they are gone, or in another network
     /// namespace, where `napkin restore` knows them.
-    fn gone(&mut self, held: &HeldDevice, tell: &mut dyn FnMut(&Event)) {
+    fn report_departed(&mut self, held: &HeldDevice, tell: &mut dyn FnMut(&Event)) {
         let ifname = held.ifname().to_owned();
         // Before Linux 4.15 a notice does not tell deletion from a move. The setting serves as the test: it
         // came with 5.8.
@@ -154,7 +154,7 @@ impl Keeper {
 
     /// Gives up devices that no wish matches any more, and those that are gone. A device that could not be
     /// restored stays held, and the next look tries again.
-    pub(super) fn let_go(
+    pub(super) fn release_unwished(
         &mut self,
         meant: &BTreeSet<u32>,
         problems: &mut BTreeSet<String>,
@@ -169,7 +169,7 @@ impl Keeper {
                 continue;
             }
             if !here {
-                self.gone(&held, tell);
+                self.report_departed(&held, tell);
                 continue;
             }
             match held.restore(&mut self.backend) {
@@ -193,11 +193,11 @@ impl Keeper {
             }
         }
         self.held = kept;
-        self.watch.expect_only(&self.held.iter().map(HeldDevice::ifindex).collect());
+        self.watch.track_only(&self.held.iter().map(HeldDevice::ifindex).collect());
     }
 
     /// Reports the restoration of a device at the end; returns whether it was complete.
-    pub(super) fn told_restored(
+    pub(super) fn report_restored(
         &mut self,
         ifname: &str,
         restored: Result<DeviceRestored, ApplyError>,

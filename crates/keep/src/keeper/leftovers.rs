@@ -10,7 +10,7 @@ use napkin_linux::process_change::ProcessChange;
 /// for each device and each process. It may be from a killed keeper, for a wish that no longer exists, or a
 /// permanent `apply`; the journal does not tell these apart. `is_left` returns, for the ifindex and identity
 /// of a device that no process holds, whether it is here, and the keeper is not only waiting until it is up.
-pub(super) fn left_before(
+pub(super) fn leftovers(
     store: &Store,
     is_left: &mut dyn FnMut(u32, Option<u64>) -> bool,
 ) -> Vec<String> {
@@ -70,7 +70,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("napkin-left-{}", std::process::id()));
         let namespace = Identity { cookie: Some(1), inode: 1 };
         let store = Store::at(directory.clone(), "this boot".into(), namespace);
-        let left = |is_left: bool| left_before(&store, &mut |_, _| is_left);
+        let left = |is_left: bool| leftovers(&store, &mut |_, _| is_left);
         assert_eq!(left(true), [""; 0]);
         let spot = Spot { place: Place::Device(Setting::GroFlushTimeout), napi_id: None };
         let mut journal = store.device(7, "va", Some(700)).expect("readable");
@@ -78,7 +78,7 @@ mod tests {
         journal.before(&spot, &old, &new).expect("written");
         assert_eq!(left(false), [""; 0], "it is gone, or waited for");
         let told =
-            left_before(&store, &mut |ifindex, identity| (ifindex, identity) == (7, Some(700)));
+            leftovers(&store, &mut |ifindex, identity| (ifindex, identity) == (7, Some(700)));
         assert!(matches!(&told[..], [it] if it.contains("napkin restore --dev va")), "{told:?}");
         let lock = store.lock(7, "va", Some(700)).expect("nobody has it");
         assert_eq!(left(true), [""; 0]);
