@@ -9,11 +9,11 @@ use crate::families::{Family, Kind, Series, families};
 use crate::format::Format;
 
 /// The time, in nanoseconds, for which a sample is reused.
-const FRESH: u64 = 500_000_000;
+const MIN_INTERVAL: u64 = 500_000_000;
 
 /// A CPU's idle time goes back a little at times; a CPU whose idle time went back by more nanoseconds than
 /// this was offline, and its counters restart.
-const BACK: u64 = 3_000_000_000;
+const MAX_IDLE_DECREASE: u64 = 3_000_000_000;
 
 /// Exports samples of a source.
 pub struct Exporter {
@@ -41,7 +41,7 @@ impl Exporter {
     /// # Errors
     /// If the source is gone.
     pub fn text(&mut self, format: Format, now: u64) -> Result<String, SourceError> {
-        let fresh = self.last.as_ref().filter(|(at, _)| now.saturating_sub(*at) < FRESH);
+        let fresh = self.last.as_ref().filter(|(at, _)| now.saturating_sub(*at) < MIN_INTERVAL);
         if fresh.is_none() {
             self.last = None;
             self.last = Some((now, self.families()?));
@@ -53,7 +53,7 @@ impl Exporter {
         let mut sample = self.source.sample()?;
         for cpu in &mut sample.cpus {
             if let Some(before) = self.cpus.insert(cpu.cpu, cpu.clone()) {
-                hold(cpu, &before);
+                keep_monotonic(cpu, &before);
                 self.cpus.insert(cpu.cpu, cpu.clone());
             }
         }
@@ -71,8 +71,8 @@ impl Exporter {
 }
 
 /// Keeps a CPU's times from falling: a collector takes a falling counter for one that restarted.
-fn hold(now: &mut CpuSample, before: &CpuSample) {
-    if before.idle_ns.saturating_sub(now.idle_ns) > BACK {
+fn keep_monotonic(now: &mut CpuSample, before: &CpuSample) {
+    if before.idle_ns.saturating_sub(now.idle_ns) > MAX_IDLE_DECREASE {
         return;
     }
     for (now, before) in [

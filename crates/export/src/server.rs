@@ -94,7 +94,7 @@ impl Server {
         for client in &mut self.clients {
             client.advance(now, &mut |request| respond(exporter, request, now));
         }
-        self.clients.retain(|client| !client.gone());
+        self.clients.retain(|client| !client.closed());
     }
 }
 

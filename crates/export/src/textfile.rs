@@ -21,7 +21,7 @@ const TRIES: u32 = 16;
 #[derive(Debug)]
 pub struct TextFile {
     path: PathBuf,
-    beside: PathBuf,
+    temporary: PathBuf,
     /// The path of the lock file.
     lock: PathBuf,
     /// The locked file, once the lock is held: the lock ends with it, and so with this process.
@@ -45,9 +45,9 @@ impl TextFile {
             return refused("does not end in .prom, and the collector takes no other");
         }
         // Hidden and without that extension, so that the collector does not read an incomplete file.
-        let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let lock = path.with_file_name(format!(".{name}.lock"));
-        Ok(TextFile { path: path.to_owned(), beside, lock, held: None })
+        Ok(TextFile { path: path.to_owned(), temporary, lock, held: None })
     }
 
     /// Takes the lock, so that no other process writes the file meanwhile: otherwise the first of two writers
@@ -118,16 +118,16 @@ impl TextFile {
     pub fn replace(&mut self, text: &str) -> io::Result<()> {
         self.hold()?;
         // Left by a killed process, or a link that the directory's owner has placed there.
-        let _ = fs::remove_file(&self.beside);
-        let new = OpenOptions::new().write(true).create_new(true).open(&self.beside);
+        let _ = fs::remove_file(&self.temporary);
+        let new = OpenOptions::new().write(true).create_new(true).open(&self.temporary);
         let written = new.and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             // The collector runs as another user.
             file.set_permissions(Permissions::from_mode(0o644))?;
-            fs::rename(&self.beside, &self.path)
+            fs::rename(&self.temporary, &self.path)
         });
         if written.is_err() {
-            let _ = fs::remove_file(&self.beside);
+            let _ = fs::remove_file(&self.temporary);
         }
         written.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot write {}: {error}", self.path.display()))
@@ -188,7 +188,7 @@ mod tests {
         file.replace("two\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
-        assert!(!file.beside.exists());
+        assert!(!file.temporary.exists());
         let lock = file.lock.clone();
         drop(file);
         assert!(!path.exists() && !lock.exists());
@@ -225,7 +225,7 @@ mod tests {
         let victim = directory.join(format!("napkin-export-victim-{}", std::process::id()));
         fs::write(&victim, "another's").unwrap();
         let mut file = TextFile::new(&path).unwrap();
-        std::os::unix::fs::symlink(&victim, &file.beside).unwrap();
+        std::os::unix::fs::symlink(&victim, &file.temporary).unwrap();
         file.replace("one\n").unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "another's");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
