@@ -30,7 +30,7 @@ pub struct EngineSource {
     /// The engine's warnings, as of the last `dev-get`.
     warnings: Vec<String>,
     /// Whether `dev-get` was answered since the engine last failed to answer.
-    met: bool,
+    identified: bool,
 }
 
 impl EngineSource {
@@ -41,13 +41,14 @@ impl EngineSource {
     pub fn open(named: Option<&Path>) -> Result<EngineSource, SourceError> {
         let path =
             choose(named, "--engine SOCKET").map_err(|error| SourceError(error.to_string()))?;
-        let mut source = EngineSource { path, process: None, warnings: Vec::new(), met: false };
-        source.meet()?;
+        let mut source =
+            EngineSource { path, process: None, warnings: Vec::new(), identified: false };
+        source.identify()?;
         Ok(source)
     }
 
     /// Queries its process ID and warnings.
-    fn meet(&mut self) -> Result<(), SourceError> {
+    fn identify(&mut self) -> Result<(), SourceError> {
         let answer = request(&self.path, &Request::new(Verb::DevGet));
         let answer = answer.map_err(|error| SourceError(error.to_string()))?;
         self.warnings = answer.warnings.iter().map(|text| plain(text, 512)).collect();
@@ -55,7 +56,7 @@ impl EngineSource {
             let comm = thread::comm(pid).unwrap_or_else(|| "?".into());
             (pid, plain(&comm, LONGEST_NAME))
         });
-        self.met = true;
+        self.identified = true;
         Ok(())
     }
 }
@@ -73,11 +74,11 @@ impl Source for EngineSource {
     fn sample(&mut self) -> Result<Sample, SourceError> {
         let answer = request(&self.path, &Request::new(Verb::NapiGet));
         let at_ns = clock::now();
-        let answer = answer.inspect_err(|_| self.met = false);
+        let answer = answer.inspect_err(|_| self.identified = false);
         let Answer { records, pid, .. } = answer.map_err(|error| SourceError(error.to_string()))?;
         // Another process than before may have answered.
-        if !self.met || self.process.as_ref().map(|(pid, _)| *pid) != pid {
-            self.meet()?;
+        if !self.identified || self.process.as_ref().map(|(pid, _)| *pid) != pid {
+            self.identify()?;
         }
         let mut notes = vec![NEVER_KNOWN.to_owned()];
         notes.extend(self.warnings.iter().cloned());

@@ -51,11 +51,11 @@ impl Source for LinuxSource {
 
     fn sample(&mut self) -> Result<Sample, SourceError> {
         let snapshot = self.sampler.sample().map_err(|error| SourceError(error.to_string()))?;
-        Ok(taken_over(snapshot))
+        Ok(to_sample(snapshot))
     }
 }
 
-fn taken_over(snapshot: Snapshot) -> Sample {
+fn to_sample(snapshot: Snapshot) -> Sample {
     let napis: Vec<NapiSample> = snapshot.napis.iter().map(napi).collect();
     let Snapshot { at_ns, cpus, notes, .. } = snapshot;
     Sample { at_ns, process: None, napis, cpus, notes }
@@ -141,7 +141,7 @@ mod tests {
             watchdogs: Some(9),
             ..Counts::default()
         };
-        let sample = taken_over(snapshot(instance(Some(counts))));
+        let sample = to_sample(snapshot(instance(Some(counts))));
         let napi = &sample.napis[0];
         let polls = Polls { softirq: 1, thread: 2, application: 3, empty: 4 };
         assert_eq!((napi.polls, napi.full_polls, napi.packets), (Some(polls), Some(5), Some(6)));
@@ -159,7 +159,7 @@ mod tests {
     fn what_the_kernel_does_not_say_is_unknown() {
         let mut bare = instance(None);
         (bare.irq, bare.interrupts, bare.cpu, bare.rx_queues) = (None, None, None, Vec::new());
-        let sample = taken_over(snapshot(bare));
+        let sample = to_sample(snapshot(bare));
         let napi = &sample.napis[0];
         assert_eq!((napi.polls, napi.packets, napi.cpu), (None, None, None));
     }

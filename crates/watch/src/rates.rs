@@ -154,7 +154,7 @@ pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
             .iter()
             .map(|napi| {
                 let before = napis.get(&(napi.ifname.as_str(), napi.id)).copied();
-                self::napi(before.filter(|before| !made_anew(before, napi)), napi, &cpus, seconds)
+                self::napi(before.filter(|before| !recreated(before, napi)), napi, &cpus, seconds)
             })
             .collect(),
         cpus,
@@ -163,7 +163,7 @@ pub fn between(before: Option<&Sample>, now: &Sample) -> Rates {
 }
 
 /// Whether an instance was recreated: one of its counts fell.
-fn made_anew(before: &NapiSample, now: &NapiSample) -> bool {
+fn recreated(before: &NapiSample, now: &NapiSample) -> bool {
     let polls =
         |of: fn(&crate::Polls) -> u64| (before.polls.as_ref().map(of), now.polls.as_ref().map(of));
     [
