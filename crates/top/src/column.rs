@@ -191,7 +191,7 @@ impl Column {
     }
 
     /// Whether it is sorted in descending order by default.
-    pub const fn falls(self) -> bool {
+    pub const fn descends(self) -> bool {
         !matches!(self, Column::Napi | Column::Irq | Column::Cpu) && !self.is_text()
     }
 
@@ -274,7 +274,7 @@ impl Column {
     }
 
     /// Whether it has a value for any instance.
-    fn says(self, napis: &[NapiRates]) -> bool {
+    fn has_value(self, napis: &[NapiRates]) -> bool {
         napis.iter().any(|napi| self.cell(napi) != UNKNOWN)
     }
 }
@@ -306,13 +306,13 @@ pub(crate) fn fit(
     rates: &Rates,
     shown: &[&NapiRates],
 ) -> Vec<(Column, usize)> {
-    let (saying, silent): (Vec<Column>, Vec<Column>) = Column::BY_IMPORTANCE
+    let (known, unknown): (Vec<Column>, Vec<Column>) = Column::BY_IMPORTANCE
         .into_iter()
         .filter(|column| *column != sort)
-        .partition(|column| column.says(&rates.napis));
+        .partition(|column| column.has_value(&rates.napis));
     // Before the first rates it is unknown which columns will have values.
     let order: Vec<Column> = match rates.window_ns {
-        Some(_) => [sort].into_iter().chain(saying).chain(silent).collect(),
+        Some(_) => [sort].into_iter().chain(known).chain(unknown).collect(),
         None => {
             let rest = Column::BY_IMPORTANCE.into_iter().filter(|column| *column != sort);
             [sort].into_iter().chain(rest).collect()

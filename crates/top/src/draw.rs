@@ -52,32 +52,33 @@ pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer)
     if area.is_empty() {
         return;
     }
-    let mut paper = Paper { area, line: 0, buffer };
+    let mut canvas = Canvas { area, line: 0, buffer };
     if view.help.is_some() {
-        return draw_help(scene, view, &mut paper);
+        return draw_help(scene, view, &mut canvas);
     }
     let rates = scene.rates;
     let rows = view.rows(rates);
-    let columns = fit(paper.width(), view.sort, rates, &rows);
-    let cpu_lines = cpu_lines(&rates.cpus, paper.width(), usize::MAX).len();
+    let columns = fit(canvas.width(), view.sort, rates, &rows);
+    let cpu_lines = cpu_lines(&rates.cpus, canvas.width(), usize::MAX).len();
     let details = match view.selected_among(&rows).and_then(|place| rows.get(place)) {
-        Some(napi) => detail(napi, &columns, paper.width(), (paper.lines() / 8).min(DETAILS)),
+        Some(napi) => detail(napi, &columns, canvas.width(), (canvas.lines() / 8).min(DETAILS)),
         None => Vec::new(),
     };
-    let parts = divide(paper.lines(), cpu_lines, rates.notes.len(), details.len());
+    let parts = divide(canvas.lines(), cpu_lines, rates.notes.len(), details.len());
 
-    paper.say(&head(scene, view, rows.len(), paper.width()), STRONG);
+    canvas.text(&head(scene, view, rows.len(), canvas.width()), STRONG);
     if let Some(error) = scene.error {
-        paper.say(&cut(error, paper.width()), BAD);
+        canvas.text(&cut(error, canvas.width()), BAD);
     }
-    for (place, line) in cpu_lines_within(&rates.cpus, paper.width(), parts.cpus).iter().enumerate()
+    for (place, line) in
+        cpu_lines_within(&rates.cpus, canvas.width(), parts.cpus).iter().enumerate()
     {
-        paper.say(line, if place == 0 { FAINT } else { PLAIN });
+        canvas.text(line, if place == 0 { FAINT } else { PLAIN });
     }
     for note in notes(&rates.notes, parts.notes) {
-        paper.say(&cut(&note, paper.width()), WARNING);
+        canvas.text(&cut(&note, canvas.width()), WARNING);
     }
-    paper.row(&columns, BAR, |column| {
+    canvas.row(&columns, BAR, |column| {
         let sorted = column == view.sort;
         (column.name().to_owned(), if sorted { SORTED } else { PLAIN })
     });
@@ -90,17 +91,17 @@ pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer)
             _ if napi.idle() => FAINT,
             _ => PLAIN,
         };
-        paper.row(&columns, base, |column| (column.cell(napi), style(column, napi)));
+        canvas.row(&columns, base, |column| (column.cell(napi), style(column, napi)));
     }
     if rows.is_empty() && lines > 0 {
-        paper.say(&cut(nothing(rates, view), paper.width()), FAINT);
+        canvas.text(&cut(nothing(rates, view), canvas.width()), FAINT);
     }
-    paper.line = paper.lines().saturating_sub(parts.keys + parts.details);
-    details.iter().take(parts.details).for_each(|line| paper.say(line, PLAIN));
-    paper.line = paper.lines().saturating_sub(parts.keys);
+    canvas.line = canvas.lines().saturating_sub(parts.keys + parts.details);
+    details.iter().take(parts.details).for_each(|line| canvas.text(line, PLAIN));
+    canvas.line = canvas.lines().saturating_sub(parts.keys);
     if parts.keys > 0 {
         let shown = (top, (top + lines).min(rows.len()), rows.len());
-        paper.say(&keys(view, shown, paper.width()), if view.typing { STRONG } else { FAINT });
+        canvas.text(&keys(view, shown, canvas.width()), if view.typing { STRONG } else { FAINT });
     }
 }
 
@@ -308,7 +309,7 @@ fn keys(view: &View, shown: (usize, usize, usize), columns: usize) -> String {
     format!("{left}{}{right}", " ".repeat(space))
 }
 
-fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
+fn draw_help(scene: &Scene<'_>, view: &mut View, canvas: &mut Canvas<'_>) {
     let mut text: Vec<String> = [
         "q, Ctrl-C      quit",
         "p, space       pause and go on; in a pause nothing is read, but counted still",
@@ -341,7 +342,7 @@ fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
         let mut rest = note.as_str();
         // Long notes continue on the next line, broken at a space if there is one.
         while !rest.is_empty() {
-            let room = paper.width().saturating_sub(2).max(1);
+            let room = canvas.width().saturating_sub(2).max(1);
             let end = rest.char_indices().nth(room).map_or(rest.len(), |(end, _)| end);
             let space = rest[..end].rfind(' ').filter(|space| *space > 0 && end < rest.len());
             let end = space.unwrap_or(end);
@@ -349,24 +350,24 @@ fn draw_help(scene: &Scene<'_>, view: &mut View, paper: &mut Paper<'_>) {
             rest = rest[end..].trim_start();
         }
     }
-    paper.say("napkin top: help", STRONG);
-    let lines = paper.lines().saturating_sub(2);
+    canvas.text("napkin top: help", STRONG);
+    let lines = canvas.lines().saturating_sub(2);
     let first = view.settle_help(text.len(), lines);
     for line in text.iter().skip(first).take(lines) {
-        paper.say(&cut(line, paper.width()), PLAIN);
+        canvas.text(&cut(line, canvas.width()), PLAIN);
     }
     let scrolls = if text.len() > lines { "arrows scroll; " } else { "" };
-    paper.say(&cut(&format!("{scrolls}any other key goes back"), paper.width()), FAINT);
+    canvas.text(&cut(&format!("{scrolls}any other key goes back"), canvas.width()), FAINT);
 }
 
 /// A buffer that is written line by line, clipped at its edges.
-struct Paper<'a> {
+struct Canvas<'a> {
     area: Rect,
     line: usize,
     buffer: &'a mut Buffer,
 }
 
-impl Paper<'_> {
+impl Canvas<'_> {
     fn width(&self) -> usize {
         usize::from(self.area.width)
     }
@@ -382,7 +383,7 @@ impl Paper<'_> {
         Some(self.area.y + line)
     }
 
-    fn say(&mut self, text: &str, style: Style) {
+    fn text(&mut self, text: &str, style: Style) {
         let Some(y) = self.next() else { return };
         self.buffer.set_stringn(self.area.x, y, text, self.width(), style);
     }

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::draw::{Scene, draw};
 use crate::key::{Key, Keys};
-use crate::signals::{Asked, Signals};
+use crate::signals::{Request, Signals};
 use crate::terminal::{Screen, enter, leave};
 use crate::view::{Action, View};
 use napkin_watch::{Meter, Rates, Sample, Source, SourceError};
@@ -83,7 +83,7 @@ pub fn run(
     // Before any thread is created, as threads inherit the blocked signals.
     let signals = Signals::open()?;
     let sampler = Sampler::start(source)?;
-    let _ours = Ours::take()?;
+    let _guard = TerminalGuard::take()?;
     let terminal = Terminal::new(Screen::new())?;
     let mut live = Live {
         terminal,
@@ -113,23 +113,23 @@ fn lost(error: &io::Error) -> bool {
 }
 
 /// Owns the terminal until dropped; a panic restores it before its message is printed.
-struct Ours;
+struct TerminalGuard;
 
-impl Ours {
-    fn take() -> io::Result<Ours> {
+impl TerminalGuard {
+    fn take() -> io::Result<TerminalGuard> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             leave();
             before(info);
         }));
         // From here on the terminal is restored, even if `enter` fails half way.
-        let ours = Ours;
+        let guard = TerminalGuard;
         enter()?;
-        Ok(ours)
+        Ok(guard)
     }
 }
 
-impl Drop for Ours {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         // The hook may stay: it does nothing while the terminal is not taken.
         leave();
@@ -176,7 +176,7 @@ impl Live {
             let mut fds = [
                 PollFd::new(&input, PollFlags::IN),
                 PollFd::new(signals, PollFlags::IN),
-                PollFd::new(&self.sampler.rings, PollFlags::IN),
+                PollFd::new(&self.sampler.ready, PollFlags::IN),
             ];
             let timespec = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             let woken = match poll(&mut fds, timespec.as_ref()) {
@@ -186,11 +186,11 @@ impl Live {
             };
             let [input, signal, sample] = fds.map(|fd| fd.revents());
             if signal.contains(PollFlags::IN) {
-                match signals.asked() {
-                    Some(Asked::End) => return Ok(()),
-                    Some(Asked::Stop) => self.stop(signals)?,
-                    Some(Asked::Resumed) => self.resume()?,
-                    Some(Asked::Draw) => self.draw()?,
+                match signals.take_request() {
+                    Some(Request::End) => return Ok(()),
+                    Some(Request::Stop) => self.stop(signals)?,
+                    Some(Request::Resumed) => self.resume()?,
+                    Some(Request::Draw) => self.draw()?,
                     None => {}
                 }
             }
@@ -311,35 +311,35 @@ struct Sampler {
     asks: Sender<()>,
     answers: Receiver<Found>,
     /// Readable once there is an answer, or the thread has ended.
-    rings: Arc<OwnedFd>,
+    ready: Arc<OwnedFd>,
 }
 
-/// Signals `rings` when dropped, also if the thread panics.
-struct Bell(Arc<OwnedFd>);
+/// Signals `ready` when dropped, also if the thread panics.
+struct Notifier(Arc<OwnedFd>);
 
-impl Bell {
-    fn ring(&self) {
+impl Notifier {
+    fn notify(&self) {
         // The write fails only if the counter would overflow; it is readable then anyway.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
 
-impl Drop for Bell {
+impl Drop for Notifier {
     fn drop(&mut self) {
-        self.ring();
+        self.notify();
     }
 }
 
 impl Sampler {
     fn start(mut source: Box<dyn Source + Send>) -> io::Result<Sampler> {
         let title = source.title();
-        let rings = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let bell = Bell(Arc::clone(&rings));
+        let ready = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let notifier = Notifier(Arc::clone(&ready));
         let (asks, asked) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         // Not joined at the end, which a source that does not answer would block.
         std::thread::Builder::new().name("sampler".into()).spawn(move || {
-            let bell = bell;
+            let notifier = notifier;
             // Dropped before the bell, so that the woken receiver finds the channel closed.
             let answer = answer;
             while asked.recv().is_ok() {
@@ -347,10 +347,10 @@ impl Sampler {
                 if answer.send((source.title(), sample)).is_err() {
                     break;
                 }
-                bell.ring();
+                notifier.notify();
             }
         })?;
-        Ok(Sampler { title, asks, answers, rings })
+        Ok(Sampler { title, asks, answers, ready })
     }
 
     fn ask(&self) -> Result<(), ScreenError> {
@@ -358,7 +358,7 @@ impl Sampler {
     }
 
     fn found(&self) -> Result<Option<Found>, ScreenError> {
-        let _ = rustix::io::read(self.rings.as_fd(), &mut [0; 8]);
+        let _ = rustix::io::read(self.ready.as_fd(), &mut [0; 8]);
         match self.answers.try_recv() {
             Ok(found) => Ok(Some(found)),
             Err(mpsc::TryRecvError::Empty) => Ok(None),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     fn wait(sampler: &Sampler) {
-        let mut fds = [PollFd::new(&sampler.rings, PollFlags::IN)];
+        let mut fds = [PollFd::new(&sampler.ready, PollFlags::IN)];
         poll(&mut fds, None).expect("it rings");
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Request {
     End,
     /// Stop until continued.
     Stop,
@@ -26,14 +26,14 @@ pub(crate) struct Signals {
     readable: OwnedFd,
 }
 
-const SIGNALS: [(libc::c_int, Asked); 7] = [
-    (libc::SIGINT, Asked::End),
-    (libc::SIGTERM, Asked::End),
-    (libc::SIGHUP, Asked::End),
-    (libc::SIGQUIT, Asked::End),
-    (libc::SIGTSTP, Asked::Stop),
-    (libc::SIGCONT, Asked::Resumed),
-    (libc::SIGWINCH, Asked::Draw),
+const SIGNALS: [(libc::c_int, Request); 7] = [
+    (libc::SIGINT, Request::End),
+    (libc::SIGTERM, Request::End),
+    (libc::SIGHUP, Request::End),
+    (libc::SIGQUIT, Request::End),
+    (libc::SIGTSTP, Request::Stop),
+    (libc::SIGCONT, Request::Resumed),
+    (libc::SIGWINCH, Request::Draw),
 ];
 
 impl Signals {
@@ -52,13 +52,13 @@ impl Signals {
     }
 
     /// Returns the most urgent request of the pending signals.
-    pub(crate) fn asked(&self) -> Option<Asked> {
+    pub(crate) fn take_request(&self) -> Option<Request> {
         let mut asked = Vec::new();
         while let Some(came) = self.signals.wait(Duration::ZERO) {
             asked
                 .extend(SIGNALS.iter().find(|(it, _)| *it == came.signal).map(|(_, asked)| *asked));
         }
-        [Asked::End, Asked::Stop, Asked::Resumed, Asked::Draw]
+        [Request::End, Request::Stop, Request::Resumed, Request::Draw]
             .into_iter()
             .find(|it| asked.contains(it))
     }
@@ -85,20 +85,20 @@ mod tests {
                 let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
                 rustix::event::poll(&mut fds, Some(&now)).expect("it is polled") == 1
             };
-            assert_eq!((readable(), signals.asked()), (false, None));
+            assert_eq!((readable(), signals.take_request()), (false, None));
             let send = |signal| {
                 // SAFETY: `raise` sends the signal to the calling thread, in which it is blocked.
                 assert_eq!(unsafe { libc::raise(signal) }, 0);
             };
             send(libc::SIGWINCH);
-            assert_eq!((readable(), signals.asked()), (true, Some(Asked::Draw)));
+            assert_eq!((readable(), signals.take_request()), (true, Some(Request::Draw)));
             send(libc::SIGWINCH);
             send(libc::SIGCONT);
-            assert_eq!(signals.asked(), Some(Asked::Resumed), "which draws as well");
+            assert_eq!(signals.take_request(), Some(Request::Resumed), "which draws as well");
             send(libc::SIGWINCH);
             send(libc::SIGTERM);
-            assert_eq!(signals.asked(), Some(Asked::End), "the most urgent");
-            assert_eq!((readable(), signals.asked()), (false, None));
+            assert_eq!(signals.take_request(), Some(Request::End), "the most urgent");
+            assert_eq!((readable(), signals.take_request()), (false, None));
         })
         .join()
         .expect("it did not panic");

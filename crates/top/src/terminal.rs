@@ -27,7 +27,7 @@ const USUAL: Size = Size { width: 80, height: 24 };
 
 /// The original modes while the terminal is taken. A process has one terminal, and a panic on any thread
 /// restores it.
-static FOUND: Mutex<Option<Termios>> = Mutex::new(None);
+static ORIGINAL_MODES: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Takes the terminal.
 pub(crate) fn enter() -> io::Result<()> {
@@ -35,7 +35,7 @@ pub(crate) fn enter() -> io::Result<()> {
     let found = termios::tcgetattr(input)?;
     let mut raw = found.clone();
     raw.make_raw();
-    let mut kept = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = ORIGINAL_MODES.lock().unwrap_or_else(PoisonError::into_inner);
     termios::tcsetattr(input, OptionalActions::Now, &raw)?;
     // If it was taken already, the modes found first are kept.
     kept.get_or_insert(found);
@@ -45,7 +45,7 @@ pub(crate) fn enter() -> io::Result<()> {
 
 /// Restores the terminal if it was taken. Errors are ignored: the terminal may be gone.
 pub(crate) fn leave() {
-    let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let found = ORIGINAL_MODES.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(found) = found {
         let _ = write_all(LEAVE);
         let _ = termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &found);
@@ -99,7 +99,7 @@ impl Screen {
                 let _ = write!(self.text, "\x1b[{};{}H", u32::from(y) + 1, u32::from(x) + 1);
             }
             if style != Some(cell.style()) {
-                self.dress(cell.style());
+                self.put_style(cell.style());
                 style = Some(cell.style());
             }
             self.text.push_str(cell.symbol());
@@ -109,7 +109,7 @@ impl Screen {
         self.text.push_str("\x1b[0m");
     }
 
-    fn dress(&mut self, style: Style) {
+    fn put_style(&mut self, style: Style) {
         self.text.push_str("\x1b[0");
         for (modifier, number) in [
             (Modifier::BOLD, 1),

@@ -56,7 +56,7 @@ impl View {
     pub fn new() -> View {
         View {
             sort: Column::Packets,
-            descending: Column::Packets.falls(),
+            descending: Column::Packets.descends(),
             filter: String::new(),
             typing: false,
             paused: false,
@@ -112,12 +112,12 @@ impl View {
             return self.key_in_help(key);
         }
         match key {
-            Key::Up => self.go(rates, |place, _| place.saturating_sub(1)),
-            Key::Down => self.go(rates, |place, _| place + 1),
-            Key::PageUp => self.go(rates, usize::saturating_sub),
-            Key::PageDown => self.go(rates, |place, page| place + page),
-            Key::Home => self.go(rates, |_, _| 0),
-            Key::End => self.go(rates, |_, _| usize::MAX),
+            Key::Up => self.move_selection(rates, |place, _| place.saturating_sub(1)),
+            Key::Down => self.move_selection(rates, |place, _| place + 1),
+            Key::PageUp => self.move_selection(rates, usize::saturating_sub),
+            Key::PageDown => self.move_selection(rates, |place, page| place + page),
+            Key::Home => self.move_selection(rates, |_, _| 0),
+            Key::End => self.move_selection(rates, |_, _| usize::MAX),
             _ if self.typing => self.type_filter(key),
             Key::Escape if self.filter.is_empty() => self.selected = None,
             Key::Escape | Key::Erase => self.filter.clear(),
@@ -169,7 +169,7 @@ impl View {
 
     fn sort_by(&mut self, column: Column) {
         self.sort = column;
-        self.descending = column.falls();
+        self.descending = column.descends();
     }
 
     fn next_column(&self, steps: usize) -> Column {
@@ -178,7 +178,7 @@ impl View {
     }
 
     /// Moves the selection; the first key selects the row at the top of the screen.
-    fn go(&mut self, rates: &Rates, to: fn(usize, usize) -> usize) {
+    fn move_selection(&mut self, rates: &Rates, to: fn(usize, usize) -> usize) {
         let rows = self.rows(rates);
         let Some(last) = rows.len().checked_sub(1) else { return };
         let place = match &self.selected {
