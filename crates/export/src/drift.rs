@@ -1,8 +1,7 @@
 //! Counts how many settings changed by napkin are still as it set them, and how many another program has
 //! changed since.
 //!
-//! The counts come from the journals of this network namespace, which only the user that made the changes can
-//! read.
+//! The counts come from the journals of this network namespace, which only the user that made the changes can read.
 
 use std::collections::BTreeMap;
 

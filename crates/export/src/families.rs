@@ -104,8 +104,7 @@ const TIMES: &[(Part, &str, &str)] = &[
     ),
 ];
 
-/// The histograms' bounds as exponents of two, in nanoseconds: 1 us to 0.27 s. Times are counted by powers of
-/// two.
+/// The histograms' bounds as exponents of two, in nanoseconds: 1 us to 0.27 s. Times are counted by powers of two.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=28;
 
 /// Returns all families of a sample, in a fixed order.

@@ -1,7 +1,6 @@
 //! Parses a request's head and builds an answer: bytes in, bytes out.
 //!
-//! Each connection serves one request, and the answer closes it: a scraper's next request comes seconds
-//! later.
+//! Each connection serves one request, and the answer closes it: a scraper's next request comes seconds later.
 
 use crate::format::Format;
 

@@ -156,8 +156,7 @@ impl TextFile {
         }
     }
 
-    /// Removes the file if this process holds its lock: otherwise its last values would be collected for
-    /// ever.
+    /// Removes the file if this process holds its lock: otherwise its last values would be collected for ever.
     pub fn remove(&self) {
         if self.held.is_some() {
             let _ = fs::remove_file(&self.path);

@@ -31,8 +31,7 @@ pub struct Share {
 }
 
 impl Assignment {
-    /// Leaves all places of the wish that owns `place` as they are on the device, and returns the index of
-    /// that wish.
+    /// Leaves all places of the wish that owns `place` as they are on the device, and returns the index of that wish.
     pub fn leave(&mut self, place: &Place, at: &Snapshot) -> Option<usize> {
         let which = self.shares.iter().position(|share| share.places.contains(place))?;
         self.leave_wish(which, at);

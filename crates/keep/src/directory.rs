@@ -158,8 +158,7 @@ impl Directory {
         found
     }
 
-    /// Writes a wish to its file atomically, and returns once it is on the disk. Returns whether it replaced
-    /// a file.
+    /// Writes a wish to its file atomically, and returns once it is on the disk. Returns whether it replaced a file.
     ///
     /// # Errors
     /// If the name is not valid, if the text could not be parsed again, or if the operating system refuses.

@@ -40,8 +40,7 @@ const BURST: Duration = Duration::from_millis(200);
 /// How long to wait for the lock of a keeper that is ending.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The interval between tries to get a device that another napkin process holds: no event reports if that is
-/// killed.
+/// The interval between tries to get a device that another napkin process holds: no event reports if that is killed.
 const LOCKED: Duration = Duration::from_secs(5);
 
 /// Options of a keeper.

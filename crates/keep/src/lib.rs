@@ -8,8 +8,7 @@
 //! - [`Survey`]: checks whether each wish is in force now. It needs no privilege and changes nothing.
 //! - [`Keeper`]: brings devices to the wished state, at its start and at every change.
 //!
-//! `napkin-linux` defines the settings of a policy on a device, and journals and restores them. Nothing here
-//! prints.
+//! `napkin-linux` defines the settings of a policy on a device, and journals and restores them. Nothing here prints.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

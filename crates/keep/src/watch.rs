@@ -1,12 +1,11 @@
 //! Watches for changes: the kernel's notices, writes to the files in which other programs change the same
 //! settings, and writes to the directory of wishes.
 //!
-//! inotify reports a program's write to a file of procfs or sysfs like one to any other file. It does not
-//! report what the kernel itself changes there; its netlink notices do. A procfs entry that was removed and
-//! recreated is another file of the same name, so files are opened anew at each look; inotify returns the
-//! same number for a watch that exists already. If no descriptor is left to open a file, its old watch stays,
-//! unless the path is seen to lead to another file by now: descriptors are needed more for devices, programs
-//! and journals.
+//! inotify reports a program's write to a file of procfs or sysfs like one to any other file. It does not report what
+//! the kernel itself changes there; its netlink notices do. A procfs entry that was removed and recreated is another
+//! file of the same name, so files are opened anew at each look; inotify returns the same number for a watch that
+//! exists already. If no descriptor is left to open a file, its old watch stays, unless the path is seen to lead to
+//! another file by now: descriptors are needed more for devices, programs and journals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -147,8 +146,7 @@ impl Watch {
         self.notices.missing()
     }
 
-    /// Describes what is not watched, so that changes there are noticed only at another look; a sentence for
-    /// each.
+    /// Describes what is not watched, so that changes there are noticed only at another look; a sentence for each.
     pub fn unfollowed(&self) -> impl Iterator<Item = &String> {
         self.unfollowed_wishes.iter().chain(&self.unfollowed)
     }
@@ -220,9 +218,8 @@ impl Watch {
         !lost
     }
 
-    /// Starts to track whether the device with this ifindex leaves this network namespace, unless it is
-    /// tracked. A caller that then finds the device here knows that the next notice of a departure is about
-    /// this device.
+    /// Starts to track whether the device with this ifindex leaves this network namespace, unless it is tracked. A
+    /// caller that then finds the device here knows that the next notice of a departure is about this device.
     pub fn track(&mut self, ifindex: u32) {
         if self.departures.get(&ifindex) != Some(&Departure::No) {
             let known = self.read_notices();
@@ -240,10 +237,9 @@ impl Watch {
         self.departures.get(&ifindex).is_some_and(|it| *it != Departure::No)
     }
 
-    /// Whether a notice says that a [tracked](Watch::track) device which has left was deleted. There is
-    /// none for a device that moved to another network namespace, or if notices were lost. Waits for the
-    /// notice for at most a second, as the kernel sends it after it has removed the device from its list.
-    /// Stops tracking the device.
+    /// Whether a notice says that a [tracked](Watch::track) device which has left was deleted. There is none for a
+    /// device that moved to another network namespace, or if notices were lost. Waits for the notice for at most a
+    /// second, as the kernel sends it after it has removed the device from its list. Stops tracking the device.
     pub fn was_deleted(&mut self, ifindex: u32) -> bool {
         let begun = Instant::now();
         while self.departures.get(&ifindex) == Some(&Departure::No) {

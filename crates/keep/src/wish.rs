@@ -85,8 +85,7 @@ impl Wish {
         support::check(&self.policy, &Kernel::probe(), scope)
     }
 
-    /// Matching devices that carry traffic which the policy can delay and which must not be delayed by
-    /// mistake.
+    /// Matching devices that carry traffic which the policy can delay and which must not be delayed by mistake.
     ///
     /// # Errors
     /// If the kernel does not answer, or sysfs does not say which devices have the driver that is asked for.

@@ -306,8 +306,7 @@ fn refusal_text(refusal: &Refusal) -> String {
     format!("{policy}: {whose}; the nearest that this kernel can do is {nearest}")
 }
 
-/// Checks whether a kernel can do the part of a policy that is about to be set, and returns warnings about
-/// the rest.
+/// Checks whether a kernel can do the part of a policy that is about to be set, and returns warnings about the rest.
 ///
 /// # Errors
 /// A [`Refusal`] names the first feature that is lacking, and the nearest policy that is not refused. A
@@ -369,8 +368,7 @@ fn first_lacking(policy: &Policy, kernel: &Kernel, scope: Scope) -> Option<Lacki
             need(true, what);
         }
     }
-    // Checked for a device alone, too: the warning that a program sets the rest would be wrong, as no program
-    // can.
+    // Checked for a device alone, too: the warning that a program sets the rest would be wrong, as no program can.
     need(epoll.keep_napi_id, Lacking::KeepNapiId);
     if scope.program() {
         let separate = application.socket_poller == SocketPoller::Separate;

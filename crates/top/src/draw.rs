@@ -105,8 +105,7 @@ pub fn draw(scene: &Scene<'_>, view: &mut View, area: Rect, buffer: &mut Buffer)
     }
 }
 
-/// Divides a screen's lines. The instances come first: they get at least one line, below the title and the
-/// header.
+/// Divides a screen's lines. The instances come first: they get at least one line, below the title and the header.
 fn divide(lines: usize, cpus: usize, notes: usize, details: usize) -> Parts {
     let mut left = lines.saturating_sub(3);
     let mut take = |wanted: usize, most: usize, least: usize| {

@@ -76,8 +76,7 @@ mod tests {
 
     #[test]
     fn a_signal_is_read_and_does_not_kill() {
-        // In a separate thread: the signal mask belongs to the thread, and these signals are sent to it
-        // alone.
+        // In a separate thread: the signal mask belongs to the thread, and these signals are sent to it alone.
         std::thread::spawn(|| {
             let signals = Signals::open().expect("a descriptor");
             let readable = || {

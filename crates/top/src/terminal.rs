@@ -25,8 +25,7 @@ const LARGEST: Size = Size { width: 1_024, height: 512 };
 /// The assumed size of a terminal that does not report one.
 const USUAL: Size = Size { width: 80, height: 24 };
 
-/// The original modes while the terminal is taken. A process has one terminal, and a panic on any thread
-/// restores it.
+/// The original modes while the terminal is taken. A process has one terminal, and a panic on any thread restores it.
 static ORIGINAL_MODES: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Takes the terminal.

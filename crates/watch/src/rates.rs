@@ -18,8 +18,7 @@ const SECOND_NS: f64 = 1e9;
 pub struct Rates {
     /// The end of the window, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// The length of the window in nanoseconds; `None` for the first sample, which has nothing to compare
-    /// with.
+    /// The length of the window in nanoseconds; `None` for the first sample, which has nothing to compare with.
     pub window_ns: Option<u64>,
     /// The instances at the end of the window, in the source's order.
     pub napis: Vec<NapiRates>,
@@ -72,8 +71,7 @@ pub struct NapiRates {
     pub pid: Option<i32>,
     /// The CPU time of its thread, in CPUs: 1 is one whole CPU.
     pub thread_cpu: Option<f64>,
-    /// Latency of timed requests, in nanoseconds: `ring`, `socket`, `service` and `whole`; empty if none was
-    /// timed.
+    /// Latency of timed requests, in nanoseconds: `ring`, `socket`, `service` and `whole`; empty if none was timed.
     pub latency_ns: BTreeMap<&'static str, Percentiles>,
     /// The programs whose sockets it serves.
     pub owners: Vec<String>,
@@ -216,8 +214,7 @@ fn napi(
         softirq_polls_per_s: softirq.map(|polls| polls / seconds),
         thread_polls_per_s: thread.map(|polls| polls / seconds),
         application_polls_per_s: application.map(|polls| polls / seconds),
-        // The counts of one sample may be from slightly different times, so that more polls are empty than
-        // there are.
+        // The counts of one sample may be from slightly different times, so that more polls are empty than there are.
         empty_polls: (|| {
             let polls = polls.filter(|polls| *polls > 0.0)?;
             Some((empty? / polls).min(1.0))

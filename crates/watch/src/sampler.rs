@@ -145,8 +145,7 @@ impl Sampler {
     /// If the kernel does not list the instances; whatever else fails is left out, with a note.
     pub fn sample(&mut self) -> Result<Snapshot, SampleError> {
         let mut notes = self.counter_notes.clone();
-        // Slow reads come first: the counts, the threads' CPU time and the timestamp have to be from the same
-        // moment.
+        // Slow reads come first: the counts, the threads' CPU time and the timestamp have to be from the same moment.
         let records = self.netdev.napis(None)?;
         if self.devices.outdated(&records, self.owners_every) {
             self.devices = Devices::read(&mut self.netdev)?;

@@ -1,10 +1,9 @@
 //! Times requests within this host at a limited cost: the kernel's programs ([`latency`]) are attached for a
 //! short time, and detached in between.
 //!
-//! Answers on all listening ports of this network namespace are timed, whichever process serves them. Up to
-//! the rate given by [`Often`] all requests are timed. At higher rates they are timed for [`ON`], and then
-//! not until the turn is over, by a separate thread that sleeps in between. Counts are kept when ports come
-//! and go.
+//! Answers on all listening ports of this network namespace are timed, whichever process serves them. Up to the rate
+//! given by [`Often`] all requests are timed. At higher rates they are timed for [`ON`], and then not until the turn
+//! is over, by a separate thread that sleeps in between. Counts are kept when ports come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -33,8 +32,7 @@ pub enum Often {
 }
 
 impl Often {
-    /// Returns the rate per second up to which all requests are timed, and the length of a turn at higher
-    /// rates.
+    /// Returns the rate per second up to which all requests are timed, and the length of a turn at higher rates.
     ///
     /// Timing a request takes a few thousand instructions more, 1 us on a fast machine and 4 us on a slow
     /// one: a tool that runs all day should cost a server less than a hundredth. A live view needs

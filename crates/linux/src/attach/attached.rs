@@ -21,8 +21,7 @@ use napkin_os::rights::Right;
 /// The maximum number of descriptors of one process that are read.
 pub(crate) const MAX_DESCRIPTORS: usize = 1 << 20;
 
-/// The maximum number of changes in one process: each is recorded in the journal, and kept until the process
-/// ends.
+/// The maximum number of changes in one process: each is recorded in the journal, and kept until the process ends.
 pub(super) const MAX_CHANGES: usize = 1 << 16;
 
 /// The operation named in an error about a socket.
@@ -44,8 +43,7 @@ pub(super) struct Attached {
     overridden: BTreeSet<(i32, i32)>,
     /// Contexts that already had the parameters when first seen: the program set them itself.
     preset_epolls: BTreeSet<(i32, i32)>,
-    /// The original parameters of contexts whose descriptor turned out in this scan to belong to another
-    /// context.
+    /// The original parameters of contexts whose descriptor turned out in this scan to belong to another context.
     displaced: Vec<Params>,
     /// Sockets already processed and still open.
     sockets: BTreeSet<u64>,

@@ -224,12 +224,10 @@ impl<R: Recorder> Attachment<R> {
         events
     }
 
-    /// Thread IDs of threads that were running at every scan for threads to pin, and may use more than one
-    /// CPU.
+    /// Thread IDs of threads that were running at every scan for threads to pin, and may use more than one CPU.
     pub fn always_ran(&self) -> Vec<i32> {
         let ran = self.tree.values().filter_map(|attached| attached.ran.as_ref());
-        // A thread that is already restricted to one CPU needs no pin; a thread that has ended is skipped
-        // too.
+        // A thread that is already restricted to one CPU needs no pin; a thread that has ended is skipped too.
         let elsewhere =
             |tid: &i32| napkin_os::sched::affinity(Some(*tid)).is_ok_and(|cpus| cpus.len() > 1);
         ran.flatten().copied().filter(elsewhere).collect()

@@ -28,8 +28,7 @@ pub(crate) fn restore_inherited(
         match restore(process, &socket, set, known) {
             Ok(what) => back.extend(what),
             Err(error) if error.is_gone() => return Err(error),
-            // Nothing could be set either in a descriptor table that a thread does not share with its
-            // process.
+            // Nothing could be set either in a descriptor table that a thread does not share with its process.
             Err(ProcessError::Unsupported { .. }) => {}
             Err(error) => failed = failed.or(Some(error)),
         }

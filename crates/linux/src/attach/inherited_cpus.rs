@@ -50,9 +50,8 @@ impl Pins {
         self.0.retain(|pin| pin.process != process);
     }
 
-    /// Returns the original affinity for a thread that was started at `started` and has the affinity `now`;
-    /// `None` if it did not inherit that from a pinned thread. `lineage` is its process, followed by the
-    /// ancestors of that.
+    /// Returns the original affinity for a thread that was started at `started` and has the affinity `now`; `None` if
+    /// it did not inherit that from a pinned thread. `lineage` is its process, followed by the ancestors of that.
     pub(crate) fn before(
         &self,
         lineage: &[(i32, u64)],

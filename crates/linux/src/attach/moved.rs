@@ -1,10 +1,9 @@
 //! Finds and restores epoll contexts that were set, and are now at another descriptor.
 //!
-//! A context has no identity of its own. A program that moves it (`dup2` and `close`), or whose first thread
-//! ends and leaves the descriptors to the others, has it at a place that the journal does not know. It is
-//! recognised by its parameters: only napkin, and a program that does the same by itself, gives a context
-//! exactly these. The program's contexts that had them at the first scan are remembered, so that those are
-//! left alone.
+//! A context has no identity of its own. A program that moves it (`dup2` and `close`), or whose first thread ends and
+//! leaves the descriptors to the others, has it at a place that the journal does not know. It is recognised by its
+//! parameters: only napkin, and a program that does the same by itself, gives a context exactly these. The program's
+//! contexts that had them at the first scan are remembered, so that those are left alone.
 
 use std::collections::BTreeSet;
 
@@ -39,9 +38,8 @@ pub(super) fn old_of(fd: i32, now: Params, known: &[Known]) -> Option<Params> {
     if fits().any(|it| ours(it).is_none()) { None } else { fits().find_map(ours) }
 }
 
-/// Puts back the contexts of a process that are at none of the places in `changes`. `changes` holds
-/// everything known about the process that is not put back yet. Returns each context with its descriptor and
-/// its original parameters.
+/// Puts back the contexts of a process that are at none of the places in `changes`. `changes` holds everything known
+/// about the process that is not put back yet. Returns each context with its descriptor and its original parameters.
 ///
 /// # Errors
 /// If the process has ended, or may not be reached.

@@ -428,8 +428,7 @@ impl Program {
         self.waiters(facts).values().any(|tids| tids.len() > 1)
     }
 
-    /// The wait with the largest possible batch, and that batch: `maxevents`, but at most the number of
-    /// sockets.
+    /// The wait with the largest possible batch, and that batch: `maxevents`, but at most the number of sockets.
     pub(super) fn largest_batch(&self, facts: &Facts) -> Option<(&Wait, u64)> {
         let waits = self.serving_waits(facts);
         let serving = self.serving(facts);
@@ -449,8 +448,7 @@ impl Program {
         self.threads.iter().filter(spins).collect()
     }
 
-    /// memcached's options `-t` (threads) and `-N` (NAPI IDs); `None` if its command line is unknown or lacks
-    /// them.
+    /// memcached's options `-t` (threads) and `-N` (NAPI IDs); `None` if its command line is unknown or lacks them.
     pub(super) fn memcached_threads(&self) -> Option<(usize, usize)> {
         let option = |flag: &str| {
             let mut words = self.command.iter();

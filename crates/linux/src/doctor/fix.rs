@@ -262,8 +262,7 @@ fn short(policy: &Policy) -> String {
         preset.name.to_owned() + &others.collect::<String>()
     };
     let texts = PRESETS.iter().map(with).chain([policy.to_string()]);
-    // Only texts that parse to the same policy: whether a preset can be changed in each key is up to the
-    // parser.
+    // Only texts that parse to the same policy: whether a preset can be changed in each key is up to the parser.
     let same = |text: &String| text.parse::<Policy>().as_ref() == Ok(policy);
     texts.filter(same).min_by_key(String::len).unwrap_or_else(|| policy.to_string())
 }

@@ -1,5 +1,4 @@
-//! Detects programs made by Go's linker, which leaves a note with its name in the file, even in a stripped
-//! one.
+//! Detects programs made by Go's linker, which leaves a note with its name in the file, even in a stripped one.
 //!
 //! Parses only as much ELF as needed and accepts any input. Nothing of the program is run or mapped.
 

@@ -41,8 +41,7 @@ pub struct Worker {
     pub alone: bool,
 }
 
-/// The workers of a device's instances; none if the policy wants them on other CPUs than the instances'
-/// threads.
+/// The workers of a device's instances; none if the policy wants them on other CPUs than the instances' threads.
 pub fn workers(facts: &Facts) -> Vec<Worker> {
     if Homes::separate(facts) {
         return Vec::new();

@@ -32,8 +32,7 @@ const VAIN_PERIOD: Ns = 200 * MICROSECOND;
 /// batch of ten requests.
 pub(super) const PROPORTION: u64 = 10;
 
-/// The suspension from which a program that hangs makes others wait noticeably (every published set-up: 20
-/// ms).
+/// The suspension from which a program that hangs makes others wait noticeably (every published set-up: 20 ms).
 pub(super) const LONG_SUSPENSION: Ns = 100 * MILLISECOND;
 
 impl Facts {

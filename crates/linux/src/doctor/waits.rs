@@ -1,5 +1,4 @@
-//! Counts a process's calls of `epoll_wait`: each with its `maxevents` and timeout, from the kernel's trace
-//! points.
+//! Counts a process's calls of `epoll_wait`: each with its `maxevents` and timeout, from the kernel's trace points.
 //!
 //! Sampling sleeping threads (`process::wait`) shows the waits that sleep. Those with a zero timeout never
 //! do, so they can only be counted at the call. This uses perf events, which end with their descriptors, so

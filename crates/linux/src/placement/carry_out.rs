@@ -128,9 +128,8 @@ pub struct Carried {
     pub away: Vec<i32>,
 }
 
-/// Moves a program's workers to the CPUs of their instances; workers of other instances stay. A worker is
-/// moved when it is observed waiting: scans repeat until all workers of the plan are placed, for at most
-/// `time`.
+/// Moves a program's workers to the CPUs of their instances; workers of other instances stay. A worker is moved when
+/// it is observed waiting: scans repeat until all workers of the plan are placed, for at most `time`.
 ///
 /// # Errors
 /// If the program does not exist, or may not be accessed.

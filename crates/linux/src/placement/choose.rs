@@ -43,9 +43,8 @@ pub fn choose(topology: &Topology, wanted: &Wanted<'_>) -> Vec<usize> {
     share(&chosen, wanted.now)
 }
 
-/// Distributes CPUs over queues, so that the numbers of queues on any two CPUs differ by at most one. A queue
-/// that is already on one of them stays there if possible, so that a plan that was carried out yields no
-/// changes.
+/// Distributes CPUs over queues, so that the numbers of queues on any two CPUs differ by at most one. A queue that is
+/// already on one of them stays there if possible, so that a plan that was carried out yields no changes.
 fn share(cpus: &[usize], now: &[Option<usize>]) -> Vec<usize> {
     let Some(each) = now.len().checked_div(cpus.len()) else { return Vec::new() };
     let mut more = now.len() % cpus.len();

@@ -34,8 +34,7 @@ impl Irqbalance {
         Threads::find().irqbalance.map(|pid| Irqbalance { pid })
     }
 
-    /// Makes it leave these interrupts alone, in addition to those that it leaves alone already, which are
-    /// returned.
+    /// Makes it leave these interrupts alone, in addition to those that it leaves alone already, which are returned.
     ///
     /// # Errors
     /// If it does not answer, or not to this user.

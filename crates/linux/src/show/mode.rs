@@ -61,8 +61,7 @@ impl fmt::Display for Mode {
 pub fn mode(settings: &Settings, behind: &Behind) -> Mode {
     let candidates = candidates(settings);
     let exact = candidates.iter().filter(|(_, policy)| differences(settings, policy).is_empty());
-    // If several policies have these settings, the programs decide between them; between equals, the first
-    // wins.
+    // If several policies have these settings, the programs decide between them; between equals, the first wins.
     let told = exact
         .filter_map(|candidate| Some((fit(&candidate.1, behind)?, candidate)))
         .reduce(|best, next| if next.0 > best.0 { next } else { best });
@@ -74,8 +73,7 @@ pub fn mode(settings: &Settings, behind: &Behind) -> Mode {
     Mode { name, differs, notes }
 }
 
-/// All named policies that a kernel can be set to: the presets first, then the families' members with this
-/// period.
+/// All named policies that a kernel can be set to: the presets first, then the families' members with this period.
 fn candidates(settings: &Settings) -> Vec<(String, Policy)> {
     let possible = |policy: &Policy| {
         policy.cpu == Policy::BASE.cpu

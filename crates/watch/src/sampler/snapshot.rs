@@ -46,8 +46,7 @@ pub struct NapiSnapshot {
     pub cpu: Option<usize>,
     /// Polls, packets and timers since counting began; zeros if it was not polled since.
     pub counts: Option<Counts>,
-    /// Its interrupts since the first sample, on all CPUs. An interrupt that several instances share counts
-    /// for each.
+    /// Its interrupts since the first sample, on all CPUs. An interrupt that several instances share counts for each.
     pub interrupts: Option<u64>,
     /// CPU time of its thread, in nanoseconds.
     pub thread_cpu_ns: Option<u64>,

@@ -241,8 +241,7 @@ pub(super) fn in_vain(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The kernel's default takes 8 packets a poll; every published set-up has 64, the most that needs no
-/// privilege.
+/// The kernel's default takes 8 packets a poll; every published set-up has 64, the most that needs no privilege.
 pub(super) fn budget(facts: &Facts) -> Vec<Finding> {
     let wanted = facts.policy.epoll.effective_budget();
     if !matters(facts) || !facts.policy.epoll.enabled() {

@@ -17,9 +17,8 @@ mod programs;
 mod starvation;
 mod surroundings;
 
-/// A host of four CPUs whose `eth0` has two queues, each with its interrupt on its own CPU, and a memcached
-/// of two threads, each with the connections of one queue, on that queue's CPU. Everything satisfies the
-/// policy.
+/// A host of four CPUs whose `eth0` has two queues, each with its interrupt on its own CPU, and a memcached of two
+/// threads, each with the connections of one queue, on that queue's CPU. Everything satisfies the policy.
 fn sound(name: &str) -> Facts {
     let policy: Policy = name.parse().expect(name);
     let spins = policy.application.spin;

@@ -199,8 +199,7 @@ fn whoever_follows_all_mends_arrives_within_ten_rounds() {
 proptest! {
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
-    /// The same from other states each time, also when only one finding's fixes are applied between two
-    /// examinations.
+    /// The same from other states each time, also when only one finding's fixes are applied between two examinations.
     #[test]
     fn whoever_follows_one_finding_at_a_time_arrives(state in states()) {
         let machine = state.machine();
