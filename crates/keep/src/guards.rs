@@ -2,7 +2,7 @@
 //!
 //! A guard that ends an instance's suspension acts against the wish, and the keeper lets it. The guard
 //! restores the suspension after 10 s to try again, and doubles that delay each further time: a unit may run
-//! for months, and a single starvation is no reason to go without suspension for all of them.
+//! for months, and a single starvation is no reason to go without suspension for all that time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
