@@ -225,7 +225,7 @@ fn devices(
     }
 }
 
-/// Opens the processes that own sockets on devices, and those that may be about to.
+/// Opens the processes that own sockets on devices, and those without a NAPI ID that may use one.
 fn programs_on(devices: &[Device], owners: &Owners, candidates: &Candidates) -> Vec<Process> {
     let napis = devices.iter().flat_map(|device| &device.napis);
     let owning = napis.flat_map(|napi| owners.of(napi.id)).map(|owner| owner.pid);
