@@ -1,4 +1,4 @@
-//! Disable, enable, and the poll with budget 0.
+//! The control passes: disable, enable, and the poll with budget 0.
 
 use core::fmt;
 
@@ -11,13 +11,13 @@ use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
 use crate::{MICROSECOND, Ns};
 
-/// How long a disable sleeps between two looks (the kernel's is 20 to 200 us).
+/// Time that a disable sleeps between two attempts (the kernel's is 20 to 200 us).
 const DISABLE_RETRY: Ns = 50 * MICROSECOND;
 
-/// What cannot be done in the instance's present state.
+/// A request that the instance's present state does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlError {
-    /// It is disabled already, or somebody is disabling it. (The kernel would wait for ever.)
+    /// It is disabled already, or a disable is pending. (The kernel would wait for ever.)
     AlreadyDisabled(Id),
     /// It is not disabled.
     NotDisabled(Id),
@@ -41,7 +41,7 @@ impl fmt::Display for ControlError {
 
 impl core::error::Error for ControlError {}
 
-/// Takes an instance away from whoever owns it, within two of the owner's polls, and leaves it
+/// Disables an instance (`napi_disable`): takes it from its owner within two of the owner's polls, and leaves it
 /// masked, without a timer and without an owner. Its settings stay.
 #[derive(Debug)]
 pub struct Disable<'a, Q> {
@@ -52,10 +52,10 @@ pub struct Disable<'a, Q> {
 }
 
 impl<'a, Q> Disable<'a, Q> {
-    /// Asks for the disable: from now on nobody can schedule the instance.
+    /// Requests the disable: from now on the instance cannot be scheduled.
     ///
     /// # Errors
-    /// If it is disabled, or about to be, already.
+    /// If it is disabled already, or a disable is pending.
     ///
     /// # Panics
     /// If there is no such instance.
@@ -95,7 +95,7 @@ impl<Q> Pass<Q> for Disable<'_, Q> {
 }
 
 impl<Q> Drop for Disable<'_, Q> {
-    /// Abandoned half-way: nothing may stay half disabled, or nobody could ever enable it.
+    /// Completes or undoes an abandoned disable: a half-disabled instance could never be enabled again.
     fn drop(&mut self) {
         if self.done {
             return;
@@ -110,8 +110,8 @@ impl<Q> Drop for Disable<'_, Q> {
             }
             None => {
                 instance.state.end_disable();
-                // Interrupts and timers came in vain meanwhile, and the owner may have left with
-                // neither: whoever polls has to look.
+                // Interrupts and timers were refused meanwhile, and the owner may have released with neither of
+                // them pending: have the instance polled.
                 if instance.state.schedule_prep() == Prep::Won {
                     self.host.strand(instance);
                 }
@@ -120,8 +120,8 @@ impl<Q> Drop for Disable<'_, Q> {
     }
 }
 
-/// Brings a disabled instance into service: one atomic step to its new owner, this pass, which then
-/// unmasks and releases like any owner (the kernel's two steps were race R5).
+/// Enables a disabled instance (`napi_enable`): this pass becomes its owner in one atomic step, and then unmasks
+/// and releases like any owner (the kernel's two steps were race R5).
 #[derive(Debug)]
 pub struct Enable<'a, Q> {
     host: &'a Host<Q>,
@@ -173,7 +173,8 @@ impl<Q> Pass<Q> for Enable<'_, Q> {
     fn next(&mut self, _: Ns, did: Did) -> Op {
         match self.at {
             EnableAt::Start if self.claim.is_none() => {
-                // Race R5's second half. Then it goes on as usual, if nobody came in between.
+                // The second half of race R5. The pass then continues as usual, if no other context has won the
+                // instance in between.
                 let state = &self.instance.state;
                 state.clear(crate::state::NPSVC);
                 if state.schedule_prep() != Prep::Won {
@@ -213,8 +214,8 @@ impl<Q> Pass<Q> for Enable<'_, Q> {
     }
 }
 
-/// A poll with budget 0: reaps transmit completions of an instance that nobody owns, receives
-/// nothing and completes nothing. If somebody does own it, they reap.
+/// A poll with budget 0: reaps the transmit completions of a free instance, receives nothing and does not complete.
+/// If the instance is owned, reaping is left to its owner.
 #[derive(Debug)]
 pub struct TxPoll<'a, Q> {
     host: &'a Host<Q>,
@@ -233,7 +234,7 @@ enum TxPollAt {
 }
 
 impl<'a, Q> TxPoll<'a, Q> {
-    /// One such poll.
+    /// A poll with budget 0 of one instance.
     ///
     /// # Panics
     /// If there is no such instance.
@@ -242,7 +243,7 @@ impl<'a, Q> TxPoll<'a, Q> {
         TxPoll { host, instance, claim: None, at: TxPollAt::Start, reaped: 0 }
     }
 
-    /// Completions reaped; after [`Op::Done`].
+    /// Completions reaped; valid after [`Op::Done`].
     pub fn reaped(&self) -> u16 {
         self.reaped
     }
@@ -266,7 +267,7 @@ impl<Q> Pass<Q> for TxPoll<'_, Q> {
         if let Did::Polled(work) = did {
             debug_assert_eq!(work.rx, 0, "a poll with budget 0 receives nothing");
             self.reaped = work.tx;
-            // Still the owner, who alone counts.
+            // Counted before the release, because only the owner may write this count.
             claim.instance().counters.completions.add(u64::from(work.tx));
         }
         match claim.release() {
@@ -274,7 +275,7 @@ impl<Q> Pass<Q> for TxPoll<'_, Q> {
                 self.at = TxPollAt::Ended;
                 Op::Done
             }
-            // Somebody wanted it meanwhile; its line may be open, and whoever polls polls masked.
+            // A schedule was missed meanwhile. The line may be open, and every owner polls masked: mask first.
             Err(claim) => {
                 self.claim = Some(claim);
                 self.at = TxPollAt::Masked;
@@ -289,8 +290,8 @@ impl<Q> Pass<Q> for TxPoll<'_, Q> {
 }
 
 impl<Q> Host<Q> {
-    /// Calls `change` on the queue of a disabled instance: its device was re-created, or goes away.
-    /// The instance's settings, id and counts stay.
+    /// Calls `change` on the queue of a disabled instance whose device was re-created or goes away. The instance's
+    /// settings, id and counts stay.
     ///
     /// # Errors
     /// If the instance is not disabled.
@@ -311,8 +312,8 @@ impl<Q> Host<Q> {
     }
 }
 
-/// A disabled instance, locked against an enable. It stays disabled when the lock goes, also while
-/// the change unwinds.
+/// A disabled instance, locked against an enable. It stays disabled when the lock is dropped, also if the change
+/// unwinds.
 struct Locked<'a, Q>(Option<Claim<'a, Q>>);
 
 impl<Q> Drop for Locked<'_, Q> {

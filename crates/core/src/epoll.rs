@@ -23,10 +23,10 @@ const NONE: u32 = u32::MAX;
 const PREFER: u32 = 1 << 16;
 const KEEP_NAPI_ID: u32 = 1 << 17;
 const REGISTERED: u64 = 1 << 63;
-/// In place of a registration: a thread of the context is prolonging it.
+/// Stored in place of a registration while a thread of the context is prolonging it.
 const PROLONGING: u64 = 1;
 
-/// One epoll context's part in delivery. The ready list and the sleeper are the world's.
+/// The busy-poll and suspension state of one epoll context. The ready list and the sleeping thread are the world's.
 #[derive(Debug)]
 pub struct EpollContext {
     usecs: AtomicU32,
@@ -35,12 +35,12 @@ pub struct EpollContext {
     /// `net.core.busy_poll`: used where `usecs` is 0.
     default_usecs: u32,
     follows: AtomicU32,
-    /// The suspension this context takes part in: instance and epoch, or 0.
+    /// This context's registration with a suspension (instance and epoch), `PROLONGING`, or 0.
     suspends: AtomicU64,
     contract: Follow,
 }
 
-/// One that never busy polls.
+/// A context that never busy polls.
 impl Default for EpollContext {
     fn default() -> Self {
         EpollContext::new(EpollPolicy::default(), 0)
@@ -63,7 +63,7 @@ impl EpollContext {
         context
     }
 
-    /// Changes the parameters (`EPIOCSPARAMS`); whoever lets users in has checked their limits.
+    /// Changes the parameters (`EPIOCSPARAMS`). Their limits are for the caller to check.
     pub fn set(&self, policy: EpollPolicy) {
         self.usecs.store(policy.busy_poll_usecs, Ordering::Relaxed);
         let prefer = if policy.prefer_busy_poll { PREFER } else { 0 };
@@ -91,19 +91,17 @@ impl EpollContext {
         params.busy_poll_usecs != 0 || params.prefer_busy_poll || self.default_usecs != 0
     }
 
-    /// A socket of this context was woken by an instance's delivery, or added after one. One instance
-    /// a context, and the last one wins.
+    /// Records the instance whose delivery woke a socket of this context, or that had delivered to a socket when it
+    /// was added. A context follows one instance, and the last call wins.
     ///
-    /// The world calls it at *every* delivery, in or after [`Op::Deliver`], for the context of each
-    /// socket that got a frame (the kernel: `ep_set_busy_poll_napi_id`, from `ep_poll_callback`). A wait
-    /// whose busy poll found nothing forgets the instance; without another call no later wait polls
-    /// or suspends anything, and `suspend20` silently becomes a timer policy. A debug build panics
-    /// when a hundred waits more have found new events after a delivery that no context was told of
-    /// than after none. Of an event that has another cause it is told by
-    /// [`no_delivery`](Self::no_delivery).
+    /// The world calls it at *every* delivery, in or after [`Op::Deliver`], for the context of each socket that got
+    /// a frame (the kernel: `ep_set_busy_poll_napi_id`, from `ep_poll_callback`). An empty busy poll makes the
+    /// context forget the instance; without another call no later wait busy polls or suspends, and `suspend20`
+    /// silently becomes a timer policy. A debug build counts the waits that find new events after a delivery for
+    /// which no context's `follow` was called, less those that find some without a delivery, and panics at a
+    /// hundred. Events that have another cause are reported by [`no_delivery`](Self::no_delivery).
     ///
-    /// An id that the host does not have is found out by the next wait that busy polls or suspends,
-    /// which panics.
+    /// With an id that the host does not have, the next wait that busy polls or suspends panics.
     #[inline]
     pub fn follow(&self, id: Id) {
         self.contract.told();
@@ -112,10 +110,10 @@ impl EpollContext {
         }
     }
 
-    /// Something else than a delivery has an event for this context: a waker, or a socket that closes.
-    /// Nobody is followed for it. Called before a look finds the event; it is only for what a debug
-    /// build looks at (see [`follow`](Self::follow)), which would take it for a delivery that no
-    /// context was told of.
+    /// Reports an event of this context that no delivery caused, such as a waker, or a socket that closes. The
+    /// context goes on following its instance. To be called before a look finds the event; only the check of debug
+    /// builds uses it (see [`follow`](Self::follow)), which would otherwise take the event for an unreported
+    /// delivery.
     #[inline]
     pub fn no_delivery(&self) {
         self.contract.no_delivery();
@@ -128,18 +126,18 @@ impl EpollContext {
         (id != NONE).then_some(Id(id as u16))
     }
 
-    /// The context goes away, or lets go of its instance: its suspension ends at once. Returns the
-    /// step that this takes, if any. The world calls it when the application's last handle goes,
-    /// also while it unwinds.
+    /// Ends the context's suspension at once, because the context goes away or gives up its instance. Returns the
+    /// step to take, if any. The world calls it when the application's last handle is dropped, also while it
+    /// unwinds.
     #[must_use = "the step that polls what the suspension held back"]
     pub fn close<Q>(&self, host: &Host<Q>, from: RaisedFrom) -> Option<Op> {
         self.follows.store(NONE, Ordering::Relaxed);
         self.resume(host, from)
     }
 
-    /// Ends this context's part in a suspension; the last one to leave has the instance polled.
+    /// Ends this context's registration; the last context to leave a suspension has the instance polled.
     fn resume<Q>(&self, host: &Host<Q>, from: RaisedFrom) -> Option<Op> {
-        // Mostly there is none; one that is being prolonged is not 0.
+        // The common case is none. `PROLONGING` is not 0.
         if self.suspends.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -156,11 +154,11 @@ impl EpollContext {
 
     /// Suspends the instance after events were found, or prolongs its suspension.
     ///
-    /// Several threads may wait on one context, and it takes part once: the part is taken out of
-    /// the context while it is prolonged, and if another thread's suspension, resume or close came
-    /// meanwhile, this one's is surplus and ends. Otherwise the context would be counted twice and
-    /// could leave once, and its suspension would outlive it (invariant 6). So would one whose timer is
-    /// put off after its context was let go of: every order of the two is gone through in `docs/races.md`.
+    /// Several threads may wait on one context, which is counted once. So its registration is taken out of the
+    /// context while it is prolonged; if another thread suspends, resumes or closes meanwhile, this thread's
+    /// registration is surplus and ends. Otherwise the context would be counted twice and could leave only once,
+    /// and its suspension would outlive it (invariant 6). The same would happen if the timer were extended after a
+    /// resume or close of the context: `docs/races.md` goes through every order of the two.
     fn suspend<Q>(&self, host: &Host<Q>, id: Id, now: Ns) -> Option<Op> {
         let instance = host.instance(id);
         let timeout = instance.settings.irq_suspend_timeout();
@@ -175,26 +173,27 @@ impl EpollContext {
         if let Some((other, part)) = held
             && other != id
         {
-            // The context follows another instance now; the one it leaves must not wait for it.
+            // The context follows another instance now: end its registration with the old one.
             self.prolonged(0);
             return Self::leave(host, other, part, RaisedFrom::Application);
         }
         let part = instance.suspension.enter(held.map(|(_, part)| part), until);
-        // The timer is put off while the part is out of the context. Whoever lets go of the context before it
-        // is back finds none, and this thread leaves below, after its own store; whoever does so later sees
-        // that store, and has the instance polled, which arms the timer anew. Put off last, it could undo
-        // that poll's, and keep the queue waiting up to the timeout for a context that suspends no more.
+        // The timer is extended while the registration is out of the context. A resume or close before it is back
+        // finds none, and this thread leaves below, after its own store of the deadline. A later one sees that
+        // store, and has the instance polled, which arms the timer anew. Extended last, the timer could overwrite
+        // the deadline of that poll, and the queue would wait up to the timeout for a context that no longer
+        // suspends it.
         let put_off = || instance.put_off(until).then_some(Op::Arm { id, at: until });
         let last = race::on(Race::PutOffLast);
         let arm = if last { None } else { put_off() };
         if !self.prolonged(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
-            // While others suspend it, the deadline stays, and the world has to hear of it.
+            // While other contexts suspend it the deadline stays, so the world still has to arm its timer.
             return Self::leave(host, id, part, RaisedFrom::Application).or(arm);
         }
         if last { put_off() } else { arm }
     }
 
-    /// Puts the part back, unless another thread has replaced it meanwhile.
+    /// Puts the registration back; `false` if another thread has replaced it meanwhile.
     #[inline]
     fn prolonged(&self, packed: u64) -> bool {
         let suspends = &self.suspends;
@@ -202,9 +201,9 @@ impl EpollContext {
     }
 }
 
-/// Until when a wait that has found events suspends an instance: for the timeout, counted from the
-/// instance's last poll. From the wait itself, as Linux counts, a ready list that never runs empty
-/// would put the timer off for ever, while nobody polls (race R18).
+/// When a suspension ends that a wait with events begins or prolongs: the timeout after the instance's last poll.
+/// Counted from the wait itself, as Linux does, a ready list that never runs empty would extend the timer for ever
+/// without a poll (race R18).
 fn suspend_until<Q>(host: &Host<Q>, id: Id, now: Ns, timeout: Ns) -> Ns {
     let without_poll = host.rules().prolongs_without_poll || race::on(Race::ProlongWithoutPoll);
     let from = if without_poll { now } else { host.instance(id).polled_at() };
@@ -232,7 +231,7 @@ pub struct EpollWait<'a, Q> {
     host: &'a Host<Q>,
     context: &'a EpollContext,
     timeout: Option<Ns>,
-    /// Returns instead of sleeping.
+    /// Whether the wait returns instead of sleeping.
     spin: bool,
     deadline: Ns,
     at: At<'a, Q>,
@@ -254,14 +253,13 @@ impl<'a, Q> EpollWait<'a, Q> {
         EpollWait { host, context, timeout, spin, deadline: NEVER, at: At::Start, events: 0 }
     }
 
-    /// How many events the wait found; after [`Op::Done`].
+    /// The number of events that the wait found; valid after [`Op::Done`].
     pub fn events(&self) -> u32 {
         self.events
     }
 
-    /// The cycle that this pass repeats while nothing arrives. `Some` only when `next` has just
-    /// returned [`Op::Poll`] as its first step; so never for a session that somebody else keeps from
-    /// owning the instance, nor for one that makes a single pass.
+    /// The cycle that this pass repeats while nothing arrives. `Some` only when `next` has just returned the
+    /// [`Op::Poll`] that begins the cycle: never while another owner has the instance, nor for a single pass.
     pub fn idle_cycle(&self) -> Option<IdleCycle> {
         match &self.at {
             At::Busy(busy) => busy.idle_cycle(),
@@ -308,8 +306,8 @@ impl<'a, Q> EpollWait<'a, Q> {
         }
     }
 
-    /// A busy poll was in vain: the instance is forgotten, as in the kernel, unless the context keeps
-    /// it; its suspension ends.
+    /// Follows an empty busy poll: forgets the instance, as the kernel does, unless the context keeps it, and ends
+    /// the suspension.
     fn found_nothing(&self) -> Option<Op> {
         if !self.context.params().keep_napi_id {
             self.context.follows.store(NONE, Ordering::Relaxed);
@@ -317,8 +315,8 @@ impl<'a, Q> EpollWait<'a, Q> {
         self.resume()
     }
 
-    /// Whoever found nothing suspends nothing. Asked of every context: one that prefers busy polling no
-    /// more may have its part still.
+    /// Ends the suspension of a wait that found nothing, even if the context no longer prefers busy polling: it may
+    /// still be registered from before.
     fn resume(&self) -> Option<Op> {
         self.context.resume(self.host, RaisedFrom::Application)
     }
@@ -338,8 +336,8 @@ impl<'a, Q> EpollWait<'a, Q> {
 }
 
 impl<Q> Pass<Q> for EpollWait<'_, Q> {
-    /// A busy poll comes here twice a pass: what it does while it finds nothing is kept apart from all
-    /// the rest, so that it stays small.
+    /// Called twice per pass of a busy poll: the steps of an empty busy poll are kept apart from the rest, so that
+    /// this stays small.
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
         if let At::Busy(busy) = &mut self.at {
@@ -362,7 +360,7 @@ impl<Q> Pass<Q> for EpollWait<'_, Q> {
 }
 
 impl<Q> EpollWait<'_, Q> {
-    /// A busy poll has ended, and so has the look after it.
+    /// Handles the look that follows a busy poll.
     fn polled(&mut self, now: Ns, did: Did) -> Option<Op> {
         match did.events() {
             Some(0) => {
@@ -374,7 +372,7 @@ impl<Q> EpollWait<'_, Q> {
         }
     }
 
-    /// A busy poll that a signal ended found nothing either; only the sleep is left out.
+    /// Ends the wait after a signal in a busy poll, which counts as an empty one; only the sleep is left out.
     fn interrupted(&mut self) -> Option<Op> {
         self.at = At::Ended;
         self.found_nothing()

@@ -19,8 +19,8 @@ use crate::vector::Vector;
 use crate::{NEVER, Ns};
 use napkin_policy::{InstancePolicy, Threaded};
 
-/// Slots of the pool's queue beyond one for each instance, so that a push never meets a slot that is being
-/// read: it would spin, and where it has preempted the reader on its own CPU, for ever.
+/// Spare slots of the pool's queue beyond one per instance, so that a push never meets a slot that is still being
+/// read. It would spin there, and for ever if it has preempted the reader on its own CPU.
 const SLACK: usize = 64;
 
 /// The instances and CPUs of one host. Shared by every context; allocates only when made.
@@ -35,12 +35,12 @@ pub struct Host<Q> {
 }
 
 impl<Q> Host<Q> {
-    /// A host with `cpus` CPUs and one instance for each queue, all disabled
-    /// (an [`Enable`](crate::Enable) pass enables each), with the CPU that serves it.
+    /// A host with `cpus` CPUs and one instance for each pair of a queue and the CPU that serves it. All instances
+    /// are disabled; an [`Enable`](crate::Enable) pass enables each.
     ///
     /// # Panics
-    /// If there is no CPU, if a queue names a CPU that is not there, or with 65 535 or more of
-    /// either: the caller's inventory is wrong.
+    /// If `cpus` is 0, if a queue names a CPU that does not exist, or with 65 535 or more of either: the caller's
+    /// inventory is wrong.
     pub fn new(cpus: u16, queues: impl IntoIterator<Item = (Q, CpuId)>) -> Self {
         let instances: Box<[_]> = queues
             .into_iter()
@@ -95,20 +95,20 @@ impl<Q> Host<Q> {
         !self.work.is_empty()
     }
 
-    /// Says that one thread of this world runs several contexts in turn, as a simulation in virtual
-    /// time does. Otherwise a task that begins in the step that wakes it, or a softirq in the pass
-    /// that raised it, is a mistake which a debug build ends with; see [`Op::Wake`].
+    /// Declares that one thread of this world runs several contexts in turn, as a simulation in virtual time does.
+    /// Without it a debug build panics if a task begins inside the step that wakes it, or a softirq inside the pass
+    /// that raised it; see [`Op::Wake`].
     pub fn contexts_share_a_thread(&self) {
         self.contract.share_a_thread();
     }
 
     /// The earliest deadline of the timers that a CPU serves; [`NEVER`] if none is armed.
     ///
-    /// The world keeps the time: some thread of its own, or an event of its simulation, waits until
-    /// then and calls [`timer`](Self::timer). [`Op::Arm`] tells it to look here again. Without,
-    /// `deferN` and `suspendN` receive what an application polls for itself and nothing else: the
-    /// interrupt is masked, and waits for the timer to allow it. In debug builds a wait that meets
-    /// the same deadline for the fourth time, each a second and more after the last, panics.
+    /// The world drives the timers: one of its threads, or an event of its simulation, waits until then and calls
+    /// [`timer`](Self::timer). [`Op::Arm`] asks it to read the deadline again. If it never calls `timer`, `deferN`
+    /// and `suspendN` receive only what an application polls for itself: the interrupt stays masked until a timer
+    /// has the ring polled. A debug build panics when a wait meets the same overdue deadline for the fourth time,
+    /// each time a second or more after the last.
     pub fn next_deadline(&self, cpu: CpuId) -> Ns {
         self.instances
             .iter()
@@ -118,12 +118,11 @@ impl<Q> Host<Q> {
             .unwrap_or(NEVER)
     }
 
-    /// Changes an instance's settings while traffic flows. A new mode takes effect after the
-    /// owner's current poll; an idle instance's, at its next schedule. Returns the state as it was
-    /// before.
+    /// Changes an instance's settings while traffic flows. A new mode takes effect after the owner's current poll,
+    /// on a free instance at its next schedule. Returns the previous state.
     ///
-    /// For a mode with a thread of the instance's own a world that has none makes it first; after any
-    /// change of the mode it wakes that thread, or starts it anew if it had [ended](crate::Kthread).
+    /// Before it sets a mode in which the instance's own thread polls, the world creates that thread if there is
+    /// none. After any change of the mode it wakes the thread, or starts it anew if it has [ended](crate::Kthread).
     ///
     /// # Errors
     /// A value out of the kernel's limits; nothing is changed then.
@@ -148,8 +147,8 @@ impl<Q> Host<Q> {
         self.instance(id).settings.set_weight(weight)
     }
 
-    /// Says in which order the instance's driver ends a poll ([`Order::DeliverFirst`] unless told).
-    /// Meant for set-up; under traffic it holds from the owner's next poll on.
+    /// Sets the order in which the instance's driver ends a poll ([`Order::DeliverFirst`] by default). Meant for
+    /// set-up; under traffic it takes effect at the owner's next poll.
     ///
     /// # Panics
     /// If there is no such instance.
@@ -157,8 +156,8 @@ impl<Q> Host<Q> {
         self.instance(id).settings.set_order(order);
     }
 
-    /// Says in what the kernel that this host models differs from the core. Meant for set-up; under
-    /// traffic it holds from the next session and the next wait on.
+    /// Sets in what the modelled kernel differs from the core. Meant for set-up; under traffic it takes effect when
+    /// a session next stops or a wait next finds events.
     pub fn set_rules(&self, rules: KernelRules) {
         self.rules.set(rules);
     }
@@ -168,12 +167,12 @@ impl<Q> Host<Q> {
         self.rules.load()
     }
 
-    /// Moves an instance's interrupt and softirq to another CPU, from its next schedule on, and its
-    /// timer at once: where that is armed, the [`Op::Arm`] for the new CPU's is returned.
+    /// Moves an instance's interrupt and softirq to another CPU, from its next schedule on, and its timer at once.
+    /// If the timer is armed, returns the [`Op::Arm`] for the new CPU.
     ///
-    /// An owner that arms at this very moment may still tell the old CPU's. So a world that moves instances under
-    /// traffic has one timer for all its CPUs (the least [`next_deadline`](Self::next_deadline)), or has every CPU's
-    /// look again at each [`Op::Arm`] and each move.
+    /// An owner that arms at the same moment may still address the old CPU's timer. So a world that moves instances
+    /// under traffic uses one timer for all its CPUs (the earliest [`next_deadline`](Self::next_deadline)), or has
+    /// every CPU's timer read its deadline again at each [`Op::Arm`] and each move.
     ///
     /// # Panics
     /// If there is no such instance, or no such CPU.
@@ -194,8 +193,8 @@ impl<Q> Host<Q> {
         self.instance(id).state.set_busy_poll(allowed);
     }
 
-    /// Schedules an instance (`napi_schedule`), for instance because a receiver has drained. The
-    /// step that the caller has to take, if any, is returned.
+    /// Schedules an instance (`napi_schedule`), for example because a receiver has drained. Returns the step that
+    /// the caller has to take, if any.
     ///
     /// # Panics
     /// If there is no such instance.
@@ -208,14 +207,13 @@ impl<Q> Host<Q> {
         }
     }
 
-    /// The timer of an instance may have expired, on a CPU: that CPU's softirq polls, whatever the
-    /// affinity of the instance's interrupt.
+    /// Handles an instance's timer on `cpu` (`napi_watchdog`). If it has expired, the instance is scheduled; a
+    /// softirq that polls it is this CPU's, whatever the affinity of the instance's interrupt.
     ///
-    /// Nothing happens before the deadline, so that it may be called too often, and by several threads
-    /// at once: one expiry has one taker. Whoever keeps the time calls it for each instance of its CPU
-    /// when [`next_deadline`](Self::next_deadline) has come, outside of any pass: the step that it
-    /// returns is to be taken at once, an [`Op::Raise`] by a [`Softirq`](crate::Softirq) as after an
-    /// interrupt.
+    /// Before the deadline it does nothing, and of several concurrent callers one takes an expiry, so it may be
+    /// called too often and by several threads at once. Whatever drives a CPU's timer calls it for each instance of
+    /// that CPU once [`next_deadline`](Self::next_deadline) has passed, outside any pass. The returned step is to
+    /// be taken at once, an [`Op::Raise`] by running a [`Softirq`](crate::Softirq) as after an interrupt.
     ///
     /// # Panics
     /// If there is no such instance, or, where its timer has expired, no such CPU.
@@ -249,27 +247,27 @@ impl<Q> Host<Q> {
         }
     }
 
-    /// Hands an instance to whoever is to poll it.
+    /// Hands an instance to the owner that its mode names.
     #[inline]
     pub(crate) fn route(&self, claim: Claim<'_, Q>, from: RaisedFrom) -> Option<Op> {
         let cpu = self.cpu(claim.instance().cpu());
         self.route_on(claim, cpu, from)
     }
 
-    /// The same; if it is the softirq, that of a given CPU.
+    /// The same, with the CPU whose softirq polls if the mode names the softirq.
     #[inline]
     fn route_on(&self, claim: Claim<'_, Q>, cpu: &Cpu, from: RaisedFrom) -> Option<Op> {
         let instance = claim.instance();
         loop {
             let state = instance.state.load();
-            // Only the owner sets the last two, so that its look is as good as a write.
+            // Only the owner sets the last two, so a load is enough to know that they are clear.
             if !state.has(MODE | SCHED_THREADED | IN_BUSY_POLL) {
                 cpu.list.push(claim.into_token());
                 return cpu.raise_from(Vector::NetRx.bit(), from);
             }
             match state.mode() {
                 Threaded::Enabled | Threaded::BusyPoll => {
-                    // Fails only if the mode has changed since: look again.
+                    // Fails only if the mode has changed since: read the state again.
                     if instance.state.give_to_thread() {
                         return Some(Op::Wake(Task::Napi(claim.into_token().id)));
                     }
@@ -295,7 +293,8 @@ impl<Q> Host<Q> {
         pushed.is_ok()
     }
 
-    /// Marks vectors that are not the core's pending (a timer tick, a tasklet).
+    /// Marks vectors pending that the core does not handle (a timer tick, a tasklet); the network vectors are
+    /// ignored.
     ///
     /// # Panics
     /// If there is no such CPU.
@@ -304,7 +303,8 @@ impl<Q> Host<Q> {
         self.cpu(cpu).raise_from(vectors & crate::cpu::VECTORS & !crate::cpu::NET, from)
     }
 
-    /// Leaves an instance whose owner unwound to its CPU's softirq, which the world runs ([`Pass`](crate::Pass)).
+    /// Leaves an instance whose owner unwound to its CPU's softirq, which the world has to run
+    /// ([`Pass`](crate::Pass)).
     pub(crate) fn strand(&self, instance: &Instance<Q>) {
         let cpu = self.cpu(instance.cpu());
         cpu.list.push(instance);

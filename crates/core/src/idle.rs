@@ -1,11 +1,11 @@
-//! What repeats itself while nothing comes: the steps of a pass that spins, the expiries of a timer.
+//! Idle cycles: the steps that a spinning pass repeats, and the expiries that a deferral timer repeats, while no
+//! packet arrives.
 //!
-//! A world in virtual time need not take a million identical steps one by one. It asks a pass that
-//! has just returned [`Op::Poll`] whether it goes round in a circle; if so it may let the time of
-//! some whole cycles pass at once, tell the instance how many empty polls that were
-//! ([`Instance::count_empty_polls`](crate::Instance::count_empty_polls)), and go on with the very
-//! poll that was returned. Nothing else of the core would have changed. A timer that expires over an empty
-//! ring, again and again, is foretold likewise.
+//! A world in virtual time need not step through a million identical empty polls. It asks a pass that has just
+//! returned [`Op::Poll`] whether its steps repeat. If so, it may advance its clock by whole cycles, report the
+//! number of empty polls to the instance ([`Instance::count_empty_polls`](crate::Instance::count_empty_polls)), and
+//! continue with the poll that was returned. The core's state is then the same as if every step had been taken. The
+//! repeated expiries of a timer over an empty ring are predicted in the same way.
 
 use crate::Ns;
 use crate::claim::Claim;
@@ -15,20 +15,19 @@ use crate::instance::{CpuId, Id, Instance, Owned};
 use crate::state::{DISABLE, IN_BUSY_POLL, MISSED, MODE, NPSVC, Prep, SCHED, SCHED_THREADED};
 use crate::step::Op;
 
-/// What a pass repeats for as long as each of its polls finds nothing at all, each of its looks
-/// finds no event and is not ended by a signal, and nobody touches the instance's state, settings or
-/// order.
+/// The steps that a pass repeats for as long as each poll finds no work, each look finds neither an event nor a
+/// signal, and no other context changes the instance's state, settings or order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleCycle {
-    /// Whose queue is polled.
+    /// The instance that is polled.
     pub id: Id,
-    /// For whom an empty poll counts.
+    /// The owner under which the empty polls are counted.
     pub owner: Owner,
-    /// From then on the pass goes its own way: the end of a busy loop, [`NEVER`](crate::NEVER) for a
-    /// thread that polls without end. A cycle is followed by another if it ends before this time.
+    /// When the cycle stops repeating: the end of a busy loop, or [`NEVER`](crate::NEVER) for a thread in threaded
+    /// busy poll. A cycle is followed by another if it ends before this time.
     pub until: Ns,
     budget: u16,
-    /// The driver unmasks before it delivers, and the pass masks again.
+    /// Whether the driver unmasks before it delivers, so that the pass masks again.
     unmasks: bool,
     last: Op,
 }
@@ -52,7 +51,7 @@ impl IdleCycle {
         (0..).map_while(|place| self.step(place))
     }
 
-    /// The step at that place in a cycle.
+    /// The step at position `place` of a cycle.
     #[inline]
     fn step(&self, place: u8) -> Option<Op> {
         let IdleCycle { id, budget, last, .. } = *self;
@@ -65,41 +64,41 @@ impl IdleCycle {
         }
     }
 
-    /// How many whole cycles of `length` nanoseconds, begun at `now`, are each followed by another:
-    /// the most that may be skipped where nothing else happens. 0 for a cycle that takes no time,
-    /// which nobody can wait for.
+    /// The number of whole cycles of `length` nanoseconds, begun at `now`, that are each followed by another: the
+    /// most that a world may skip while nothing else happens. 0 if `length` is 0.
     pub fn most(&self, now: Ns, length: Ns) -> u64 {
         self.until.saturating_sub(1).saturating_sub(now).checked_div(length).unwrap_or(0)
     }
 }
 
-/// A timer that goes on expiring over an empty ring: each time its CPU's softirq polls once, finds nothing, and
-/// arms it again, until *defer* has used up its empty polls. It is so for as long as nobody touches the
-/// instance, its settings, or the softirqs of that CPU.
+/// A deferral timer that keeps expiring over an empty ring: at each expiry the CPU's softirq polls once, finds
+/// nothing, and arms the timer again, until the deferral count (`defer_hard_irqs`) is used up. This holds for as
+/// long as no other context touches the instance, its settings, or the softirqs of that CPU.
 ///
-/// A world in virtual time may let many expiries pass at once, and tell their number
-/// ([`Host::count_expiries`]); nothing else of the core would have changed.
+/// A world in virtual time may skip many expiries at once and report their number ([`Host::count_expiries`]); the
+/// core's state is then the same as if each had been handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdleTimer {
-    /// Whose timer it is.
+    /// The instance whose timer it is.
     pub id: Id,
-    /// On which CPU it fires, and is served.
+    /// The CPU on which the timer fires and whose softirq polls.
     pub cpu: CpuId,
-    /// From the end of each poll to the next expiry, in nanoseconds.
+    /// Time from the end of each poll to the next expiry, in nanoseconds.
     pub timeout: Ns,
-    /// After how many expiries the next one allows the interrupt again.
+    /// Number of expiries that arm the timer again; the one after them unmasks the interrupt.
     pub expiries: u32,
-    /// What each poll may take.
+    /// Frames that each poll may take.
     pub budget: u16,
 }
 
-/// Bits of a state in which somebody owns the instance, is about to, or has a thread to do so.
+/// State bits that rule out an idle timer: the instance is owned, about to be owned or disabled, or not the
+/// softirq's to poll.
 const TAKEN: u32 = SCHED | MISSED | DISABLE | NPSVC | MODE | SCHED_THREADED | IN_BUSY_POLL;
 
 impl<Q> Host<Q> {
-    /// How an instance's timer, which is due on a CPU, will go on if its polls find nothing; `None` where
-    /// anything else follows from an expiry than one poll and the timer's next start, or may do so. Asked by a
-    /// world whose contexts share a thread ([`Host::contexts_share_a_thread`]).
+    /// Predicts the expiries of an instance's timer, due on `cpu`, while its polls find nothing. `None` if an
+    /// expiry leads, or may lead, to anything other than one poll and a re-armed timer. For worlds whose contexts
+    /// share a thread ([`Host::contexts_share_a_thread`]).
     ///
     /// # Panics
     /// If there is no such instance, or no such CPU.
@@ -118,8 +117,8 @@ impl<Q> Host<Q> {
         (expiries > 0).then_some(IdleTimer { id, cpu, timeout, expiries, budget })
     }
 
-    /// Counts expiries of a timer that were not taken one by one, and arms it from the end of the last one's
-    /// poll, `last`. `n` is at most what was [foretold](IdleTimer::expiries).
+    /// Counts `n` skipped expiries of a timer, and arms it from `last`, the end of the last skipped poll. `n` is at
+    /// most the [predicted number](IdleTimer::expiries).
     ///
     /// # Panics
     /// If there is no such instance, or no such CPU.
@@ -139,7 +138,7 @@ impl<Q> Host<Q> {
         self.cpu(timer.cpu).count_rounds(times);
     }
 
-    /// Takes an instance that nobody owns for a moment.
+    /// Runs `act` as the owner of a free instance; `None` if the instance is owned or a disable is pending.
     fn with_claim<T>(
         &self,
         instance: &Instance<Q>,
@@ -150,7 +149,8 @@ impl<Q> Host<Q> {
         }
         let mut claim = Claim::from_token(self, instance);
         let result = act(claim.owned());
-        // Whoever wanted it meanwhile finds it with the softirq.
+        // If a schedule was missed meanwhile, the claim comes back, and its drop leaves the instance to the
+        // softirq.
         drop(claim.release());
         Some(result)
     }

@@ -1,16 +1,14 @@
-//! The decisions of packet delivery, once, for every world.
+//! The rules of NAPI packet delivery, written once for every world (the engine, the machine, models and tests).
 //!
-//! A network service can learn of its packets in many ways. All of them are one NAPI instance in
-//! the hands of a different owner: the CPU's softirq, its ksoftirqd, the instance's own thread, a
-//! worker of a pool, or the application. This crate holds the instance and every rule by which it
-//! changes hands, and nothing else: it reads no clock, sleeps never, allocates only when a
-//! [`Host`] is made, and knows no device.
+//! Every delivery mode is one NAPI instance polled by a different owner: the CPU's softirq, its ksoftirqd, the
+//! instance's own thread, a worker of a pool, or the application. This crate holds the instance and the rules by
+//! which its ownership passes on, and nothing else: it reads no clock, never sleeps, allocates only when a [`Host`]
+//! is made, and knows no device.
 //!
-//! It is *sans-I/O*: a world makes a pass for the context that runs (an [`Interrupt`], a
-//! [`Softirq`] dispatch, a [`Kthread`], an application's [`EpollWait`] ...), asks it for the
-//! [next step](Pass::next) and says [what came of the last](Did). Between two steps the world may do
-//! anything: the engine goes on at once, the machine charges virtual time and delivers interrupts,
-//! loom interleaves.
+//! It is *sans-I/O*: a world makes a pass for the context that runs (an [`Interrupt`], a [`Softirq`] dispatch, a
+//! [`Kthread`], an application's [`EpollWait`] ...), asks it for the [next step](Pass::next) and reports [the
+//! outcome of the last](Did). Between two steps the world may do anything: the engine goes on at once, the machine
+//! charges virtual time and delivers interrupts, loom interleaves.
 //!
 //! ```
 //! use napkin_core::*;

@@ -1,16 +1,15 @@
 //! Lists of scheduled instances, linked through the instances themselves.
 //!
-//! [`PollList`] takes tokens from any thread without a lock: an interrupt thread that preempted a
-//! lock's holder on its own CPU would wait for it for ever. Because the reader takes all there is
-//! in one step there is no ABA. [`Chain`] is the reader's private first-in-first-out list. Neither
-//! allocates.
+//! [`PollList`] takes tokens from any thread without a lock: an interrupt thread that preempted the lock's holder
+//! on its own CPU would wait for ever. The reader takes the whole list in one step, so there is no ABA problem.
+//! [`Chain`] is the reader's private first-in-first-out list. Neither allocates.
 
 use crate::instance::Instance;
 use crate::sync::{Ordering, Word32};
 
 const END: u32 = u32::MAX;
 
-/// A shared list: pushed to by anyone, emptied by its reader.
+/// A shared list: any context pushes, the reader takes everything.
 #[derive(Debug)]
 pub(crate) struct PollList(Word32);
 
@@ -38,8 +37,8 @@ impl PollList {
         self.0.load(Ordering::Acquire) == END
     }
 
-    /// Takes everything, in at most as many steps as there are instances: the oldest, and the others
-    /// in the order in which they came. Mostly there is one, and then nothing is linked.
+    /// Takes everything, in at most as many steps as there are instances: the oldest token, and the others in the
+    /// order in which they were pushed. The common case is a single one, which needs no relinking.
     #[inline]
     pub(crate) fn take<'a, Q>(
         &self,
@@ -68,7 +67,7 @@ impl PollList {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chain {
     head: u32,
-    /// Of no meaning while the list is empty.
+    /// Meaningless while the list is empty.
     tail: u32,
 }
 

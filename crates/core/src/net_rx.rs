@@ -1,8 +1,8 @@
 //! The network softirq (`net_rx_action`): one round over a CPU's scheduled instances, within a
 //! budget of frames and of time.
 //!
-//! Each instance is polled once a round; those that want more go to the tail of what the next round
-//! finds (round robin). A limit is looked at after each poll, so at least one instance always runs.
+//! Each instance is polled once a round; those that want more go to the tail of the next round's list (round
+//! robin). The limits are checked after each poll, so at least one instance always runs.
 
 use crate::Ns;
 use crate::claim::Claim;
@@ -19,29 +19,29 @@ use crate::vector::Vector;
 /// How a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Round {
-    /// Nothing is left.
+    /// No instance is left to poll.
     Drained,
     /// Instances are left, and the vector was raised again.
     Left,
-    /// Nothing but holders without work is left, and the vector was raised again. It is no reason
-    /// to keep the CPU in its softirqs (invariant 9).
+    /// Only instances in *hold* without work are left, and the vector was raised again. They are no reason to keep
+    /// the CPU in its softirqs (invariant 9).
     Holding,
 }
 
-/// The rounds of one dispatch, one after the other, each in the same place.
+/// The network softirq of one dispatch. Its rounds follow one another in the same struct.
 #[derive(Debug)]
 pub(crate) struct NetRx<'a, Q> {
     host: &'a Host<Q>,
-    /// Whose list it is, and in which context it is worked off.
+    /// The CPU whose poll list is served.
     pub(crate) cpu: &'a Cpu,
     pub(crate) context: Context,
     list: Chain,
     repoll: Chain,
-    /// Has a claim while an instance is being polled.
+    /// Holds the claim while an instance is being polled.
     pub(crate) turn: Turn<'a, Q>,
     /// Frames left of the round's budget.
     budget: i32,
-    /// When the round's time is up.
+    /// When the round reaches its time limit.
     until: Ns,
 }
 
@@ -81,7 +81,8 @@ impl<'a, Q> NetRx<'a, Q> {
         }
     }
 
-    /// The next step of the poll under way, or of what follows from it; `None` where the round goes on.
+    /// The next step of the current turn, or of the hand-over that it ends with; `None` when the round goes on to
+    /// another instance.
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> Option<Op> {
         match self.turn.next(now, did, Owner::Softirq) {
@@ -97,13 +98,13 @@ impl<'a, Q> NetRx<'a, Q> {
         }
     }
 
-    /// Takes what a poll found off the round's budget.
+    /// Charges the frames of a poll to the round's budget.
     #[inline(always)]
     fn spend(&mut self) {
         self.budget -= i32::from(self.turn.work().rx);
     }
 
-    /// Goes on with the round, within its limits.
+    /// Continues the round, or ends it at its limits.
     #[inline]
     pub(crate) fn go_on(&mut self, now: Ns) -> Result<Op, Round> {
         if self.budget <= 0 || now >= self.until {
@@ -113,7 +114,7 @@ impl<'a, Q> NetRx<'a, Q> {
         self.pick()
     }
 
-    /// After a turn that did not release.
+    /// Disposes of the claim after a turn that did not release.
     #[inline(always)]
     fn keep(&mut self, end: End) -> Option<Op> {
         let claim = self.turn.take_claim()?;
@@ -122,7 +123,7 @@ impl<'a, Q> NetRx<'a, Q> {
             return self.host.route(claim, self.context.from());
         }
         if end == End::Scheduled {
-            // This round looks at the CPU's list again before it ends.
+            // This round checks the CPU's list again before it ends.
             self.cpu.list.push(claim.into_token());
             return None;
         }
@@ -145,7 +146,7 @@ impl<'a, Q> NetRx<'a, Q> {
             }
             let cpu = self.cpu;
             cpu.leave_net_rx();
-            // A schedule that saw us at the list did not raise: look again (race R12).
+            // A schedule that saw `IN_NET_RX` did not raise: check the list again (race R12).
             if cpu.list.is_empty() || race::on(Race::ListNotRechecked) {
                 return Err(Round::Drained);
             }
@@ -163,8 +164,8 @@ impl<'a, Q> NetRx<'a, Q> {
         self.turn.begin(Claim::from_token(self.host, instance), instance.settings.weight())
     }
 
-    /// Puts everything that is left back: what was not reached, what came meanwhile, what wants
-    /// more.
+    /// Puts the remaining instances back on the CPU's list: those not reached, those scheduled meanwhile, and those
+    /// to be polled again.
     fn leave(&mut self) -> Round {
         let instances = self.host.instances();
         let mut all = core::mem::replace(&mut self.list, Chain::new());
@@ -180,7 +181,7 @@ impl<'a, Q> NetRx<'a, Q> {
             left = true;
         }
         self.cpu.leave_net_rx();
-        // The look after the leave is for a schedule that saw us at the list (race R12).
+        // Checked after `leave_net_rx`, because a schedule that saw `IN_NET_RX` did not raise (race R12).
         if !left && (self.cpu.list.is_empty() || race::on(Race::ListNotRechecked)) {
             return Round::Drained;
         }
@@ -188,7 +189,7 @@ impl<'a, Q> NetRx<'a, Q> {
         if holding { Round::Holding } else { Round::Left }
     }
 
-    /// Puts back what a context that unwound had taken.
+    /// Puts back the instances that a context had taken when it unwound.
     pub(crate) fn abandon(&mut self) {
         let instances = self.host.instances();
         for chain in [&mut self.list, &mut self.repoll] {

@@ -1,11 +1,11 @@
-//! What the core asks of a packet queue: the driver's side of the NAPI contract.
+//! The driver's side of the NAPI contract: the operations that the core needs of a packet queue.
 //!
 //! A queue is touched only through a claim, so an implementation needs no locks
 //! of its own for anything these four calls use.
 
 use crate::Ns;
 
-/// What one poll did.
+/// The work of one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
     /// Frames received; never more than the budget of the poll.
@@ -25,7 +25,7 @@ impl Work {
     }
 }
 
-/// What a delivery found out about the receivers.
+/// The fill level of the receivers after a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pressure {
     /// At least one active receiver of this queue has room.
@@ -46,10 +46,10 @@ pub trait Queue {
     /// Hands the frames of the last poll to their receivers.
     fn deliver(&mut self, now: Ns) -> Pressure;
 
-    /// Stops interrupts. Idempotent; a one-shot interrupt that has fired is masked already.
+    /// Masks the interrupt. Idempotent; a one-shot interrupt that has fired is masked already.
     fn mask(&mut self);
 
-    /// Allows interrupts again and then looks at the ring once more: `true` says that work was
-    /// waiting already, in which case an interrupt may or may not come for it.
+    /// Unmasks the interrupt and then checks the ring once more. Returns `true` if work was already waiting, for
+    /// which an interrupt may or may not come.
     fn unmask(&mut self, now: Ns) -> bool;
 }

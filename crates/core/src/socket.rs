@@ -21,7 +21,7 @@ enum At<'a, Q> {
 
 /// One receive call: a look, a busy poll if the socket asks for one, and a sleep.
 ///
-/// A non-blocking call polls once. Sockets never suspend interrupts; that is the epoll context's.
+/// A non-blocking call polls once. Sockets never suspend interrupts; only epoll contexts do.
 #[derive(Debug)]
 pub struct SocketWait<'a, Q> {
     host: &'a Host<Q>,
@@ -47,14 +47,13 @@ impl<'a, Q> SocketWait<'a, Q> {
         SocketWait { host, policy, napi, timeout, deadline: NEVER, at: At::Start, frames: 0 }
     }
 
-    /// How many frames were waiting; after [`Op::Done`]. 0: the time is up, or a signal came.
+    /// The number of frames that were waiting; valid after [`Op::Done`]. 0 after a timeout or a signal.
     pub fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// The cycle that this pass repeats while nothing arrives. `Some` only when `next` has just
-    /// returned [`Op::Poll`] as its first step; so never for a session that somebody else keeps from
-    /// owning the instance, nor for one that makes a single pass.
+    /// The cycle that this pass repeats while nothing arrives. `Some` only when `next` has just returned the
+    /// [`Op::Poll`] that begins the cycle: never while another owner has the instance, nor for a single pass.
     pub fn idle_cycle(&self) -> Option<IdleCycle> {
         match &self.at {
             At::Busy(busy) => busy.idle_cycle(),
@@ -109,7 +108,7 @@ impl<Q> Pass<Q> for SocketWait<'_, Q> {
 }
 
 impl<Q> SocketWait<'_, Q> {
-    /// The next step, but for those of a busy poll that finds nothing.
+    /// All steps except those of an empty busy poll.
     #[inline(never)]
     fn step(&mut self, now: Ns, did: Did) -> Op {
         match &mut self.at {

@@ -1,10 +1,9 @@
-//! Softirq dispatch: which vectors run here and now, and what is left to ksoftirqd.
+//! Softirq dispatch: which vectors run inline, and which are left to ksoftirqd.
 //!
-//! Rules of three eras, chosen by [`CpuPolicy`](napkin_policy::CpuPolicy): since Linux 6.5 pending softirqs run
-//! inline even while ksoftirqd is runnable; from 4.9 to 6.4 they did not; and the 2018 proposal
-//! leaves the network vectors to ksoftirqd, as posted (its mask names HI and TIMER, and takes the
-//! whole pending set with it) and as meant (the network vectors alone, and only while another
-//! thread wants the CPU).
+//! [`CpuPolicy`](napkin_policy::CpuPolicy) selects the rules. Since Linux 6.5 pending softirqs run inline even
+//! while ksoftirqd is runnable; from 4.9 to 6.4 they did not. The 2018 proposal leaves the network vectors to
+//! ksoftirqd, either as posted (its mask names HI and TIMER, and defers the whole pending set) or as meant (the
+//! network vectors alone, and only while another thread wants the CPU).
 
 use crate::contract::Owed;
 use crate::cpu::{Context, NET, NET_AS_POSTED, VECTORS};
@@ -22,30 +21,30 @@ enum At {
     NetRx,
     /// Between two vectors of a pass.
     Vectors,
-    /// The dispatch is over: an inline one for good, ksoftirqd's but for its sleep.
+    /// The dispatch is over. An inline one is done; ksoftirqd's loop has yet to sleep or yield.
     Ended,
     /// Before a dispatch.
     Start,
 }
 
-/// One dispatch of a CPU's softirqs: inline after an interrupt or in an application's wait, which
-/// ends; or the loop of ksoftirqd, which ends only when told ([`Softirq::stop`]).
+/// One inline dispatch of a CPU's softirqs, after an interrupt or in an application's wait; or the loop of
+/// ksoftirqd, which ends only after [`Softirq::stop`].
 ///
-/// A dispatch restarts while vectors become pending, for at most
-/// [`dispatch_time`](crate::Limits::dispatch_time) and
-/// [`dispatch_passes`](crate::Limits::dispatch_passes), and not once another thread wants the CPU
-/// ([`Did::Resched`]); then ksoftirqd goes on.
+/// A dispatch restarts while vectors become pending, for at most [`dispatch_time`](crate::Limits::dispatch_time)
+/// and [`dispatch_passes`](crate::Limits::dispatch_passes), and not once another thread wants the CPU
+/// ([`Did::Resched`]); then ksoftirqd takes over.
 #[derive(Debug)]
 pub struct Softirq<'a, Q> {
     at: At,
-    /// Vectors this dispatch may run: all, unless the CPU's rules leave some to ksoftirqd, which ends it.
+    /// Vectors this dispatch may run: all, unless the CPU's policy leaves some to ksoftirqd. An inline dispatch has
+    /// one such set.
     allowed: u32,
     /// Vectors of this pass still to run.
     vectors: u32,
     net: NetRx<'a, Q>,
     started: Ns,
     passes: u8,
-    /// The last network softirq met nothing but holders without work.
+    /// Whether the last network softirq left only instances in *hold* without work.
     held: bool,
     stopping: bool,
     owed: Owed,
@@ -72,29 +71,29 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
-    /// The CPU whose softirqs these are; another may run them.
+    /// The CPU whose softirqs are run; the calling thread may be on another.
     pub fn cpu(&self) -> CpuId {
         self.net.cpu.id
     }
 
-    /// Tells ksoftirqd's loop to end: with [`Op::Done`] in place of its next sleep.
+    /// Makes ksoftirqd's loop end with [`Op::Done`] in place of its next sleep.
     pub fn stop(&mut self) {
         self.stopping = true;
     }
 
-    /// Tells the dispatch that another thread wants the CPU, as [`Did::Resched`] does where a step's
-    /// answer has room for it: it does not restart. Between two dispatches of ksoftirqd it is said of
+    /// Reports that another thread wants the CPU, so that the dispatch does not restart. The same as answering
+    /// [`Did::Resched`], for steps whose answer carries a result. Between two dispatches of ksoftirqd it applies to
     /// the next one.
     pub fn need_resched(&mut self) {
         self.net.turn.set_resched(true);
     }
 
-    /// What may run here, by the rules of the CPU. The rest is ksoftirqd's.
+    /// The vectors that may run here by the CPU's policy. The rest is left to ksoftirqd.
     fn rules(&self) -> u32 {
         let competition = match self.net.context {
             Context::Ksoftirqd => return VECTORS,
             Context::Interrupt { competition } => competition,
-            // An application that runs softirqs itself is asking for its own packets.
+            // An application that runs softirqs itself asks for its own packets: that is no competition.
             Context::Application => false,
         };
         let policy = self.net.cpu.policy();
@@ -113,12 +112,12 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
-    /// Begins a dispatch: the vectors of its first pass; 0 if there is none. Wakes ksoftirqd first for
-    /// what may not run here.
+    /// Begins a dispatch and returns the vectors of its first pass, 0 if there is none. First wakes ksoftirqd
+    /// (`Err`) for vectors that may not run here.
     #[inline(always)]
     fn start(&mut self, now: Ns) -> Result<u32, Op> {
         self.started = now;
-        // Nearly always, and then nothing else need be asked.
+        // The common case, in which no rule has to be evaluated.
         if self.net.cpu.runs_all_inline() {
             return Ok(self.net.cpu.begin(VECTORS));
         }
@@ -136,14 +135,14 @@ impl<'a, Q> Softirq<'a, Q> {
         Ok(vectors)
     }
 
-    /// Whether this dispatch may go on.
+    /// Whether this dispatch is within its limits of time and passes.
     fn within_limits(&self, now: Ns) -> bool {
         let limits = self.net.cpu.limits();
         now.saturating_sub(self.started) < limits.dispatch_time
             && self.passes < limits.dispatch_passes
     }
 
-    /// Runs vectors, and restarts or leaves after the last one of a pass; `None` where it has left.
+    /// Runs vectors, and restarts or ends after the last one of a pass; `None` once it has ended.
     #[inline(always)]
     fn run(&mut self, now: Ns, mut vectors: u32) -> Option<Op> {
         loop {
@@ -178,7 +177,7 @@ impl<'a, Q> Softirq<'a, Q> {
         }
     }
 
-    /// Whether this dispatch, at the end of a pass, goes on with what is pending.
+    /// Whether this dispatch, at the end of a pass, restarts for the vectors that are pending.
     fn restarts(&mut self, pending: u32, now: Ns) -> bool {
         self.passes += 1;
         let only_holders = self.held && pending & !Vector::NetRx.bit() == 0;
@@ -237,7 +236,7 @@ impl<Q> Pass<Q> for Softirq<'_, Q> {
             }
             At::NetRx
         } else {
-            // Before a dispatch it answers the step that gave way after the last one.
+            // At `Start`, `Resched` answers the yield after the last dispatch, and does not concern the next one.
             if did == Did::Resched && self.at != At::Start {
                 self.net.turn.set_resched(true);
             }
@@ -256,12 +255,12 @@ impl<Q> Pass<Q> for Softirq<'_, Q> {
 }
 
 impl<Q> Drop for Softirq<'_, Q> {
-    /// A context that unwound leaves nothing running.
+    /// Cleans up after a dispatch that unwound: puts back its instances and stops being the CPU's runner.
     #[inline]
     fn drop(&mut self) {
         if matches!(self.at, At::Vectors | At::NetRx) {
             self.net.abandon();
-            // The vectors of this pass that were still to run are pending again.
+            // Also makes the remaining vectors of this pass pending again.
             self.net.cpu.abandon(self.vectors);
         }
     }

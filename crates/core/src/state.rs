@@ -1,19 +1,18 @@
-//! The state word of one instance: who owns it, and what was asked of it meanwhile.
+//! The state word of one instance: its owner, its mode, and what other contexts requested meanwhile.
 //!
-//! Bits and numbers are the kernel's (`NAPI_STATE_*`), less `LISTED` and `HAS_NOTIFIER`, which are
-//! bookkeeping of its device list and of interrupt affinity, plus [`WORKQUEUE`]. Everything that
-//! several contexts may decide at once is decided by one compare-and-swap on this one word; that is
-//! what makes it small enough for loom to exhaust.
+//! Bits and numbers are the kernel's (`NAPI_STATE_*`), less `LISTED` and `HAS_NOTIFIER`, which are bookkeeping of
+//! its device list and of interrupt affinity, plus [`WORKQUEUE`]. Every decision on which contexts can race is one
+//! atomic operation on this one word, which keeps it small enough for loom to explore exhaustively.
 
 use crate::race::{self, Race};
 use crate::sync::{Ordering, Word32};
 use napkin_policy::Threaded;
 
-/// The ownership token: whoever set it owns the instance.
+/// The ownership token: the context that set it owns the instance.
 pub const SCHED: u32 = 1 << 0;
-/// Somebody tried to schedule the instance while it was owned: the owner polls once more.
+/// A context tried to schedule the instance while it was owned: the owner polls once more.
 pub const MISSED: u32 = 1 << 1;
-/// A disable is pending: nobody may schedule, and the owner releases after its poll.
+/// A disable is pending: scheduling is refused, and the owner releases after its poll.
 pub const DISABLE: u32 = 1 << 2;
 /// Together with `SCHED`: disabled.
 pub const NPSVC: u32 = 1 << 3;
@@ -33,13 +32,13 @@ pub const THREADED_BUSY_POLL: u32 = 1 << 11;
 /// The shared pool polls it; the kernel has no such mode.
 pub const WORKQUEUE: u32 = 1 << 16;
 
-/// Who polls, if it is not the softirq.
+/// The mode bits: who polls, if it is not the softirq.
 pub(crate) const MODE: u32 = THREADED | THREADED_BUSY_POLL | WORKQUEUE;
-/// What a release clears: an instance that nobody owns has no marks. (A kernel's session that leaves
-/// to the timer keeps `PREFER_BUSY_POLL`, and the timer clears it.)
+/// The bits that a release clears: a free instance has no marks. (A kernel's session that leaves to the timer keeps
+/// `PREFER_BUSY_POLL`, and the timer clears it.)
 const HELD: u32 = SCHED | SCHED_THREADED | PREFER_BUSY_POLL | IN_BUSY_POLL | MISSED;
 
-/// A state, read once.
+/// A snapshot of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State(pub u32);
 
@@ -50,7 +49,7 @@ impl State {
         self.0 & bits != 0
     }
 
-    /// Who is to poll.
+    /// The mode: who is to poll.
     #[inline]
     pub const fn mode(self) -> Threaded {
         if !self.has(MODE) {
@@ -64,7 +63,7 @@ impl State {
         }
     }
 
-    /// Whether the instance is disabled (owned by nobody, and nobody may claim it).
+    /// Whether the instance is disabled: it has no owner, and no context may claim it.
     pub const fn disabled(self) -> bool {
         self.0 & (SCHED | NPSVC) == SCHED | NPSVC
     }
@@ -79,32 +78,32 @@ const fn mode_bits(mode: Threaded) -> u32 {
     }
 }
 
-/// What came of an attempt to schedule.
+/// The outcome of an attempt to schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prep {
     /// The caller owns the instance now.
     Won,
-    /// Somebody else owns it and was told to poll once more.
+    /// Another context owns it, and `MISSED` makes that owner poll once more.
     Missed,
     /// A disable is pending.
     Disabled,
 }
 
-/// What came of a release.
+/// The outcome of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// Nobody owns the instance now.
+    /// The instance is free.
     Free,
-    /// Somebody wanted it meanwhile: still owned, poll again.
+    /// `MISSED` was set meanwhile: still owned, poll again.
     Missed,
 }
 
-/// The word itself.
+/// The atomic word.
 #[derive(Debug)]
 pub(crate) struct StateWord(Word32);
 
 impl StateWord {
-    /// A new instance is disabled, so that nobody can schedule it before it is ready.
+    /// A new instance is disabled, so that it cannot be scheduled before it is ready.
     pub(crate) fn new() -> Self {
         StateWord(Word32::new(SCHED | NPSVC))
     }
@@ -114,7 +113,8 @@ impl StateWord {
         State(self.0.load(Ordering::Acquire))
     }
 
-    /// One atomic step: `change` returns the new word, or `None` to leave it.
+    /// One atomic step: `change` returns the new word, or `None` to leave it. Returns the old word: `Ok` if it was
+    /// changed.
     #[inline]
     fn step(&self, mut change: impl FnMut(u32) -> Option<u32>) -> Result<u32, u32> {
         let mut old = self.0.load(Ordering::Acquire);
@@ -127,8 +127,8 @@ impl StateWord {
         Err(old)
     }
 
-    /// `napi_schedule_prep`: always writes, also when the mark is there already, because the write
-    /// is what makes the owner's release see everything the caller did before.
+    /// `napi_schedule_prep`. Writes even if the mark is already set, because the write makes everything the caller
+    /// did before visible to the owner's release.
     #[inline]
     pub(crate) fn schedule_prep(&self) -> Prep {
         loop {
@@ -143,9 +143,9 @@ impl StateWord {
             match old {
                 Ok(old) if old & SCHED == 0 => return Prep::Won,
                 Ok(_) => return Prep::Missed,
-                // A load may find a disable that has gone since (given up, or followed by an
-                // enable), and nobody repeats this event. A write cannot be late; and it makes
-                // whoever ends the disable see what the caller did before.
+                // The load may have seen a disable that has ended since (abandoned, or followed by an enable), and
+                // this event is not repeated. A write always sees the latest value, and it makes what the caller
+                // did before visible to the context that ends the disable.
                 Err(_) if self.0.fetch_or(0, Ordering::AcqRel) & DISABLE != 0 => {
                     return Prep::Disabled;
                 }
@@ -154,7 +154,7 @@ impl StateWord {
         }
     }
 
-    /// As the timer did until 2026: takes the instance or leaves no trace.
+    /// Takes a free instance, or leaves no mark, as the kernel's timer did until 2026 (race R2).
     pub(crate) fn test_and_set_sched(&self) -> Prep {
         match self.step(|old| (old & (SCHED | DISABLE) == 0).then_some(old | SCHED)) {
             Ok(_) => Prep::Won,
@@ -163,8 +163,8 @@ impl StateWord {
         }
     }
 
-    /// A busy-poll session's claim. A loser that prefers busy polling leaves its mark, so that the
-    /// owner makes room when its ring never drains.
+    /// A busy-poll session's attempt to claim. A loser that prefers busy polling sets `PREFER_BUSY_POLL`, so that
+    /// an owner whose ring never drains makes room for it.
     #[inline]
     pub(crate) fn busy_claim(&self, prefer: bool) -> bool {
         const TAKEN: u32 = DISABLE | SCHED | IN_BUSY_POLL | NO_BUSY_POLL;
@@ -185,8 +185,8 @@ impl StateWord {
         self.test_and_set_sched() == Prep::Won
     }
 
-    /// Gives the instance back, unless somebody wanted it meanwhile. With a disable pending it is
-    /// given back in any case: nobody may poll it again.
+    /// Releases the instance, unless `MISSED` was set meanwhile. With a disable pending it is released in any case,
+    /// because it must not be polled again.
     #[inline]
     pub(crate) fn release(&self) -> Release {
         let free = self.step(|old| {
@@ -199,7 +199,7 @@ impl StateWord {
         }
     }
 
-    /// The same where somebody has left a mark, which a disable makes void.
+    /// The slow path of `release`: `MISSED` is set, which a pending disable overrides.
     #[cold]
     #[inline(never)]
     fn release_marked(&self) -> Release {
@@ -213,20 +213,20 @@ impl StateWord {
         }
     }
 
-    /// Clears the marks that the poll which follows makes void.
+    /// Clears bits. An owner that clears `MISSED` has to see to it that a poll follows.
     pub(crate) fn clear(&self, bits: u32) {
         self.0.fetch_and(!bits, Ordering::AcqRel);
     }
 
-    /// Hands the token to the thread, if the thread is still who polls. One step with the look at
-    /// the mode: a thread that has seen its mode gone and no token can end, since none can follow.
+    /// Hands the token to the thread, if the mode is still the thread's. The mode is checked in the same atomic
+    /// step: a thread that sees neither its mode nor a token can end, because no token can follow.
     #[inline]
     pub(crate) fn give_to_thread(&self) -> bool {
         self.step(|old| (old & THREADED != 0).then_some((old | SCHED_THREADED) & !IN_BUSY_POLL))
             .is_ok()
     }
 
-    /// The thread takes what was given to it. One step, so that of two threads only one owns it.
+    /// Takes the token that was given to the thread. One atomic step, so that only one of two threads gets it.
     #[inline]
     pub(crate) fn adopt(&self) -> bool {
         self.step(|old| (old & SCHED_THREADED != 0).then_some(old & !SCHED_THREADED)).is_ok()
@@ -237,7 +237,8 @@ impl StateWord {
         self.clear(SCHED_THREADED | IN_BUSY_POLL);
     }
 
-    /// Says who polls from now on. Never waits: the owner sees it after its poll.
+    /// Sets who polls from now on, and returns the state before. Never waits: the owner sees the change after its
+    /// poll.
     pub(crate) fn set_mode(&self, mode: Threaded) -> State {
         let keep = if race::on(Race::BusyBitStays) { THREADED_BUSY_POLL } else { 0 };
         match self.step(|old| Some(old & !(MODE & !keep) | mode_bits(mode))) {
@@ -245,12 +246,12 @@ impl StateWord {
         }
     }
 
-    /// Asks for a disable; `false` if the instance is disabled, or about to be, already.
+    /// Requests a disable; `false` if the instance is disabled already or a disable is pending.
     pub(crate) fn ask_disable(&self) -> bool {
         self.step(|old| (old & (DISABLE | NPSVC) == 0).then_some(old | DISABLE)).is_ok()
     }
 
-    /// Takes the instance for good once nobody owns it.
+    /// Takes the instance for a disable if it is free.
     pub(crate) fn take_disabled(&self) -> bool {
         let race = race::on(Race::DisableRetry);
         self.step(|old| {
@@ -271,8 +272,8 @@ impl StateWord {
             .is_ok()
     }
 
-    /// The first step of an enable: from disabled to owned by the caller, marks of the dead time
-    /// forgotten. `false` if the instance is not disabled.
+    /// The first step of an enable: from disabled to owned by the caller. A mark left while it was disabled is
+    /// cleared. `false` if the instance is not disabled.
     #[inline]
     pub(crate) fn take_enabled(&self) -> bool {
         self.step(|old| {
@@ -281,7 +282,7 @@ impl StateWord {
         .is_ok()
     }
 
-    /// Race R5's first half: ownership goes before the other bit does.
+    /// The first half of race R5: clears ownership before `NPSVC`.
     pub(crate) fn clear_sched_only(&self) {
         self.clear(SCHED | MISSED);
     }

@@ -1,11 +1,11 @@
 //! The atomics and the pool's queue, from `core` and crossbeam or, under `--cfg loom`, from loom, so
 //! that the very code that ships is the code that is model-checked.
 //!
-//! Three things are not what they are outside. A word on which contexts decide at once ([`Word32`],
-//! [`Word64`]) tells loom of each access twice, see there. Counts ([`Count`]) decide nothing, and every access to a loom
-//! atomic multiplies the schedules to explore. The pool's queue is crossbeam's, which loom cannot
-//! see into; a locked list stands in for it, with the same guarantee: what happened before the push
-//! happened before the pop.
+//! Three things differ from `core`. Under loom, a word on which contexts race ([`Word32`], [`Word64`]) announces
+//! each access twice; see there. Counts ([`Count`]) are never loom's: they decide nothing, and every access to a
+//! loom atomic multiplies the schedules to explore. The pool's queue is crossbeam's, which loom cannot see into;
+//! under loom a locked list stands in for it, with the same guarantee: what happened before a push happened before
+//! its pop.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,10 +13,10 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A number that is counted or set, and that no schedule depends on.
+/// A counter or a setting that no race depends on.
 pub(crate) use core::sync::atomic::AtomicU64 as Count;
 
-/// A word on which several contexts decide at once.
+/// A word on which several contexts race.
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32 as Word32, AtomicU64 as Word64};
 #[cfg(loom)]
@@ -26,11 +26,10 @@ pub(crate) use word::{Word32, Word64};
 mod word {
     use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-    /// loom 0.7 remembers one last access of an atomic, so a thread that loads before it swaps hides
-    /// the loads of the others from its own search: of "A loads; B loads and swaps" it never tries
-    /// the other order. Here each access first writes to a companion, relaxed, so that every order
-    /// of accesses is tried; the access itself follows with its own ordering, and loads may still
-    /// find old values.
+    /// loom 0.7 remembers only the last access of an atomic, so a thread that loads before it swaps hides other
+    /// threads' loads from the search: of "A loads; B loads and swaps" loom never tries the other order. So each
+    /// access first writes, relaxed, to a companion atomic, which makes loom try every order. The access itself
+    /// follows with its own ordering, and loads may still return stale values.
     macro_rules! word {
         ($name:ident, $atomic:ident, $int:ty) => {
             #[derive(Debug)]
@@ -102,7 +101,7 @@ mod locked {
 
     use loom::sync::{Mutex, MutexGuard};
 
-    /// What the core uses of crossbeam's `ArrayQueue`.
+    /// The part of crossbeam's `ArrayQueue` that the core uses.
     #[derive(Debug)]
     pub(crate) struct ArrayQueue<T> {
         items: Mutex<VecDeque<T>>,

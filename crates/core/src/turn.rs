@@ -1,18 +1,16 @@
-//! One poll of one instance, from the poll to its consequences: deliver, stay, hold, defer, park,
-//! unmask, release, hand over.
+//! A turn: one poll of one instance and the decision that follows from it, which is to deliver, stay, hold, defer,
+//! park, unmask, release or hand over.
 //!
-//! Every owner (softirq, thread, worker, an application's session) takes its turns here, so there
-//! is one place where the kernel's `napi_poll` and `napi_complete_done` are decided. Two orders
-//! differ from the kernel's on purpose: the interrupt is unmasked and the timer armed *before* the
-//! release, and a poll by a busy-polling application that is its last is decided after the poll
-//! (races R1, R2, R11 of the catalogue).
+//! Every owner (softirq, thread, worker, an application's session) takes its turns here, so this is the one place
+//! that decides what the kernel's `napi_poll` and `napi_complete_done` decide. Two orders differ from the kernel's
+//! on purpose: the interrupt is unmasked and the timer armed *before* the release, and the outcome of a busy-poll
+//! session's last poll is decided after that poll (races R1, R2, R11 of the catalogue).
 //!
-//! A driver may allow its interrupt before it delivers ([`Order::UnmaskFirst`](crate::Order)). The
-//! turn then knows that the line is open, and every outcome that is to stay masked masks before
-//! anything else follows from it: the queue can be touched only by who owns it, so there is no
-//! masking after a release, as virtio_net has it. What the kernel's window between release and
-//! masking lets in finds the instance free there, and scheduled by itself; here it finds the owner
-//! and leaves its mark. Either way there is one poll more.
+//! A driver may unmask its interrupt before it delivers ([`Order::UnmaskFirst`](crate::Order)). The turn then
+//! records that the line is open, and every outcome that needs it masked masks first: only the owner may touch the
+//! queue, so the core cannot mask after the release, as virtio_net does. In the kernel an interrupt between release
+//! and masking finds the instance free and schedules it; here it finds an owner and leaves `MISSED`. Either way one
+//! more poll follows.
 
 mod end;
 
@@ -28,7 +26,7 @@ use crate::{Ns, Pressure, Work};
 pub(crate) use end::{End, Next};
 use end::{Line, keeps, missed, polls_on};
 
-/// Where a turn is: which step its next answer is to.
+/// The step whose answer the turn expects next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     /// Before the poll.
@@ -42,43 +40,44 @@ enum At {
     Shut,
     Delivered,
     Armed,
-    /// Unmasked, to be released so.
+    /// Unmasked; the release follows.
     Unmasked,
-    /// Masked again, to be released so.
+    /// Masked again; the release follows.
     Closed,
-    /// Masked again, for the turn to end with the claim kept.
+    /// Masked again; the turn ends with the claim kept.
     Kept,
 }
 
-/// The turns of one owner, one after the other. It stays in its place, for moving it costs more than taking a turn.
-/// What stands beside [`At`] outlasts a step and is of others: `last` and `prefers` are the session's, `resched` the
-/// scheduler's, `busy` the round's, `line` the card's.
+/// The turns of one owner, one after the other, in the same struct, because moving it costs more than a turn. The
+/// flags outlast a step: `last` and `prefers` belong to the session, `resched` to the scheduler, `busy` to the
+/// softirq's round, `line` to the device.
 #[derive(Debug)]
 pub(crate) struct Turn<'a, Q> {
-    /// `None` between two turns that did not keep it.
+    /// `None` between turns, unless the last one kept it.
     claim: Option<Claim<'a, Q>>,
     budget: u16,
-    /// The last poll of a session: it completes, other polls of a session do not.
+    /// Whether this is a session's last poll, which completes; a session's other polls do not.
     last: bool,
-    /// The session prefers busy polling: a ring that its last poll does not drain is left to the
-    /// timer, if there is one (the kernel's `skip_schedule`).
+    /// Whether the session prefers busy polling: a ring that its last poll does not drain is left to the timer, if
+    /// there is one (the kernel's `skip_schedule`).
     prefers: bool,
-    /// Another thread wants the CPU, as far as the world has said.
+    /// Whether another thread wants the CPU, as reported by the world.
     resched: bool,
-    /// A poll of the softirq's round found work, or somebody wants another for a reason other than *hold*.
+    /// Whether a poll of the softirq's round found work, or an instance wants another for a reason other than
+    /// *hold*.
     busy: bool,
-    /// What the last poll found.
+    /// The work of the last poll.
     work: Work,
-    /// For whom polls are counted.
+    /// The owner under which polls are counted.
     counted: Owner,
     at: At,
     line: Line,
-    /// How it ends once it has masked again.
+    /// How the turn ends after [`At::Kept`].
     end: End,
 }
 
 impl<'a, Q> Turn<'a, Q> {
-    /// No turn is under way; polls will be counted for `counted`.
+    /// A struct without a turn under way, whose polls will be counted under `counted`.
     #[inline]
     pub(crate) fn idle(counted: Owner) -> Self {
         Turn {
@@ -96,12 +95,12 @@ impl<'a, Q> Turn<'a, Q> {
         }
     }
 
-    /// Begins a turn with a new claim, and takes its first step.
+    /// Begins a turn with a new claim, and returns its first step.
     #[inline]
     pub(crate) fn begin(&mut self, claim: Claim<'a, Q>, budget: u16) -> Op {
         let id = claim.id();
         debug_assert!(self.claim.is_none(), "a turn is under way");
-        // Nothing is there to be dropped.
+        // The slot is empty: `forget` avoids the drop glue.
         core::mem::forget(self.claim.replace(claim));
         self.budget = budget;
         self.at = At::Polled;
@@ -115,38 +114,38 @@ impl<'a, Q> Turn<'a, Q> {
         self.claim.is_some()
     }
 
-    /// Another turn with the same claim.
+    /// Prepares another turn with the same claim.
     #[inline]
     pub(crate) fn again(&mut self) {
         self.at = At::Ready;
     }
 
-    /// Another turn, after which a session lets go; with `prefers`, to the timer if it has to.
+    /// Prepares a session's last turn, which releases; with `prefers`, to the timer if the ring is not drained.
     pub(crate) fn again_last(&mut self, prefers: bool) {
         self.at = At::Ready;
         self.last = true;
         self.prefers = prefers;
     }
 
-    /// Whether another thread wants the CPU, as far as a step of the turns so far was answered so.
+    /// Whether the world has reported that another thread wants the CPU.
     pub(crate) fn resched(&self) -> bool {
         self.resched
     }
 
-    /// Lets go without another poll: the timer looks after the ring, which stays masked.
+    /// Prepares a release without another poll: the interrupt stays masked and the timer has the ring polled.
     pub(crate) fn leave_to_timer(&mut self) {
         self.at = At::Leaving;
         self.last = true;
     }
 
-    /// What the turn's poll found.
+    /// The work of the turn's poll.
     #[inline]
     pub(crate) fn work(&self) -> Work {
         self.work
     }
 
-    /// The cycle of this turn's steps and `last`, if the turn has just asked for its poll and, should
-    /// that find nothing, will end as it does now.
+    /// The idle cycle of this turn's steps and `last`, if the turn has just asked for its poll and would ask for
+    /// the same one again after an empty poll.
     pub(crate) fn idle_cycle(&self, owner: Owner, until: Ns, last: Op) -> Option<IdleCycle> {
         let (At::Polled, Some(claim)) = (self.at, &self.claim) else { return None };
         let instance = claim.instance();
@@ -167,15 +166,15 @@ impl<'a, Q> Turn<'a, Q> {
         self.claim.as_mut()
     }
 
-    /// Whether a poll that finds nothing is followed by another of this owner, whatever else happens.
+    /// Whether an empty poll is always followed by another of the same owner.
     #[inline(always)]
     fn goes_round(&self, owner: Owner, state: State) -> bool {
         polls_on(owner, self.last, state) && keeps(owner, state) && !state.has(DISABLE)
     }
 
-    /// The answer to a poll that found nothing, where the owner polls on and the driver does nothing
-    /// about it either: `true`, and the turn has ended with [`End::Again`]. What `next` would decide,
-    /// in a few instructions; owners that spin ask here first.
+    /// Fast path of `next` for owners that spin, in a few instructions: if `did` is an empty poll after which the
+    /// owner polls on, and the driver does not unmask first, ends the turn as with [`End::Again`] and returns
+    /// `true`.
     #[inline(always)]
     pub(crate) fn idles(&mut self, now: Ns, did: Did, owner: Owner) -> bool {
         let (At::Polled, Did::Polled(Work::NONE)) = (self.at, did) else { return false };
@@ -191,12 +190,12 @@ impl<'a, Q> Turn<'a, Q> {
         true
     }
 
-    /// The poll of another turn, if one with the same claim is to begin.
+    /// The poll of the next turn, if one with the same claim is due.
     #[inline(always)]
     pub(crate) fn poll(&mut self, owner: Owner) -> Option<Op> {
         let (At::Ready, Some(claim)) = (self.at, &self.claim) else { return None };
-        // A thread may own the instance for good, and its budget is the weight, which may have been
-        // set since it began. A session's budget is its own.
+        // A thread may keep the claim for ever, and its budget, the weight, may have changed: read it at each turn.
+        // A session's budget is its own.
         if owner == Owner::Thread {
             self.budget = claim.instance().settings.weight();
         }
@@ -204,28 +203,28 @@ impl<'a, Q> Turn<'a, Q> {
         Some(Op::Poll { id: claim.id(), budget: self.budget })
     }
 
-    /// Says whether another thread wants the CPU.
+    /// Sets whether another thread wants the CPU.
     #[inline]
     pub(crate) fn set_resched(&mut self, resched: bool) {
         self.resched = resched;
     }
 
-    /// Whether a turn since this was last set to `false` has found work.
+    /// Whether a turn has found work since this was last set to `false`.
     #[inline]
     pub(crate) fn busy(&self) -> bool {
         self.busy
     }
 
-    /// Begins a round of turns, or says of one that it is busy for another reason than work.
+    /// Clears the flag at the start of a round, or sets it for a reason other than work.
     #[inline]
     pub(crate) fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
     }
 
-    /// The next step of the owner's turn. (Softirq and ksoftirqd go by the same rules: either says
-    /// [`Owner::Softirq`], and they differ in how their polls are counted.)
-    // Inlined into each owner's loop, so that what concerns other owners falls away, and so that a
-    // step is not copied from one enum to the next on its way out.
+    /// The next step of the owner's turn. (Softirq and ksoftirqd follow the same rules: both pass
+    /// [`Owner::Softirq`], and only their polls are counted apart.)
+    // Inlined into each owner's loop, so that the branches of other owners are optimised away, and a step is not
+    // copied from enum to enum on return.
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did, owner: Owner) -> Next {
         let Some(claim) = &mut self.claim else { return Next::End(End::Released) };
@@ -254,7 +253,7 @@ impl<'a, Q> Turn<'a, Q> {
                     self.busy = true;
                     let owned = claim.owned();
                     owned.last_work = now;
-                    // Work by whatever owner starts the hold anew.
+                    // Work found by any owner restarts the hold.
                     owned.hold_until = 0;
                 }
                 if instance.settings.unmasks_first() && work.rx < self.budget {
@@ -264,7 +263,7 @@ impl<'a, Q> Turn<'a, Q> {
             }
             At::Opened => {
                 self.opened(did);
-                // A pass that polls on does not complete: it masks at once.
+                // An owner that polls on does not complete: mask at once.
                 if polls_on(owner, self.last, instance.state.load()) {
                     return self.mask(At::Shut, instance);
                 }
@@ -297,27 +296,27 @@ impl<'a, Q> Turn<'a, Q> {
         }
     }
 
-    /// The answer to an unmasking.
+    /// Records the answer to an unmasking.
     #[inline(always)]
     fn opened(&mut self, did: Did) {
         let Did::Unmasked(waits) = did else { unexpected("Unmask", "Unmasked") };
         self.line = if waits { Line::Waiting } else { Line::Open };
     }
 
-    /// The answer to a step of which nothing can be said but that it is done.
+    /// Records the answer to a step that has no result.
     #[inline(always)]
     fn done(&mut self, did: Did) {
         self.resched |= did == Did::Resched;
     }
 
-    /// Asks for a step, whose answer comes to `at`.
+    /// Asks for a step, whose answer is handled at `at`.
     #[inline(always)]
     fn ask(&mut self, at: At, op: Op) -> Next {
         self.at = at;
         Next::Op(op)
     }
 
-    /// What follows from a poll.
+    /// Decides what follows from a poll.
     #[inline(always)]
     fn decide(
         &mut self,
@@ -343,8 +342,8 @@ impl<'a, Q> Turn<'a, Q> {
         }
         debug_assert!(!state.has(NPSVC) || race::on(Race::EnableInTwoSteps), "owned and disabled");
         if race::on(Race::EnableInTwoSteps) && state.has(NPSVC) {
-            // Enable gave the instance away in two steps (R5): the completion returned early, and the
-            // token was nobody's.
+            // Race R5: enable gave the instance away in two steps. The completion returned early, and the token is
+            // lost.
             if let Some(claim) = self.claim.take() {
                 claim.into_token();
             }
@@ -367,9 +366,9 @@ impl<'a, Q> Turn<'a, Q> {
             owned.defer_count = defer_hard_irqs;
         }
         if exhausted {
-            // A ring that never drains makes room for a session that prefers busy polling, if a
-            // timer will look after the ring meanwhile. A session that does not prefer it hands the
-            // ring over at once (`busy_poll_stop`: `__napi_schedule`).
+            // A full poll makes room for a session that prefers busy polling, if a timer covers the ring meanwhile.
+            // The last poll of a session without that preference hands the ring over at once (`busy_poll_stop`:
+            // `__napi_schedule`).
             let timeout = settings.gro_flush_timeout();
             let makes_room = if self.last { self.prefers } else { state.has(PREFER_BUSY_POLL) };
             if makes_room && timeout != 0 && owned.defer_count > 0 {
@@ -384,7 +383,7 @@ impl<'a, Q> Turn<'a, Q> {
             if self.work.any() {
                 return self.stay(instance, End::Again);
             }
-            // A shorter hold, set meanwhile, holds from now on.
+            // A hold that was shortened meanwhile applies from now on.
             let end = settings.hold_end(now, hold);
             if owned.hold_until == 0 || end < owned.hold_until {
                 owned.hold_until = end;
@@ -392,10 +391,10 @@ impl<'a, Q> Turn<'a, Q> {
             if now < owned.hold_until {
                 return self.stay(instance, End::Held);
             }
-            // It has ended, and stays so until there is work: a deferred poll does not hold again.
+            // The hold is over until there is work again: a deferred poll does not hold anew.
         }
 
-        // A smaller count, set meanwhile, counts from now on.
+        // A `defer_hard_irqs` that was lowered meanwhile applies from now on.
         if defer_hard_irqs > 0 && owned.defer_count > 0 {
             owned.defer_count = owned.defer_count.min(defer_hard_irqs) - 1;
             let timeout = settings.gro_flush_timeout();
@@ -403,8 +402,8 @@ impl<'a, Q> Turn<'a, Q> {
                 return self.defer(instance, now, timeout, state);
             }
         }
-        // A suspension ends where the interrupt returns: its timer goes, and a context that has
-        // stalled in it must not be waited for (invariant 7).
+        // Unmasking ends every suspension: its timer is cancelled, and a context that has stalled in it must not
+        // hold up the queue (invariant 7).
         instance.cancel_timer();
         instance.suspension.expire();
         if self.line == Line::Masked {
@@ -413,18 +412,18 @@ impl<'a, Q> Turn<'a, Q> {
         self.release_open(instance)
     }
 
-    /// Releases with the interrupt masked and a timer to look after the ring. While other contexts
-    /// suspend the instance its timer is theirs: an ordinary poll does not bring it forward.
+    /// Releases with the interrupt masked and the timer armed. While contexts suspend the instance the timer is
+    /// theirs: an ordinary poll does not bring it forward.
     #[inline(always)]
     fn defer(&mut self, instance: &Instance<Q>, now: Ns, timeout: Ns, state: State) -> Next {
-        // An interrupt has come since the line was opened. The release will find its mark, so nothing
-        // need be prepared for the time after it: the kernel starts no timer then.
+        // An interrupt has come since the unmasking. The release will find `MISSED` and keep the claim, so no timer
+        // is needed; the kernel starts none either.
         if self.line != Line::Masked && state.has(MISSED) {
             return self.release(instance);
         }
         instance.counters.deferrals.add(1);
-        // Registered under a longer timeout than is in force now, or by contexts that have left
-        // since, it must not outlast the present one (invariant 7).
+        // A suspension that was registered under a longer timeout, or by contexts that have left since, must not
+        // outlast the current timeout (invariant 7).
         let longest = now + instance.settings.irq_suspend_timeout();
         let suspended = if race::on(Race::ResumeCancelsAll) {
             0
@@ -437,14 +436,14 @@ impl<'a, Q> Turn<'a, Q> {
     #[inline(always)]
     fn arm(&mut self, instance: &Instance<Q>, at: Ns) -> Next {
         if race::on(Race::EarlyTimer) && self.last {
-            // The kernel had armed it before the poll; it may have fired for nothing since.
+            // Race R2: the timer was armed before the poll, and may have fired in vain since.
             return self.release(instance);
         }
         instance.arm(at);
         self.ask(At::Armed, Op::Arm { id: instance.id, at })
     }
 
-    /// Releases with the interrupt masked, which takes a step more if it is allowed.
+    /// Releases with the interrupt masked; masks it first if the line is open.
     #[inline(always)]
     fn release(&mut self, instance: &Instance<Q>) -> Next {
         if self.line != Line::Masked {
@@ -457,8 +456,8 @@ impl<'a, Q> Turn<'a, Q> {
         Next::End(missed(instance))
     }
 
-    /// Releases with the interrupt allowed. Not if work was waiting at the unmasking, which may have
-    /// no interrupt. (The kernel looks after the release, and schedules.)
+    /// Releases with the interrupt unmasked, unless work was waiting at the unmasking: no interrupt may come for
+    /// it. (The kernel checks after the release, and schedules.)
     #[inline(always)]
     fn release_open(&mut self, instance: &Instance<Q>) -> Next {
         let waits = self.line == Line::Waiting && !race::on(Race::UnmaskWithoutLook);
@@ -468,7 +467,7 @@ impl<'a, Q> Turn<'a, Q> {
         self.stay(instance, missed(instance))
     }
 
-    /// Keeps the instance, and masks first if its interrupt is allowed.
+    /// Keeps the instance; masks first if the line is open.
     #[inline(always)]
     fn stay(&mut self, instance: &Instance<Q>, end: End) -> Next {
         if self.line == Line::Masked {
@@ -478,7 +477,7 @@ impl<'a, Q> Turn<'a, Q> {
         self.mask(At::Kept, instance)
     }
 
-    /// Masks again, and goes on from `at`.
+    /// Masks again; the answer is handled at `at`.
     #[inline(always)]
     fn mask(&mut self, at: At, instance: &Instance<Q>) -> Next {
         self.line = Line::Masked;

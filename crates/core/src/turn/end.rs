@@ -1,4 +1,4 @@
-//! How a turn ends, how it leaves the interrupt, and for whom it need not end.
+//! The ends of a turn, the state of its interrupt line, and the rules by which an owner keeps polling.
 
 use crate::counters::Owner;
 use crate::instance::Instance;
@@ -16,16 +16,15 @@ pub(crate) enum Next {
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The instance was given back; there is no claim any more.
+    /// The instance was released; the claim is gone.
     Released,
     /// Still owned, and there may be more work.
     Again,
-    /// Still owned, and scheduled anew, as by an interrupt: polled once more, and still in the
-    /// same round of the softirq.
+    /// Still owned and scheduled anew, as by an interrupt: to be polled once more in the same round of the softirq.
     Scheduled,
-    /// Still owned, in polled mode without work (*hold*).
+    /// Still owned, without work, in *hold*.
     Held,
-    /// Still owned, but somebody else is to poll from now on.
+    /// Still owned, but another owner is to poll from now on.
     HandOver,
 }
 
@@ -34,19 +33,20 @@ pub(crate) enum End {
 pub(super) enum Line {
     Masked,
     Open,
-    /// Open, and work was waiting when it was unmasked: it may have no interrupt.
+    /// Open, and work was waiting at the unmasking: no interrupt may come for it.
     Waiting,
 }
 
-/// How a turn ends whose release found a mark, or work that waits. The kernel puts the instance on the list of the softirq
-/// that is running. Where drivers unmask late that hardly ever happens, and a new round does.
+/// The end of a turn whose release found `MISSED`, or whose unmasking found work. The kernel adds the instance to
+/// the list of the running softirq. With drivers that unmask late this is rare, and the instance waits for the next
+/// round instead.
 #[inline(always)]
 pub(super) fn missed<Q>(instance: &Instance<Q>) -> End {
     if instance.settings.unmasks_first() { End::Scheduled } else { End::Again }
 }
 
-/// Whether a poll completes nothing, because its owner goes on polling anyway (the kernel's
-/// `IN_BUSY_POLL`). `last` is a session's poll that lets go.
+/// Whether the owner polls on, so that its poll does not complete (the kernel's `IN_BUSY_POLL`). `last` marks a
+/// session's last poll.
 #[inline(always)]
 pub(super) fn polls_on(owner: Owner, last: bool, state: State) -> bool {
     match owner {
@@ -56,8 +56,8 @@ pub(super) fn polls_on(owner: Owner, last: bool, state: State) -> bool {
     }
 }
 
-/// Whether the state's mode leaves this owner in charge. A busy-poll session may own an instance in
-/// any mode but threaded busy poll.
+/// Whether the mode lets this owner keep the instance. A busy-poll session may own an instance in any mode but
+/// threaded busy poll.
 #[inline(always)]
 pub(super) fn keeps(owner: Owner, state: State) -> bool {
     let mode = state.mode();
