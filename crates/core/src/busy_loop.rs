@@ -1,4 +1,4 @@
-//! The loop around a busy-poll session: until something came, or the time is up.
+//! The loop around a busy-poll session: runs until events have come or the time is up.
 
 use crate::host::Host;
 use crate::idle::IdleCycle;
@@ -7,16 +7,16 @@ use crate::session::{Session, SessionNext};
 use crate::step::{Did, Op, unexpected};
 use crate::{NEVER, Ns};
 
-/// A microsecond of busy polling: the kernel shifts nanoseconds by ten.
+/// A microsecond of busy polling is 1024 ns: the kernel shifts nanoseconds by ten.
 const BUSY_MICROSECOND: Ns = 1 << 10;
 
-/// How a busy loop goes on.
+/// The next step of a busy loop, or its end.
 #[derive(Debug)]
 pub(crate) enum LoopNext {
     /// A step to take.
     Op(Op),
-    /// It has ended. Whether something came is for one more look to say: the poll that let go
-    /// delivers, too.
+    /// The loop has ended. One more look tells whether events have come, because the session's last poll delivers,
+    /// too.
     Ended,
     /// A signal ended it.
     Interrupted,
@@ -26,15 +26,14 @@ pub(crate) enum LoopNext {
 enum At {
     Session,
     Looking,
-    /// Has let go because another thread wants the CPU, and looks whether the last poll brought
-    /// something.
+    /// The session has stopped because another thread wants the CPU; a look checks whether its last poll delivered.
     LetGo,
-    /// Gives way to that thread.
+    /// Yields to that thread.
     Yielding,
 }
 
-/// How a loop that has let go for another thread goes on. (Small, so that no step goes by way of
-/// memory for its sake.)
+/// The next step of a loop whose session has stopped for another thread. (Small, so that it is not returned through
+/// memory.)
 enum Way {
     Yield,
     Look,
@@ -45,11 +44,11 @@ enum Way {
 #[derive(Debug)]
 pub(crate) struct BusyLoop<'a, Q> {
     session: Session<'a, Q>,
-    /// When the loop ends; before its start for a single pass.
+    /// When the loop ends; 0 for a single pass.
     until: Ns,
     at: At,
     interrupted: bool,
-    /// Lets go for another thread, and goes on afterwards (the kernel's `need_resched`).
+    /// Whether the session stops for another thread, and starts over afterwards (the kernel's `need_resched`).
     yields: bool,
 }
 
@@ -75,8 +74,8 @@ impl<'a, Q> BusyLoop<'a, Q> {
         }
     }
 
-    /// Whether this is the answer to a poll in vain after which a look is next. Whoever spins asks here,
-    /// then `repoll`, and `next` only after that.
+    /// Whether `did` is an empty poll that a look follows. Callers that spin try this first, then `repoll`, and
+    /// `next` only after that.
     #[inline(always)]
     pub(crate) fn looks(&mut self, now: Ns, did: Did) -> bool {
         if self.at != At::Session || !self.session.idles(now, did) {
@@ -86,7 +85,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
         true
     }
 
-    /// The next poll, if this is the answer to a look in vain and the loop goes on.
+    /// The next poll, if `did` is a look without events and the loop continues.
     #[inline(always)]
     pub(crate) fn repoll(&mut self, now: Ns, did: Did) -> Option<Op> {
         let in_vain = self.at == At::Looking && did == Did::Events(0);
@@ -143,15 +142,15 @@ impl<'a, Q> BusyLoop<'a, Q> {
         }
     }
 
-    /// A look found something, or the time is up, or another thread wants the CPU (`resched`).
+    /// Stops the session: a look found events, the time is up, or another thread wants the CPU (`resched`).
     #[cold]
     fn stop(&mut self, now: Ns, resched: bool) {
         self.yields = resched && now < self.until;
         self.session.stop(now);
     }
 
-    /// The session has let go for another thread: that one runs, and then it begins anew, unless
-    /// something has come or the time is up.
+    /// Follows a session that has stopped for another thread: yields to it, and starts the session over unless
+    /// events have come or the time is up.
     #[cold]
     fn give_way(&mut self, now: Ns, events: Option<u32>) -> Way {
         if self.at == At::Yielding {
@@ -170,7 +169,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
         }
     }
 
-    /// What it repeats until its end; `None` where it makes a single pass.
+    /// The cycle that the loop repeats until its end; `None` for a single pass.
     pub(crate) fn idle_cycle(&self) -> Option<IdleCycle> {
         match self.at {
             At::Session if self.until > 0 => self.session.idle_cycle(self.until),
@@ -183,7 +182,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
     }
 }
 
-/// The deadline of a wait: `None` waits for ever.
+/// The deadline of a wait; a timeout of `None` waits for ever.
 #[inline]
 pub(crate) fn deadline(timeout: Option<Ns>, now: Ns) -> Ns {
     timeout.map_or(NEVER, |timeout| now.saturating_add(timeout))

@@ -1,9 +1,9 @@
-//! The one cell that ownership opens: all of the core's `unsafe`, with the one line of a claim that
-//! opens it (`Claim::owned`).
+//! The cell that only an instance's owner may open. It and `Claim::owned`, which opens it, are all of the core's
+//! `unsafe` code.
 //!
-//! An instance's queue and its owner's notes are reached through a claim (`claim.rs`) alone. A
-//! claim is made where `SCHED` was won and nowhere else, and it can be neither copied nor cloned,
-//! so that a `&mut Claim` proves that no other reference to the contents exists.
+//! An instance's queue and its owner's private state are reached only through a claim (`claim.rs`). A claim is made
+//! only where `SCHED` was won, and it can be neither copied nor cloned, so a `&mut Claim` proves that no other
+//! reference to the contents exists.
 #![allow(unsafe_code)]
 
 #[cfg(not(loom))]
@@ -11,12 +11,12 @@ use core::cell::UnsafeCell;
 #[cfg(loom)]
 use loom::cell::UnsafeCell;
 
-/// Contents that whoever holds the instance's token may touch.
+/// Contents that only the holder of the instance's token may touch.
 #[derive(Debug)]
 pub(crate) struct OwnedCell<T>(UnsafeCell<T>);
 
-// SAFETY: the contents are touched by one thread at a time, whichever holds the token; the token is
-// passed on with release and taken with acquire ordering (`StateWord`), so sending is all they need.
+// SAFETY: only the thread that holds the token touches the contents; the token is passed on with release and taken
+// with acquire ordering (`StateWord`), so `T: Send` is enough.
 unsafe impl<T: Send> Sync for OwnedCell<T> {}
 
 impl<T> OwnedCell<T> {

@@ -1,13 +1,13 @@
 //! Ownership of an instance, as a value.
 //!
-//! Whoever wins the `SCHED` bit gets a [`Claim`], which can be neither copied nor cloned. Only it
-//! reaches the queue. It ends in one of three ways: it is released, it is handed to another owner
-//! (by [`Host::route`]), or, when a context unwinds, its drop leaves the instance where the next
-//! softirq (or the instance's thread) finds it, so that a panic in one context strands no queue.
+//! The context that wins the `SCHED` bit gets a [`Claim`], which can be neither copied nor cloned and is the only
+//! way to the queue. A claim ends in one of three ways: it is released; it is handed to another owner (by
+//! [`Host::route`]); or a context unwinds and drops it. The drop leaves the instance to its CPU's softirq, so that
+//! a panic in one context strands no queue.
 //!
-//! This file and the [host](Host)'s use each other: a host gives claims, and a claim that is dropped goes
-//! back to its host. A trait between them would have one implementation. The host's contract with its world
-//! (`contract.rs`) is in this circle, too: a host has one, and it looks at the host.
+//! This module and [`Host`] depend on each other: a host makes claims, and a dropped claim goes back to its host. A
+//! trait between them would have a single implementation. `contract.rs` is part of the same cycle: a host contains
+//! one, which reads the host.
 #![allow(unsafe_code)]
 
 use core::mem;
@@ -31,7 +31,7 @@ impl<'a, Q> Claim<'a, Q> {
         Claim { host, instance }
     }
 
-    /// The token, for a list or for a thread that will adopt it.
+    /// Turns the claim into a token, for a list or for a thread that will adopt it.
     #[inline]
     pub(crate) fn into_token(self) -> &'a Instance<Q> {
         let instance = self.instance;
@@ -56,7 +56,7 @@ impl<'a, Q> Claim<'a, Q> {
         unsafe { self.instance.owned.open() }
     }
 
-    /// Gives the instance back, or stays its owner because somebody wanted it meanwhile.
+    /// Releases the instance; `Err` returns the claim if a schedule was missed meanwhile.
     #[inline]
     pub(crate) fn release(self) -> Result<(), Self> {
         match self.instance.state.release() {
@@ -71,7 +71,7 @@ impl<'a, Q> Claim<'a, Q> {
         }
     }
 
-    /// The same where the claim lies; afterwards the slot is empty, or (`false`) still holds it.
+    /// The same in place: empties the slot, or returns `false` and leaves the claim in it.
     #[inline]
     pub(crate) fn release_from(slot: &mut Option<Self>) -> bool {
         let Some(claim) = slot else { return true };
@@ -89,7 +89,7 @@ impl<'a, Q> Claim<'a, Q> {
 }
 
 impl<Q> Drop for Claim<'_, Q> {
-    /// Only a context that unwinds, or that was abandoned between two steps, gets here.
+    /// Runs if a context unwinds or is abandoned between two steps (and in `Host::with_claim`).
     fn drop(&mut self) {
         self.instance.state.take_from_thread();
         self.host.strand(self.instance);

@@ -1,8 +1,8 @@
-//! What a world owes the core and the core cannot make it do, looked at in debug builds.
+//! Checks, in debug builds, of a world's duties that the types cannot enforce.
 //!
-//! Each of these mistakes does not fail but hangs, or turns one policy into another without a word; so
-//! a debug build on an operating system with threads ends with a sentence. Release builds (and loom's)
-//! have none of it: the types are empty there, and their calls nothing.
+//! Each of these mistakes would hang, or silently turn one policy into another, instead of failing. So a debug
+//! build on an operating system with threads panics with an explanation. In release builds, and under loom, the
+//! types are empty and their calls do nothing.
 
 #[cfg(not(all(debug_assertions, any(unix, windows), not(loom))))]
 pub(crate) use absent::{Follow, Owed, World};
@@ -19,22 +19,21 @@ mod checked {
     use crate::{Context, CpuId, Host, MILLISECOND, NEVER, Ns, Op, Task};
 
     std::thread_local! {
-        /// The step that a pass of this thread has given last, and that was not answered yet: on this
-        /// thread, as is said at `Pass`.
+        /// The last step that a pass returned on this thread and that is not answered yet. [`Pass`](crate::Pass)
+        /// requires the answer on the same thread.
         static OWED: Cell<Option<Op>> = const { Cell::new(None) };
     }
 
-    /// Every call of `follow`, on whatever context: while others are told, one
-    /// that is not may have nothing to be told.
+    /// Calls of `follow` on all contexts. While other contexts are reported, one that is not may have got nothing.
     static FOLLOWS: AtomicU64 = AtomicU64::new(0);
 
-    /// Waits that have found new events after a delivery that nobody was told of, less those that
-    /// found some after none. So many are no chance.
+    /// The limit of waits that found new events after a delivery without any call of `follow`, less those that
+    /// found some without a delivery. So many are no coincidence.
     const UNTOLD: u32 = 100;
 
     const SECOND: Ns = 1_000 * MILLISECOND;
 
-    /// A pass's side: what it has given, until it is answered or gone.
+    /// A pass's part: whether the step in `OWED` is its own, until it is answered or the pass is dropped.
     #[derive(Debug, Default)]
     pub(crate) struct Owed(bool);
 
@@ -49,7 +48,7 @@ mod checked {
 
         pub(crate) fn answered(&mut self) {
             if core::mem::take(&mut self.0) {
-                // A thread that ends has no locals any more, and owes nothing.
+                // On a thread that is ending the thread-local is gone, and no step is owed.
                 let _ = OWED.try_with(|owed| owed.set(None));
             }
         }
@@ -61,7 +60,7 @@ mod checked {
         }
     }
 
-    /// A host's side.
+    /// A host's part: whether its contexts share a thread, and the deadline that was last found overdue.
     #[derive(Debug, Default)]
     pub(crate) struct World {
         shared_thread: AtomicBool,
@@ -75,7 +74,7 @@ mod checked {
             self.shared_thread.store(true, Relaxed);
         }
 
-        /// A task's own pass is made.
+        /// Checks the creation of a task's pass.
         pub(crate) fn task(&self, task: Task) {
             assert!(
                 self.shared_thread.load(Relaxed) || OWED.get() != Some(Op::Wake(task)),
@@ -85,7 +84,7 @@ mod checked {
             );
         }
 
-        /// A dispatch is made.
+        /// Checks the creation of a dispatch.
         pub(crate) fn softirq(&self, cpu: CpuId, context: Context) {
             match context {
                 Context::Ksoftirqd => self.task(Task::Ksoftirqd(cpu)),
@@ -98,8 +97,8 @@ mod checked {
             }
         }
 
-        /// A wait begins. A thread that keeps the timer may be late, or stopped for a while with all
-        /// the others; it is not missed by three waits, a second and more apart.
+        /// Checks, as a wait begins, that the world drives the timers. The thread that does may be late, or stopped
+        /// for a while together with all others, but not for four waits a second and more apart.
         pub(crate) fn timer_is_kept<Q>(&self, host: &Host<Q>, now: Ns) {
             let earliest = host.instances().iter().map(|it| it.deadline()).min().unwrap_or(NEVER);
             if earliest.saturating_add(SECOND) > now {
@@ -121,17 +120,17 @@ mod checked {
         }
     }
 
-    /// An epoll context's side: whether it is told whom to follow.
+    /// An epoll context's part: whether `follow` is called for its deliveries.
     #[derive(Debug, Default)]
     pub(crate) struct Follow {
-        /// It was told once.
+        /// Whether `follow` was ever called.
         told: AtomicBool,
-        /// A look has found nothing since events were last found: the next ones are new.
+        /// Whether a look has found nothing since events were last found, so that the next ones are new.
         empty: AtomicBool,
         follows: AtomicU64,
         packets: AtomicU64,
         untold: AtomicU32,
-        /// Something else than a delivery has an event, or is one of those that the next look finds.
+        /// Whether an event that no delivery caused is pending, or among those that the next look finds.
         other: AtomicBool,
     }
 
@@ -141,21 +140,21 @@ mod checked {
             FOLLOWS.fetch_add(1, Relaxed);
         }
 
-        /// Something else than a delivery has an event.
+        /// Records an event that no delivery caused.
         pub(crate) fn no_delivery(&self) {
             self.other.store(true, Relaxed);
         }
 
-        /// A wait has looked and found nothing.
+        /// Records a look that found nothing.
         pub(crate) fn empty(&self) {
             self.empty.store(true, Relaxed);
         }
 
-        /// A wait of a context that busy polls, and follows no instance, has found events.
+        /// Checks the events found by a wait of a context that busy polls and follows no instance.
         pub(crate) fn found<Q>(&self, host: &Host<Q>) {
             let other = self.other.swap(false, Relaxed);
             if !self.empty.swap(false, Relaxed) {
-                // Left over, however many frames have come for others meanwhile.
+                // These events are left over; frames that came meanwhile were for others.
                 return;
             }
             let packets = host.instances().iter().map(|it| it.counts().packets).sum();
@@ -163,13 +162,13 @@ mod checked {
             let follows = FOLLOWS.load(Relaxed);
             let silent = self.follows.swap(follows, Relaxed) == follows;
             if other {
-                // It says nothing either way.
+                // Such an event proves nothing either way.
                 return;
             }
             let untold = match (self.told.load(Relaxed) && silent, delivered) {
                 (false, _) => 0,
                 (true, true) => self.untold.load(Relaxed) + 1,
-                // No frame at all.
+                // No frame was delivered.
                 (true, false) => self.untold.load(Relaxed).saturating_sub(1),
             };
             self.untold.store(untold, Relaxed);

@@ -1,12 +1,12 @@
-//! What happened on one instance, counted.
+//! The counters of one instance.
 //!
-//! Most counts are written by whoever owns the instance alone. Readers see each count as it stood a moment ago; the counts
-//! of one snapshot need not be of the same moment.
+//! Most counts are written only by the instance's owner. A reader sees each count as of a moment ago, and the
+//! counts of one snapshot need not be of the same moment.
 
 use crate::sync::{Count, Ordering};
 use crate::{NEVER, Ns, Work};
 
-/// Who owned a poll.
+/// The kind of context that owned a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Owner {
@@ -42,7 +42,7 @@ impl Owner {
     }
 }
 
-/// A count with one writer at a time, whoever owns what is counted: no locked instruction.
+/// A count with one writer at a time, the owner of what is counted, so that it needs no locked instruction.
 #[derive(Debug, Default)]
 pub(crate) struct OwnerCount(Count);
 
@@ -85,10 +85,10 @@ macro_rules! counts {
             /// Linux's trace point `napi_poll` shows as work 0.
             pub empty_polls: [u64; OWNERS],
             $($(#[$doc])* pub $name: u64,)*
-            /// The shortest time between the last work of a poll and an interrupt that won the
-            /// instance, in nanoseconds; [`NEVER`] if there was no such interrupt. It is no sum, so over a
-            /// window too it is of the time since
-            /// [`Instance::restart_idle_gap`](crate::Instance::restart_idle_gap), or of all time.
+            /// The shortest time between the last work of a poll and an interrupt that won the instance, in
+            /// nanoseconds; [`NEVER`] if there was no such interrupt. It is not a sum, so [`since`](Counts::since)
+            /// cannot limit it to a window: it covers the time since
+            /// [`Instance::restart_idle_gap`](crate::Instance::restart_idle_gap), or all time.
             pub idle_gap_min: Ns,
         }
 
@@ -122,7 +122,7 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// Adds another instance's.
+            /// Adds another instance's counts.
             pub fn add(&mut self, other: &Counts) {
                 for owner in 0..OWNERS {
                     self.polls[owner] += other.polls[owner];
@@ -151,14 +151,14 @@ counts! {
     packets: OwnerCount,
     /// Transmit completions reaped.
     completions: OwnerCount,
-    /// Interrupts, also those that found the instance owned.
+    /// Interrupts, including those that found the instance owned.
     interrupts: SharedCount,
-    /// Interrupts that won the instance at least its hold after the last work: with *hold*, all of
-    /// them, unless an application busy polls without deferral, which does not hold.
+    /// Interrupts that won the instance at least its hold time after the last work. With *hold* these are all of
+    /// them, unless an application busy polls without deferral, because its release does not hold.
     interrupts_after_hold: OwnerCount,
     /// Interrupts that found the instance owned and left [`MISSED`](crate::state::MISSED).
     interrupts_missed: SharedCount,
-    /// Releases that found the mark, and polled once more.
+    /// Releases that found [`MISSED`](crate::state::MISSED), so that the owner polled once more.
     repolls: OwnerCount,
     /// Completions that left the interrupt masked and a timer armed (deferral, suspension).
     deferrals: OwnerCount,
@@ -175,7 +175,7 @@ counts! {
 }
 
 impl Counters {
-    /// A poll by the instance's owner.
+    /// Counts a poll; called by the instance's owner.
     #[inline]
     pub(crate) fn poll(&self, owner: Owner, work: Work) {
         if work.rx != 0 {
@@ -189,13 +189,13 @@ impl Counters {
         }
     }
 
-    /// Polls that received nothing and that nobody made one by one, for the instance's owner.
+    /// Counts `n` polls that received nothing, in one step; called on behalf of the instance's owner.
     #[inline]
     pub(crate) fn empty_polls(&self, owner: Owner, n: u64) {
         self.empty_polls[owner as usize].add(n);
     }
 
-    /// The idle time that an interrupt ended; by the new owner.
+    /// Records the idle gap that an interrupt ended; called by the new owner.
     #[inline]
     pub(crate) fn idle_gap(&self, gap: Ns) {
         if gap < self.idle_gap_min.load(Ordering::Relaxed) {
@@ -203,7 +203,7 @@ impl Counters {
         }
     }
 
-    /// Forgets the shortest idle time; from any context.
+    /// Resets the shortest idle gap; called from any context.
     pub(crate) fn restart_idle_gap(&self) {
         self.idle_gap_min.store(NEVER, Ordering::Relaxed);
     }
@@ -220,7 +220,7 @@ impl Counts {
         self.empty_polls.iter().sum()
     }
 
-    /// Timers of an instance that fired, whether or not somebody owned it: what Linux runs `napi_watchdog` for.
+    /// Timer expiries, whether or not the instance was owned: the runs of Linux's `napi_watchdog`.
     pub fn watchdogs(&self) -> u64 {
         self.timer_polls + self.timer_missed
     }
@@ -238,7 +238,7 @@ mod tests {
                 counters.poll(owner, Work { rx: 3, tx: 0 });
             }
             counters.poll(owner, Work::NONE);
-            // Whoever only reaps has received nothing.
+            // A poll that only reaps completions has received nothing.
             counters.poll(owner, Work { rx: 0, tx: 2 });
         }
         let counts = counters.snapshot();

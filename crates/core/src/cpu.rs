@@ -1,8 +1,8 @@
-//! One CPU: its pending softirqs, its poll list, its rules and its limits.
+//! One CPU: its pending softirqs, its poll list, its policy and its limits.
 //!
-//! Pending vectors, "somebody is running them", "the network softirq is at its list" and "ksoftirqd
-//! was woken" are bits of one word, so that raising and ending are single steps and no wake-up can
-//! fall between them.
+//! The pending vectors and three flags are bits of one word: a context runs the softirqs (`RUNNING`), the network
+//! softirq is at its poll list (`IN_NET_RX`), ksoftirqd was woken (`KSOFTIRQD`). So raising and ending are single
+//! steps, and no wake-up is lost between them.
 
 use crate::counters::{Owner, OwnerCount, SharedCount};
 use crate::instance::CpuId;
@@ -21,18 +21,17 @@ pub(crate) const NET: u32 = Vector::NetTx.bit() | Vector::NetRx.bit();
 /// What its posted mask, `NET_RX_SOFTIRQ | NET_TX_SOFTIRQ` = 3, names: HI and TIMER.
 pub(crate) const NET_AS_POSTED: u32 = Vector::NetRx as u32 | Vector::NetTx as u32;
 
-/// [`CpuPolicy`] in a word: where the network softirq runs, and whether softirqs run inline while
-/// ksoftirqd is runnable.
+/// The packed [`CpuPolicy`] under which everything runs inline, also while ksoftirqd is runnable.
 const ALL_INLINE: u32 = 1 << 8;
 
 const RUNNING: u32 = 1 << 16;
 const IN_NET_RX: u32 = 1 << 17;
 const KSOFTIRQD: u32 = 1 << 18;
 
-/// Who has to act after a raise.
+/// Whether the caller has to act after a raise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Raised {
-    /// Somebody is running this CPU's softirqs and will see it.
+    /// A context is running this CPU's softirqs and will see it.
     Seen,
     Idle,
 }
@@ -67,8 +66,8 @@ impl Default for Limits {
 pub struct CpuCounts {
     /// Network softirqs run.
     pub net_rx: u64,
-    /// Network softirqs that stopped at a limit (`time_squeeze`), also if nothing was left: it is
-    /// counted before that is looked for, as in the kernel.
+    /// Network softirqs that stopped at a limit (`time_squeeze`), even if nothing was left: like the kernel, the
+    /// core counts it before it checks.
     pub time_squeeze: u64,
     /// Dispatches that found something to run.
     pub dispatches: u64,
@@ -76,8 +75,8 @@ pub struct CpuCounts {
     pub ksoftirqd_wakes: u64,
 }
 
-/// The softirqs of one CPU: what is pending, who runs it, and the list of instances to poll. No two share a
-/// cache line, nor a pair of lines that are fetched together.
+/// The softirqs of one CPU: what is pending, who runs it, and the list of instances to poll. No two CPUs share a
+/// cache line, nor a pair of lines that are prefetched together.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Cpu {
@@ -116,7 +115,7 @@ impl Cpu {
         cpu
     }
 
-    /// Changes the limits; the next pass of a dispatch, and the next round, take them.
+    /// Changes the limits, from the next pass of a dispatch and the next round on.
     pub fn set_limits(&self, limits: Limits) {
         self.budget.store(u32::from(limits.budget), Ordering::Relaxed);
         self.budget_time.store(limits.budget_time, Ordering::Relaxed);
@@ -135,13 +134,13 @@ impl Cpu {
         }
     }
 
-    /// What a round of the network softirq may take: frames, and time.
+    /// The limits of a round of the network softirq: frames, and nanoseconds.
     #[inline]
     pub(crate) fn net_rx_limits(&self) -> (i32, Ns) {
         (self.budget.load(Ordering::Relaxed) as i32, self.budget_time.load(Ordering::Relaxed))
     }
 
-    /// Changes the rules; the next dispatch takes them.
+    /// Changes the policy, from the next dispatch on.
     pub fn set_policy(&self, policy: CpuPolicy) {
         let net = match policy.net_softirq {
             NetSoftirq::Inline => 0,
@@ -151,7 +150,7 @@ impl Cpu {
         self.policy.store(net | u32::from(policy.inline_while_ksoftirqd) << 8, Ordering::Relaxed);
     }
 
-    /// The rules in force.
+    /// The policy in force.
     #[inline]
     pub fn policy(&self) -> CpuPolicy {
         let bits = self.policy.load(Ordering::Relaxed);
@@ -171,7 +170,7 @@ impl Cpu {
         self.policy.load(Ordering::Relaxed) == ALL_INLINE
     }
 
-    /// The counts as they were a moment ago.
+    /// A snapshot of the counts.
     pub fn counts(&self) -> CpuCounts {
         CpuCounts {
             net_rx: self.net_rx.get(),
@@ -181,14 +180,14 @@ impl Cpu {
         }
     }
 
-    /// Whether nothing is pending, on the list or under way, and whatever is raised runs inline.
+    /// Whether nothing is pending, listed or running, and a raised network softirq would run inline and poll.
     pub(crate) fn rests(&self) -> bool {
         let inline = self.policy().net_softirq == NetSoftirq::Inline;
         let budget = self.budget.load(Ordering::Relaxed) > 0;
         self.word.load(Ordering::Acquire) == 0 && self.list.is_empty() && inline && budget
     }
 
-    /// Counts dispatches of one round each that were not made one by one; in the place of their runner.
+    /// Counts `n` skipped dispatches of one round each, in place of their runner.
     pub(crate) fn count_rounds(&self, n: u64) {
         self.dispatches.add(n);
         self.net_rx.add(n);
@@ -211,8 +210,8 @@ impl Cpu {
         self.word.load(Ordering::Acquire) & RUNNING != 0
     }
 
-    /// Marks vectors pending. While the network softirq is at its list, its own vector need not be
-    /// raised: it looks at the list again before it ends.
+    /// Marks vectors pending. While the network softirq is at its list, its own vector need not be raised: it
+    /// checks the list again before it ends.
     #[inline]
     pub(crate) fn raise(&self, vectors: u32) -> Raised {
         let mut old = self.word.load(Ordering::Relaxed);
@@ -229,7 +228,7 @@ impl Cpu {
         }
     }
 
-    /// Marks vectors pending, and says who has to run them.
+    /// Marks vectors pending, and returns the step by which they get run.
     #[inline]
     pub(crate) fn raise_from(&self, vectors: u32, from: RaisedFrom) -> Option<Op> {
         match (self.raise(vectors), from) {
@@ -242,8 +241,8 @@ impl Cpu {
         }
     }
 
-    /// Becomes this CPU's runner and takes the pending vectors that `allowed` picks from the word;
-    /// 0 if somebody runs already or nothing is left to run.
+    /// Becomes this CPU's runner and takes the pending vectors in `allowed`; 0 if another context runs already or
+    /// none of them is pending.
     #[inline]
     pub(crate) fn begin(&self, allowed: u32) -> u32 {
         let mut old = self.word.load(Ordering::Acquire);
@@ -263,7 +262,7 @@ impl Cpu {
         }
     }
 
-    /// Takes what became pending meanwhile; by the runner.
+    /// Takes the vectors in `allowed` that became pending meanwhile; called by the runner.
     #[inline]
     pub(crate) fn take_pending(&self, allowed: u32) -> u32 {
         if self.word.load(Ordering::Relaxed) & allowed & VECTORS == 0 {
@@ -272,11 +271,11 @@ impl Cpu {
         self.word.fetch_and(!(allowed & VECTORS), Ordering::AcqRel) & allowed & VECTORS
     }
 
-    /// Stops being the runner, if nothing that `allowed`, which are vectors, picks is pending, and
-    /// returns what is pending all the same and is ksoftirqd's to run.
+    /// Stops being the runner if no vector in `allowed` is pending, and returns the other pending vectors, which
+    /// are ksoftirqd's to run.
     ///
     /// # Errors
-    /// What `allowed` picks; the caller stays the runner.
+    /// The pending vectors in `allowed`; the caller stays the runner.
     #[inline]
     pub(crate) fn end(&self, allowed: u32) -> Result<u32, u32> {
         let mut old = self.word.load(Ordering::Acquire);
@@ -293,14 +292,14 @@ impl Cpu {
         }
     }
 
-    /// Stops being the runner whatever is pending: ksoftirqd goes on with it. Says whether it has to
-    /// be woken.
+    /// Stops being the runner whatever is pending, and leaves it to ksoftirqd. Returns whether that has to be
+    /// woken.
     #[inline]
     pub(crate) fn end_to_ksoftirqd(&self) -> bool {
         self.wake_ksoftirqd_and(RUNNING)
     }
 
-    /// Marks ksoftirqd runnable; says whether it has to be woken.
+    /// Marks ksoftirqd runnable; returns whether it has to be woken.
     #[inline]
     pub(crate) fn wake_ksoftirqd(&self) -> bool {
         self.wake_ksoftirqd_and(0)
@@ -323,7 +322,7 @@ impl Cpu {
         }
     }
 
-    /// Clears KSOFTIRQD if nothing is pending, or a runner will see it.
+    /// Clears `KSOFTIRQD` and returns `true` if nothing is pending or another runner will see it.
     #[inline]
     pub(crate) fn ksoftirqd_sleeps(&self) -> bool {
         let mut old = self.word.load(Ordering::Acquire);
@@ -339,26 +338,26 @@ impl Cpu {
         }
     }
 
-    /// The network softirq is at its list from now on.
+    /// Marks the network softirq as being at its poll list, and counts it.
     #[inline]
     pub(crate) fn enter_net_rx(&self) {
         self.word.fetch_or(IN_NET_RX, Ordering::AcqRel);
         self.net_rx.add(1);
     }
 
-    /// The network softirq has left its list; who schedules from now on raises.
+    /// Clears the mark: from now on a schedule raises the vector.
     #[inline]
     pub(crate) fn leave_net_rx(&self) {
         self.word.fetch_and(!IN_NET_RX, Ordering::AcqRel);
     }
 
-    /// The network softirq goes back to its list.
+    /// Sets the mark again, for another look at the list.
     #[inline]
     pub(crate) fn reenter_net_rx(&self) {
         self.word.fetch_or(IN_NET_RX, Ordering::AcqRel);
     }
 
-    /// A context that was running this CPU's softirqs unwound, with `vectors` taken and not run.
+    /// Cleans up after a runner that unwound, with `vectors` taken and not run.
     pub(crate) fn abandon(&self, vectors: u32) {
         self.word.fetch_or(Vector::NetRx.bit() | vectors, Ordering::AcqRel);
         self.word.fetch_and(!(RUNNING | IN_NET_RX), Ordering::AcqRel);
@@ -370,7 +369,7 @@ impl Cpu {
     }
 }
 
-/// In which context a CPU's softirqs are run.
+/// The context in which a CPU's softirqs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Context {
     /// On the way out of an interrupt.
@@ -378,9 +377,9 @@ pub enum Context {
         /// Whether another thread wants this CPU.
         competition: bool,
     },
-    /// By an application that enables softirqs again (`local_bh_enable`).
+    /// In an application that enables bottom halves (`local_bh_enable`).
     Application,
-    /// By the CPU's ksoftirqd.
+    /// In the CPU's ksoftirqd.
     Ksoftirqd,
 }
 
@@ -392,7 +391,7 @@ impl Context {
         }
     }
 
-    /// From where this context schedules.
+    /// The origin of a schedule from this context.
     pub(crate) const fn from(self) -> RaisedFrom {
         match self {
             Context::Interrupt { .. } => RaisedFrom::Interrupt,

@@ -10,21 +10,21 @@ use crate::sync::{AtomicU32, Count, Ordering, Word64};
 use crate::{NEVER, Ns};
 use napkin_policy::InstancePolicy;
 
-/// An instance's place in its [`Host`](crate::Host).
+/// An instance's index in its [`Host`](crate::Host).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub u16);
 
-/// A CPU's place in its [`Host`](crate::Host).
+/// A CPU's index in its [`Host`](crate::Host).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CpuId(pub u16);
 
-/// What only the owner reads and writes.
+/// State that only the owner reads and writes.
 #[derive(Debug)]
 pub(crate) struct Owned<Q> {
     pub(crate) queue: Q,
     /// Empty polls left until the interrupt is allowed again (`defer_hard_irqs_count`).
     pub(crate) defer_count: u32,
-    /// When *hold* ends; 0 while there was work.
+    /// When the current *hold* ends; 0 if none has begun since there was work.
     pub(crate) hold_until: Ns,
     /// When a poll last found work; 0 before the first.
     pub(crate) last_work: Ns,
@@ -39,10 +39,10 @@ pub struct Instance<Q> {
     pub(crate) next: AtomicU32,
     /// When the timer fires; [`NEVER`] if it is not armed.
     deadline: Word64,
-    /// When the last park ends, or ended; written by the owner before that deadline.
+    /// When the last park ends or ended; stored by the owner before that deadline.
     parked_until: Count,
-    /// Written by the owner alone. An older value read by another thread only ends a suspension
-    /// sooner, so no order is asked for.
+    /// When a poll last ended. Only the owner writes it; a stale value read by another thread only ends a
+    /// suspension sooner, so relaxed ordering is enough.
     polled_at: Count,
     pub(crate) suspension: Suspension,
     pub(crate) settings: Settings,
@@ -68,7 +68,7 @@ impl<Q> Instance<Q> {
         }
     }
 
-    /// The state as it was a moment ago.
+    /// A snapshot of the state word.
     pub fn state(&self) -> State {
         self.state.load()
     }
@@ -94,33 +94,32 @@ impl<Q> Instance<Q> {
         self.settings.order()
     }
 
-    /// The counts as they were a moment ago.
+    /// A snapshot of the counts.
     pub fn counts(&self) -> Counts {
         self.counters.snapshot()
     }
 
-    /// Counts polls that were not made: `n` whole cycles of an [`IdleCycle`](crate::IdleCycle) that a
-    /// world skipped, the last of which would have ended its poll at `last`. Called in the place of the
-    /// skipped steps, by whoever drives the pass that owns the instance: owners' counts are no atomic
-    /// sums.
+    /// Counts the `n` empty polls of the cycles of an [`IdleCycle`](crate::IdleCycle) that a world skipped; the
+    /// last of these polls would have ended at `last`. Called in place of the skipped steps by the thread that
+    /// drives the owning pass, because owners' counts are not atomic additions.
     pub fn count_empty_polls(&self, owner: Owner, n: u64, last: Ns) {
         self.counters.empty_polls(owner, n);
         self.polled(last);
     }
 
-    /// When a poll that may receive last ended; 0 before the first.
+    /// When a poll with a budget above 0 last ended; 0 before the first.
     pub fn polled_at(&self) -> Ns {
         self.polled_at.load(Ordering::Relaxed)
     }
 
-    /// A poll has ended; by the owner.
+    /// Records the end of a poll; called by the owner.
     #[inline]
     pub(crate) fn polled(&self, now: Ns) {
         self.polled_at.store(now, Ordering::Relaxed);
     }
 
-    /// Forgets the shortest idle gap ([`Counts::idle_gap_min`]), so that a measured window has its
-    /// own. An interrupt at this very moment may fall on either side.
+    /// Resets the shortest idle gap ([`Counts::idle_gap_min`]), so that a measured window has its own. A concurrent
+    /// interrupt may fall on either side.
     pub fn restart_idle_gap(&self) {
         self.counters.restart_idle_gap();
     }
@@ -134,7 +133,7 @@ impl<Q> Instance<Q> {
         self.cpu.store(u32::from(cpu.0), Ordering::Relaxed);
     }
 
-    /// How many epoll contexts suspend the instance's interrupts.
+    /// The number of epoll contexts that suspend the instance's interrupts.
     pub fn suspending_contexts(&self) -> u32 {
         self.suspension.contexts()
     }
@@ -150,12 +149,13 @@ impl<Q> Instance<Q> {
         self.deadline.store(at, Ordering::Release);
     }
 
-    /// Marks `at` as the end of a park; called before the owner arms the timer with it.
+    /// Records `at` as the end of a park; called before the owner arms the timer with it.
     pub(crate) fn parks_until(&self, at: Ns) {
         self.parked_until.store(at, Ordering::Relaxed);
     }
 
-    /// Moves the timer to `at` for a suspension. `false` if it is left: a suspension does not extend a park.
+    /// Moves the timer to `at` for a suspension. Returns `false` if the timer stays: a suspension does not extend a
+    /// park.
     #[inline]
     pub(crate) fn put_off(&self, at: Ns) -> bool {
         if self.feedback() {
@@ -167,7 +167,7 @@ impl<Q> Instance<Q> {
 
     fn put_off_unless_parked(&self, at: Ns) -> bool {
         let mut old = self.deadline();
-        // One step with the look at the deadline, or the park of an owner in between would be lost.
+        // A plain store could overwrite the park that an owner sets in between.
         while old > at || old != self.parked_until.load(Ordering::Relaxed) {
             match self.deadline.compare_exchange(old, at, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
@@ -184,7 +184,7 @@ impl<Q> Instance<Q> {
         }
     }
 
-    /// Takes a deadline that has passed, so that one expiry has one taker.
+    /// Takes a deadline that has passed; of several callers one gets `true`.
     pub(crate) fn take_expiry(&self, now: Ns) -> bool {
         let deadline = self.deadline();
         deadline <= now
@@ -205,7 +205,7 @@ mod tests {
         let instance = Instance::new(Id(0), (), CpuId(0));
         let changes = [Threaded::Enabled, Threaded::Disabled]
             .map(|threaded| InstancePolicy { threaded, ..InstancePolicy::default() });
-        // Two changes at once: one is the last to store, the other to set the mode.
+        // Two concurrent changes: one is the last to store its settings, the other the last to set the mode.
         changes.iter().for_each(|change| instance.settings.store(change));
         changes.iter().rev().for_each(|change| {
             instance.state.set_mode(change.threaded);

@@ -9,10 +9,9 @@ use crate::state::Prep;
 use crate::step::{Did, Op, Pass};
 use crate::{NEVER, Ns};
 
-/// What the context that takes a queue's interrupt does: it masks the interrupt *after* it has won
-/// the instance, and hands the instance to whoever polls. An interrupt that finds the instance
-/// owned leaves its mark and touches nothing; if the interrupt is a one-shot it has masked itself,
-/// and the owner, who will see the mark, unmasks it again.
+/// The interrupt handler of a queue: masks the interrupt *after* it has won the instance, and hands the instance to
+/// the owner that its mode names. If the instance is owned already, the handler sets `MISSED` and touches nothing.
+/// A one-shot interrupt has then masked itself, and the owner, which will see the mark, unmasks it again.
 #[derive(Debug)]
 pub struct Interrupt<'a, Q> {
     host: &'a Host<Q>,

@@ -15,14 +15,15 @@ use napkin_policy::Threaded;
 
 /// The loop of one instance's own thread, `napi/<dev>-<id>`.
 ///
-/// It acts on `SCHED_THREADED` alone, never on `SCHED` (race R3). In threaded busy poll it enters
-/// with the first schedule and from then on never lets go; interrupts stay masked. It ends, with
-/// [`Op::Done`], once the mode is no longer the thread's and no token is left for it.
+/// It acts on `SCHED_THREADED` alone, never on `SCHED` (race R3). In threaded busy poll it takes the instance at
+/// the first schedule and then keeps it; interrupts stay masked. It ends, with [`Op::Done`], once the mode is no
+/// longer the thread's and no token is left for it.
 ///
-/// The mode may come back meanwhile ([`Host::set`]). So a thread whose pass is done has the world know first
-/// that it has gone, so that whoever would wake it starts it anew, and then looks at the state once more: if the
-/// mode is its own again or a token is left for it ([`THREADED`](crate::state::THREADED),
-/// [`SCHED_THREADED`](crate::state::SCHED_THREADED)), it goes on with a new pass. Either alone loses a wake-up.
+/// The mode may be set back meanwhile ([`Host::set`]). So a thread whose pass is done first lets the world know
+/// that it has ended, so that a wake-up starts it anew, and then reads the state once more: if the mode is the
+/// thread's again or a token is left for it ([`THREADED`](crate::state::THREADED),
+/// [`SCHED_THREADED`](crate::state::SCHED_THREADED)), it continues with a new pass. Either step alone loses a
+/// wake-up.
 #[derive(Debug)]
 pub struct Kthread<'a, Q> {
     host: &'a Host<Q>,
@@ -31,7 +32,7 @@ pub struct Kthread<'a, Q> {
 }
 
 impl<'a, Q> Kthread<'a, Q> {
-    /// The loop of the thread of `id`. One is enough: of several, each schedule has one that polls.
+    /// The loop of the thread of `id`. One is enough; of several, one takes each schedule.
     ///
     /// # Panics
     /// If there is no such instance; in debug builds, if it begins inside the step that wakes it.
@@ -40,8 +41,8 @@ impl<'a, Q> Kthread<'a, Q> {
         Kthread { host, instance: host.instance(id), turn: Turn::idle(Owner::Thread) }
     }
 
-    /// The cycle that the thread repeats in threaded busy poll while nothing arrives. `Some` only
-    /// when `next` has just returned [`Op::Poll`] as its first step.
+    /// The cycle that the thread repeats in threaded busy poll while nothing arrives. `Some` only when `next` has
+    /// just returned the [`Op::Poll`] that begins the cycle.
     pub fn idle_cycle(&self) -> Option<IdleCycle> {
         self.turn.idle_cycle(Owner::Thread, NEVER, Op::Pause)
     }
@@ -62,7 +63,7 @@ impl<Q> Pass<Q> for Kthread<'_, Q> {
 }
 
 impl<Q> Kthread<'_, Q> {
-    /// The next step, but for those of a thread that spins in vain.
+    /// All steps except those of an empty spin.
     #[inline(never)]
     fn step(&mut self, now: Ns, did: Did) -> Op {
         loop {
@@ -114,10 +115,10 @@ impl<Q> Kthread<'_, Q> {
 
 /// The loop of one worker of the shared, unbound pool (compared in the 2020 discussion).
 ///
-/// An instance is an item: taken from the head, polled once, and put back at the tail if it wants
-/// more, so that the items share the workers fairly. The pool has as many workers as there are
-/// CPUs; who wakes one for a new item need not know which. An item that is put back wakes nobody: so
-/// a world whose workers say that they are idle looks once more ([`Host::work_waits`]) between that and the sleep.
+/// An instance is a work item: it is taken from the head, polled once, and put back at the tail if it wants more,
+/// so that the items share the workers fairly. The pool has as many workers as there are CPUs; [`Op::Wake`] for a
+/// new item does not name one. An item that is put back wakes no worker, so a worker that has marked itself idle
+/// checks [`Host::work_waits`] once more before it sleeps.
 #[derive(Debug)]
 pub struct Worker<'a, Q> {
     host: &'a Host<Q>,
@@ -125,7 +126,7 @@ pub struct Worker<'a, Q> {
 }
 
 impl<'a, Q> Worker<'a, Q> {
-    /// The loop of a worker. It never ends by itself: the world leaves it while it sleeps.
+    /// The loop of a worker. It never ends by itself: the world abandons it while it sleeps.
     pub fn new(host: &'a Host<Q>) -> Self {
         host.contract.task(Task::Worker);
         Worker { host, turn: Turn::idle(Owner::Worker) }

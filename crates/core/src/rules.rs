@@ -1,7 +1,7 @@
-//! What differs from one kernel to the next and is no part of a policy.
+//! The rules that differ from one kernel to the next and are not part of a policy.
 //!
-//! The core does by default what it holds to be right, which is what Linux does as of 7.2 but for the
-//! rules named here. A world that models a given kernel says in what that kernel differs
+//! The core's defaults are what it holds to be right, and what Linux does as of 7.2, except for the rules named
+//! here. A world that models a given kernel sets in what that kernel differs
 //! ([`Host::set_rules`](crate::Host::set_rules)). `docs/races.md` lists them all.
 
 use crate::sync::{Count, Ordering};
@@ -9,12 +9,12 @@ use crate::sync::{Count, Ordering};
 /// Rules of a kernel that differ from the core's own; all off by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct KernelRules {
-    /// A busy-poll session that prefers busy polling polls once more before it leaves the ring to its
+    /// Whether a busy-poll session that prefers busy polling polls once more before it leaves the ring to its
     /// timer, as Linux did before 7599c13dbe7a (May 2026; in 6.18 stable since September 2026).
     pub session_polls_once_more: bool,
-    /// A wait that finds events prolongs its suspension by the whole `irq_suspend_timeout` although
-    /// nobody has polled the instance since the last time, as Linux does (6.13 to 7.3 at least): a
-    /// ready list that never runs empty then starves the queue (race R18).
+    /// Whether a wait that finds events prolongs its suspension by the whole `irq_suspend_timeout` even if the
+    /// instance was not polled since the last time, as Linux does (6.13 to 7.3 at least): a ready list that never
+    /// runs empty then starves the queue (race R18).
     pub prolongs_without_poll: bool,
 }
 

@@ -1,11 +1,10 @@
 //! An application's busy-poll session (`napi_busy_loop`): claim, pass, release.
 //!
-//! Each pass tries to own the instance and, if it does, polls with the session's budget; the
-//! interrupt stays as it was. Letting go takes one poll more, which completes like any other poll
-//! (so a claim costs at least two polls); a ring that it does not drain is handed to the softirq at
-//! once. With `prefer` and deferral it takes none: the deferral count is full again, and a timer, not
-//! an interrupt, looks after the ring until the application comes back. That is Linux since
-//! 7599c13dbe7a; before, it polled once more there, too
+//! Each pass tries to claim the instance and, once it owns it, polls with the session's budget; the interrupt stays
+//! as it was. The session stops with one more poll, which completes like any other poll (so a claim costs at least
+//! two polls); a ring that it does not drain is handed to the softirq at once. With `prefer` and deferral it stops
+//! without that poll: the deferral count is reloaded, and a timer, not an interrupt, has the ring polled until the
+//! application comes back. That is Linux since 7599c13dbe7a; before, it polled once more in this case, too
 //! ([`KernelRules::session_polls_once_more`](crate::KernelRules)).
 
 use crate::Ns;
@@ -21,7 +20,7 @@ use crate::step::{Did, Op};
 use crate::turn::{End, Next, Turn};
 use napkin_policy::effective_budget;
 
-/// What a session answers.
+/// The next step of a session, or its end.
 #[derive(Debug)]
 pub(crate) enum SessionNext {
     /// A step to take.
@@ -29,7 +28,7 @@ pub(crate) enum SessionNext {
     /// A pass has ended, whether or not the session owns the instance. Call `pass` for another, or
     /// `stop`.
     Pass,
-    /// The session has let go, of itself or because it was told.
+    /// The session has released the instance, or has stopped without one.
     Stopped,
 }
 
@@ -62,19 +61,19 @@ impl<'a, Q> Session<'a, Q> {
         self.turn.again();
     }
 
-    /// Begins anew after having let go.
+    /// Starts over after the session has stopped.
     pub(crate) fn restart(&mut self) {
         self.turn = Turn::idle(Owner::Application);
         self.at = At::Passing;
     }
 
-    /// Whether another thread wants the CPU, as far as the steps of the passes so far have shown.
+    /// Whether the world has reported that another thread wants the CPU.
     pub(crate) fn resched(&self) -> bool {
         self.turn.resched()
     }
 
-    /// Begins to let go. With `prefer` and deferral a timer looks after the ring, which stays masked;
-    /// otherwise one poll more completes, and may allow the interrupt again.
+    /// Begins to stop. With `prefer` and deferral the interrupt stays masked and a timer has the ring polled;
+    /// otherwise one more poll completes, and may unmask the interrupt.
     pub(crate) fn stop(&mut self, now: Ns) {
         self.at = At::Stopping;
         let prefer = self.prefer;
@@ -82,8 +81,7 @@ impl<'a, Q> Session<'a, Q> {
         let mut leaves = false;
         if let Some(claim) = self.turn.claim_mut() {
             let instance = claim.instance();
-            // Safe to forget: the poll that follows, now or at the timer, sees whatever the mark
-            // stood for.
+            // `MISSED` may be cleared: the poll that follows, now or at the timer, sees the work that it stood for.
             instance.state.clear(MISSED | IN_BUSY_POLL);
             if prefer {
                 let settings = &instance.settings;
@@ -104,13 +102,13 @@ impl<'a, Q> Session<'a, Q> {
         }
     }
 
-    /// The answer to a poll in vain of a session that polls on: the pass has ended.
+    /// Whether `did` is an empty poll after which the session polls on; the pass has then ended.
     #[inline(always)]
     pub(crate) fn idles(&mut self, now: Ns, did: Did) -> bool {
         self.turn.idles(now, did, Owner::Application)
     }
 
-    /// Begins another pass; its poll, if the session owns the instance.
+    /// Begins another pass and returns its poll, if the session owns the instance.
     #[inline(always)]
     pub(crate) fn repoll(&mut self) -> Option<Op> {
         self.turn.poll(Owner::Application)
@@ -124,8 +122,8 @@ impl<'a, Q> Session<'a, Q> {
             }
             let instance = self.host.instance(self.id);
             if !instance.state.busy_claim(self.prefer) {
-                // One that cannot be busy polled, or is out of service, is not waited for: the
-                // kernel's loop does not find it by its id. Who owns another one may let go.
+                // An instance that must not be busy polled, or is disabled, ends the session: the kernel's loop
+                // does not find it by its id. Any other owner may release it, so the session tries again.
                 if instance.state.load().has(NO_BUSY_POLL | NPSVC) {
                     self.at = At::Stopped;
                     return SessionNext::Stopped;
@@ -142,8 +140,8 @@ impl<'a, Q> Session<'a, Q> {
         };
         match (end, self.at) {
             (End::Again, At::Passing) => return SessionNext::Pass,
-            // Letting go, and an interrupt was missed meanwhile, or the ring did not drain and no
-            // timer is there to look after it: whose turn it is anyway goes on.
+            // A stopping session missed an interrupt, or did not drain the ring and has no timer for it; or the
+            // mode has changed. The owner that the mode names goes on.
             (End::Again | End::Scheduled | End::Held | End::HandOver, _) => {
                 self.at = At::Stopping;
                 if let Some(claim) = self.turn.take_claim()
@@ -158,8 +156,7 @@ impl<'a, Q> Session<'a, Q> {
         SessionNext::Stopped
     }
 
-    /// What its passes and the looks between them repeat; the caller knows that no look is under
-    /// way.
+    /// The cycle of a pass and the look after it; the caller knows that no look is under way.
     pub(crate) fn idle_cycle(&self, until: Ns) -> Option<IdleCycle> {
         match self.at {
             At::Passing => self.turn.idle_cycle(Owner::Application, until, Op::Look),

@@ -1,8 +1,8 @@
-//! What can be set on an instance, while traffic flows.
+//! The settings of an instance, which can change while traffic flows.
 //!
-//! Each value is an atomic of its own: an owner that reads half of a change makes one decision with
-//! the old half, and the next with the new one; no combination of old and new can strand a queue,
-//! because an owner either arms a timer or unmasks, whatever it reads.
+//! Each value is a separate atomic: an owner that reads half of a change makes one decision with the old half, and
+//! the next with the new one. No combination of old and new can strand a queue, because an owner either arms a
+//! timer or unmasks, whatever it reads.
 
 use core::fmt;
 
@@ -17,7 +17,7 @@ pub const WEIGHT: u16 = 64;
 /// A value that is out of its limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingError {
-    /// One that a policy may not have, either: the limits are those of its keys.
+    /// A value outside the limits of its policy key.
     Limit(PolicyError),
     /// A weight of 0.
     Weight,
@@ -36,16 +36,16 @@ impl fmt::Display for SettingError {
 
 impl core::error::Error for SettingError {}
 
-/// Refuses what is out of its limits.
+/// Checks an instance's policy against its limits.
 ///
 /// # Errors
-/// The first value that is.
+/// The first value that is out of its limits.
 pub fn check(instance: &InstancePolicy) -> Result<(), SettingError> {
     Policy { instance: *instance, ..Policy::BASE }.validate().map_err(SettingError::Limit)
 }
 
-/// The settings of one instance, shared between its owner and whoever changes them. Who polls is in
-/// its state word, and nowhere else.
+/// The settings of one instance, shared between its owner and the contexts that change them. The mode (`threaded`)
+/// is not here but in the state word.
 #[derive(Debug)]
 pub(crate) struct Settings {
     defer_hard_irqs: AtomicU32,
@@ -72,7 +72,7 @@ impl Settings {
         }
     }
 
-    /// Stores everything but who polls; the caller has checked it.
+    /// Stores everything but the mode; the caller has checked the values.
     pub(crate) fn store(&self, policy: &InstancePolicy) {
         self.defer_hard_irqs.store(policy.defer_hard_irqs, Ordering::Relaxed);
         self.gro_flush_timeout.store(policy.gro_flush_timeout, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Settings {
         self.feedback.store(policy.feedback, Ordering::Relaxed);
     }
 
-    /// Everything, with who polls (`threaded`) as the state has it.
+    /// All settings, with the mode (`threaded`) from the state word.
     #[inline]
     pub(crate) fn load(&self, threaded: Threaded) -> InstancePolicy {
         InstancePolicy {
@@ -116,7 +116,7 @@ impl Settings {
         self.hold.load(Ordering::Relaxed)
     }
 
-    /// When a hold of `hold` ends that begins now: after it, or at the first tick after it.
+    /// The end of a hold that begins now: `hold` later, or at the first multiple of `hold_tick` after that.
     #[inline]
     pub(crate) fn hold_end(&self, now: Ns, hold: Ns) -> Ns {
         let end = now + hold;

@@ -36,8 +36,7 @@ enum At {
 #[derive(Debug)]
 pub struct Softirq<'a, Q> {
     at: At,
-    /// Vectors this dispatch may run: all, unless the CPU's policy leaves some to ksoftirqd. An inline dispatch has
-    /// one such set.
+    /// Vectors this dispatch may run: all, unless the CPU's policy leaves some to ksoftirqd.
     allowed: u32,
     /// Vectors of this pass still to run.
     vectors: u32,

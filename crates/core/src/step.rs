@@ -1,15 +1,14 @@
-//! What a world and the core say to each other.
+//! The protocol between the core and a world: steps, their answers, and the passes that issue them.
 //!
-//! A pass (a softirq dispatch, a thread's loop, a wait ...) is driven by calling `next` with what
-//! came of the last step; it answers with the next single step. Between two calls the world may
-//! charge time, deliver an interrupt or switch threads; nothing else happens there.
+//! A pass (a softirq dispatch, a thread's loop, a wait ...) is driven by calling `next` with the outcome of the
+//! last step; it returns the next single step. Between two calls the world may charge time, deliver an interrupt or
+//! switch threads; the core does nothing there.
 
 use crate::instance::{CpuId, Id};
 use crate::vector::Vector;
 use crate::{Ns, Pressure, Queue, Work};
 
-/// The next single thing for a world to do. The first four touch the queue that
-/// [`Pass::queue`] gives.
+/// A single step for the world to take. The first four act on the queue that [`Pass::queue`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// Poll the queue; answer [`Did::Polled`].
@@ -19,17 +18,17 @@ pub enum Op {
         /// At most this many frames.
         budget: u16,
     },
-    /// Deliver what the poll took; answer [`Did::Delivered`]. Whoever waits for a socket that got a
-    /// frame is woken, and its epoll context told: [`EpollContext::follow`](crate::EpollContext::follow),
-    /// at every delivery.
+    /// Deliver the frames of the poll; answer [`Did::Delivered`]. The world wakes the threads that wait for a
+    /// socket that got a frame, and calls [`EpollContext::follow`](crate::EpollContext::follow) of its epoll
+    /// context, at every delivery.
     Deliver(Id),
     /// Mask the queue's interrupt; answer [`Did::Ok`].
     Mask(Id),
     /// Unmask the queue's interrupt; answer [`Did::Unmasked`].
     Unmask(Id),
-    /// See to it that [`Host::timer`](crate::Host::timer) is called at that time. The deadline is
-    /// stored already; the world touches its own timer only if that would fire later. Who waits for
-    /// it is the world's: [`Host::next_deadline`](crate::Host::next_deadline). Answer `Ok`.
+    /// Arrange for [`Host::timer`](crate::Host::timer) to be called at that time; answer `Ok`. The deadline is
+    /// stored already; the world moves its own timer only if that would fire later. What waits for it is the
+    /// world's choice: [`Host::next_deadline`](crate::Host::next_deadline).
     Arm {
         /// The instance whose fallback timer it is.
         id: Id,
@@ -38,32 +37,31 @@ pub enum Op {
     },
     /// Wake a task; answer `Ok`.
     ///
-    /// It is another thread's business: the step is done when that thread will run. One that comes while
-    /// the task runs is remembered, and taken before the task sleeps or ends. A task's pass
-    /// ([`Kthread`](crate::Kthread), [`Worker`](crate::Worker), ksoftirqd's
-    /// [`Softirq`](crate::Softirq)) sleeps and does not end; run at once, nested in the pass that
-    /// asked for it, it hangs. In debug builds a task that begins there panics, unless
-    /// [`Host::contexts_share_a_thread`](crate::Host::contexts_share_a_thread).
+    /// The task runs on another thread, and the step is done once that thread is bound to run. A wake-up that comes
+    /// while the task runs must be remembered, and taken before the task sleeps or ends. A task's pass
+    /// ([`Kthread`](crate::Kthread), [`Worker`](crate::Worker), ksoftirqd's [`Softirq`](crate::Softirq)) sleeps and
+    /// does not end, so that it hangs if it is run nested in the pass that asked for it. Debug builds panic if a
+    /// task begins there, unless [`Host::contexts_share_a_thread`](crate::Host::contexts_share_a_thread) was
+    /// called.
     Wake(Task),
-    /// A softirq of this CPU is pending: run it on the way out of this interrupt. Answer `Ok`, go on
-    /// until [`Op::Done`], and only then run a [`Softirq`](crate::Softirq) in
-    /// [`Context::Interrupt`](crate::Context::Interrupt), on the same thread. In debug builds one that
-    /// begins before panics. (Of [`Host::timer`](crate::Host::timer) it is the answer itself, and no
-    /// pass is under way.)
+    /// A softirq of this CPU is pending: run it on the way out of this interrupt. Answer `Ok`, continue until
+    /// [`Op::Done`], and only then run a [`Softirq`](crate::Softirq) in
+    /// [`Context::Interrupt`](crate::Context::Interrupt), on the same thread. Debug builds panic if it begins
+    /// earlier. ([`Host::timer`](crate::Host::timer) returns this step outside any pass.)
     Raise(CpuId),
     /// A softirq of this CPU is pending: the calling application runs it now. Answer `Ok`.
     RunHere(CpuId),
-    /// Run the handler of a vector that is not the core's; answer `Ok`.
+    /// Run the handler of a vector that the core does not handle; answer `Ok`.
     Vector(CpuId, Vector),
-    /// Look how many events (or frames) wait for the application; answer [`Did::Events`],
-    /// [`Did::Interrupted`], or [`Did::Resched`] where there are none and another thread wants the CPU.
+    /// Check how many events (or frames) wait for the application; answer [`Did::Events`], [`Did::Interrupted`], or
+    /// [`Did::Resched`] where there are none and another thread wants the CPU.
     Look,
-    /// A place to switch threads if the scheduler wants to (`cond_resched`); answer `Ok`, or
-    /// [`Did::Resched`] where a world knows that it did.
+    /// A point to switch threads if the scheduler wants to (`cond_resched`); answer `Ok`, or [`Did::Resched`] if
+    /// the world knows that it switched.
     Resched,
-    /// Nothing was found: let others run that want to (`sched_yield`). Answer `Ok`.
+    /// The poll found nothing: let other runnable threads run (`sched_yield`). Answer `Ok`.
     Yield,
-    /// Nothing was found by a poller that spins by design (`cpu_relax`). Answer `Ok`.
+    /// The poll of an owner that spins by design found nothing (`cpu_relax`). Answer `Ok`.
     Pause,
     /// Sleep until woken, or until that time. Answer `Ok`.
     Sleep(Ns),
@@ -71,15 +69,15 @@ pub enum Op {
     Done,
 }
 
-/// What came of a step.
-// Larger than a register on purpose: an answer that fits into one is put together and taken apart at each
-// step, also where the pass is inlined into the loop that drives it.
+/// The answer to a step.
+// Larger than a register on purpose: an answer that fits into one is packed and unpacked at each step, even where
+// the pass is inlined into the loop that drives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(16))]
 pub enum Did {
-    /// Nothing yet: the first call.
+    /// The first call: there was no step yet.
     Start,
-    /// It is done.
+    /// The step is done and has no result.
     Ok,
     /// The poll's work.
     Polled(Work),
@@ -89,10 +87,10 @@ pub enum Did {
     Unmasked(bool),
     /// How many events wait.
     Events(u32),
-    /// Done, and another thread wants this CPU (`need_resched`). Any step may be answered so in
-    /// place of `Ok`, and a look in place of `Events(0)`: a busy-poll session then lets go.
+    /// Done, and another thread wants this CPU (`need_resched`). It may answer any step in place of `Ok`, and a
+    /// look in place of `Events(0)`; a busy-poll session then releases the instance.
     Resched,
-    /// The sleep, or the look, was ended by a signal.
+    /// A signal ended the sleep or the look.
     Interrupted,
 }
 
@@ -109,8 +107,8 @@ impl Did {
     }
 }
 
-/// A world's mistake: a step was not answered by what it asks for. (What it was answered by is not told,
-/// for then every answer would have to be kept where it can be shown.)
+/// Panics because of a world's mistake: a step got an answer of the wrong kind. (The message does not show that
+/// answer, because every answer would have to be kept in memory for it.)
 #[cold]
 #[inline(never)]
 pub(crate) fn unexpected(step: &str, answer: &str) -> ! {
@@ -130,23 +128,23 @@ pub enum Task {
 
 /// A sequence of steps that one context takes.
 ///
-/// A pass belongs to one thread at a time; passes do not know of each other. Any number of threads may
-/// run passes of one CPU at once, two interrupts' or two softirqs' included, and no lock is needed
-/// around them: of several softirqs one finds something to run, and the others end. (What the real CPU
-/// would exclude, such as an interrupt while its softirq is masked, a world excludes for its own
-/// figures' sake.) One ksoftirqd a CPU and one thread an instance are enough.
+/// A pass belongs to one thread at a time; passes do not know of each other. Any number of threads may run passes
+/// of one CPU at once, even two interrupts or two softirqs, and need no lock: of several softirqs one finds
+/// something to run, and the others end. (Overlaps that a real CPU rules out, such as two interrupts at once, are
+/// for the world to rule out if its figures depend on it.) One ksoftirqd per CPU and one thread per instance are
+/// enough.
 ///
-/// Between two steps a pass may move to another thread, but not between an [`Op::Wake`] or [`Op::Raise`]
-/// and its answer: what is owed is remembered on the thread that was given it, in debug builds.
+/// Between two steps a pass may move to another thread, but not between an [`Op::Wake`] or [`Op::Raise`] and its
+/// answer: debug builds remember the unanswered step on the thread that got it.
 ///
 /// # A pass that is lost
-/// A pass that is dropped before [`Op::Done`], as where its thread panics, leaves an instance that it owned
-/// to the softirq of its CPU, and so may a [`Disable`](crate::Disable) that is given up. That softirq is
-/// then pending, and no step says so: the world runs a [`Softirq`](crate::Softirq) of every CPU once. An
-/// [`Op::Wake`], [`Op::Raise`] or [`Op::RunHere`] that was given is still taken, and a thread that goes on
-/// begins its pass anew.
+/// A pass that is dropped before [`Op::Done`], for example because its thread panics, leaves an instance that it
+/// owned to the softirq of its CPU; so may an abandoned [`Disable`](crate::Disable). That softirq is then pending
+/// without a step that reports it, so the world runs a [`Softirq`](crate::Softirq) of every CPU once. An
+/// [`Op::Wake`], [`Op::Raise`] or [`Op::RunHere`] that was already returned is still to be taken, and a thread that
+/// continues begins a new pass.
 pub trait Pass<Q> {
-    /// The next step, given what came of the last one.
+    /// Returns the next step, given the outcome of the last one.
     fn next(&mut self, now: Ns, did: Did) -> Op;
 
     /// The queue of the step [`Op::Poll`], [`Op::Deliver`], [`Op::Mask`] or [`Op::Unmask`] that
@@ -156,8 +154,8 @@ pub trait Pass<Q> {
     /// After any other step: nothing is owned then.
     fn queue(&mut self) -> &mut Q;
 
-    /// Takes the step that `next` has just returned, if it is one of those four, by the queue's method
-    /// of that name. `None` for any other step, which is the world's.
+    /// Takes the step that `next` has just returned, if it is one of those four, by calling the queue's method of
+    /// that name. `None` for any other step, which is the world's to take.
     #[inline]
     fn on_queue(&mut self, op: Op, now: Ns) -> Option<Did>
     where
@@ -175,12 +173,12 @@ pub trait Pass<Q> {
         })
     }
 
-    /// Takes all steps to the end: those four by [`on_queue`](Self::on_queue), every other by `world`,
-    /// which answers it, or leaves the pass with `None`, as a thread does that ends in its sleep. `clock`
+    /// Takes all steps to the end: those four by [`on_queue`](Self::on_queue), every other by `world`, which
+    /// returns the answer, or `None` to leave the pass, as a thread does that is stopped while it sleeps. `clock`
     /// is read before each step.
     ///
-    /// Returns the [`Op::Raise`] that came up: the softirq that is to run now, after the pass. A world
-    /// that charges time or takes interrupts between two steps calls [`next`](Self::next) itself.
+    /// Returns the [`Op::Raise`] that occurred, if any: the softirq to run now, after the pass. A world that
+    /// charges time or takes interrupts between two steps calls [`next`](Self::next) itself.
     #[must_use = "the softirq that is to run now"]
     fn drive(
         &mut self,

@@ -1,9 +1,9 @@
 //! Suspension of interrupts, shared by any number of epoll contexts.
 //!
-//! The kernel has one timer and no memory of who suspended, so that one idle context's resume ends
-//! every other context's suspension (race R14). Here an instance counts the contexts that suspend
-//! it, in one word with an epoch: when the safety timeout expires the epoch moves on, and what the
-//! stalled contexts had registered is void. No list, no lock, no limit on the number of contexts.
+//! The kernel has one timer and no memory of who suspended, so that one idle context's resume ends every other
+//! context's suspension (race R14). Here an instance counts the contexts that suspend it, in one word with an
+//! epoch: when the safety timeout expires the epoch advances, which voids the registrations of stalled contexts.
+//! There is no list, no lock and no limit on the number of contexts.
 //!
 //! Suspension masks nothing: masking is inherited from deferral, and without deferral suspension
 //! has no effect on interrupts, as in the kernel.
@@ -15,25 +15,25 @@ use crate::sync::{Ordering, Word64};
 const COUNT: u64 = u32::MAX as u64;
 const EPOCH: u64 = COUNT + 1;
 
-/// A context's part in an instance's suspension: the epoch in which it was counted.
+/// A context's registration with an instance's suspension: the epoch in which it was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Registration(pub(crate) u32);
 
-/// What remains when a context has left.
+/// Whether any context still suspends the instance after one has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// Nobody suspends the instance any more: poll it at once.
+    /// No context suspends the instance any more: poll it at once.
     Last,
     /// Other contexts still do.
     Others,
 }
 
-/// Who suspends one instance, and until when at the latest.
+/// The number of contexts that suspend one instance, and until when at the latest.
 #[derive(Debug)]
 pub(crate) struct Suspension {
     word: Word64,
-    /// Only ever raised: at most a timeout beyond some suspension's start, and looked at only while
-    /// somebody suspends.
+    /// Only ever raised: at most one timeout after the start of some suspension. Read only while a context suspends
+    /// the instance.
     until: Word64,
 }
 
@@ -60,7 +60,7 @@ impl Suspension {
         }
     }
 
-    /// Ends one context's part.
+    /// Ends one context's registration.
     #[inline]
     pub(crate) fn leave(&self, held: Registration) -> Left {
         if race::on(Race::ResumeCancelsAll) {
@@ -81,7 +81,7 @@ impl Suspension {
         }
     }
 
-    /// The safety timeout: every registration is void from now on. Mostly there is none.
+    /// Voids every registration, as the safety timeout does. The common case is that there is none.
     #[inline]
     pub(crate) fn expire(&self) {
         let word = self.word.load(Ordering::Acquire);
@@ -90,7 +90,7 @@ impl Suspension {
         }
     }
 
-    /// Makes the registrations void that the word, as it was just read, counts.
+    /// The slow path of `expire`: there are registrations in `word`, which was just read.
     #[cold]
     fn void(&self, mut word: u64) {
         while word & COUNT != 0 {
@@ -102,7 +102,7 @@ impl Suspension {
         }
     }
 
-    /// Until when the instance is suspended; 0 if it is not.
+    /// When the suspension ends at the latest; 0 if the instance is not suspended.
     #[inline]
     pub(crate) fn until(&self) -> Ns {
         if self.word.load(Ordering::Acquire) & COUNT == 0 {
@@ -112,7 +112,7 @@ impl Suspension {
         }
     }
 
-    /// How many contexts suspend the instance.
+    /// The number of contexts that suspend the instance.
     pub(crate) fn contexts(&self) -> u32 {
         (self.word.load(Ordering::Acquire) & COUNT) as u32
     }
