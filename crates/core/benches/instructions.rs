@@ -1,13 +1,12 @@
-//! How many instructions the core's decisions take, counted by callgrind: the same number on every
-//! run and under any load, so that a change of a few is seen.
+//! Counts the instructions that the core's decisions take, with callgrind: the number is the same on every run and
+//! under any load, so that a change of a few instructions shows.
 //!
-//! `cargo bench -p napkin-core --bench instructions` runs itself under valgrind, each scenario with
-//! two numbers of iterations, and prints the difference an iteration; so nothing that happens once
-//! is counted. The same loop is then run around a script: the same steps on the same small device,
-//! decided by nobody. What that takes is the world's, all but the reading of the script; so it is run
-//! a third time with every step read twice, and the difference is the reading. The core is what
-//! remains of the whole when the world (device and loop) is taken off, and nothing else is. Above its
-//! ceiling it is a failure.
+//! `cargo bench -p napkin-core --bench instructions` runs itself under valgrind, each scenario with two numbers of
+//! iterations, and prints the difference per iteration, so that one-time work is not counted. The same loop then
+//! runs around a script: the same steps on the same small device, without decisions. That is the cost of the world
+//! (device and loop) and of reading the script; a third run reads every step twice, and the difference is the cost
+//! of reading. The core's cost is the total less the world's, and nothing else is subtracted. A scenario above its
+//! ceiling fails.
 
 use std::hint::black_box;
 use std::iter::Cycle;
@@ -57,7 +56,7 @@ impl Queue for Nic {
     }
 }
 
-/// What came of an operation; `None` where a pass ends, or waits for something.
+/// Takes a step; `None` where a pass ends, or waits for something.
 #[inline]
 fn carry_out(pass: &mut impl Pass<Nic>, op: Op, now: Ns) -> Option<Did> {
     Some(match op {
@@ -115,7 +114,7 @@ fn softirq(host: &Host<Nic>, now: Ns) {
     drive(&mut Softirq::new(host, CPU, context), now);
 }
 
-/// An interrupt, the softirq after it, one frame, and the interrupt allowed again.
+/// An interrupt, the softirq after it, one frame, and the interrupt unmasked again.
 fn cycle(times: u64) {
     let host = host(Policy::BASE.instance);
     for now in 1..=times {
@@ -168,8 +167,7 @@ fn timer(times: u64) {
 
 type Steps = Cycle<Iter<'static, Op>>;
 
-/// A pass that decides nothing: it repeats its steps. With `TWICE` it reads each once more, for
-/// nothing.
+/// A pass that decides nothing: it repeats its steps. With `TWICE` it reads each step twice.
 struct Script<const TWICE: bool> {
     steps: Steps,
     again: Steps,
@@ -230,7 +228,7 @@ struct Scenario {
     /// The core, the script, and the script with every step read twice.
     parts: [fn(u64); 3],
     aim: f64,
-    /// What the core took on 27 November 2026 without link-time optimisation, and 5 % more.
+    /// The core's count on 27 November 2026 without link-time optimisation, plus 5 %.
     ceiling: f64,
 }
 
@@ -261,17 +259,17 @@ const SCENARIOS: [Scenario; 4] = [
     },
 ];
 
-/// What the child is told: the places of the scenario and of its part, and how often.
+/// The child's flag, followed by the indices of the scenario and of its part, and the number of iterations.
 const CHILD: &str = "--count";
 
-/// The instructions of a whole process that runs the scenario so many times.
+/// The instructions of a whole process that runs the scenario's part `times` times.
 fn collected(place: usize, part: usize, times: u64) -> Result<f64, String> {
     let arguments = [CHILD.into(), place.to_string(), part.to_string(), times.to_string()];
     Ok(callgrind(&[], &arguments)?.0)
 }
 
-/// Instructions of an iteration of each of a scenario's parts. All runs go on at once: their counts are the same,
-/// however many CPUs there are.
+/// Instructions per iteration of each of a scenario's parts. All runs are concurrent: their counts do not depend on
+/// the number of CPUs.
 fn per_iteration(place: usize) -> Result<Vec<f64>, String> {
     const FEW: u64 = 1_000;
     const MANY: u64 = 11_000;

@@ -1,5 +1,5 @@
-//! A whole world on std threads: a card, the contexts of one CPU and an application. What each does
-//! next is the core's decision, by whatever policy. A frame is one more in a count.
+//! A complete world on std threads: a network card, the contexts of one CPU and an application. The core decides
+//! what each does next, under any policy. Frames are only counted.
 //!
 //! ```text
 //! cargo run --release -p napkin-core --example std_world [POLICY ...]      # or every preset
@@ -67,7 +67,7 @@ impl Queue for Driver<'_> {
 }
 
 impl World {
-    /// Wakes all threads: whoever has nothing to do goes back to sleep.
+    /// Wakes all threads; those without work go back to sleep.
     fn wake(&self) {
         self.threads.lock().expect("no panic").iter().for_each(Thread::unpark);
     }
@@ -88,14 +88,14 @@ impl World {
             Op::Sleep(until) => sleep(until),
             Op::Raise(_) => self.run(host, Softirq::new(host, CPU, interrupt)),
             Op::RunHere(_) => self.run(host, Softirq::new(host, CPU, Context::Application)),
-            // A deadline is stored already: who keeps the timer looks again.
+            // The deadline is stored already: the timer thread reads it again.
             Op::Wake(_) | Op::Arm { .. } => self.wake(),
             _ => thread::yield_now(),
         }
         Some(Did::Ok)
     }
 
-    /// The card receives bursts of eight frames, and interrupts while it may.
+    /// The card receives bursts of eight frames, and interrupts while it is not masked.
     fn card(&self, host: &Host<Driver<'_>>) {
         for burst in 0..FRAMES / 8 {
             // The application is still busy after every second gap, and waits in the others.
@@ -130,7 +130,7 @@ impl World {
             while now() < worked {}
             self.socket.fetch_sub(taken, SeqCst);
             received += taken;
-            // It may have been full, and has drained: a queue that feedback has parked is polled again.
+            // The socket may have been full, and has drained: a queue that feedback has parked is polled again.
             if taken >= 16 {
                 host.schedule(ID, RaisedFrom::Application).and_then(|op| self.step(host, op));
             }
@@ -139,7 +139,7 @@ impl World {
     }
 }
 
-/// Runs a policy until all frames have arrived; says how many have, and who has polled.
+/// Runs a policy until all frames have arrived; returns how many have, and the counts of the instance.
 pub(crate) fn deliver(policy: &Policy) -> (u32, Counts) {
     let world = &World::default();
     world.epoll.set(policy.epoll);
@@ -154,7 +154,7 @@ pub(crate) fn deliver(policy: &Policy) -> (u32, Counts) {
         // In a mode that is not its own this thread ends at once.
         scope.spawn(|| (enter(), world.run(host, Kthread::new(host, ID))));
         if policy.application.socket_poller == SocketPoller::Separate {
-            // A thread of calls on a socket of its own, which only poll.
+            // A thread that only busy polls, by receive calls on a socket of its own.
             scope.spawn(|| {
                 while !world.done.load(SeqCst) {
                     let mut call = SocketWait::new(host, policy.application, Some(ID), Some(0));

@@ -1,12 +1,12 @@
-//! A context that is lost between any two steps, as one that panicked, strands nothing: once the
-//! world has run every CPU's softirqs and its loops anew, every queue is free, unmasked and empty.
+//! A context that is dropped between any two steps, as by a panic, strands no queue: once the world has run every
+//! CPU's softirqs and restarted its loops, every queue is free, unmasked and empty.
 
 use crate::world::Any;
 use crate::world::talk::{CPU, ID, Talk};
 use napkin_core::*;
 use napkin_policy::{ApplicationPolicy, Threaded};
 
-/// What a world does after a context was lost: everything that might have to run, runs.
+/// Runs everything that a world has to run after a context was lost.
 fn recover(talk: &Talk, case: &str) {
     if talk.host.instance(ID).state().disabled() {
         talk.enable(ID);
@@ -38,7 +38,7 @@ fn recover(talk: &Talk, case: &str) {
     panic!("{case}: stranded: {state:?}, masked: {}", talk.masked());
 }
 
-/// Loses a context after each number of its steps, and in the middle of the next.
+/// Drops a context after each number of its steps, and also after it has decided the next one.
 fn lose(
     name: &str,
     policy: &str,
@@ -48,7 +48,7 @@ fn lose(
     for steps in 0..24 {
         for half in [false, true] {
             if name == "interrupt" && steps == 0 && !half {
-                // It was taken off its line and never told to the core: the world's own loss.
+                // The line was taken and the core never called: the interrupt is the world's own loss.
                 continue;
             }
             let case = format!("{name} under {policy}, after {steps} steps, half: {half}");
@@ -60,8 +60,8 @@ fn lose(
             let mut lost = talk.hear(pass(&talk, &context));
             let (_, ended) = lost.says_at_most(steps);
             if half && !ended {
-                // Decided, and never done. A wake-up or a raise is done even then: it is the
-                // world's own.
+                // A step that was decided and not taken. A wake-up or a raise is taken all the same: that is the
+                // world's duty.
                 let op = lost.decides();
                 if let Op::Wake(_) | Op::Raise(_) | Op::RunHere(_) = op {
                     lost.does(op);
@@ -72,7 +72,7 @@ fn lose(
                 talk.word(op);
             }
             recover(&talk, &case);
-            // And life goes on.
+            // Traffic goes on.
             talk.arrive(2);
             recover(&talk, &case);
             let device = talk.device(ID);
@@ -190,8 +190,8 @@ fn a_disable_that_found_nobody() {
 
 #[test]
 fn a_disable_that_waited_for_an_owner_who_left_for_it() {
-    // The owner leaves for the disable with the interrupt masked and no timer; then the disable is
-    // lost, and with it whoever would have looked after the queue.
+    // The owner releases for the disable, with the interrupt masked and no timer. Then the disable is dropped,
+    // which was the last context responsible for the queue.
     let talk = Talk::new("base");
     interrupted(&talk);
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));

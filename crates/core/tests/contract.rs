@@ -1,4 +1,4 @@
-//! What a world owes the core: each mistake ends a debug build with the sentence that says it.
+//! A world's duties towards the core: a debug build panics at each violation, with a message that names it.
 #![cfg(debug_assertions)]
 
 use crate::world::talk::{CPU, ID, Talk};
@@ -6,7 +6,7 @@ use napkin_core::*;
 
 const INLINE: Context = Context::Interrupt { competition: false };
 
-/// An interrupt whose last step before the end has been given, and not answered.
+/// An interrupt pass that has returned its last step before the end, which is not answered yet.
 fn given<'t>(talk: &'t Talk, step: Op) -> Interrupt<'t, crate::world::Port> {
     talk.arrive(1);
     let mut interrupt = Interrupt::new(&talk.host, ID);
@@ -94,8 +94,8 @@ impl Queue for Silent {
     }
 }
 
-/// Rounds of a frame that the timer or an interrupt delivers, and a wait that finds it, and one that
-/// polls in vain. `follows`: the context is told at every delivery, not only at the first.
+/// Rounds of a frame that the timer or an interrupt delivers, a wait that finds it, and a wait with an empty busy
+/// poll. With `follows`, `follow` is called at every delivery, otherwise only once at first.
 fn rounds(rounds: u32, follows: bool) {
     let talk = Talk::new("suspend20");
     let context = talk.context(0, 64, true);
@@ -116,8 +116,8 @@ fn rounds(rounds: u32, follows: bool) {
     }
 }
 
-// Calls of `follow` count for the whole process, so that nobody is blamed while others are told: it
-// takes as many rounds as other tests leave no call between.
+// Calls of `follow` count for the whole process, so that a context is not blamed while others are called. It takes
+// as many rounds without a call by another test in between.
 #[test]
 #[should_panic(expected = "called once, `suspend20` silently becomes a timer policy")]
 fn a_context_is_told_at_every_delivery() {
@@ -125,7 +125,7 @@ fn a_context_is_told_at_every_delivery() {
     rounds(1_000_000, false);
 }
 
-/// A frame is delivered of which the context is not told.
+/// Delivers a frame without a call of `follow`.
 fn deliver(talk: &Talk) {
     talk.pass(MILLISECOND);
     talk.arrive(1);
@@ -134,7 +134,7 @@ fn deliver(talk: &Talk) {
     assert!(talk.softirq().starts_with("poll 64 -> 1, deliver"));
 }
 
-/// A context that was told of an instance once, and has forgotten it.
+/// A context that has followed an instance once, and has forgotten it.
 fn forgetful(talk: &Talk) -> EpollContext {
     let context = talk.context(0, 64, true);
     context.follow(ID);
@@ -143,7 +143,7 @@ fn forgetful(talk: &Talk) -> EpollContext {
     context
 }
 
-// The frames of these two are somebody else's: ARP, or of a socket that no epoll watches.
+// The frames of these two tests are for others: ARP, or a socket that no epoll watches.
 
 #[test]
 fn an_event_that_is_no_delivery_s_names_nobody_to_follow() {
@@ -195,7 +195,7 @@ fn a_timer_that_is_late_is_none_that_nobody_keeps() {
     talk.interrupt(ID);
     talk.softirq();
     for _ in 0..20 {
-        // Everybody was stopped for an hour; a thread that waits is the first to run, for a while.
+        // All threads were stopped for an hour; for a while afterwards only a waiting thread runs.
         talk.pass(3_600_000 * MILLISECOND);
         for _ in 0..100 {
             talk.hear(EpollWait::new(&talk.host, &context, Some(0), false)).says();

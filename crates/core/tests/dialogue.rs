@@ -1,4 +1,4 @@
-//! Every way of delivery as a dialogue: what happens, and what the core says to it.
+//! Every delivery mode as a dialogue: each event, and the steps with which the core answers it.
 
 use crate::world::talk::{CPU, ID, Talk};
 use napkin_core::*;
@@ -62,7 +62,7 @@ fn softirq_an_interrupt_between_unmask_and_release_leaves_a_mark() {
         talk.hear(Softirq::new(&talk.host, CPU, Context::Interrupt { competition: false }));
     assert_eq!(softirq.says_next(3), "poll 64 -> 1, deliver, unmask");
     talk.arrive(1);
-    // It masked itself, touches nothing, and is honoured by the release.
+    // The one-shot interrupt masks itself, and its handler touches nothing; the release honours the mark.
     assert_eq!(talk.interrupt(ID), "");
     assert_eq!(softirq.says(), "mask, poll 64 -> 1, deliver, unmask");
     let counts = talk.counts();
@@ -143,9 +143,9 @@ fn busy_poll_the_application_takes_its_packets_itself() {
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
     assert_eq!(wait.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
     talk.arrive(2);
-    // The interrupt stays allowed for somebody who does not prefer; it finds the owner.
+    // The interrupt stays unmasked for a session that does not prefer busy polling; it finds the instance owned.
     assert_eq!(talk.interrupt(ID), "");
-    // A claim costs two polls: the one that found, and the one that lets go.
+    // A claim costs two polls: the one that finds the packets, and the one that releases.
     assert_eq!(wait.says(), "poll 64 -> 2, deliver, look -> 2, poll 64 -> 0, unmask, look -> 2");
     assert_eq!(wait.pass.events(), 2);
     assert_eq!(talk.counts().busy_claims, 1);
@@ -156,7 +156,7 @@ fn threaded_busy_poll_never_lets_go_until_the_mode_is_left() {
     let talk = Talk::new("threaded-busy-poll");
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
     assert_eq!(thread.says(), "sleep");
-    // The first packet wakes it; from then on no interrupt comes.
+    // The first packet wakes the thread; from then on no interrupt comes.
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
     assert_eq!(thread.says_next(3), "poll 64 -> 1, deliver, resched");
@@ -165,7 +165,7 @@ fn threaded_busy_poll_never_lets_go_until_the_mode_is_left() {
     assert_eq!(talk.interrupt(ID), "no interrupt");
     assert_eq!(thread.says_next(3), "poll 64 -> 1, deliver, resched");
     talk.set(|policy| policy.threaded = Threaded::Disabled);
-    // One poll later it is the softirq's, with deferral as it is set: work loads the count.
+    // One poll later the softirq owns it, with deferral as it is set: work reloads the count.
     assert_eq!(thread.says(), "poll 64 -> 0, wake ksoftirqd");
     talk.arrive(1);
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, timer +15us");
@@ -228,7 +228,7 @@ fn suspend_the_application_keeps_the_queue_while_it_finds_events() {
     talk.interrupt(ID);
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, timer +20us");
     context.follow(ID);
-    // Events: the timer is put off to the safety timeout.
+    // Events: the timer is extended to the safety timeout.
     assert_eq!(wait.says(), "look -> 1, timer +20ms");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     talk.read();
@@ -236,7 +236,7 @@ fn suspend_the_application_keeps_the_queue_while_it_finds_events() {
     assert_eq!(talk.timer(), "nothing");
     talk.arrive(3);
     assert_eq!(talk.interrupt(ID), "no interrupt");
-    // It comes back, polls by itself, and finds them: suspended again.
+    // The application comes back, polls by itself, and finds them: suspended again.
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
     assert_eq!(
         wait.says(),
@@ -244,7 +244,7 @@ fn suspend_the_application_keeps_the_queue_while_it_finds_events() {
     );
     talk.read();
     talk.at(40 * US);
-    // It finds nothing: the suspension ends with a poll at once, and deferral takes over.
+    // The wait finds nothing: the suspension ends with a poll at once, and deferral takes over.
     let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
     assert_eq!(
         wait.says(),
@@ -296,7 +296,7 @@ fn suspend_for_a_shortened_timeout_is_not_suspended_for_the_old_one() {
     assert_eq!(wait(), "look -> 1, timer +10000ms");
     talk.set(|policy| policy.irq_suspend_timeout = MILLISECOND);
     assert_eq!(wait(), "look -> 1, timer +1ms");
-    // The application stalls: after the present timeout the others are served as usual.
+    // The application stalls: after the current timeout the others are served as usual.
     talk.at(MILLISECOND);
     assert_eq!(talk.timer(), "raise");
     assert_eq!(talk.softirq(), "poll 64 -> 0, timer +20us");
@@ -310,7 +310,7 @@ fn feedback_parks_a_queue_whose_receivers_are_full_and_resumes_when_one_drains()
     talk.arrive(80);
     talk.interrupt(ID);
     assert_eq!(talk.softirq(), "poll 64 -> 64, deliver, poll 64 -> 16, deliver: full, timer +20ms");
-    // What comes now is the ring's to keep, or to drop.
+    // Frames that come now stay in the ring, or are dropped there.
     talk.arrive(10);
     assert_eq!(talk.interrupt(ID), "no interrupt");
     talk.read();
@@ -331,13 +331,13 @@ fn feedback_resumes_at_the_timeout_when_nobody_drains() {
     talk.at(5 * MILLISECOND);
     assert_eq!(talk.timer(), "raise");
     assert_eq!(talk.softirq(), "poll 64 -> 3, deliver: full, timer +5ms");
-    // Its own two are dropped, at the socket; the park goes on.
+    // Two of them are dropped at the socket; the park goes on.
     assert_eq!(talk.sockets.borrow()[0].dropped, 2);
 }
 
 #[test]
 fn the_presets_that_poll_deliver_a_packet_each_in_their_own_way() {
-    // Every preset, from an interrupt to the application, whoever polls.
+    // Every preset, from an interrupt to the application, with the owner of its mode.
     for preset in napkin_policy::PRESETS {
         let talk = Talk::new(preset.name);
         let Policy { instance, .. } = preset.policy;
@@ -371,7 +371,7 @@ fn driven_to_its_end_a_pass_hands_back_the_softirq_that_it_raised() {
     let inline = Context::Interrupt { competition: false };
     assert_eq!(Softirq::new(&talk.host, CPU, inline).drive(|| 0, world), None);
     assert_eq!(talk.read(), 1);
-    // A thread that is to end leaves its pass in its sleep.
+    // A thread that is stopped leaves its pass while it sleeps.
     let mut slept = 0;
     let mut sleep_twice = |op| {
         assert_eq!(op, Op::Sleep(NEVER));

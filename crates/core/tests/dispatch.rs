@@ -1,4 +1,5 @@
-//! Softirq dispatch: the rules of three eras, the limits of a dispatch and of a round.
+//! Softirq dispatch: the rules of Linux up to 6.4, since 6.5 and of the 2018 proposal, and the limits of a dispatch
+//! and of a round.
 
 use crate::world::talk::{CPU, ID, Talk};
 use napkin_core::*;
@@ -7,7 +8,7 @@ use napkin_policy::{CpuPolicy, NetSoftirq, Policy};
 const INTERRUPT: Context = Context::Interrupt { competition: false };
 const CROWDED: Context = Context::Interrupt { competition: true };
 
-/// The network, with these other vectors, is pending.
+/// Makes the network vector and these other vectors pending.
 fn pending(talk: &Talk, vectors: &[Vector]) {
     talk.arrive(1);
     talk.interrupt(ID);
@@ -16,7 +17,7 @@ fn pending(talk: &Talk, vectors: &[Vector]) {
     }
 }
 
-/// ksoftirqd is runnable, for a reason of its own, and has not run yet.
+/// Makes ksoftirqd runnable for another vector, without running it.
 fn wake_ksoftirqd(talk: &Talk) {
     let woken = talk.host.raise_vectors(CPU, Vector::Rcu.bit(), RaisedFrom::Thread);
     assert_eq!(woken, Some(Op::Wake(Task::Ksoftirqd(CPU))));
@@ -54,7 +55,7 @@ fn from_4_9_to_6_4_they_were_left_to_ksoftirqd() {
     assert_eq!(talk.dispatch(Context::Application), "");
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
     assert_eq!(ksoftirqd.says(), "TIMER, poll 64 -> 1, deliver, unmask, RCU, sleep");
-    // Asleep again: inline again.
+    // ksoftirqd sleeps again, so vectors run inline again.
     pending(&talk, &[]);
     assert_eq!(talk.dispatch(INTERRUPT), "poll 64 -> 1, deliver, unmask");
 }
@@ -74,7 +75,7 @@ fn in_2018_as_posted_a_timer_pushed_everything_to_ksoftirqd() {
     let talk = Talk::new("ksoftirqd-as-posted");
     pending(&talk, &[Vector::Timer, Vector::Tasklet]);
     assert_eq!(talk.dispatch(INTERRUPT), "wake ksoftirqd");
-    // And while that was runnable it absorbed the rest.
+    // While ksoftirqd was runnable it absorbed the rest.
     assert_eq!(talk.dispatch(INTERRUPT), "");
     assert_eq!(
         talk.dispatch(Context::Ksoftirqd),
@@ -139,7 +140,7 @@ fn in_2018_as_meant_nothing_is_deferred_without_competition() {
     pending(&talk, &[Vector::Timer]);
     assert_eq!(talk.dispatch(INTERRUPT), "TIMER, poll 64 -> 1, deliver, unmask");
     assert_eq!(talk.host.cpu(CPU).counts().ksoftirqd_wakes, 0);
-    // A runnable ksoftirqd is competition, and the network is its own.
+    // A runnable ksoftirqd is competition, and the network vectors are left to it.
     wake_ksoftirqd(&talk);
     pending(&talk, &[Vector::Timer]);
     assert_eq!(talk.dispatch(INTERRUPT), "TIMER, RCU");
@@ -171,7 +172,7 @@ fn one_dispatch_goes_on_for_two_milliseconds() {
     talk.poll_cost.set(700 * MICROSECOND);
     talk.arrive(64 * 100);
     talk.interrupt(ID);
-    // 0.7, 1.4, 2.1: the third pass is the last.
+    // After 0.7, 1.4 and 2.1 ms: the third pass is the last.
     assert_eq!(talk.softirq().matches("poll").count(), 3);
 }
 
@@ -204,7 +205,7 @@ fn a_dispatch_that_is_told_before_it_begins_is_one_pass() {
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
     softirq.pass.need_resched();
     assert_eq!(softirq.says(), "poll 64 -> 64, deliver, wake ksoftirqd");
-    // ksoftirqd gives way once, and not again for the same.
+    // ksoftirqd yields once, and not again for the same request.
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
     ksoftirqd.pass.need_resched();
     assert_eq!(
@@ -241,11 +242,11 @@ fn a_round_takes_its_budget_and_no_more_than_one_weight_beyond() {
     }
     let limits = Limits { dispatch_passes: 1, ..Limits::default() };
     talk.host.cpu(CPU).set_limits(limits);
-    // 300 frames: after the fifth of 64 it is exceeded.
+    // The budget of 300 frames is exceeded after the fifth poll of 64.
     let said = talk.softirq();
     assert_eq!(said.matches("-> 64").count(), 5, "{said}");
     assert_eq!(talk.host.cpu(CPU).counts().time_squeeze, 1);
-    // Those that were not reached come first in the next round.
+    // The instances that were not reached come first in the next round.
     let said = talk.softirq();
     assert!(said.starts_with("#5 poll 64 -> 64, #5 deliver, #6 poll 64 -> 64"), "{said}");
 }
@@ -339,7 +340,7 @@ fn an_instance_scheduled_while_the_network_runs_is_found_without_a_raise() {
     let mut softirq = talk.hear(Softirq::new(&talk.host, CPU, INTERRUPT));
     assert_eq!(softirq.says_next(2), "#0 poll 64 -> 1, #0 deliver");
     talk.arrive_at(Id(1), 1);
-    // Nothing is raised: the runner looks at its list again before it ends.
+    // Nothing is raised: the runner checks its list again before it ends.
     assert_eq!(talk.interrupt(Id(1)), "#1 mask");
     assert_eq!(talk.host.cpu(CPU).pending(), 0);
     assert_eq!(softirq.says(), "#0 unmask, #1 poll 64 -> 1, #1 deliver, #1 unmask");
@@ -413,7 +414,7 @@ fn a_thread_that_polls_on_takes_the_weight_that_was_set_meanwhile() {
     talk.interrupt(ID);
     let mut thread = talk.hear(Kthread::new(&talk.host, ID));
     assert_eq!(thread.says_next(3), "poll 64 -> 64, deliver, resched");
-    // It has not let go since.
+    // The thread has kept the instance since.
     talk.host.set_weight(ID, 8).expect("not 0");
     assert_eq!(thread.says_next(4), "poll 8 -> 8, deliver, resched, poll 8 -> 8");
 
@@ -441,7 +442,7 @@ fn an_instance_that_was_moved_is_scheduled_on_its_new_cpu() {
     let mut softirq = talk.hear(Softirq::new(&talk.host, CpuId(1), context));
     assert_eq!(softirq.says(), "poll 64 -> 1, deliver, unmask");
 
-    // Its timer moves with it.
+    // The timer moves with the instance.
     let talk = Talk::of("defer20", 2, 1);
     talk.arrive(1);
     talk.interrupt(ID);

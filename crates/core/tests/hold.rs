@@ -11,12 +11,12 @@ fn hold_stays_in_polled_mode_until_the_gap_is_long_enough() {
     let talk = Talk::new("hold100");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, raise");
-    // Work: the hold begins with the first poll without, and ksoftirqd goes on with it.
+    // The hold begins with the first empty poll after work, and ksoftirqd continues it.
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, poll 64 -> 0, wake ksoftirqd");
     let mut ksoftirqd = talk.hear(Softirq::new(&talk.host, CPU, Context::Ksoftirqd));
     assert_eq!(ksoftirqd.says_next(2), "poll 64 -> 0, yield");
     talk.at(60 * US);
-    // A packet within the hold needs no interrupt and starts it anew.
+    // A packet within the hold needs no interrupt and restarts it.
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
     assert_eq!(ksoftirqd.says_next(4), "poll 64 -> 1, deliver, poll 64 -> 0, yield");
@@ -27,14 +27,14 @@ fn hold_stays_in_polled_mode_until_the_gap_is_long_enough() {
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, raise");
     assert_eq!(talk.counts().idle_gap_min, 100 * US);
-    // A window that begins now has seen none.
+    // A window that begins now has seen no gap.
     talk.host.instance(ID).restart_idle_gap();
     assert_eq!(talk.counts().idle_gap_min, napkin_core::NEVER);
 }
 
 #[test]
 fn hold_by_ticks_ends_two_to_three_jiffies_after_the_first_idle_poll() {
-    // 2007 as posted, at HZ=250: it remembers the second jiffy from now, and that one counts.
+    // 2007 as posted, at HZ=250: the deadline is two jiffies from now, and the hold lasts to the end of that jiffy.
     let policy = Policy::hold_ticks(250);
     for (first_idle, end) in [(0, 12), (1, 12), (3, 12), (4, 16), (7, 16), (8, 20)] {
         let talk = Talk::new(&policy.to_string());
@@ -77,7 +77,7 @@ fn hold_that_has_ended_leaves_deferred_polls_alone() {
     assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 0, timer +20us, sleep");
     talk.at(70 * US);
     assert_eq!(talk.timer(), "raise");
-    // There was no work since: the next period, not the next hold.
+    // There was no work since: the next deferral period begins, not a new hold.
     assert_eq!(talk.softirq(), "poll 64 -> 0, timer +20us");
     talk.at(90 * US);
     assert_eq!(talk.timer(), "raise");
@@ -86,8 +86,8 @@ fn hold_that_has_ended_leaves_deferred_polls_alone() {
 
 #[test]
 fn hold_of_three_goes_on_when_the_first_holder_leaves() {
-    // 2007's defect: the first holder was remembered, and when it had left nobody stopped the
-    // softirq, so that the other two kept it spinning.
+    // The defect of 2007: the softirq remembered the first holder in order to stop at it again; once that had left,
+    // nothing stopped the softirq, and the other two kept it spinning.
     let talk = Talk::of("hold100", 1, 3);
     for id in 0..3 {
         talk.at(Ns::from(id) * 10 * US);
@@ -99,7 +99,7 @@ fn hold_of_three_goes_on_when_the_first_holder_leaves() {
     let one_pass = "#0 poll 64 -> 0, #1 poll 64 -> 0, #2 poll 64 -> 0";
     assert_eq!(talk.softirq(), one_pass);
     talk.at(100 * US);
-    // The first leaves; the others' pass still ends after one look at each.
+    // The first leaves; the pass still ends after one poll of each of the others.
     assert_eq!(talk.softirq(), "#0 poll 64 -> 0, #0 unmask, #1 poll 64 -> 0, #2 poll 64 -> 0");
     assert_eq!(talk.softirq(), "#1 poll 64 -> 0, #2 poll 64 -> 0");
     talk.at(110 * US);
@@ -118,7 +118,7 @@ fn hold_of_two_is_one_pass_at_a_time_too() {
     }
     talk.softirq();
     assert_eq!(talk.softirq(), "#0 poll 64 -> 0, #1 poll 64 -> 0");
-    // Work of one of them is worth another round of both, and then they hold again.
+    // Work of one of them leads to another round of both, and then they hold again.
     talk.arrive_at(Id(1), 1);
     assert_eq!(
         talk.softirq(),

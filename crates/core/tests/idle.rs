@@ -1,12 +1,12 @@
-//! Skipping what a spinning pass repeats equals stepping it: the same state, the same counts, the
-//! same words from then on.
+//! Skipping the cycles of a spinning pass equals stepping them: the same state, the same counts, and the same steps
+//! afterwards.
 
 use crate::world::Port;
 use crate::world::talk::{CPU, ID, Speaker, Talk};
 use napkin_core::*;
 use napkin_policy::{ApplicationPolicy, Threaded};
 
-/// What each cycle takes.
+/// The duration of each cycle, in nanoseconds.
 const LENGTH: Ns = 300;
 
 trait Spins: Pass<Port> + std::fmt::Debug {
@@ -38,7 +38,7 @@ fn talk(policy: &str, order: Order) -> Talk {
     talk
 }
 
-/// Steps until the pass says that it goes round; the poll is decided and not made.
+/// Steps until the pass reports a cycle, whose poll is decided and not yet taken.
 fn spin_up<P: Spins>(speaker: &mut Speaker<'_, P>) -> (Op, IdleCycle) {
     spin_up_after(speaker, 0)
 }
@@ -59,7 +59,7 @@ fn spin_up_after<P: Spins>(speaker: &mut Speaker<'_, P>, mut cycles: u32) -> (Op
     panic!("it does not go round");
 }
 
-/// Steps `n` cycles in one world and skips them in the other, and compares; then goes on with both.
+/// Steps `n` cycles in one world, skips them in the other, and compares the two; then goes on with both.
 fn skipping_equals_stepping<P: Spins>(
     [stepped, skipped]: [&Talk; 2],
     [mut one, mut other]: [Speaker<'_, P>; 2],
@@ -79,14 +79,14 @@ fn skipping_equals_stepping<P: Spins>(
     let last = skipped.now.get() + (n - 1) * LENGTH + skipped.poll_cost.get();
     skipped.pass(n * LENGTH);
     skipped.host.instance(ID).count_empty_polls(cycle.owner, n, last);
-    // What the device counts is the world's.
+    // The device's own counts are the world's to keep.
     let unmasks = cycle.steps().filter(|step| matches!(step, Op::Unmask(_))).count() as u64;
     skipped.device(ID).unmasks += n * unmasks;
 
     assert_eq!(stepped.now, skipped.now);
     if first > 1 {
-        // Everything there is: the pass with the host in it, states, counts, deadlines. (In its
-        // first cycle it still remembers what the poll before that one found, which nobody looks at again.)
+        // Compares everything: the pass with the host in it, states, counts, deadlines. (In its first cycle the
+        // pass still holds the work of the poll before, which is not read again.)
         assert_eq!(format!("{:?}", one.pass), format!("{:?}", other.pass));
     }
     assert_eq!(stepped.counts(), skipped.counts());
@@ -129,7 +129,7 @@ fn a_receive_call_that_spins_may_be_skipped() {
 #[test]
 fn a_thread_that_polls_without_end_may_be_skipped() {
     let (one, other) = (Order::DeliverFirst, Order::UnmaskFirst);
-    // Its very first poll finds what woke it.
+    // The thread's very first poll finds the frame that woke it.
     for (order, first) in [(one, 1), (one, 2), (other, 1), (other, 2)] {
         let talks = [(); 2].map(|()| talk("threaded-busy-poll", order));
         let thread = |i: usize| {
@@ -157,7 +157,7 @@ fn as_many_cycles_as_fit_are_followed_by_the_end_of_the_loop() {
     let last = talk.now.get() + (n - 1) * LENGTH + talk.poll_cost.get();
     talk.pass(n * LENGTH);
     talk.host.instance(ID).count_empty_polls(cycle.owner, n, last);
-    // The 35th ends after the loop's end: it lets go.
+    // The 35th cycle ends after the loop's end: the session stops.
     assert_eq!(wait.does(poll), "poll 8 -> 0");
     assert_eq!(wait.says(), "look -> 0, poll 8 -> 0, unmask, look -> 0");
     assert_eq!(talk.counts().empty_polls[Owner::Application as usize], n + 2);
@@ -179,7 +179,7 @@ fn the_most_is_none_after_the_end_and_none_for_a_cycle_without_length() {
 #[test]
 fn who_does_not_own_or_will_not_go_on_is_not_skipped() {
     let order = Order::DeliverFirst;
-    // Somebody else owns it: the passes are looks alone.
+    // Another context owns the instance: the passes consist of looks alone.
     let owned = talk("base", order);
     let context = owned.context(1_000, 8, true);
     context.follow(ID);
@@ -193,7 +193,7 @@ fn who_does_not_own_or_will_not_go_on_is_not_skipped() {
         wait.does(op);
     }
 
-    // A single pass does not go round.
+    // A single pass does not repeat.
     let single = talk("base", order);
     let context = single.context(0, 8, true);
     context.follow(ID);

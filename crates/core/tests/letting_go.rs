@@ -1,5 +1,5 @@
-//! Who lets go of an instance leaves nothing behind: no timer beside a new owner, no suspension of an
-//! instance that the context has left, no mark that nobody will see.
+//! A context that gives up an instance leaves nothing behind: no timer beside a new owner, no suspension of an
+//! instance that it no longer follows, no mark that no owner will see.
 
 use crate::world::Port;
 use crate::world::talk::{CPU, ID, Speaker, Talk};
@@ -74,7 +74,7 @@ fn moved_on(timeout: Ns) -> (Talk, EpollContext) {
 #[test]
 fn a_context_that_moves_on_to_a_queue_without_suspension_ends_its_own() {
     let (talk, context) = moved_on(0);
-    // Nobody else suspends the first: it is polled at once.
+    // No other context suspends the first instance: it is polled at once.
     assert_eq!(wait(&talk, &context).says(), "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
     assert_eq!((suspensions(&talk, ID), suspensions(&talk, OTHER)), (0, 0));
 }
@@ -82,7 +82,7 @@ fn a_context_that_moves_on_to_a_queue_without_suspension_ends_its_own() {
 #[test]
 fn a_context_that_moves_on_to_a_queue_that_is_not_polled_ends_its_suspension() {
     let (talk, context) = moved_on(20 * MILLISECOND);
-    // The first one's timer has not fired yet when the wait comes.
+    // The first instance's timer has not fired yet when the wait comes.
     talk.at(21 * MILLISECOND);
     assert_eq!(wait(&talk, &context).says(), "look -> 1, run here (#0 poll 64 -> 0, timer +20us)");
     assert_eq!((suspensions(&talk, ID), suspensions(&talk, OTHER)), (0, 0));
@@ -119,7 +119,7 @@ fn a_disable_ends_every_suspension() {
     assert_eq!(suspensions(&talk, ID), 2);
     assert_eq!(talk.hear(Disable::new(&talk.host, ID).expect("in service")).says(), "mask");
     assert_eq!((suspensions(&talk, ID), talk.host.instance(ID).deadline()), (0, NEVER));
-    // In service again, deferral has its own timer, and not that of contexts from before.
+    // Enabled again, deferral uses its own period, not the former suspension.
     talk.enable(ID);
     talk.arrive(1);
     talk.interrupt(ID);

@@ -1,5 +1,5 @@
-//! The core's tests but for the models of `loom` and the race switches, which are programs of their
-//! own: one program links once, and the world is compiled once.
+//! The core's tests, except the models of `loom` and the race switches, which are test binaries of their own. One
+//! binary links once, and compiles the world once.
 #![cfg(not(loom))]
 
 mod abandoned;

@@ -1,4 +1,4 @@
-//! Changing hands: every change of mode, disable and enable, under load; polls with budget 0.
+//! Changes of owner: every change of mode, disable and enable, under load; polls with budget 0.
 
 use crate::world;
 use crate::world::Any;
@@ -6,7 +6,7 @@ use crate::world::talk::{CPU, ID, Speaker, Talk};
 use napkin_core::*;
 use napkin_policy::Threaded;
 
-/// Who can own a poll by its mode.
+/// The owners that a mode can give an instance to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Softirq,
@@ -78,13 +78,13 @@ fn an_interrupt_within_the_hold_s_time_after_the_last_work_is_told_apart() {
     }
 }
 
-/// A queue that never drains: what a poll takes has come again before the next.
+/// Keeps a queue from draining: replaces the frames that the last poll took.
 fn saturate(talk: &Talk) {
     let waiting = talk.device(ID).waiting();
     talk.arrive(512usize.saturating_sub(waiting));
 }
 
-/// The next step of an owner of a queue that never drains.
+/// Takes the next step of the owner of a queue that never drains.
 fn step(talk: &Talk, owner: &mut Speaker<'_, Any<'_>>) -> String {
     saturate(talk);
     owner.says_next(1)
@@ -183,13 +183,13 @@ fn a_session_is_everybody_s_guest_but_not_a_spinning_thread_s() {
     }
 }
 
-/// A session that prefers busy polling, for as long as nothing is left to read.
+/// A wait whose session prefers busy polling, and goes on as long as there is nothing to read.
 fn session<'t>(talk: &'t Talk, context: &'t EpollContext) -> Speaker<'t, Any<'t>> {
     context.follow(ID);
     talk.hear(Any::Epoll(EpollWait::new(&talk.host, context, None, false)))
 }
 
-/// Its next step; what it took is read at once, so that its looks find nothing.
+/// Takes the session's next step; what it delivered is read first, so that its looks find nothing.
 fn session_step(talk: &Talk, session: &mut Speaker<'_, Any<'_>>) -> String {
     talk.read();
     step(talk, session)
@@ -220,7 +220,8 @@ fn a_session_outlives_every_change_of_mode_but_to_a_spinning_thread_and_then_the
                     assert!(late <= 2 && words.iter().any(|word| word == "wake napi"), "{case}");
                 } else {
                     assert!(late >= 3 && words.iter().all(|word| !word.contains("wake")), "{case}");
-                    // An event: the session lets go, and the queue that is not empty is its mode's.
+                    // An event: the session releases, and the queue, which is not empty, goes to the owner of its
+                    // mode.
                     let said = session.says();
                     let next = match to {
                         Way::Softirq | Way::Ksoftirqd => "run here",
@@ -250,7 +251,7 @@ fn a_session_gets_a_saturated_queue_from_every_owner_but_a_spinning_thread() {
             let mut old = owned(&talk, from, steps);
             talk.read();
             let mut session = session(&talk, &context);
-            // It finds the queue owned, and says that it would have it.
+            // The session finds the queue owned, and sets `PREFER_BUSY_POLL`.
             assert_eq!(session_step(&talk, &mut session), "look -> 0", "{from:?}");
             assert_eq!(session_step(&talk, &mut session), "look -> 0", "{from:?}");
             let before = polls(&talk, from);
@@ -312,7 +313,7 @@ fn disable_takes_a_saturated_queue_within_two_polls_of_any_owner() {
             let polled = talk.counts().all_polls();
             owner.says_next(6);
             assert_eq!(talk.counts().all_polls(), polled, "{way:?}: nobody polls it now");
-            // Back in service with what waited, for the owner of its mode.
+            // Enabled with frames waiting: they are left to the owner of the mode.
             let said = talk.enable(ID);
             assert!(said.starts_with("unmask: work waits, mask, wake"), "{way:?}: {said}");
         }

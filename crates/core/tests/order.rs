@@ -1,5 +1,5 @@
-//! Drivers that allow their interrupt before they deliver ([`Order::UnmaskFirst`], virtio_net's
-//! way), as dialogues: which steps they take, and what an interrupt in between comes to.
+//! Drivers that unmask before they deliver ([`Order::UnmaskFirst`], as virtio_net does), as dialogues: the steps
+//! they take, and the effect of an interrupt in between.
 
 use crate::world::Port;
 use crate::world::talk::{CPU, ID, Speaker, Talk};
@@ -54,7 +54,7 @@ fn an_interrupt_while_the_poll_is_delivered_is_one_poll_more_in_the_same_softirq
     let mut softirq = softirq(&talk);
     assert_eq!(softirq.says_next(2), "poll 64 -> 1, unmask");
     talk.arrive(1);
-    // It finds the owner, and leaves its mark.
+    // It finds the instance owned, and leaves `MISSED`.
     assert_eq!(talk.interrupt(ID), "");
     assert_eq!(softirq.says(), "deliver, mask, poll 64 -> 1, unmask, deliver");
     let counts = talk.counts();
@@ -66,7 +66,7 @@ fn an_interrupt_while_the_poll_is_delivered_is_one_poll_more_in_the_same_softirq
 
 #[test]
 fn with_the_usual_order_nothing_comes_while_a_poll_is_delivered() {
-    // What the order is for: a delivery that takes long is no window there.
+    // With this order a long delivery opens no window for interrupts.
     let talk = Talk::new("base");
     talk.arrive(1);
     talk.interrupt(ID);
@@ -161,7 +161,7 @@ fn a_session_s_passes_unmask_and_mask_and_it_lets_go_to_the_timer() {
     assert_eq!(wait.says_next(5), "look -> 0, poll 8 -> 0, unmask, mask, look -> 0");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "no interrupt");
-    // A pass that polls on is delivered when its driver has returned.
+    // The frames of a pass that polls on are delivered after its driver has returned.
     assert_eq!(wait.says_next(5), "poll 8 -> 1, unmask, mask, deliver, look -> 1");
     assert_eq!(wait.says(), "timer +20us, look -> 1");
 }
@@ -206,7 +206,7 @@ fn a_busy_thread_s_passes_unmask_and_mask_until_the_mode_is_left() {
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
     assert_eq!(thread.says_next(5), "poll 64 -> 1, unmask, mask, deliver, resched");
     assert_eq!(thread.says_next(4), "poll 64 -> 0, unmask, mask, pause");
-    // The mode goes between the masking and the decision: it completes, in the usual order.
+    // The mode changes between the masking and the decision: the poll completes, in the usual order.
     assert_eq!(thread.says_next(3), "poll 64 -> 0, unmask, mask");
     talk.set(|policy| policy.threaded = Threaded::Enabled);
     assert_eq!(thread.says(), "unmask, sleep");

@@ -1,4 +1,4 @@
-//! One owner at a time, whatever safe code does: a second thread's loop, a change that panics.
+//! One owner at a time, whatever safe code does: a second loop of a thread, a change of the queue that panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -57,7 +57,7 @@ fn a_poll_with_budget_0_masks_before_it_hands_over() {
     assert_eq!(reap.says_next(1), "poll 0 -> 0");
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "");
-    // Not masked by the interrupt, which found an owner; masked by whoever has it polled.
+    // The interrupt found an owner and did not mask; the poll with budget 0 masks before it hands over.
     assert_eq!(reap.says(), "mask, wake napi");
     assert!(talk.masked());
     assert_eq!(

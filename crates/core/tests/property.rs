@@ -1,16 +1,14 @@
-//! Random machines under random policies and random interference: every invariant of the design
-//! holds after every half-step, everything that came in is accounted for, and silence follows the
-//! last arrival.
+//! Random worlds under random policies and random interference: every invariant of the design holds after every
+//! half-step, every frame is accounted for, and the world becomes idle after the last arrival.
 //!
-//! `PROPTEST_CASES=10000 cargo test -p napkin-core --test core property` looks longer. A failure prints
-//! its last events and its plan; `NAPKIN_PLAN=... cargo test -p napkin-core --test core property::replay`
-//! runs that again.
+//! `PROPTEST_CASES=10000 cargo test -p napkin-core --test core property` runs more cases. A failure prints its last
+//! events and its plan; `NAPKIN_PLAN=... cargo test -p napkin-core --test core property::replay` repeats it.
 
 use crate::world;
 use crate::world::Plan;
 use proptest::prelude::*;
 
-/// Many machines by default, as many as asked for otherwise.
+/// That many cases by default, or as many as `PROPTEST_CASES` says.
 fn config(cases: u32) -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
@@ -78,7 +76,7 @@ fn a_long_run_delivers_and_delivers_in_every_way() {
         timer_missed += counts.timer_missed;
     }
     let delivered: u64 = outcomes.iter().map(|outcome| outcome.delivered).sum();
-    // A world that never gets to something proves nothing about it.
+    // A run that never reaches a case proves nothing about it.
     assert!(polls.iter().all(|&n| n > 100), "{polls:?}");
     let rare = [parks, deferrals, handovers, repolls, timer_missed];
     assert!(rare.iter().all(|&n| n > 20), "{rare:?}");

@@ -1,5 +1,5 @@
-//! Named races of the kernel's history, each twice: as the core is, and with the race let in
-//! again, which must show. (Those that take two threads at once are loom's, in `loom*.rs`.)
+//! Named races of the kernel's history, each run twice: with the core as it is, and with the race re-introduced,
+//! which must show. (Races of two threads are modelled in `loom/`.)
 #![cfg(all(feature = "races", not(loom)))]
 
 mod world;
@@ -10,7 +10,7 @@ use napkin_policy::Threaded;
 use world::Plan;
 use world::talk::{CPU, ID, Talk};
 
-/// Lets a race in for as long as it lives.
+/// Re-introduces a race until it is dropped.
 struct LetIn;
 
 impl LetIn {
@@ -26,14 +26,14 @@ impl Drop for LetIn {
     }
 }
 
-/// What a scenario gives without the race, and with it.
+/// The results of a scenario without the race, and with it.
 fn both<T>(race: Race, scenario: impl Fn() -> T) -> (T, T) {
     let without = scenario();
     let _race = LetIn::new(race);
     (without, scenario())
 }
 
-/// Masked, without an owner, without a timer: no packet will ever be seen again.
+/// Whether the queue is dead: masked, without an owner and without a timer.
 fn dead(talk: &Talk) -> bool {
     let instance = talk.host.instance(ID);
     talk.masked() && !instance.state().has(state::SCHED) && instance.deadline() == NEVER
@@ -51,7 +51,7 @@ fn r2_a_timer_that_fires_during_the_last_poll() {
         context.follow(ID);
         let mut wait = talk.hear(EpollWait::new(&talk.host, &context, None, false));
         assert_eq!(wait.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
-        // The last poll is long, and the period short: the timer fires while it lasts.
+        // The last poll is long, and the period short: the timer fires during the poll.
         let last = wait.decides();
         talk.pass(30 * MICROSECOND);
         talk.timer();
@@ -74,7 +74,7 @@ fn r8_a_thread_that_is_told_to_stop_spinning() {
         let (said, left) = thread.says_at_most(20);
         (left, said.matches("poll").count() <= 2)
     };
-    // Let in, the thread spins for ever on an instance that is nobody's.
+    // With the race, the thread spins for ever although its mode is gone.
     assert_eq!(both(Race::BusyBitStays, scenario), ((true, true), (false, false)));
 }
 
@@ -108,7 +108,7 @@ fn r14_an_idle_context_s_resume_while_another_suspends() {
             talk.hear(EpollWait::new(&talk.host, context, None, false)).says();
         }
         talk.read();
-        // One works on what it found; the other comes back and finds nothing.
+        // One context's application works on what it found; the other context comes back and finds nothing.
         let said = talk.hear(EpollWait::new(&talk.host, &idle, None, false)).says();
         let polled_for_it = said.contains("run here");
         (polled_for_it, talk.host.instance(ID).deadline())
@@ -147,7 +147,7 @@ fn r10_a_signal_while_a_wait_looks_for_events() {
     };
     let (without, with) = both(Race::SuspendOnSignal, scenario);
     assert_eq!(without, ("look: signal".into(), 0));
-    // Let in, the interrupts of a queue that brought nothing are put off for the handler's time.
+    // With the race, the interrupts of a queue without events stay suspended while the signal handler runs.
     assert_eq!(with, ("look: signal, timer +20ms".into(), 1));
 }
 
@@ -184,7 +184,7 @@ fn r12_an_instance_scheduled_while_the_network_softirq_runs() {
     assert_eq!(both(Race::ListNotRechecked, scenario), ((0, 0), (1, 0)));
 }
 
-/// The random world finds these by itself: a check that cannot fail proves nothing.
+/// The random world's checks find these races by themselves, which shows that the checks can fail.
 #[test]
 fn the_random_world_notices_every_race_that_its_steps_can_show() {
     let races = [
@@ -202,7 +202,7 @@ fn the_random_world_notices_every_race_that_its_steps_can_show() {
         let _race = LetIn::new(race);
         let noticed = (0..3_000u64).any(|seed| {
             let plan = Plan { abandons: false, ..Plan::random(seed, 4_000) };
-            // Two owners may also run into each other's debug assertions.
+            // Two owners may also trip each other's debug assertions.
             !matches!(std::panic::catch_unwind(|| world::run(plan).is_ok()), Ok(true))
         });
         assert!(noticed, "{race:?} went unnoticed");

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const US: Ns = MICROSECOND;
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug, Clone)]
 enum Happens {
     Arrive(usize),
@@ -22,7 +22,7 @@ enum Happens {
     Schedule,
 }
 
-/// The core, driven as the model is: everything runs at once until nothing more does.
+/// The core, driven like the model: after each event everything runs until nothing more does.
 struct Real<'t> {
     talk: &'t Talk,
     contexts: [EpollContext; 2],
@@ -147,7 +147,7 @@ fn model_happens(model: &mut Model, what: &Happens) {
 fn compare(settings: InstancePolicy, order: Order, story: &[Happens]) -> Result<Seen, String> {
     let talk = Talk::new("base");
     talk.sockets.borrow_mut()[0].capacity = SOCKET;
-    // The model has one loop where a kernel has softirq and ksoftirqd: let it be one.
+    // The model has one loop in place of softirq and ksoftirqd: let this host's softirq never hand over.
     let limits = Limits { dispatch_passes: u8::MAX, ..Limits::default() };
     talk.host.cpu(CPU).set_limits(limits);
     talk.host.set(ID, &settings).map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! A busy-poll session lets go: to whom, with how many polls, and when another thread wants the CPU.
+//! How a busy-poll session stops: who takes over, after how many polls, and when another thread wants the CPU.
 
 use crate::world::Port;
 use crate::world::talk::{ID, Speaker, Talk};
@@ -9,7 +9,7 @@ fn wait<'t>(talk: &'t Talk, context: &'t EpollContext) -> Speaker<'t, EpollWait<
     talk.hear(EpollWait::new(&talk.host, context, None, false))
 }
 
-/// What a session with a budget of 8 says when its time is up while 30 frames are in the ring.
+/// The steps of a session with a budget of 8 whose time is up while 30 frames are in the ring.
 fn lets_go_of_a_full_ring(talk: &Talk, prefer: bool) -> String {
     let context = talk.context(50, 8, prefer);
     context.follow(ID);
@@ -22,7 +22,7 @@ fn lets_go_of_a_full_ring(talk: &Talk, prefer: bool) -> String {
 
 #[test]
 fn without_prefer_a_full_last_poll_hands_the_ring_to_the_softirq() {
-    // Deferral or not: the timer is only for those who prefer busy polling.
+    // Deferral or not: only sessions that prefer busy polling leave to the timer.
     for policy in ["base", "defer20", "suspend20"] {
         let talk = Talk::new(policy);
         let said = lets_go_of_a_full_ring(&talk, false);
@@ -80,7 +80,7 @@ fn a_kernel_before_may_2026_polls_once_more_before_the_timer_has_the_ring() {
     talk.host.set_rules(KernelRules { session_polls_once_more: true, ..KernelRules::default() });
     let said = lets_go_of_a_full_ring(&talk, true);
     assert_eq!(said, "poll 8 -> 8, deliver, timer +20us, look -> 16");
-    // And where the ring is drained, that poll completes like any other.
+    // If the ring is drained, that poll completes like any other.
     let context = talk.context(0, 8, true);
     context.follow(ID);
     talk.read();
@@ -107,7 +107,7 @@ fn a_session_lets_go_and_yields_when_another_thread_wants_the_cpu_and_then_goes_
     assert_eq!(waiting.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     talk.need_resched.set(true);
     assert_eq!(waiting.says_next(2), "poll 8 -> 0, look -> 0");
-    // Let go of, not only paused: the interrupt is allowed while the other thread runs.
+    // Released, not only paused: the interrupt is unmasked while the other thread runs.
     assert_eq!(waiting.says_next(3), "poll 8 -> 0, unmask, look -> 0");
     assert!(!talk.host.instance(ID).state().has(state::SCHED) && !talk.masked());
     assert_eq!(waiting.says_next(1), "resched");

@@ -1,4 +1,4 @@
-//! The example of a whole world, under every preset: each frame arrives, and who is to poll does.
+//! Runs the example `std_world` under every preset: each frame arrives, and the owner of the preset's mode polls.
 
 use napkin_core::Owner;
 use napkin_policy::{PRESETS, Threaded};
@@ -19,8 +19,7 @@ fn every_preset_delivers_every_frame() {
             }
             _ => Owner::Softirq,
         };
-        // Where that is the application, a host with other work may keep it too busy to wait even
-        // once: one run of ten has to show it.
+        // An application on a loaded host may never get to wait and poll: one run of ten has to show it.
         let polled = (0..10).any(|_| {
             let (received, counts) = example::deliver(&policy);
             assert_eq!(received, example::FRAMES, "{policy}");

@@ -1,4 +1,4 @@
-//! How long a suspension lasts: never longer than its timeout after the last poll, whoever waits.
+//! How long a suspension lasts: never longer than its timeout after the last poll, whichever context waits.
 
 use crate::world::talk::{ID, Talk};
 use napkin_core::*;
@@ -6,7 +6,7 @@ use napkin_core::*;
 const US: Ns = MICROSECOND;
 const TIMEOUT: Ns = 20 * MILLISECOND;
 
-/// A packet was interrupted for, polled and delivered, at the present time.
+/// Serves one packet at the present time: interrupt, poll, delivery.
 fn serve_one(talk: &Talk) {
     talk.arrive(1);
     talk.interrupt(ID);
@@ -32,7 +32,7 @@ fn a_list_that_never_runs_empty_delays_a_packet_by_the_timeout_at_the_most() {
         assert_eq!(talk.timer(), "nothing");
     }
     talk.at(TIMEOUT);
-    // It would be over now: nothing to prolong, and the timer has the ring polled.
+    // The suspension is over now: there is nothing to prolong, and the timer has the ring polled.
     assert_eq!(wait(&talk, &context), "look -> 1");
     assert_eq!(talk.timer(), "raise");
     assert_eq!(talk.softirq(), "poll 64 -> 1, deliver, timer +20us");
@@ -119,7 +119,7 @@ fn an_idle_instance_is_not_suspended_by_events_of_something_else() {
     }
     context.follow(ID);
     talk.pass(1_000 * MILLISECOND);
-    // Its list is not empty; nothing was polled for a second. Interrupts are allowed, and stay so.
+    // The context's list is not empty; nothing was polled for a second. The interrupt is unmasked, and stays so.
     assert_eq!(wait(&talk, &context), "look -> 1");
     assert_eq!(talk.host.instance(ID).deadline(), NEVER);
     talk.arrive(1);
@@ -135,13 +135,13 @@ fn a_suspension_ends_where_the_interrupt_returns() {
     serve_one(&talk);
     wait(&talk, &stalled);
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
-    // Deferral is switched off for a moment: the next poll unmasks, and its timer is gone.
+    // Deferral is switched off for a moment: the next poll unmasks, and cancels the timer.
     talk.set(|policy| policy.defer_hard_irqs = 0);
     talk.host.schedule(ID, RaisedFrom::Interrupt).map(|op| talk.word(op));
     assert_eq!(talk.softirq(), "poll 64 -> 0, unmask");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
     talk.set(|policy| policy.defer_hard_irqs = 100);
-    // A second later, fifty times the timeout, the one that stalled is not waited for.
+    // A second later, fifty times the timeout, the stalled context no longer delays the queue.
     talk.pass(1_000 * MILLISECOND);
     serve_one(&talk);
     assert_eq!(wait(&talk, &other), "look -> 2, timer +20ms");
@@ -159,7 +159,7 @@ fn a_park_ends_when_it_would_have_however_long_a_suspension_may_last() {
     talk.arrive(3);
     talk.interrupt(ID);
     assert_eq!(talk.softirq(), "poll 64 -> 3, deliver: full, timer +20ms");
-    // It finds events, and does not read them.
+    // The wait finds events, and the application does not read them.
     assert_eq!(wait(&talk, &context), "look -> 3");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 1);
     assert_eq!(talk.host.instance(ID).deadline(), TIMEOUT);
@@ -167,7 +167,7 @@ fn a_park_ends_when_it_would_have_however_long_a_suspension_may_last() {
     talk.at(TIMEOUT);
     assert_eq!(talk.timer(), "raise");
     assert_eq!(talk.softirq(), "poll 64 -> 2, deliver: full, timer +20ms");
-    // Drained, and polled again: parked no longer, but suspended, for as long as was asked for.
+    // Drained, and polled again: no longer parked, but suspended for as long as was requested.
     talk.read();
     talk.arrive(1);
     let polls = talk.host.schedule(ID, RaisedFrom::Application).map(|op| talk.word(op));
@@ -177,7 +177,7 @@ fn a_park_ends_when_it_would_have_however_long_a_suspension_may_last() {
 
 #[test]
 fn a_context_that_prefers_no_longer_ends_its_part_when_it_finds_nothing() {
-    // With microseconds it busy polls in vain; without it sleeps at once.
+    // With a busy-poll time the wait polls in vain; without one it sleeps at once.
     for usecs in [10, 0] {
         let talk = Talk::new("suspend20");
         let context = talk.context(usecs, 64, true);

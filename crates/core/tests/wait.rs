@@ -171,7 +171,7 @@ fn a_signal_in_a_busy_poll_lets_go_and_ends_the_suspension() {
     let mut waiting = wait(&talk, &context, None);
     assert_eq!(waiting.says_next(2), "look -> 0, poll 8 -> 0");
     talk.signal.set(true);
-    // Nothing was found: the ring is looked after by deferral while the handler runs.
+    // Nothing was found: deferral has the ring polled while the signal handler runs.
     assert_eq!(waiting.says(), "look: signal, timer +20ms, run here (poll 64 -> 0, timer +20us)");
     assert_eq!(talk.host.instance(ID).suspending_contexts(), 0);
 }
@@ -217,7 +217,7 @@ fn a_closed_context_suspends_no_longer() {
     let closes = other.close(&talk.host, RaisedFrom::Thread).map(|op| talk.word(op));
     assert_eq!(closes.as_deref(), Some("wake ksoftirqd"));
     assert_eq!(talk.dispatch(Context::Ksoftirqd), "poll 64 -> 0, timer +20us, sleep");
-    // Closing again is nothing.
+    // Closing again has no effect.
     assert_eq!(other.close(&talk.host, RaisedFrom::Thread), None);
 }
 
@@ -246,7 +246,7 @@ fn suspension_off_makes_resume_nothing_and_leaves_the_timer() {
     talk.softirq();
     wait(&talk, &context, None).says();
     talk.set(|policy| policy.irq_suspend_timeout = 0);
-    // Armed is armed: it still is the safety net.
+    // The timer stays armed as the safety net.
     assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
     assert_eq!(wait(&talk, &context, None).says(), "look -> 1");
     assert_eq!(talk.host.instance(ID).deadline(), 20 * MILLISECOND);
@@ -262,7 +262,7 @@ fn a_busy_poll_of_an_owned_instance_looks_and_asks_for_room() {
     let context = talk.context(50, 8, true);
     context.follow(ID);
     let mut waiting = wait(&talk, &context, None);
-    // The softirq has it: the session looks only, and leaves its wish.
+    // The softirq owns it: the session only looks, and sets `PREFER_BUSY_POLL`.
     assert_eq!(waiting.says_next(3), "look -> 0, look -> 0, look -> 0");
     assert!(talk.host.instance(ID).state().has(state::PREFER_BUSY_POLL));
     // The ring does not drain, so the softirq makes room with a timer to fall back on.
@@ -294,7 +294,7 @@ fn a_ring_that_does_not_drain_is_looked_after_by_a_timer_or_by_the_softirq() {
 fn busy_polling_can_be_forbidden() {
     let talk = Talk::new("base");
     talk.host.allow_busy_poll(ID, false);
-    // At once, for however long it may poll: time stands still here, and a loop would not end.
+    // The session ends at once, whatever its time limit: time stands still here, and a loop would not end.
     for usecs in [0, 50] {
         let context = talk.context(usecs, 8, true);
         context.follow(ID);
@@ -317,7 +317,7 @@ fn a_nonblocking_receive_call_polls_once() {
         talk.hear(call()).says(),
         "look -> 0, poll 8 -> 0, look -> 0, poll 8 -> 0, unmask, look -> 0"
     );
-    // What the poll that let go delivered is the call's, too.
+    // Frames that the session's last poll delivers count for the call, too.
     let mut called = talk.hear(call());
     assert_eq!(called.says_next(3), "look -> 0, poll 8 -> 0, look -> 0");
     talk.arrive(3);
@@ -371,7 +371,7 @@ fn what_the_last_poll_of_a_busy_poll_delivers_counts_as_found() {
     context.follow(ID);
     let mut waiting = wait(&talk, &context, None);
     assert_eq!(waiting.says_next(3), "look -> 0, poll 64 -> 0, look -> 0");
-    // The time is up, and only now a packet comes: the poll that lets go takes it.
+    // The time is up, and only now a packet comes: the session's last poll takes it.
     talk.arrive(1);
     let said = waiting.says();
     assert!(said.ends_with("look -> 1, timer +20ms"), "{said}");

@@ -21,8 +21,9 @@ fn suspended() -> (Arc<World>, Actor, Arc<EpollContext>) {
     (world, main, context)
 }
 
-/// While nobody suspends the masked instance its timer fires by the period: whoever let go last has had it
-/// polled, and nobody has put that off since. (A suspension is twenty periods, and no actor's steps take one.)
+/// Checks that the timer of a masked instance without suspensions fires within its period: the last context to
+/// leave has had it polled, and no thread has extended the timer since. (A suspension is twenty periods, and no
+/// actor's steps take as long as one.)
 fn not_put_off(world: &World) {
     let instance = world.host.instance(ID);
     let suspended = instance.suspending_contexts() > 0;
@@ -35,15 +36,15 @@ fn not_put_off(world: &World) {
     );
 }
 
-/// The last handle of the context goes: its suspension ends at once, and nothing is left.
+/// Closes the context: its suspension ends at once, and nothing is left.
 fn close(world: &World, mut main: Actor, context: &EpollContext) {
     world.still();
     not_put_off(world);
     lets_go(world, main, context);
 }
 
-/// The same of a context whose part was made void while it was prolonged: its thread, which had the right to, may
-/// have put the timer off once (`docs/races.md`), until the context lets go.
+/// The same for a context whose registration was voided while it was prolonged: its thread, which had the right to,
+/// may have extended the timer once (`docs/races.md`), until the context closes.
 fn lets_go(world: &World, mut main: Actor, context: &EpollContext) {
     world.still();
     main.close(context);
@@ -58,8 +59,7 @@ fn lets_go(world: &World, mut main: Actor, context: &EpollContext) {
     main.settle();
 }
 
-/// A wait by another thread, and one here, both on a context of an instance that is suspended (or
-/// not yet).
+/// A wait on another thread and one here, both on a context whose instance is suspended, or (`fresh`) not yet.
 fn two_waits(first: u32, second: u32, fresh: bool) {
     let (world, mut main, context) = suspended();
     if fresh {
@@ -128,7 +128,7 @@ fn a_context_lets_go_while_a_thread_waits() {
     });
 }
 
-/// Something happens while a context prolongs its suspension.
+/// Runs `act` while a context prolongs its suspension.
 fn beside_a_prolonging(act: fn(&mut Actor), end: fn(&World, Actor, &EpollContext)) {
     explore(move || {
         let (world, mut main, context) = suspended();

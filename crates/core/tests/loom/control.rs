@@ -1,4 +1,4 @@
-//! Disable, enable and a change of the queue, at once: whoever has the instance has it alone.
+//! Concurrent disable, enable and change of the queue: one at a time has the instance.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering::SeqCst;
@@ -31,7 +31,7 @@ impl Control {
                 let Ok(disable) = Disable::new(&world.host, ID) else { return };
                 let mut disable = ManuallyDrop::new(disable);
                 if actor.drive(&mut *disable, Did::Start) == Stop::Slept {
-                    // Long enough for everybody else to end.
+                    // Sleep until all other threads have ended.
                     join(others);
                     let stop = actor.drive(&mut *disable, Did::Ok);
                     assert_eq!(stop, Stop::Done, "a disable that never ends");
@@ -46,14 +46,14 @@ impl Control {
     }
 }
 
-/// Two at once, on an instance that is in service or not; then it is in service, and serves.
+/// Runs two of them concurrently on an enabled or a disabled instance; afterwards it is enabled, and traffic flows.
 fn at_once(policy: &napkin_policy::InstancePolicy, enabled: bool, acts: (Control, Control)) {
     let world = World::new(policy, false);
     let mut main = Actor::new(&world);
     if enabled {
         main.enable();
     }
-    // Whether it is disabled at the moment of a poll is not known here.
+    // This model does not know whether the instance is disabled at the moment of a poll.
     world.line(ID).disabled.store(false, SeqCst);
     let mut other = Actor::new(&world);
     let mut others = vec![spawn(move || acts.0.act(&mut other, &mut vec![]))];

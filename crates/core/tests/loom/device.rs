@@ -1,7 +1,7 @@
 //! The device of the models: every access to it is a point where threads interleave.
 //!
-//! Its own word is accessed with relaxed operations: it must not hand over memory that the core
-//! fails to hand over.
+//! Its own word is accessed with relaxed operations: it must not order memory accesses that the core fails to
+//! order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32 as Plain, Ordering::SeqCst};

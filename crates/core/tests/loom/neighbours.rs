@@ -9,12 +9,12 @@ use crate::world::{Actor, ID, World, join};
 
 const OTHER: Id = Id(1);
 
-/// What happens to the one beside what happens to the other.
+/// Two concurrent acts, one on each instance.
 #[derive(Debug, Clone, Copy)]
 struct Neighbours {
     policy: InstancePolicy,
     rules: Rules,
-    /// [`Start::Taken`]: of the other alone.
+    /// [`Start::Taken`] applies to the second instance alone.
     start: Start,
     acts: (Act, Act),
     depth: Depth,
@@ -41,7 +41,7 @@ impl Neighbours {
         other.play(self.acts.1, policy, &mut vec![]);
         join(&mut others);
         other.settle();
-        // And both still work.
+        // Traffic still flows on both.
         for id in [ID, OTHER] {
             Actor::of(&world, id).packet();
         }

@@ -1,10 +1,10 @@
-//! Every pair of things that can happen at once, in every mode and every situation.
+//! Every pair of concurrent acts, in every mode and every situation.
 
 use napkin_policy::{InstancePolicy, Threaded};
 
 use crate::scene::*;
 
-/// What can happen beside a whole turn of the owner.
+/// The acts that run beside a whole turn of the owner.
 const ANYTHING: [Act; 12] = [
     Act::Packet,
     Act::Stray,
@@ -20,7 +20,7 @@ const ANYTHING: [Act; 12] = [
     Act::Disable,
 ];
 
-/// What happens in pairs.
+/// The acts that run in pairs.
 const PAIRED: [Act; 6] = [
     Act::Packet,
     Act::Busy(true),
@@ -30,7 +30,7 @@ const PAIRED: [Act; 6] = [
     Act::Set(Threaded::Enabled),
 ];
 
-/// Explores all scenes, then says which failed.
+/// Explores all scenes, then reports which failed.
 fn all(scenes: impl IntoIterator<Item = Scene>) {
     let failed: Vec<_> = scenes
         .into_iter()
@@ -212,8 +212,8 @@ fn three_at_once() {
     ]);
 }
 
-/// The owner's turn under a driver that unmasks before it delivers, beside everything that can fall
-/// into the window; every outcome that masks again is among them.
+/// The owner's turn under a driver that unmasks before it delivers, beside every act that can fall into the window;
+/// every outcome that masks again is among them.
 #[test]
 fn unmasked_first_owned() {
     let scene = |policy, act| Scene::new(policy, Start::Taken, &[Act::Owner, act]).unmask_first();
@@ -260,7 +260,7 @@ fn unmasked_first_in_sessions_and_busy_threads() {
     ]);
 }
 
-/// Whatever the number of preemptions.
+/// The smallest scenes, with any number of preemptions.
 #[test]
 fn the_smallest_exhaustively() {
     let scene = |policy, start, acts: &[Act]| Scene::new(policy, start, acts).unbounded();

@@ -1,7 +1,7 @@
 //! Each known race: a model that passes, and fails once the race is switched on.
 //!
-//! The catalogue is `docs/races.md`. A liveness race shows itself as a token, a packet or a masked
-//! line that is left over when everybody has ended, or as a poll too many, never as an endless loop.
+//! The catalogue is `docs/races.md`. A liveness race shows as a token, a packet or a masked line that is left over
+//! when all actors have ended, or as a poll too many, never as an endless loop.
 
 use loom::thread::spawn;
 use napkin_core::race::{self, Race};
@@ -11,7 +11,7 @@ use napkin_policy::Threaded;
 use crate::scene::*;
 use crate::world::{Actor, ID, SUSPENSION, World, join};
 
-/// The scene passes; with the race it fails, and says what is expected.
+/// Checks that the scene passes, and that with the race it fails with an expected message.
 fn bites(race: Race, scene: &Scene, expected: &[&str]) {
     scene.check();
     let why = scene.fails_with(race);
@@ -21,7 +21,7 @@ fn bites(race: Race, scene: &Scene, expected: &[&str]) {
     );
 }
 
-/// The same for a model of its own.
+/// The same for a model that is not a scene.
 fn model_bites(race: Race, model: impl Fn() + Send + Sync + Copy + 'static, expected: &str) {
     explore(model);
     let why = fails_with(race, model);
@@ -81,7 +81,7 @@ fn r4_the_thread_releases_before_it_ends() {
 fn r5_enable_is_one_step() {
     let scene = Scene::new(SOFTIRQ, Start::Disabled, &[Act::Enable, Act::Schedule]);
     bites(Race::EnableInTwoSteps, &scene, &["a token that nobody holds"]);
-    // Two steps do no harm by themselves: it takes somebody in between.
+    // The two steps do no harm by themselves: another context has to come in between.
     race::set(Some(Race::EnableInTwoSteps));
     Scene::new(SOFTIRQ, Start::Disabled, &[Act::Enable]).check();
     race::set(None);
@@ -157,8 +157,7 @@ fn r13_a_mode_change_does_not_wait_for_the_ring_to_drain() {
     model_bites(Race::ModeWaitsForDrain, change_under_load, "polls on after the mode has changed");
 }
 
-/// Two contexts suspend one instance; one of them finds nothing and lets go, while the other goes
-/// on.
+/// Two contexts suspend one instance; one of them finds nothing and resumes, while the other goes on.
 fn one_of_two_resumes() {
     let world = World::new(&SUSPEND, false);
     let mut main = Actor::new(&world);
@@ -188,8 +187,8 @@ fn one_of_two_resumes() {
     main.settle();
 }
 
-/// A context whose ready list never runs empty waits again and again, beside somebody who polls or
-/// not; time passes between its waits.
+/// A context whose ready list never runs empty waits again and again, with or without another context that polls;
+/// time passes between its waits.
 fn a_list_that_never_runs_empty(polled: bool) {
     let world = World::new(&SUSPEND, false);
     let mut main = Actor::new(&world);

@@ -1,4 +1,4 @@
-//! A scene: settings, a situation to begin in, and what happens at once; and its exploration.
+//! A scene: settings, a start situation and concurrent acts; and its exploration.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,12 +15,12 @@ use crate::world::{Actor, CPU, ID, LATE, PERIOD, SUSPENSION, World, join};
 /// Preemptions to explore where neither the environment nor the model says otherwise.
 const PREEMPTIONS: usize = 2;
 
-/// The situation in which everything begins.
+/// The situation in which a scene starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// Unmasked, nobody owns it, nothing waits.
+    /// Unmasked, without an owner, nothing waits.
     Idle,
-    /// A packet's interrupt has been taken; whoever polls has not begun ([`Act::Owner`]).
+    /// A packet's interrupt has been taken; its owner has not begun to poll ([`Act::Owner`]).
     Taken,
     /// A packet has been delivered, and (with deferral) the timer is armed.
     Served,
@@ -51,9 +51,9 @@ pub(crate) enum Act {
     Move,
     /// Disable, from the model's main thread only.
     Disable,
-    /// Disable, given up.
+    /// A disable that is abandoned at its first sleep.
     Abandon,
-    /// Disable, given up at once.
+    /// A disable that is abandoned before its first step.
     AbandonAtOnce,
     /// Enable.
     Enable,
@@ -100,7 +100,7 @@ pub(crate) fn context(prefer: bool) -> EpollContext {
 pub(crate) struct Scene {
     pub(crate) policy: InstancePolicy,
     pub(crate) start: Start,
-    /// At once: the last one on the main thread.
+    /// The concurrent acts; the last one runs on the main thread.
     pub(crate) acts: Vec<Act>,
     pub(crate) one_shot: bool,
     pub(crate) rules: Rules,
@@ -113,7 +113,7 @@ pub(crate) struct Scene {
 pub(crate) enum Rules {
     /// Inline, within limits that no model reaches.
     Inline,
-    /// Inline, one packet and one pass at a time; ksoftirqd goes on.
+    /// Inline, one packet and one pass at a time; ksoftirqd takes over.
     Squeezed,
     /// The same, and nothing inline while ksoftirqd is runnable (Linux 4.9 to 6.4).
     SqueezedOld,
@@ -182,7 +182,7 @@ impl Scene {
         Scene { one_shot: true, ..self }
     }
 
-    /// One run of it, under loom.
+    /// Runs the scene once, under loom.
     fn play(&self) {
         let world = World::new(&self.policy, self.one_shot);
         world.host.set_order(ID, self.order);
@@ -220,7 +220,7 @@ impl Scene {
             owner.way_out();
         }
         if self.policy.threaded == Threaded::BusyPoll {
-            // Nobody spins any more, or this model would not have got here.
+            // The thread no longer spins, or the model would not have got here.
             main.set(&SOFTIRQ);
         }
         main.settle();
@@ -228,19 +228,19 @@ impl Scene {
             main.enable();
             main.settle();
         }
-        // And it still works.
+        // Traffic still flows.
         main.packet();
         main.settle();
     }
 
-    /// Explores it.
+    /// Explores the scene; panics if it fails.
     pub(crate) fn check(&self) {
         if let Err(why) = self.outcome() {
             panic!("{self}: {why}");
         }
     }
 
-    /// Explores it, and says what failed.
+    /// Explores the scene, and returns what failed.
     pub(crate) fn outcome(&self) -> Result<(), String> {
         let scene = self.clone();
         let began = std::time::Instant::now();
@@ -253,7 +253,7 @@ impl Scene {
         }
     }
 
-    /// Explores it with a race re-introduced, and demands that it fails.
+    /// Explores the scene with a race re-introduced, and requires it to fail.
     pub(crate) fn fails_with(&self, race: Race) -> String {
         let scene = self.clone();
         fails_with(race, move || scene.play())
@@ -310,7 +310,7 @@ impl Actor {
     }
 }
 
-/// Explores a model, and says how many schedules it had.
+/// Explores a model, and returns the number of its schedules.
 pub(crate) fn explore(model: impl Fn() + Send + Sync + 'static) -> u64 {
     explored(Depth::Usual, model)
 }
@@ -334,7 +334,7 @@ pub(crate) fn explored(depth: Depth, model: impl Fn() + Send + Sync + 'static) -
     runs.load(Relaxed)
 }
 
-/// Explores a model with a race re-introduced, demands that it fails, and says how.
+/// Explores a model with a race re-introduced, requires it to fail, and returns how.
 pub(crate) fn fails_with(race: Race, model: impl Fn() + Send + Sync + 'static) -> String {
     race::set(Some(race));
     let outcome = catch_unwind(AssertUnwindSafe(|| explore(model)));

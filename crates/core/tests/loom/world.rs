@@ -1,10 +1,10 @@
 //! A small world under loom: one device (`device.rs`) or more, and actors that drive the core's passes
 //! step by step.
 //!
-//! Nothing blocks. Who wakes a task that sleeps carries on as that task once its own pass has ended;
-//! who wakes a task that runs leaves a mark that the task takes before it sleeps. So each model ends
-//! by itself, and what is left then must be quiet: [`World::still`] and [`World::settled`] are the
-//! invariants. A lost wake-up is a packet, a masked line or a token that is left over.
+//! Nothing blocks. An actor that wakes a sleeping task runs that task once its own pass has ended; waking a running
+//! task leaves a mark, which the task takes before it sleeps. So each model ends by itself, and what is left then
+//! must be quiet: [`World::still`] and [`World::settled`] are the invariants. A lost wake-up shows as a packet, a
+//! masked line or a token that is left over.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -35,7 +35,7 @@ const LOOK: Ns = 700;
 /// More steps than any actor that ends can take.
 const STEPS: u32 = 400;
 
-/// A task that sleeps, runs, runs and was woken again, or has ended.
+/// The states of a task: asleep, running, running and woken again, ended.
 const ASLEEP: u32 = 0;
 const RUNNING: u32 = 1;
 const WOKEN: u32 = 2;
@@ -52,15 +52,15 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) host: Host<Nic>,
-    /// Of each instance: its device, and its thread.
+    /// The device of each instance, and below the state of its thread.
     lines: Vec<Arc<Line>>,
     napi: Vec<AtomicU32>,
     worker: AtomicU32,
     ksoftirqd: [AtomicU32; 2],
-    /// Who has to stop polling (`None`: nobody) once this is 1.
+    /// The owner, if any, that has to stop polling once `left` is 1.
     leaving: Option<Owner>,
     left: AtomicU32,
-    /// The monotonic clock: each step of anybody takes a nanosecond.
+    /// The monotonic clock: each step of an actor takes a nanosecond.
     clock: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ impl World {
         Self::leaving(policy, one_shot, None)
     }
 
-    /// The same, of a model in which an owner's mode goes ([`Actor::change`]).
+    /// The same, for a model in which an owner's mode is left ([`Actor::change`]).
     pub(crate) fn leaving(
         policy: &InstancePolicy,
         one_shot: bool,
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Every actor has ended: nothing may be owned, and nothing may depend on an event that will
+    /// Checks, once every actor has ended, that nothing is owned, and that nothing depends on an event that will
     /// not come (invariants 2 and 3).
     pub(crate) fn still(&self) {
         for cpu in 0..2 {
@@ -144,7 +144,7 @@ impl World {
         }
         let held = SCHED | SCHED_THREADED | IN_BUSY_POLL | MISSED | PREFER_BUSY_POLL;
         assert!(!state.has(held), "a token that nobody holds: {state:x?}");
-        // Invariant 7: nobody who suspends keeps the queue waiting for longer than the timeout.
+        // Invariant 7: no suspension keeps the queue waiting for longer than the timeout.
         let longest = instance.polled_at() + SUSPENSION;
         let suspended = instance.suspending_contexts() > 0;
         assert!(!suspended || instance.deadline() <= longest, "suspended beyond the timeout");
@@ -153,7 +153,7 @@ impl World {
         assert!(armed || !line.masked(), "masked, without an owner and without a timer");
     }
 
-    /// Every timer has fired: nothing waits, and the interrupt is allowed.
+    /// Checks, once every timer has fired, that nothing waits and the interrupt is unmasked.
     fn settled(&self) {
         self.still();
         for id in self.host.ids() {
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, and says what time it is then.
+    /// Lets time pass, and returns the new time.
     pub(crate) fn pass(&self, time: Ns) -> Ns {
         self.clock.fetch_add(time, SeqCst) + time
     }
@@ -179,11 +179,11 @@ impl World {
     }
 }
 
-/// One context: a thread of the model, and every task that it carries on as.
+/// One context: a thread of the model, and every task that it runs in turn.
 #[derive(Debug)]
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,
-    /// The instance to which it does things.
+    /// The instance that it acts on.
     pub(crate) id: Id,
     /// What the looks of this actor find, in place of the socket's frames.
     pub(crate) events: Option<VecDeque<u32>>,
@@ -205,7 +205,7 @@ impl Actor {
         Actor { world, id, events: None, raised: vec![], todo: vec![], steps: 0, polls_then: None }
     }
 
-    /// Invariant 4: whose mode has gone polls twice more at the most, once it can know.
+    /// Checks invariant 4: an owner whose mode is gone polls at most twice more, once it can know.
     fn bounded(&mut self) {
         let Some(owner) = self.world.leaving else { return };
         if self.world.left.fetch_or(0, AcqRel) == 0 {
@@ -216,8 +216,8 @@ impl Actor {
         assert!(since <= 2, "the {} polls on after the mode has changed", owner.name());
     }
 
-    /// Drives a pass until it ends or sleeps. It is dropped by the caller, and only then: a model
-    /// that fails must not run the core's clean-up without loom.
+    /// Drives a pass until it ends or sleeps. The caller drops the pass, and only then: a model that fails must not
+    /// run the core's clean-up without loom.
     pub(crate) fn drive<P: Pass<Nic>>(&mut self, pass: &mut P, first: Did) -> Stop {
         let mut did = first;
         loop {
@@ -281,7 +281,7 @@ impl Actor {
         }
     }
 
-    /// What follows when a context's own pass has ended: softirqs on the way out, then the tasks.
+    /// Runs what follows when a context's own pass has ended: softirqs on the way out, then the woken tasks.
     pub(crate) fn way_out(&mut self) {
         loop {
             if let Some(cpu) = self.raised.pop() {
@@ -313,8 +313,8 @@ impl Actor {
             if old == Ok(WOKEN) {
                 continue;
             }
-            // A mode that came while the thread was ending found it there: look again. (A thread
-            // that ends all the same has ended.)
+            // A mode that was set while the thread was ending found it running: read it again. (A thread that ends
+            // all the same has ended.)
             tries += 1;
             let mode = |id| host.instance(id).state().mode();
             let wanted = |id| matches!(mode(id), Threaded::Enabled | Threaded::BusyPoll);
@@ -342,7 +342,7 @@ impl Actor {
         }
     }
 
-    /// Another actor, who takes over what this one still had to do.
+    /// Another actor, which takes over what this one still had to do.
     pub(crate) fn hand_over(&mut self) -> Actor {
         let mut other = Actor::of(&self.world, self.id);
         other.raised.append(&mut self.raised);
@@ -371,7 +371,7 @@ impl Actor {
         self.way_out();
     }
 
-    /// Somebody schedules the instance.
+    /// Schedules the instance.
     pub(crate) fn schedule(&mut self, from: napkin_core::RaisedFrom) {
         let world = self.world.clone();
         if let Some(op) = world.host.schedule(self.id, from) {
@@ -388,7 +388,7 @@ impl Actor {
         stop
     }
 
-    /// The last handle of a context goes.
+    /// Closes a context, as when its last handle is dropped.
     pub(crate) fn close(&mut self, context: &EpollContext) {
         let world = self.world.clone();
         if let Some(op) = context.close(&world.host, napkin_core::RaisedFrom::Application) {
@@ -404,8 +404,8 @@ impl Actor {
         self.way_out();
     }
 
-    /// Changes the settings, with everything that a world has to do about the thread: one that
-    /// ends, or has ended, looks at the new mode.
+    /// Changes the settings, and does the world's part for the thread: one that ends, or has ended, reads the new
+    /// mode.
     pub(crate) fn set(&mut self, policy: &InstancePolicy) {
         self.world.host.set(self.id, policy).expect("a policy of the models");
         let threaded = matches!(policy.threaded, Threaded::Enabled | Threaded::BusyPoll);
@@ -423,14 +423,14 @@ impl Actor {
         self.way_out();
     }
 
-    /// Changes the settings; when that has happened the old owner has two polls.
+    /// Changes the settings; from then on the old owner may poll twice.
     pub(crate) fn change(&mut self, policy: &InstancePolicy) {
         self.world.host.set(self.id, policy).expect("a policy of the models");
         self.world.left.fetch_or(1, AcqRel);
         self.set(policy);
     }
 
-    /// Brings the instance into service.
+    /// Enables the instance.
     pub(crate) fn enable(&mut self) {
         let world = self.world.clone();
         if let Ok(enable) = Enable::new(&world.host, self.id) {
@@ -440,8 +440,8 @@ impl Actor {
         self.way_out();
     }
 
-    /// Takes the instance away. A disable that has to sleep sleeps until everybody else has ended,
-    /// which is long enough.
+    /// Disables the instance. A disable that has to sleep sleeps until all other actors have ended, which is long
+    /// enough.
     pub(crate) fn disable(&mut self, others: &mut Vec<JoinHandle<()>>) {
         let world = self.world.clone();
         let Ok(disable) = Disable::new(&world.host, self.id) else { return };
@@ -458,7 +458,7 @@ impl Actor {
         self.way_out();
     }
 
-    /// A disable that is given up at its first sleep, or before its first step.
+    /// Abandons a disable at its first sleep, or before its first step.
     pub(crate) fn abandon_disable(&mut self, at_once: bool) {
         let world = self.world.clone();
         let Ok(mut disable) = Disable::new(&world.host, self.id) else { return };
@@ -468,7 +468,7 @@ impl Actor {
             return;
         }
         drop(disable);
-        // The world knows that a context was given up, and runs the softirqs.
+        // The world knows that a pass was abandoned, and runs the softirqs.
         self.raised.push(CPU);
         self.way_out();
     }

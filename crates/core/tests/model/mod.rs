@@ -1,20 +1,19 @@
-//! A reference for one instance on one CPU where one thing happens at a time, written from the
-//! rules (state-machine reference, sections 4 to 7 and 11 to 14) and not from the core's code.
+//! A reference model of one instance on one CPU, where one thing happens at a time, written from the rules
+//! (state-machine reference, sections 4 to 7 and 11 to 14) and not from the core's code.
 //!
-//! Nothing is concurrent here, so there is no state word, no mark and no claim: a poll is a
-//! function, and who owns is whether somebody holds. It exists to be obviously right, not to be
-//! fast.
+//! Nothing is concurrent here, so there is no state word, no mark and no claim: a poll is a function, and only a
+//! *hold* lasts longer than one. The model is meant to be obviously right, not fast.
 
 use napkin_core::{NEVER, Ns, Order, WEIGHT};
 use napkin_policy::{InstancePolicy, PARK_TIMEOUT};
 
-/// How long a look takes in a wait that does not prefer busy polling: longer than its microsecond.
+/// Time of a look in a wait that does not prefer busy polling: longer than its microsecond.
 pub(crate) const LOOK: Ns = 2_000;
 
-/// Frames a socket keeps.
+/// The capacity of a socket, in frames.
 pub(crate) const SOCKET: u32 = 100;
 
-/// What can be seen of an instance from outside.
+/// The externally visible state of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Seen {
     pub(crate) ring: usize,
@@ -40,11 +39,11 @@ pub(crate) struct Seen {
 enum Left {
     /// Polled again at once, in the next round of the softirq.
     More,
-    /// Polled again in this round, because it was wanted meanwhile.
+    /// Polled again in this round, because a schedule was missed meanwhile.
     Wanted,
     /// Kept, without work, until the hold ends.
     Holding,
-    /// Given back.
+    /// Released.
     Free,
 }
 
@@ -54,22 +53,22 @@ pub(crate) struct Model {
     pub(crate) seen: Seen,
     pub(crate) settings: InstancePolicy,
     order: Order,
-    /// The interrupt was allowed before the poll was delivered.
+    /// Whether the interrupt was unmasked before the poll was delivered.
     open: bool,
     /// Transmissions that have completed.
     pub(crate) done: u16,
-    /// Empty polls until the interrupt is allowed.
+    /// Empty polls until the interrupt is unmasked.
     count: u32,
     hold_until: Option<Ns>,
-    /// ksoftirqd keeps the instance although it has no work.
+    /// Whether ksoftirqd keeps the instance although it has no work.
     holding: bool,
-    /// Somebody wanted to schedule it meanwhile.
+    /// Whether a schedule was missed meanwhile.
     wanted: bool,
-    /// A session that prefers busy polling wanted it meanwhile.
+    /// Whether a session that prefers busy polling failed to claim it meanwhile.
     preferred: bool,
-    /// Who suspends, and until when at the longest.
+    /// Which contexts suspend; the latest end is `until`.
     suspends: [bool; 2],
-    /// Who thinks that it suspends, though the timeout may have ended it.
+    /// Which contexts are registered, though the timeout may have voided the suspension.
     registered: [bool; 2],
     until: Ns,
     /// When the last park ends.
@@ -101,7 +100,7 @@ impl Model {
         }
     }
 
-    /// Frames come in; an interrupt that is allowed comes with the first.
+    /// Frames arrive; an unmasked interrupt comes with the first.
     pub(crate) fn arrive(&mut self, frames: usize) {
         self.seen.ring += frames;
         if frames > 0 && !self.seen.masked {
@@ -112,7 +111,7 @@ impl Model {
         self.settle();
     }
 
-    /// Time goes on, timers fire, and whoever holds polls once a microsecond.
+    /// Advances the time: timers fire, and a held instance is polled once a microsecond.
     pub(crate) fn advance(&mut self, ns: Ns) {
         let target = self.now + ns;
         while self.now < target {
@@ -141,7 +140,7 @@ impl Model {
         }
     }
 
-    /// Somebody asks for a poll.
+    /// Schedules the instance.
     pub(crate) fn schedule(&mut self) {
         self.ask();
         self.settle();
@@ -160,7 +159,7 @@ impl Model {
             self.seen.follows[who] = keep || self.seen.socket > 0;
         }
         if self.seen.socket == 0 {
-            // Also one that preferred busy polling when it began to suspend, and does so no more.
+            // Also a context that preferred busy polling when it began to suspend, and no longer does.
             self.resume(who);
         } else {
             self.seen.socket = 0;
@@ -177,8 +176,8 @@ impl Model {
         }
     }
 
-    /// A suspension lasts for its timeout after the last poll, however often it is prolonged: whoever
-    /// finds events has not polled, and the ring must not wait for them any longer.
+    /// A suspension lasts for its timeout after the last poll, however often it is prolonged: a wait that finds
+    /// events has not polled, and the ring must not wait any longer.
     fn suspend(&mut self, who: usize) {
         let timeout = self.settings.irq_suspend_timeout;
         let until = self.polled_at + timeout;
@@ -186,7 +185,7 @@ impl Model {
             self.suspends[who] = true;
             self.registered[who] = true;
             self.until = self.until.max(until);
-            // A park ends when it would have, whoever suspends.
+            // A suspension does not extend a park.
             let parked = self.settings.feedback && self.seen.deadline == self.parked;
             self.seen.deadline = if parked { until.min(self.parked) } else { until };
         }
@@ -201,8 +200,8 @@ impl Model {
         }
     }
 
-    /// One pass of a session. One that prefers busy polling lets go to the timer; without deferral,
-    /// or without that preference, it lets go with another poll.
+    /// One pass of a session. One that prefers busy polling leaves to the timer; without deferral, or without that
+    /// preference, it stops with another poll.
     fn session(&mut self, budget: u16, prefer: bool) {
         if self.holding {
             self.preferred |= prefer;
@@ -226,7 +225,7 @@ impl Model {
         }
     }
 
-    /// The softirq polls until the instance is given back or only held.
+    /// Polls as the softirq until the instance is released or only held.
     fn softirq(&mut self) {
         let mut worked = false;
         loop {
@@ -249,7 +248,7 @@ impl Model {
         }
     }
 
-    /// ksoftirqd goes on with whoever holds.
+    /// ksoftirqd continues with a held instance.
     fn settle(&mut self) {
         if self.holding {
             self.softirq();
@@ -263,7 +262,7 @@ impl Model {
         self.polled_at = self.now;
         self.open = self.order == Order::UnmaskFirst && frames < usize::from(budget);
         if self.open {
-            // Whatever follows; where the interrupt is not to come it is masked again.
+            // The driver unmasks whatever follows, and masks again where the interrupt is not to come.
             self.seen.unmasks += 1;
             self.seen.masked = true;
         }
@@ -283,7 +282,7 @@ impl Model {
         (frames, any, frames > 0 && self.seen.socket >= SOCKET * 3 / 4)
     }
 
-    /// What follows from a poll that may be the last.
+    /// Decides what follows from a poll that may be the last.
     fn complete(
         &mut self,
         frames: usize,
@@ -294,7 +293,7 @@ impl Model {
     ) -> Left {
         let settings = self.settings;
         if full && settings.feedback {
-            // Who is wanted already prepares nothing for the time after.
+            // With a schedule missed already, nothing is prepared for the time after the release.
             self.seen.parks += u64::from(!self.called_back());
             let park = match settings.irq_suspend_timeout {
                 0 => PARK_TIMEOUT,
@@ -311,7 +310,7 @@ impl Model {
         let drained = frames < usize::from(budget);
         let defers = settings.gro_flush_timeout > 0;
         if !drained {
-            // Not drained: on with it, or, for somebody who prefers to poll, room and a timer.
+            // Not drained: poll on, or make room, with a timer, for a session that prefers busy polling.
             if !session && self.preferred && defers && self.count > 0 {
                 self.count -= 1;
                 return self.defer();
@@ -324,7 +323,7 @@ impl Model {
             }
             let mut end = self.now + settings.hold;
             if let Some(over) = end.checked_rem(settings.hold_tick) {
-                // The tick that comes next, also for a hold that ends with one.
+                // The next tick, also for a hold that ends at one.
                 end += settings.hold_tick - over;
             }
             let until = end.min(self.hold_until.unwrap_or(NEVER));
@@ -341,7 +340,7 @@ impl Model {
             }
         }
         self.seen.unmasks += u64::from(self.order == Order::DeliverFirst);
-        // Where the interrupt returns nobody suspends it any more.
+        // Unmasking ends every suspension.
         self.suspends = [false; 2];
         self.free(None)
     }
@@ -354,12 +353,12 @@ impl Model {
         self.free(Some(period.max(suspended.min(longest))))
     }
 
-    /// Whether it is known before the release that it will not be one.
+    /// Whether a missed schedule is known before the release, which then will not be one.
     fn called_back(&self) -> bool {
         self.open && self.wanted
     }
 
-    /// Gives the instance back: to a timer, or with its interrupt allowed.
+    /// Releases the instance: to a timer, or with its interrupt unmasked.
     fn free(&mut self, timer: Option<Ns>) -> Left {
         self.preferred = false;
         if std::mem::take(&mut self.wanted) {

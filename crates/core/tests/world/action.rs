@@ -1,5 +1,5 @@
-//! What is done to a running machine: settings, modes, disable and enable, queues replaced,
-//! contexts closed, CPUs changed, other vectors raised.
+//! Control actions on a running world: settings, modes, disable and enable, queues replaced, contexts closed, CPUs
+//! changed, other vectors raised.
 
 use napkin_core::*;
 use napkin_policy::{CpuPolicy, InstancePolicy, NetSoftirq, Policy, Threaded};
@@ -36,7 +36,7 @@ fn random_cpu(random: &mut Random) -> (CpuPolicy, Limits) {
 }
 
 impl World<'_> {
-    /// Does one thing at random.
+    /// Performs one action at random.
     pub(super) fn act(&mut self) -> Result<(), String> {
         let id = Id(self.random.below(u64::from(self.plan.instances)) as u16);
         let cpu = CpuId(self.random.below(u64::from(self.plan.cpus)) as u16);
@@ -80,7 +80,7 @@ impl World<'_> {
             11 => {
                 let vector = self.random.pick(&[Vector::Timer, Vector::Tasklet, Vector::Rcu]);
                 let from = self.random.pick(&[RaisedFrom::Interrupt, RaisedFrom::Thread]);
-                // Another vector is a reason for another pass, of all that is pending.
+                // Another vector leads to another pass over all that is pending.
                 self.watch.stirs += 1;
                 if let Some(op) = self.host.raise_vectors(cpu, vector.bit(), from) {
                     self.carry_out(control, op)?;
@@ -109,8 +109,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Changes the settings as an administrator would: the thread exists before the mode asks for
-    /// it, and is woken to end after.
+    /// Changes the settings as an administrator would: the thread exists before the mode needs it, and is woken
+    /// afterwards, so that it can end.
     fn set(&mut self, id: Id, policy: &InstancePolicy) {
         let task = self.task(Role::Napi(id));
         if self.tasks[task].stack.is_empty() {
@@ -123,7 +123,7 @@ impl World<'_> {
     }
 
     pub(super) fn enable(&mut self, id: Id) {
-        // A device that was made anew brings its own queue.
+        // A re-created device brings its own queue.
         let port = Port(std::rc::Rc::clone(&self.devices[usize::from(id.0)]));
         if self.host.change_queue(id, |queue| *queue = port).is_err() {
             return;
@@ -144,8 +144,7 @@ impl World<'_> {
         }
     }
 
-    /// Closes an application's context (while no wait of it is under way) and lets it go on as a
-    /// new one.
+    /// Closes an application's context (while no wait of it is under way) and uses it as a new one from then on.
     fn close(&mut self, app: usize) -> Result<(), String> {
         let task = self.task(Role::App(app));
         if !self.tasks[task].stack.is_empty() {
@@ -159,8 +158,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// No more arrivals; every instance in service under the base policy, every wait ended, every
-    /// context closed.
+    /// Stops arrivals, puts every instance in service under the base policy, ends every wait and closes every
+    /// context.
     pub(super) fn drain(&mut self) {
         self.draining = true;
         self.act_note("drain".into());

@@ -9,7 +9,7 @@ use super::{Any, Frame, Random, Role, World};
 /// One application with one socket and one epoll context.
 #[derive(Debug)]
 pub(crate) struct App {
-    /// Uses `epoll_wait`; otherwise receive calls.
+    /// Whether it uses `epoll_wait`; otherwise receive calls.
     pub(crate) epoll: bool,
     pub(crate) spin: bool,
     pub(crate) policy: ApplicationPolicy,
@@ -46,7 +46,7 @@ pub(crate) fn random_epoll(random: &mut Random) -> EpollPolicy {
 }
 
 impl World<'_> {
-    /// An application between two waits waits again.
+    /// Begins an application's next wait.
     pub(super) fn app_goes_on(&mut self, task: usize) -> Result<(), String> {
         let Role::App(app) = self.tasks[task].role else { return Ok(()) };
         if self.draining {
@@ -70,7 +70,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A wait has ended: read, work, stall.
+    /// Handles the end of a wait: read, work, stall.
     pub(super) fn app_waited(
         &mut self,
         task: usize,
@@ -102,7 +102,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Frames were delivered: their receivers' contexts follow the instance and wake.
+    /// Follows a delivery: the receivers' contexts follow the instance, and the receivers wake.
     pub(super) fn wake_receivers(&mut self, id: Id) {
         let woken = std::mem::take(&mut self.device(id).woken);
         for app in woken {

@@ -1,9 +1,9 @@
 //! A modelled device: a ring, a one-shot interrupt line, and the sockets behind it.
 //!
-//! The interrupt is a one-shot: firing masks it. Unmasking looks at the ring again and says what it
-//! saw; whether an interrupt comes for work that was waiting is the device's mood (`kicks`), since
-//! real ones differ. What belongs to the world (sockets, statistics) is shared with it; what belongs
-//! to the owner (the batch between poll and delivery) is checked here on every call.
+//! The interrupt is a one-shot: firing masks it. Unmasking checks the ring again and returns what it saw; whether
+//! an interrupt comes for work that was waiting depends on the device (`kicks`), since real ones differ. What
+//! belongs to the world (sockets, statistics) is shared with it; what belongs to the owner (the batch between poll
+//! and delivery) is checked here on every call.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -56,13 +56,13 @@ pub(crate) struct Device {
     pub(crate) receivers: Vec<usize>,
     pub(crate) completions: u16,
     pub(crate) masked: bool,
-    /// The interrupt has fired and its context has not taken it yet.
+    /// Whether the interrupt has fired and its context has not taken it yet.
     pub(crate) line: bool,
     /// Whether unmasking with work in the ring fires the interrupt.
     pub(crate) kicks: bool,
     /// Whether a context may have been abandoned between poll and delivery.
     pub(crate) tolerates_abandonment: bool,
-    /// Sockets that the last delivery gave something.
+    /// Sockets that got a frame in the last delivery.
     pub(crate) woken: Vec<usize>,
     /// The last answer of a delivery.
     pub(crate) pressure: Pressure,
@@ -73,7 +73,7 @@ pub(crate) struct Device {
     /// Frames lost with a context that was abandoned between poll and delivery.
     pub(crate) abandoned: u64,
     pub(crate) unmasks: u64,
-    /// What a contract broke, if one did.
+    /// The first violation of the queue's contract, if any.
     pub(crate) broken: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl Device {
         self.batch.len()
     }
 
-    /// Whether every frame that came in is somewhere.
+    /// Whether every frame that arrived is accounted for.
     pub(crate) fn conserves(&self) -> bool {
         let here = (self.ring.len() + self.batch.len()) as u64;
         self.arrivals == self.ring_drops + self.delivered + self.abandoned + here

@@ -38,7 +38,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A hard interrupt: what the handler does first is one with taking it.
+    /// A hard interrupt: taking it and the handler's first step are one half-step.
     fn interrupt(&mut self, task: usize, hard: &Hard) -> Result<(), String> {
         let Role::Irq(cpu) = self.tasks[task].role else { return Ok(()) };
         self.watch.stirs += 1;
@@ -64,7 +64,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The core decides.
+    /// The first half-step: the core decides.
     fn decide(&mut self, task: usize) -> Result<(), String> {
         let Some(mut frame) = self.tasks[task].stack.pop() else { return Ok(()) };
         let before = self.before(&frame);
@@ -76,7 +76,7 @@ impl<'a> World<'a> {
         checked
     }
 
-    /// The world does what was decided.
+    /// The second half-step: the world takes the decided step.
     fn execute(&mut self, task: usize) -> Result<(), String> {
         let Some(mut frame) = self.tasks[task].stack.pop() else { return Ok(()) };
         let Some(op) = frame.pending.take() else { return Ok(()) };
@@ -135,7 +135,7 @@ impl<'a> World<'a> {
         self.tasks[task].stack.push(Frame::new(pass));
     }
 
-    /// Deeds that need no pass: a control call asks for them, too.
+    /// Takes the steps that need no pass, also for control calls.
     pub(super) fn carry_out(&mut self, task: usize, op: Op) -> Result<(), String> {
         match op {
             Op::Arm { id, at } => {
@@ -234,7 +234,7 @@ impl<'a> World<'a> {
                     return Err(format!("{id:?} is not disabled and masked: {state:?}"));
                 }
                 drop(device);
-                // An application that suspends it just now arms for nothing: it is disabled.
+                // An application that suspends it at this moment arms a timer in vain: it is disabled.
                 let instance = self.host.instance(id);
                 if instance.deadline() != NEVER && instance.suspending_contexts() == 0 {
                     return Err(format!("{id:?} is disabled with a timer"));
@@ -256,8 +256,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Loses a context between two steps, as if it had panicked there; the world then runs every
-    /// CPU's softirqs once and starts its loops anew.
+    /// Drops a context between two steps, as if it had panicked there; the world then runs every CPU's softirqs
+    /// once and restarts its loops.
     pub(super) fn abandon(&mut self, task: usize) -> Result<(), String> {
         let Some(frame) = self.tasks[task].stack.pop() else { return Ok(()) };
         self.act_note(format!("abandon {:?} at {:?}", self.tasks[task].role, frame.pending));

@@ -1,4 +1,4 @@
-//! What must hold after every half-step: the invariants of the design.
+//! The invariants of the design, which must hold after every half-step.
 
 use napkin_core::*;
 use napkin_policy::Threaded;
@@ -14,25 +14,25 @@ pub(crate) struct Rounds {
     started: Ns,
     polls: u32,
     packets: u32,
-    /// This round's polls found nothing.
+    /// Whether this round's polls found nothing.
     workless: bool,
-    /// Another vector ran since this round.
+    /// Whether another vector ran since this round.
     vectors: bool,
     /// The instances that this round polled.
     met: u64,
-    /// What had stirred when this round began.
+    /// The value of `Watch::stirs` when this round began.
     stirs: u64,
-    /// The last round found nothing and nothing stirred: whom it polled.
+    /// The instances that the last round polled, if it found nothing and nothing stirred.
     in_vain: Option<u64>,
 }
 
-/// What the checks remember.
+/// The state that the checks keep.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// Interrupts, timers, schedules and looks that found work: reasons for a round to follow one
     /// that found nothing.
     pub(crate) stirs: u64,
-    /// Polls since a disable was asked for.
+    /// Polls since a disable was requested.
     pub(crate) disabling: Vec<Option<u32>>,
     /// Polls by an owner whose mode is gone.
     pub(crate) wrong: Vec<u32>,
@@ -56,7 +56,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// After a decision: limits of dispatch and round, the length of timers, who owns.
+    /// Checks after a decision: limits of dispatch and round, the length of timers, ownership.
     pub(super) fn decided(
         &mut self,
         frame: &mut Frame<'a>,
@@ -66,7 +66,7 @@ impl<'a> World<'a> {
         if let Any::Softirq(_, cpu) = frame.pass {
             self.softirq_decided(frame, cpu, before.0, op)?;
         } else {
-            // Whatever ends a possession, or resumes, may have put something on a CPU's list.
+            // A step that ends ownership, or a resume, may have put an instance on a CPU's list.
             let goes_on = matches!(
                 op,
                 Op::Poll { .. } | Op::Deliver(_) | Op::Unmask(_) | Op::Resched | Op::Pause
@@ -87,7 +87,7 @@ impl<'a> World<'a> {
             Op::Look if frame.looked_in_vain => {
                 frame.touches.filter(|&id| self.host.instance(id).state().has(state::IN_BUSY_POLL))
             }
-            // So does a thread that goes on.
+            // So does a thread that polls on.
             Op::Resched | Op::Pause | Op::Yield if matches!(frame.pass, Any::Kthread(_)) => {
                 frame.touches
             }
@@ -115,8 +115,8 @@ impl<'a> World<'a> {
         let new = after.net_rx - before.net_rx;
         if new > 0 {
             let was = *rounds;
-            // A round that ran out of time has not met everybody, and another vector is a reason
-            // for another pass of all that is pending.
+            // A round that ran into a limit has not polled every instance, and another vector leads to another pass
+            // over all that is pending.
             let excused = after.time_squeeze != before.time_squeeze || was.vectors;
             let in_vain = was.polls > 0 && was.workless;
             if let Some(met) = was.in_vain
@@ -139,14 +139,14 @@ impl<'a> World<'a> {
             rounds.limits.budget = cpu.limits().budget;
             rounds.limits.budget_time = cpu.limits().budget_time;
             let age = self.now - rounds.dispatch_started;
-            // Whether a change of limits concerns the dispatch under way is the core's to say.
+            // The core may or may not apply changed limits to the dispatch under way: allow both.
             let (then, present) = (rounds.limits, cpu.limits());
             let passes = then.dispatch_passes.max(present.dispatch_passes).max(1);
             let time = then.dispatch_time.max(present.dispatch_time);
             if !was.vectors && rounds.rounds > u64::from(passes) {
                 return Err(format!("round {} of a dispatch", rounds.rounds));
             }
-            // Between the vectors of one pass nobody looks at the time.
+            // Between the vectors of one pass the time is not checked.
             if was.rounds > 0 && !was.vectors && age >= time {
                 return Err(format!("a new round {age} ns into a dispatch"));
             }
@@ -164,7 +164,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// After a poll: its budget, and whether its owner had the right to it.
+    /// Checks after a poll: its budget, and whether its owner had the right to it.
     pub(super) fn polled(
         &mut self,
         frame: &mut Frame<'a>,
@@ -206,7 +206,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Before the queue is touched: nobody else owns it.
+    /// Checks before the queue is touched: no other context owns it.
     pub(super) fn alone(&self, id: Id, op: Op) -> Result<(), String> {
         if !self.host.instance(id).state().has(state::SCHED) {
             return Err(format!("{op:?} without owning"));
@@ -220,7 +220,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// After every half-step.
+    /// Checks after every half-step.
     pub(super) fn check(&self) -> Result<(), String> {
         for id in self.host.ids() {
             let instance = self.host.instance(id);
@@ -266,7 +266,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Nobody can run: nothing may be owned, and nothing may be pending.
+    /// Checks when no task can run: nothing may be owned, and nothing may be pending.
     pub(super) fn check_idle(&self) -> Result<(), String> {
         for id in self.host.ids() {
             let state = self.host.instance(id).state();
@@ -282,7 +282,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// At the very end: everything was delivered, everything is free and unmasked.
+    /// Checks at the very end: everything was delivered, everything is free and unmasked.
     pub(super) fn check_silence(&self) -> Result<(), String> {
         for id in self.host.ids() {
             let instance = self.host.instance(id);

@@ -1,13 +1,13 @@
 //! A world in virtual time for the core: CPUs, devices, threads and applications, each a coroutine
 //! that a seeded scheduler advances by one half-step at a time.
 //!
-//! A half-step is either a decision of the core (`Pass::next`) or the execution of what it decided,
-//! so that anything may happen between a decision and its deed. Interrupts and timers fall between
-//! any two half-steps, also of a running softirq; everything else is interleaved at random, which
-//! allows more than a real scheduler would. Every half-step costs virtual time. What must hold is
-//! checked after each of them (`invariant.rs`). The same seed gives the same run.
+//! A half-step is either a decision of the core (`Pass::next`) or the execution of what it decided, so that
+//! anything may happen between the two. Interrupts and timers fall between any two half-steps, also of a running
+//! softirq; everything else is interleaved at random, which allows more than a real scheduler would. Every
+//! half-step costs virtual time. What must hold is checked after each of them (`invariant.rs`). The same seed gives
+//! the same run.
 //!
-//! What this world is not: fair to the microsecond. Costs are drawn, not measured.
+//! The world is not a model of timing: costs are drawn, not measured.
 #![allow(dead_code, reason = "each test takes of the world what it needs")]
 
 mod action;
@@ -32,7 +32,7 @@ use invariant::{Rounds, Watch};
 pub(crate) use pass::Any;
 pub(crate) use random::Random;
 
-/// What happened, for the trace and to compare two runs.
+/// An event, for the trace and to compare two runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum What {
     Next(Op),
@@ -47,7 +47,7 @@ pub(crate) struct Event {
     pub(crate) what: What,
 }
 
-/// Who a task is.
+/// The role of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Irq(CpuId),
@@ -66,7 +66,7 @@ pub(crate) struct Frame<'a> {
     pending: Option<Op>,
     /// The instance that this pass surely owns.
     touches: Option<Id>,
-    /// The last look found nothing, so that a session may still be under way.
+    /// Whether the last look found nothing, so that a session may still be under way.
     looked_in_vain: bool,
     rounds: Rounds,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Task<'a> {
     woken: bool,
 }
 
-/// How big a world is and what may happen in it.
+/// The size of a world, and what may happen in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -105,13 +105,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan in one word, for a replay.
+    /// The plan as text, for a replay.
     pub(crate) fn spelt(&self) -> String {
         let Plan { seed, cpus, instances, apps, steps, abandons } = self;
         format!("{seed},{cpus},{instances},{apps},{steps},{}", u8::from(*abandons))
     }
 
-    /// A plan that was spelt.
+    /// Parses a plan that [`spelt`](Self::spelt) has written.
     pub(crate) fn read(text: &str) -> Option<Plan> {
         let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
         let [seed, cpus, instances, apps, steps, abandons] = numbers.ok()?[..] else {
@@ -141,7 +141,7 @@ impl Plan {
     }
 }
 
-/// What came of a run that broke nothing.
+/// The outcome of a run that broke no invariant.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) events: Vec<Event>,
@@ -151,10 +151,10 @@ pub(crate) struct Outcome {
     pub(crate) cpus: Vec<CpuCounts>,
 }
 
-/// Runs a plan to its end and then to silence.
+/// Runs a plan to its end and then until the world is idle.
 ///
 /// # Errors
-/// What broke, with the last events before it.
+/// The violation, with the last events before it.
 pub(crate) fn run(plan: Plan) -> Result<Outcome, String> {
     let mut random = Random::new(plan.seed);
     let sockets: Sockets = Rc::new(RefCell::new(
@@ -208,13 +208,13 @@ pub(crate) struct World<'a> {
     apps: Vec<App>,
     now: Ns,
     step: u64,
-    /// Each CPU's own timer: what the world has been told by `Arm`, not what the core stores.
+    /// Each CPU's own timer: as armed by `Op::Arm`, not as stored by the core.
     timers: Vec<Ns>,
     raised: Vec<bool>,
     worker_tokens: usize,
     next_arrival: Vec<Ns>,
     next_action: Ns,
-    /// No arrivals and no actions any more.
+    /// Whether arrivals and actions have ended.
     draining: bool,
     watch: Watch,
     events: VecDeque<Event>,
@@ -271,7 +271,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Gives a task that loops for ever its loop.
+    /// Starts the loop of a task that loops for ever.
     fn restart(&mut self, task: usize) {
         let host = self.host;
         let pass = match self.tasks[task].role {
@@ -315,7 +315,7 @@ impl<'a> World<'a> {
         self.check_silence()
     }
 
-    /// One half-step of somebody, or a jump to the next event; `false` if there is none.
+    /// One half-step of a task, or a jump to the next event; `false` if there is none.
     fn turn(&mut self) -> Result<bool, String> {
         self.step += 1;
         if !self.draining {
@@ -379,7 +379,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Nobody can run: time goes on to the next event. Nothing may be owned or pending now.
+    /// No task can run: advances the time to the next event. Nothing may be owned or pending now.
     fn pass_time(&mut self) -> Result<bool, String> {
         self.check_idle()?;
         let mut next = self.timers.iter().copied().min().unwrap_or(NEVER);

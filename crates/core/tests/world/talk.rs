@@ -1,5 +1,5 @@
-//! A small world for dialogues: one thing happens at a time, and what the core says to it is
-//! written down as a line of words.
+//! A small world for dialogues: one thing happens at a time, and the core's steps are written down as a line of
+//! words.
 //!
 //! Time stands still unless a test moves it ([`Talk::at`]) or gives a step a cost.
 
@@ -15,17 +15,17 @@ use super::{Device, Port, Socket, Sockets};
 pub(crate) const ID: Id = Id(0);
 pub(crate) const CPU: CpuId = CpuId(0);
 
-/// A host with devices whose every step is told.
+/// A host with devices, every step of which is recorded as words.
 pub(crate) struct Talk {
     pub(crate) host: Host<Port>,
     pub(crate) devices: Vec<Rc<RefCell<Device>>>,
     pub(crate) sockets: Sockets,
     pub(crate) now: Cell<Ns>,
-    /// What a poll costs.
+    /// Time that a poll takes.
     pub(crate) poll_cost: Cell<Ns>,
-    /// What a yield costs.
+    /// Time that a yield takes.
     pub(crate) yield_cost: Cell<Ns>,
-    /// What a look costs.
+    /// Time that a look takes.
     pub(crate) look_cost: Cell<Ns>,
     /// Whether another thread wants the CPU.
     pub(crate) need_resched: Cell<bool>,
@@ -81,7 +81,7 @@ impl Talk {
         (0..frames).for_each(|_| self.device(id).arrive(0));
     }
 
-    /// It is so late now.
+    /// Sets the time.
     pub(crate) fn at(&self, now: Ns) {
         assert!(now >= self.now.get(), "time goes on");
         self.now.set(now);
@@ -97,12 +97,12 @@ impl Talk {
         self.host.set(ID, &policy).expect("within its limits");
     }
 
-    /// A pass that will be listened to.
+    /// Wraps a pass to record its steps.
     pub(crate) fn hear<P: Pass<Port>>(&self, pass: P) -> Speaker<'_, P> {
         Speaker { talk: self, pass, did: Did::Start }
     }
 
-    /// The interrupt line of a queue, if it has fired, is taken.
+    /// Handles the interrupt of a queue, if its line has fired.
     pub(crate) fn interrupt(&self, id: Id) -> String {
         if !std::mem::take(&mut self.device(id).line) {
             return "no interrupt".into();
@@ -110,7 +110,7 @@ impl Talk {
         self.hear(Interrupt::new(&self.host, id)).says()
     }
 
-    /// The softirqs of the first CPU run after an interrupt, while nobody else wants the CPU.
+    /// Runs the softirqs of the first CPU as after an interrupt, while no other thread wants the CPU.
     pub(crate) fn softirq(&self) -> String {
         self.dispatch(Context::Interrupt { competition: false })
     }
@@ -123,7 +123,7 @@ impl Talk {
         self.hear(Enable::new(&self.host, id).expect("it is disabled")).says()
     }
 
-    /// The first queue's timer, if its time has come.
+    /// Handles the first queue's timer, if it has expired.
     pub(crate) fn timer(&self) -> String {
         self.timer_of(ID)
     }
@@ -159,7 +159,7 @@ impl Talk {
         self.host.instance(ID).counts()
     }
 
-    /// The words for a step that needs no answer.
+    /// The words for a step that has no result.
     pub(crate) fn word(&self, op: Op) -> String {
         match op {
             Op::Arm { at, .. } => format!("timer +{}", time(at.saturating_sub(self.now.get()))),
@@ -191,7 +191,7 @@ fn time(ns: Ns) -> String {
     }
 }
 
-/// A pass and what came of its last step.
+/// A pass and the answer to its last step.
 pub(crate) struct Speaker<'t, P> {
     talk: &'t Talk,
     pub(crate) pass: P,
@@ -199,17 +199,17 @@ pub(crate) struct Speaker<'t, P> {
 }
 
 impl<P: Pass<Port>> Speaker<'_, P> {
-    /// Everything it says until it ends or sleeps.
+    /// Takes its steps until it ends or sleeps, and returns their words.
     pub(crate) fn says(&mut self) -> String {
         self.says_at_most(10_000).0
     }
 
-    /// The next steps, no more than `most`.
+    /// Takes the next steps, at most `most`.
     pub(crate) fn says_next(&mut self, most: usize) -> String {
         self.says_at_most(most).0
     }
 
-    /// Everything until it ends or sleeps, but at most `most` steps; and whether it ended or slept.
+    /// Takes its steps until it ends or sleeps, at most `most`; and returns whether it ended or slept.
     pub(crate) fn says_at_most(&mut self, most: usize) -> (String, bool) {
         let mut words = Vec::new();
         for _ in 0..most {
@@ -225,7 +225,7 @@ impl<P: Pass<Port>> Speaker<'_, P> {
         (words.join(", "), false)
     }
 
-    /// One decision, not yet done.
+    /// The next step, decided and not yet taken.
     pub(crate) fn decides(&mut self) -> Op {
         self.pass.next(self.talk.now.get(), self.did)
     }
@@ -235,7 +235,7 @@ impl<P: Pass<Port>> Speaker<'_, P> {
         self.did = Did::Interrupted;
     }
 
-    /// Does what was decided, and tells it.
+    /// Takes a decided step, and returns its words.
     pub(crate) fn does(&mut self, op: Op) -> String {
         let talk = self.talk;
         let now = talk.now.get();
