@@ -1,9 +1,9 @@
-//! How a context spends its time: finding work, or looking for it in vain.
+//! The account of a context's time: with work found, or polling in vain.
 //!
-//! Each thread that serves traffic has an [`Activity`], which it alone writes. The time between two
-//! steps goes to what the poll in it found, so that a context that never sleeps can still say how
-//! much of it was for nothing. The times are of the wall clock; whoever reports them scales them to
-//! the processor time that the operating system has counted for the thread.
+//! Each thread that serves traffic has an [`Activity`], which it alone writes. The time between two steps is
+//! accounted by what the poll in it found, so that a context that never sleeps can still report how much of its
+//! time was in vain. The times are wall-clock times; a report scales them to the processor time that the operating
+//! system has counted for the thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -31,17 +31,17 @@ impl Role {
         [Role::Irq, Role::Ksoftirqd, Role::Napi, Role::Worker, Role::Application];
 }
 
-/// What one thread has done.
+/// The account of one thread.
 #[derive(Debug)]
 pub struct Activity {
-    /// What the thread is there for.
+    /// The thread's role.
     pub role: Role,
     /// Its name, as the operating system shows it.
     pub name: String,
     tid: AtomicI32,
     work: AtomicU64,
     poll: AtomicU64,
-    /// Since when it is in the application; 0: it is not.
+    /// When the thread last returned to the application; 0 while it is in the engine.
     away: AtomicU64,
     restarts: AtomicU64,
 }
@@ -74,8 +74,7 @@ impl Activity {
         self.work.load(Ordering::Relaxed)
     }
 
-    /// The same with what the application has done since its last wait, until `now`
-    /// ([`now`](crate::now)).
+    /// The same, plus the time in the application since its last wait, until `now` ([`now`](crate::now)).
     pub fn work_until(&self, now: Ns) -> Ns {
         let away = match self.away.load(Ordering::Relaxed) {
             0 => 0,
@@ -89,7 +88,7 @@ impl Activity {
         self.poll.load(Ordering::Relaxed)
     }
 
-    /// How often the context was started anew after a panic.
+    /// The number of times the context was restarted after a panic.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
@@ -104,9 +103,9 @@ impl Activity {
 pub(crate) struct Meter {
     pub(crate) activity: Arc<Activity>,
     last: Ns,
-    /// Time whose poll has not come yet.
+    /// Time that is not accounted to a poll yet.
     open: Ns,
-    /// The last poll found something.
+    /// Whether the last poll found something.
     found: bool,
 }
 
@@ -115,14 +114,14 @@ impl Meter {
         Meter { activity, last: now, open: 0, found: true }
     }
 
-    /// Time has passed since the last step.
+    /// Collects the time since the last step.
     #[inline]
     pub(crate) fn step(&mut self, now: Ns) {
         self.open += now.saturating_sub(self.last);
         self.last = now;
     }
 
-    /// A poll has ended.
+    /// Accounts the time up to the end of a poll.
     #[inline]
     pub(crate) fn polled(&mut self, now: Ns, found: bool) {
         self.step(now);
@@ -130,24 +129,24 @@ impl Meter {
         self.settle();
     }
 
-    /// The thread leaves for sleep.
+    /// Accounts the time up to now, before the thread sleeps.
     pub(crate) fn leave(&mut self, now: Ns) {
         self.step(now);
         self.settle();
     }
 
-    /// The thread is back from sleep: that time is nobody's.
+    /// Called after a sleep, whose time is not accounted.
     pub(crate) fn woken(&mut self, now: Ns) {
         self.last = now;
     }
 
-    /// The thread leaves for the application.
+    /// Called when the thread returns to the application.
     pub(crate) fn left(&mut self, now: Ns) {
         self.leave(now);
         self.activity.away.store(now, Ordering::Relaxed);
     }
 
-    /// The thread is back from the application: that time was work.
+    /// Called when the thread comes back from the application, whose time was work.
     pub(crate) fn returned(&mut self, now: Ns) {
         self.activity.away.store(0, Ordering::Relaxed);
         self.found = true;
@@ -157,7 +156,7 @@ impl Meter {
     #[inline]
     fn settle(&mut self) {
         let counter = if self.found { &self.activity.work } else { &self.activity.poll };
-        // One writer: a load and a store will do.
+        // One writer: a load and a store are enough.
         counter.store(counter.load(Ordering::Relaxed) + self.open, Ordering::Relaxed);
         self.open = 0;
     }

@@ -1,5 +1,4 @@
-//! How a thread of the application waits for one socket, as its policy says: in an epoll, or in the
-//! socket itself.
+//! The wait of one application thread for one socket, in an epoll or in the socket itself, as the policy says.
 
 use std::time::Duration;
 
@@ -46,7 +45,7 @@ impl ApplicationWait {
         }
     }
 
-    /// One that waits in an epoll, with the policy's parameters for it.
+    /// A thread that waits in an epoll, with the policy's parameters for it.
     ///
     /// # Errors
     /// Parameters that the kernel would refuse.
@@ -65,7 +64,7 @@ impl ApplicationWait {
         Ok(ApplicationWait(Waits::Epoll(epoll, Vec::with_capacity(1))))
     }
 
-    /// One that waits in blocking receive calls, with the policy's options for the socket.
+    /// A thread that waits in blocking receive calls, with the policy's options for the socket.
     ///
     /// # Errors
     /// Options that the kernel would refuse.
@@ -100,8 +99,8 @@ impl ApplicationWait {
         }
     }
 
-    /// Serves TCP connections, waiting for the worker's segments, until `after` says that it is enough;
-    /// it is called after each wait that something came of.
+    /// Serves TCP connections, waiting for the worker's segments, until `after` returns `false`; it is called after
+    /// each wait that brought something.
     ///
     /// # Errors
     /// If the engine was stopped, which is the usual end.
@@ -116,7 +115,7 @@ impl ApplicationWait {
             let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
             let ready = self.wait((deadline != NEVER).then_some(left))?;
             let now = clock::now();
-            // One that spins returns with nothing.
+            // A wait that spins may return without anything.
             if ready || worker.next_deadline() <= now {
                 worker.step(now, SEGMENTS, application);
                 if !after(worker, application) {
@@ -126,7 +125,7 @@ impl ApplicationWait {
         }
     }
 
-    /// Ends its waits from another thread: something has happened that is not the engine's.
+    /// A handle that ends the wait from another thread, for events outside the engine.
     pub fn waker(&self) -> Waker {
         match &self.0 {
             Waits::Epoll(epoll, _) => epoll.waker(),
@@ -134,9 +133,9 @@ impl ApplicationWait {
         }
     }
 
-    /// What a thread on `cpu` polls the socket's queue with, if the policy has another thread do so
-    /// (`socket-poller=separate`): it calls [`Poller::poll`] until the engine stops. This wait does not
-    /// busy poll then; without such a thread the policy is one of interrupts and timers.
+    /// The handle with which a thread on `cpu` polls the socket's queue, if the policy has a separate thread for
+    /// that (`socket-poller=separate`): the thread calls [`Poller::poll`] until the engine stops. This wait does
+    /// not busy poll then; without such a thread the policy is one of interrupts and timers.
     pub fn poller(&self, cpu: CpuId) -> Option<Poller> {
         match &self.0 {
             Waits::Blocking(blocking, true) => Some(blocking.poller(cpu)),

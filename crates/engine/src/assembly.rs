@@ -1,4 +1,4 @@
-//! An engine's parts, put together: instances of its devices' queues, on its CPUs.
+//! Assembles an engine from its configuration: instances of its devices' queues, on its CPUs.
 //!
 //! Nothing runs yet: no thread is started here, no interrupt unmasked and no setting applied.
 
@@ -17,10 +17,10 @@ use crate::shared::{Device, Napi, Shared};
 use crate::spin::Spin;
 use napkin_os::sched;
 
-/// The most instances that the core counts.
+/// The maximum number of instances that the core supports.
 const MAX_INSTANCES: usize = u16::MAX as usize - 1;
 
-/// Refuses a configuration that makes no sense.
+/// Refuses an invalid configuration.
 pub(crate) fn validate(config: &EngineConfig) -> Result<(), EngineError> {
     if config.cpus.is_empty() {
         return Err(EngineError::NoCpu);
@@ -62,10 +62,10 @@ pub(crate) fn validate(config: &EngineConfig) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// What an engine is put together from.
+/// The assembled parts of an engine.
 pub(crate) struct Parts {
     pub(crate) shared: Shared,
-    /// What each instance is to be set to.
+    /// The settings to be applied to each instance.
     pub(crate) settings: Vec<InstancePolicy>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn assemble(
     Ok(Parts { shared, settings })
 }
 
-/// A device's queue as an instance's port, on the CPU that serves it.
+/// Makes a device's queue an instance's port, on the CPU that serves it.
 pub(crate) fn port(
     stack: &Arc<Stack>,
     nic: Box<dyn PacketQueue>,
@@ -120,7 +120,7 @@ mod tests {
     use napkin_stack::Address;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-    /// A queue that is never asked for anything.
+    /// A queue that is never used.
     struct Idle(Arc<OwnedFd>);
 
     impl Transmitter for Idle {

@@ -1,4 +1,4 @@
-//! One socket with blocking receive calls that may busy poll (`SO_BUSY_POLL` and its kin).
+//! One socket with blocking receive calls that may busy poll (`SO_BUSY_POLL` and the related options).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::drive::Hooks;
 use crate::wait_error::{WaitError, check_socket};
 use crate::waiter::{Waiter, Waker};
 
-/// One socket's blocking receive calls, for one waiting thread at a time; and one wait a thread, as for
-/// an [`Epoll`](crate::Epoll).
+/// One socket's blocking receive calls, for one waiting thread at a time. A thread should have one such handle, as
+/// for an [`Epoll`](crate::Epoll).
 ///
-/// The thread that polls separately (2025, "separate") has a [`Poller`] of the same socket's queue:
-/// see [`Blocking::poller`].
+/// A thread that polls separately (2025, "separate") has a [`Poller`] of the same socket's queue: see
+/// [`Blocking::poller`].
 pub struct Blocking {
     receiver: Arc<Receiver>,
     listener: Arc<dyn Listener>,
@@ -44,11 +44,11 @@ impl Listener for Wakes {
 }
 
 impl Blocking {
-    /// Waits for a socket, in a thread that runs on `cpu` (the engine's own number). Of the policy the
-    /// socket's parts apply. A socket has one that is told of its frames: the last one wins.
+    /// A handle to wait for a socket, in a thread that runs on `cpu` (the engine's own number). Of the policy only
+    /// the socket's parts apply. A socket has one listener: the last one wins.
     ///
     /// # Errors
-    /// Options that need a privilege which this process has not.
+    /// Options that need a privilege which this process does not have.
     ///
     /// # Panics
     /// If the engine has no such CPU.
@@ -67,9 +67,9 @@ impl Blocking {
         Ok(Blocking { receiver, listener, poller })
     }
 
-    /// Waits until the socket is readable or closed, or a [`Waker`] ends it: `false` after `timeout`
-    /// (`None`: for ever; zero: looks, and busy polls once if the socket has busy polling). With
-    /// [`SocketPoller::Separate`] it never busy polls: that is its [`poller`](Self::poller)'s.
+    /// Waits until the socket is readable or closed, or a [`Waker`] ends it: `false` after `timeout` (`None`: for
+    /// ever; zero: looks, and busy polls once if the socket has busy polling). With [`SocketPoller::Separate`] it
+    /// never busy polls, but leaves that to its [`poller`](Self::poller).
     ///
     /// # Errors
     /// If another thread waits here, or the engine was stopped.
@@ -80,7 +80,7 @@ impl Blocking {
         }
         let mut policy = self.poller.policy;
         if policy.socket_poller == SocketPoller::Separate {
-            // A session of this thread would own the queue, and keep out whoever is to poll it.
+            // A session of this thread would own the queue, and keep out the separate poller.
             policy.socket_busy_poll_usecs = 0;
         }
         let called = Cell::new(false);
@@ -91,13 +91,13 @@ impl Blocking {
         self.poller.wait(policy, timeout, look)
     }
 
-    /// Ends a wait from another thread, as a signal would.
+    /// A handle that ends a wait from another thread, as a signal would.
     pub fn waker(&self) -> Waker {
         Waker::of(&self.poller.waiter)
     }
 
-    /// Another thread's way to poll the queue that feeds this socket: it receives nothing itself,
-    /// its calls only poll (2025: a thread that does nothing but `recvfrom`).
+    /// A handle for another thread to poll the queue that feeds this socket: it receives nothing itself, its calls
+    /// only poll (2025: a thread that does nothing but `recvfrom`).
     ///
     /// # Panics
     /// If the engine has no such CPU.
@@ -120,7 +120,7 @@ impl Drop for Blocking {
     }
 }
 
-/// Polls the queue of somebody else's socket.
+/// Polls the queue of another thread's socket.
 #[derive(Debug)]
 pub struct Poller {
     waiter: Arc<Waiter>,

@@ -1,14 +1,14 @@
-//! Some of an instance's settings: what `napi-set` names, and nothing else.
+//! A change of some of an instance's settings: those that `napi-set` names.
 //!
-//! Which settings there are, and their limits, is the table of a policy's keys; only the weight, which
-//! is in no policy, is named here. The engine applies a change under its lock.
+//! The settings and their limits come from the table of a policy's keys; only the weight, which is part of no
+//! policy, is named here. The engine applies a change under its lock.
 
 use napkin_core::SettingError;
 use napkin_policy::{
     INSTANCE_KEYS, InstancePolicy, Policy, PolicyError, Threaded, Warning, nearest,
 };
 
-/// Settings to change on a running instance; what is not named stays as it is.
+/// Settings to change on a running instance; those that are not named stay as they are.
 ///
 /// ```
 /// use napkin_engine::NapiChange;
@@ -19,14 +19,14 @@ use napkin_policy::{
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NapiChange {
-    /// By the place of its key in the table; within that key's limits.
+    /// Indexed like the table of keys; each within its key's limits.
     values: [Option<u64>; INSTANCE_KEYS.len()],
     weight: Option<u16>,
 }
 
 impl NapiChange {
-    /// With a key of an instance's set as well: to a count, nanoseconds, or the place of a word
-    /// among the key's choices.
+    /// Adds a key of the instance's part of a policy, set to a count, nanoseconds, or the index of a word among the
+    /// key's choices.
     ///
     /// # Errors
     /// [`PolicyError::UnknownKey`], and [`PolicyError::TooLarge`] beyond the key's limit.
@@ -39,7 +39,7 @@ impl NapiChange {
         Ok(self)
     }
 
-    /// With the frames that a poll outside busy polling may take as well.
+    /// Adds the weight: the frames that a poll outside busy polling may take.
     ///
     /// # Errors
     /// [`SettingError::Weight`] for 0.
@@ -68,7 +68,7 @@ impl NapiChange {
         self.weight
     }
 
-    /// Who is to poll, if that is named.
+    /// The mode (`threaded`), if it is named.
     pub(crate) fn threaded(&self) -> Option<Threaded> {
         let place = INSTANCE_KEYS.iter().position(|key| key.name == "threaded")?;
         self.values[place].and_then(Threaded::of)
@@ -76,7 +76,7 @@ impl NapiChange {
 }
 
 impl From<InstancePolicy> for NapiChange {
-    /// All of a policy's settings; the weight, which is in none, stays.
+    /// A change of all of a policy's settings; the weight, which is part of no policy, stays.
     fn from(settings: InstancePolicy) -> NapiChange {
         let policy = Policy { instance: settings, ..Policy::BASE };
         let mut change = NapiChange::default();
@@ -87,8 +87,8 @@ impl From<InstancePolicy> for NapiChange {
     }
 }
 
-/// What of an instance's settings does not do what it seems to say, whatever the application does:
-/// how that waits, and so whether it ever suspends, an instance does not know.
+/// The settings of an instance that do not have the effect they seem to have, whatever the application does. How
+/// the application waits, and so whether it ever suspends, an instance does not know.
 pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
     let mut warnings = Policy { instance: settings, ..Policy::BASE }.warnings();
     warnings.retain(Warning::concerns_instance);
@@ -111,7 +111,7 @@ mod tests {
     fn only_what_an_instance_can_know_is_warned_of() {
         let suspension = InstancePolicy { irq_suspend_timeout: 1_000, ..InstancePolicy::default() };
         assert_eq!(warnings(suspension), [Warning::SuspensionWithoutDeferral]);
-        // It may be used or not: that is the application's affair.
+        // Whether the application suspends is not known here.
         let deferral =
             InstancePolicy { defer_hard_irqs: 1, gro_flush_timeout: 1_000, ..suspension };
         assert_eq!(warnings(deferral), []);

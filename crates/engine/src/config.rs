@@ -1,7 +1,7 @@
 //! What an engine is made of.
 //!
-//! Only its description: whether it makes sense is judged in `assembly`, and what changes while the
-//! engine runs is a [`NapiChange`](crate::NapiChange).
+//! Only the description: it is checked in `assembly`, and changed while the engine runs by a
+//! [`NapiChange`](crate::NapiChange).
 
 use napkin_core::{Limits, Ns, SettingError};
 use napkin_nic::PacketQueue;
@@ -13,13 +13,13 @@ use napkin_os::sched::{Class, Placement, SchedError};
 
 /// A device to be served.
 pub struct DeviceConfig {
-    /// Its name, of at most 15 bytes and no other device's, as threads and control show it.
+    /// Its name, of at most 15 bytes and unique, as thread names and the control socket show it.
     pub name: String,
-    /// Who the stack is on it: its Ethernet address, VLAN and IP addresses.
+    /// The addresses of the stack on it: Ethernet address, VLAN and IP addresses.
     pub addresses: Addresses,
     /// Its queues, each with the engine's CPU (an index into [`EngineConfig::cpus`]) that serves it.
     pub queues: Vec<(Box<dyn PacketQueue>, u16)>,
-    /// What delivering one frame costs on top, in nanoseconds of spinning; 0 for nothing.
+    /// The extra cost of delivering one frame, in nanoseconds of spinning; 0 for none.
     pub delivery_cost: Ns,
     /// The settings of each of its instances.
     pub settings: InstancePolicy,
@@ -47,10 +47,10 @@ impl std::fmt::Debug for DeviceConfig {
     }
 }
 
-/// Where and how each kind of context runs. Interrupt threads and ksoftirqd are always pinned to
-/// their CPU; a placement without CPUs means those that the thread which starts the engine may use, and
-/// [`Class::Fair`] that thread's own class, where that is nice, batch or idle, and as far as the rights go: a thread
-/// that is made later, by one that is nicer or idle, may lack the right to be less so.
+/// Where and in which class each kind of context runs. Interrupt threads and ksoftirqd are always pinned to their
+/// CPU. A placement without CPUs means those that the thread which starts the engine may use. [`Class::Fair`] means
+/// that thread's own class, where that is nice, batch or idle, and as far as the rights go: a thread that is
+/// started later, by one that is nicer or idle, may lack the right to be less so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contexts {
     /// The class of `irq/<cpu>`.
@@ -64,9 +64,9 @@ pub struct Contexts {
 }
 
 impl Default for Contexts {
-    /// Interrupts preempt the application, as they do in a kernel (`SCHED_FIFO` 50, if this process
-    /// may); everything else is fair. What is unbound in the kernel runs on the CPUs that the thread which
-    /// starts the engine may use then, whoever makes it later.
+    /// Interrupts preempt the application, as they do in a kernel (`SCHED_FIFO` 50, if this process may);
+    /// everything else is fair. Threads that are unbound in the kernel run on the CPUs that the thread which starts
+    /// the engine may use at that time, whichever thread starts them later.
     fn default() -> Self {
         Contexts {
             irq: Class::Fifo(50),
@@ -84,16 +84,16 @@ pub struct EngineConfig {
     pub cpus: Vec<usize>,
     /// The devices that the engine serves; at least one.
     pub devices: Vec<DeviceConfig>,
-    /// The rules of each CPU.
+    /// The policy of each CPU.
     pub cpu_policy: CpuPolicy,
     /// The limits of each CPU's softirqs.
     pub limits: Limits,
-    /// Where and how contexts run.
+    /// Where and in which class contexts run.
     pub contexts: Contexts,
 }
 
 impl EngineConfig {
-    /// An engine for these devices on these CPUs, everything else as the kernel has it.
+    /// An engine for these devices on these CPUs, with the kernel's defaults for everything else.
     pub fn new(cpus: Vec<usize>, devices: Vec<DeviceConfig>) -> Self {
         EngineConfig {
             cpus,
@@ -105,14 +105,14 @@ impl EngineConfig {
     }
 }
 
-/// What went wrong at the edge of the engine.
+/// An error of starting, changing or reading an engine.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// Nothing to serve it with.
+    /// No CPU was given.
     #[error("an engine needs at least one CPU")]
     NoCpu,
-    /// Nothing to serve.
+    /// No device was given, or a device has no queue.
     #[error("an engine needs at least one device, and each device at least one queue")]
     NoQueue,
     /// More instances than there are ids.
@@ -120,16 +120,16 @@ pub enum EngineError {
     TooManyQueues {
         /// How many were given.
         queues: usize,
-        /// How many there may be.
+        /// How many are allowed.
         most: usize,
     },
-    /// A CPU has one interrupt thread and one softirq context.
+    /// A CPU was given twice; it has one interrupt thread and one softirq context.
     #[error("CPU {0} is given twice")]
     CpuTwice(usize),
-    /// Devices are found by name.
+    /// Two devices have one name, by which devices are found.
     #[error("two devices are called {0}: give each its own name")]
     DeviceTwice(String),
-    /// A queue on a CPU that the engine has not.
+    /// A queue on a CPU that the engine does not have.
     #[error("queue {queue} of {device} is on CPU {cpu}, but the engine has {cpus}: give 0 to {}", cpus - 1)]
     QueueCpu {
         /// The device's name.
@@ -138,13 +138,13 @@ pub enum EngineError {
         queue: usize,
         /// The CPU it names.
         cpu: u16,
-        /// How many there are.
+        /// The number of the engine's CPUs.
         cpus: usize,
     },
-    /// A name that a thread's name has no room for.
+    /// A name that is no interface name, and would not fit a thread's name.
     #[error("device name {0:?} is no interface name: give 1 to 15 bytes without '/' and blanks")]
     DeviceName(String),
-    /// A placement that was asked for and could not be had.
+    /// A requested placement that could not be had.
     #[error(transparent)]
     Placement(#[from] SchedError),
     /// A value out of its limits.
@@ -153,7 +153,7 @@ pub enum EngineError {
     /// The operating system refused a descriptor or a thread.
     #[error("{what}: {source}")]
     Os {
-        /// What was to be had from the operating system.
+        /// What was requested of the operating system.
         what: &'static str,
         /// The operating system's answer.
         source: std::io::Error,
@@ -161,9 +161,9 @@ pub enum EngineError {
     /// No such instance.
     #[error("no NAPI instance has id {id}: give one of 1 to {last} (see dev-get, napi-get)")]
     NoNapi {
-        /// What was asked for.
+        /// The requested id.
         id: u32,
-        /// The last one there is.
+        /// The last id that exists.
         last: u32,
     },
     /// No such device.
@@ -175,7 +175,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// The operating system refused something.
+    /// An error of the operating system.
     pub(crate) fn os(what: &'static str, source: std::io::Error) -> EngineError {
         EngineError::Os { what, source }
     }

@@ -1,8 +1,8 @@
 //! The bodies of the engine's threads.
 //!
-//! Each is a loop around one pass of the core; what differs is how it sleeps. A body that panics
-//! (only a bug, or a test, makes it) is started anew by [`guard`]: its claims have been handed to
-//! the CPU's softirq by then, and everybody is told to look.
+//! Each is a loop around one pass of the core; they differ in how they sleep. A body that panics (because of a bug,
+//! or a test) is restarted by [`guard`]: its claims have been handed to the CPU's softirq by then, and every
+//! context is woken to look.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use napkin_os::clock;
 /// Interrupts and timers taken in one wake-up.
 const EVENTS: usize = 64;
 
-/// Panics after which a context is started anew at once. Whatever strikes more often strikes always:
-/// it must neither flood the log nor take the CPU.
+/// Number of panics up to which a context is restarted at once. A fault that occurs more often is taken for
+/// permanent: it must neither flood the log nor take the CPU.
 const PATIENCE: u64 = 64;
 
 /// Runs a context until it returns; after a panic, again.
@@ -45,7 +45,7 @@ pub(crate) fn guard(shared: &Shared, activity: &Arc<Activity>, body: impl Fn(&mu
     }
 }
 
-/// What interrupts of one wake-up raised.
+/// The softirqs that the interrupts of one wake-up have raised.
 struct Raised {
     cpu: CpuId,
     here: bool,
@@ -61,7 +61,7 @@ impl Hooks for Raised {
     }
 }
 
-/// As above, while taking an interrupt: the one-shot has fired.
+/// The same, while taking an interrupt: the one-shot has fired.
 struct Taking<'r>(&'r mut Raised);
 
 impl Hooks for Taking<'_> {
@@ -79,8 +79,8 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
     let cpu = shared.cpu(id);
     let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
     let mut raised = Raised { cpu: id, here: true };
-    // The first round looks at everything, as after a restart: events that were taken from the
-    // operating system, and then unwound, do not come again.
+    // The first round looks at everything, also after a restart: events that were taken from the operating system
+    // before a panic do not come again.
     cpu.kick_seen();
     cpu.timer.fired();
     if meter.activity.restarts() > 0 {
@@ -99,7 +99,7 @@ pub(crate) fn irq(shared: &Shared, id: CpuId, meter: &mut Meter) {
         }
         meter.leave(clock::now());
         events.clear();
-        // A signal wakes it like an event that is none.
+        // A signal wakes the thread without an event.
         let _ = epoll::wait(&cpu.epoll, spare_capacity(&mut events), None);
         meter.woken(clock::now());
         let mut look = false;
@@ -139,7 +139,7 @@ fn reschedule(shared: &Shared, id: CpuId, raised: &mut Raised) {
     }
 }
 
-/// Sleeps, and says whether to go on.
+/// Sleeps; returns whether to go on.
 fn sleep(shared: &Shared, parker: &Parker, meter: &mut Meter) -> bool {
     meter.leave(clock::now());
     parker.park(NEVER, || {});
@@ -164,13 +164,13 @@ pub(crate) fn ksoftirqd(shared: &Shared, id: CpuId, meter: &mut Meter) {
     run(shared, &mut softirq, &shared.cpu(id).ksoftirqd, meter);
 }
 
-/// `napi/<dev>-<id>`; returns once it is told to leave and the mode is another's.
+/// The thread `napi/<dev>-<id>`; returns once it is to end and the mode is no longer its own.
 pub(crate) fn napi(shared: &Shared, id: Id, meter: &mut Meter) {
     let napi = shared.napi(id);
     loop {
         run(shared, &mut Kthread::new(&shared.host, id), &napi.parker, meter);
-        // The thread is there before its mode is: that the mode is not its own does not yet mean
-        // that it is to go.
+        // The thread is started before its mode is set, so a mode that is not its own does not yet mean that it is
+        // to end.
         let leaves = napi.leaving.load(Ordering::Acquire) || shared.ended.load(Ordering::Acquire);
         if leaves || !sleep(shared, &napi.parker, meter) {
             return;

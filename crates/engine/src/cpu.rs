@@ -1,5 +1,5 @@
-//! One CPU of the engine: the descriptors of its interrupt thread, where its ksoftirqd sleeps, and
-//! who else wants it.
+//! One CPU of the engine: the descriptors of its interrupt thread, the parker of its ksoftirqd, and the application
+//! threads that want it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct EngineCpu {
     pub(crate) timer: Timer,
     kick: Kick,
     pub(crate) ksoftirqd: Parker,
-    /// Application threads that said they run here and do not sleep in the engine.
+    /// Number of application threads that said they run here and do not sleep in the engine.
     wanting: AtomicI32,
 }
 
@@ -55,7 +55,7 @@ impl EngineCpu {
         self.kick.seen();
     }
 
-    /// One more (or fewer) application thread wants this CPU.
+    /// Adds to the number of application threads that want this CPU; negative if they sleep or go.
     pub(crate) fn want(&self, threads: i32) {
         self.wanting.fetch_add(threads, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
-//! Taking the core's steps on real queues: the same few lines for every context.
+//! The loop that takes the core's steps on real queues, shared by all contexts.
 //!
-//! Nothing is decided here: which step comes next is the core's, when a context begins and where it
-//! sleeps is its own.
+//! Nothing is decided here: the core chooses the next step, and each context chooses when it begins and where it
+//! sleeps.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use napkin_os::clock;
 
 thread_local! {
-    /// This thread is taking steps: what it causes to be scheduled is another thread's.
+    /// Whether this thread is taking steps: instances that it schedules meanwhile are left to other threads.
     static DRIVING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -26,20 +26,20 @@ pub(crate) fn driving() -> bool {
 /// How a drive ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The pass sleeps until then.
+    /// The pass sleeps until that time.
     Sleep(Ns),
     /// The pass is done.
     Done,
 }
 
-/// What a context does besides the steps that are the same for all.
+/// The parts of the steps that differ between contexts.
 pub(crate) trait Hooks {
-    /// A softirq of that CPU is to run on the way out of the present interrupt.
+    /// Notes that a softirq of this CPU is to run on the way out of the current interrupt.
     fn raised(&mut self, shared: &Shared, cpu: CpuId) {
         shared.cpu(cpu).kick();
     }
 
-    /// How many events wait for the application.
+    /// Returns the number of events that wait for the application.
     fn look(&mut self) -> u32 {
         0
     }
@@ -50,13 +50,13 @@ pub(crate) trait Hooks {
     }
 }
 
-/// A context without anything of its own.
+/// A context without hooks of its own.
 #[derive(Debug)]
 pub(crate) struct Plain;
 
 impl Hooks for Plain {}
 
-/// Marks the thread as driving, also while it unwinds.
+/// Marks the thread as driving until it is dropped, also by unwinding.
 struct Driving(bool);
 
 impl Driving {
@@ -82,7 +82,7 @@ pub(crate) fn drive<P: Pass<Port>>(
     steps(shared, pass, meter, hooks, Did::Start)
 }
 
-/// Goes on with a pass after its sleep.
+/// Continues a pass after its sleep.
 pub(crate) fn resume<P: Pass<Port>>(
     shared: &Shared,
     pass: &mut P,
@@ -110,9 +110,8 @@ fn steps<P: Pass<Port>>(
         #[cfg(debug_assertions)]
         shared.faults.point(&meter.activity);
         let op = pass.next(now, did);
-        // The step after an arm is the release: the system call comes when the instance is free
-        // again, because where timers are slow others would wait for it. The deadline is in force
-        // since the core has stored it.
+        // The step after an arm is the release. The system call follows that release, because where timers are slow
+        // other contexts would wait for the instance. The deadline is in force since the core has stored it.
         if let Some(armed) = arm.take() {
             carry_out(shared, armed);
             now = clock::now();
@@ -154,11 +153,11 @@ fn steps<P: Pass<Port>>(
                 hooks.raised(shared, cpu);
                 Did::Ok
             }
-            // A busy poll may last for half an hour, which is no time to stop in.
+            // A busy poll may last for half an hour: a stop of the engine ends it.
             Op::Look if shared.stopping.load(Ordering::Acquire) => Did::Interrupted,
             Op::Look => {
                 let found = hooks.look();
-                // A busy poll of a queue that somebody else owns looks only, and ends by the clock.
+                // A busy poll of a queue that another context owns only looks, and ends by the clock.
                 if !std::mem::take(&mut polled) {
                     now = clock::now();
                 }
@@ -191,7 +190,7 @@ fn steps<P: Pass<Port>>(
     }
 }
 
-/// Whose queue a step touches.
+/// The instance whose queue a step touches.
 #[cfg(debug_assertions)]
 fn touched(op: Op) -> Option<Id> {
     match op {
@@ -200,7 +199,7 @@ fn touched(op: Op) -> Option<Id> {
     }
 }
 
-/// A step that concerns no queue, from any context.
+/// Takes a step that touches no queue, from any context.
 pub(crate) fn carry_out(shared: &Shared, op: Op) {
     match op {
         Op::Arm { id, at } => shared.arm(id, at),
@@ -236,7 +235,7 @@ pub(crate) fn schedule(shared: &Shared, id: Id) {
     }
 }
 
-/// Runs a CPU's softirqs on the calling thread, unless somebody is at them already.
+/// Runs a CPU's softirqs on the calling thread, unless another thread is running them.
 pub(crate) fn run_here(shared: &Shared, cpu: CpuId) {
     let _found = shared.on_unwind();
     let mut softirq = Softirq::new(&shared.host, cpu, Context::Application);
@@ -244,8 +243,8 @@ pub(crate) fn run_here(shared: &Shared, cpu: CpuId) {
     drive(shared, &mut softirq, &mut meter, &mut Plain);
 }
 
-/// Drives a control pass (disable, enable) to its end; its sleeps are real. Should a device panic in
-/// it, what the pass held is the softirq's, who is told to look.
+/// Drives a control pass (disable, enable) to its end, and sleeps on the calling thread where the pass does. If a
+/// device panics in it, the pass's instance is left to the softirq, and every context is woken to look.
 pub(crate) fn control<P: Pass<Port>>(shared: &Shared, pass: P) {
     let _found = shared.on_unwind();
     // Dropped before the guard.
@@ -258,7 +257,7 @@ pub(crate) fn control<P: Pass<Port>>(shared: &Shared, pass: P) {
     }
 }
 
-/// All deadlines of a CPU that have passed, and the timer set for the next one.
+/// Handles all deadlines of a CPU that have passed, and sets the timer for the next one.
 pub(crate) fn expire(shared: &Shared, host: &Host<Port>, cpu: CpuId, hooks: &mut impl Hooks) {
     let now = clock::now();
     let mut next = NEVER;

@@ -1,4 +1,4 @@
-//! The engine itself: made from devices and CPUs, changed while it runs, stopped at any time.
+//! The engine: started from devices and CPUs, changed while it runs, stopped at any time.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +33,7 @@ pub struct Engine {
     contexts: Contexts,
     /// Irq threads and ksoftirqds.
     fixed: Vec<JoinHandle<()>>,
-    /// Held for as long as a change takes: never by who only reads.
+    /// Locked for the whole length of a change, and never by readers.
     changes: Mutex<NapiThreads>,
     seats: Box<[ThreadTid]>,
     refusals: Refusals,
@@ -43,9 +43,9 @@ impl Engine {
     /// Starts an engine: its threads run and its devices are served when this returns.
     ///
     /// # Errors
-    /// A configuration that makes no sense, settings out of their limits, a CPU that is not there,
-    /// or an operating system that refuses descriptors or threads. Real-time priority that is
-    /// refused is no error but a [warning](Engine::warnings).
+    /// An invalid configuration, settings out of their limits, a CPU that does not exist, or an operating system
+    /// that refuses descriptors or threads. Real-time priority that is refused is no error but a
+    /// [warning](Engine::warnings).
     pub fn start(config: EngineConfig) -> Result<Engine, EngineError> {
         assembly::validate(&config)?;
         let cpus = config.cpus.iter().map(|os| EngineCpu::new(*os)).collect::<Result<Vec<_>, _>>();
@@ -76,8 +76,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// What was asked for and could not be had, in sentences, as it is now: real-time priority that
-    /// threads were refused.
+    /// The current warnings, as sentences: scheduling classes, such as real-time priority, that threads were
+    /// refused.
     pub fn warnings(&self) -> Vec<String> {
         self.refusals.sentences(|_, _| true)
     }
@@ -124,7 +124,7 @@ impl Engine {
         self.shared.host.cpu(cpu).counts()
     }
 
-    /// Forgets every instance's shortest idle gap ([`Counts::idle_gap_min`]): a measured window begins.
+    /// Resets every instance's shortest idle gap ([`Counts::idle_gap_min`]), at the start of a measured window.
     pub fn restart_idle_gaps(&self) {
         for id in self.shared.host.ids() {
             self.shared.host.instance(id).restart_idle_gap();
@@ -137,7 +137,7 @@ impl Engine {
         self.shared.activities().clone()
     }
 
-    /// Contexts that were started anew after a panic.
+    /// The number of times that a context was restarted after a panic.
     pub fn panics(&self) -> u64 {
         self.shared.panics.load(Ordering::Relaxed)
     }
@@ -147,12 +147,11 @@ impl Engine {
     /// both succeed. The mode is applied first, as in the kernel; a thread exists before its mode is
     /// set and has ended when a change away from it returns.
     ///
-    /// Returns, in sentences, what of the settings now in force does not do what it seems to say, and
-    /// which threads of the mode that was asked for have not the class that they should have.
+    /// Returns warnings, as sentences: settings now in force that do not have the effect they seem to have, and
+    /// threads of the requested mode that did not get their scheduling class.
     ///
     /// # Errors
-    /// No such instance, a value out of its limits, or no thread to be had: nothing is changed
-    /// then.
+    /// No such instance, a value out of its limits, or a thread that cannot be started: nothing is changed then.
     pub fn change(&self, napi_id: u32, change: &NapiChange) -> Result<Vec<String>, EngineError> {
         self.change_all(&[self.id(napi_id)?], change)
     }
@@ -160,8 +159,8 @@ impl Engine {
     /// The same for all instances of a device.
     ///
     /// # Errors
-    /// As [`Engine::change`], and if there is no such device. A value out of its limits changes no
-    /// instance; a thread that cannot be had leaves those before it changed.
+    /// As [`Engine::change`], and if there is no such device. A value out of its limits changes no instance; a
+    /// thread that cannot be started leaves the instances before it changed.
     pub fn change_device(
         &self,
         device: &str,
@@ -176,14 +175,14 @@ impl Engine {
         for id in napis {
             let before = self.shared.host.instance(*id).settings();
             let settings = change.applied(before);
-            // An owner is not disturbed for nothing.
+            // Without a change the owner is not disturbed.
             if settings != before {
                 self.apply_to(&mut napi_threads, *id, &settings)?;
             }
             if let Some(weight) = change.weight() {
                 self.shared.host.set_weight(*id, weight)?;
             }
-            // Instances that are set alike are warned of alike, and once.
+            // Instances with the same settings have the same warnings: report each once.
             for warning in change::warnings(settings).iter().map(ToString::to_string) {
                 if !warnings.contains(&warning) {
                     warnings.push(warning);
@@ -203,7 +202,7 @@ impl Engine {
         Ok(&device.napis)
     }
 
-    /// Changes the rules of one CPU.
+    /// Changes the policy of one CPU.
     ///
     /// # Panics
     /// If the engine has no such CPU.
@@ -211,12 +210,12 @@ impl Engine {
         self.shared.host.cpu(cpu).set_policy(policy);
     }
 
-    /// Gives an instance another queue: its device was re-created, or went away and came back. The
-    /// instance keeps its id, its settings, its thread and its counts; what the old queue still
-    /// held is lost with it.
+    /// Replaces an instance's queue: its device was re-created, or went away and came back. The instance keeps its
+    /// id, its settings, its thread and its counts; frames still in the old queue are lost.
     ///
     /// # Errors
-    /// No such instance, or no interrupt to be had: the old queue goes on then.
+    /// No such instance, an engine that is stopping, or an interrupt that cannot be registered: the old queue stays
+    /// in use then.
     pub fn replace_queue(
         &self,
         napi_id: u32,
@@ -314,7 +313,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Changes settings; returns the counts as they were at the moment before.
+    /// Changes settings; returns the counts from just before.
     pub(crate) fn apply(&self, id: Id, settings: &InstancePolicy) -> Result<Counts, EngineError> {
         self.apply_to(&mut self.napi_threads(), id, settings)
     }
@@ -345,11 +344,11 @@ impl Engine {
             return;
         }
         let threads = napi_threads.disband();
-        // From here on nobody changes anything any more.
+        // No change is possible from here on.
         drop(napi_threads);
         self.shared.stopping.store(true, Ordering::Release);
         self.waiters.wake();
-        // Should anything have been left lying, whoever is to find it looks now.
+        // Wakes every context to find anything that was left behind.
         self.shared.look_everywhere();
         for id in self.shared.host.ids() {
             if let Ok(disable) = Disable::new(&self.shared.host, id) {
@@ -393,7 +392,7 @@ pub(crate) mod tests {
     use napkin_policy::{Policy, Threaded};
     use napkin_stack::Address;
 
-    /// What an engine with one silent queue is made of.
+    /// The configuration of an engine with one silent queue.
     pub(crate) fn silent() -> EngineConfig {
         let silent = SyntheticConfig { arrivals: Arrivals::Silent, ..SyntheticConfig::default() };
         let template = Box::new(|_: u32, _: u64, _: &mut [u8]| 0);
@@ -408,7 +407,7 @@ pub(crate) mod tests {
         EngineConfig::new(sched::usable_cpus()[..1].to_vec(), vec![device])
     }
 
-    /// Such an engine, whose threads are to have a class that there is not.
+    /// Such an engine, with a scheduling class for its threads that does not exist.
     fn engine() -> Engine {
         let none = Placement { class: Class::Fifo(100), ..Placement::default() };
         let contexts =
@@ -466,7 +465,7 @@ pub(crate) mod tests {
             warning.starts_with("napi/syn0-1: real-time priority 100 was refused"),
             "{warning}"
         );
-        // It is no news to whoever changes something else, and to whoever asks for the mode it is.
+        // A change of another setting does not repeat the warning; a change of the mode does.
         let weight = NapiChange::default().with_weight(7).expect("at least 1");
         assert_eq!(engine.change(1, &weight).expect("sound"), [""; 0]);
         assert_eq!(engine.change(1, &mode(Threaded::BusyPoll)).expect("its thread"), told);

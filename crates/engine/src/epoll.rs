@@ -1,8 +1,8 @@
 //! `Epoll`: one thread, many sockets, with the kernel's busy polling and suspension.
 //!
-//! Level-triggered, as `epoll` is by default: a socket stays ready until it is drained. The rules
-//! of a wait are the core's ([`EpollWait`]), the ready list is [`ready`](crate::ready)'s; this file
-//! joins them to the sockets and to the sleeper.
+//! Level-triggered, as `epoll` is by default: a socket stays ready until it is drained. The rules of a wait are the
+//! core's ([`EpollWait`]), and the ready list is in [`ready`](crate::ready); this file connects them to the sockets
+//! and to the waiting thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,16 +18,16 @@ use crate::ready::{Event, ReadyList, Source, Watch};
 use crate::wait_error::{WATCHES, WaitError, check_epoll};
 use crate::waiter::{Waiter, Waker};
 
-/// So many watches may be there before closed sockets are looked for among them.
+/// Number of watches below which closed sockets are not searched for.
 const FEW: usize = 64;
 
-/// What the sockets' listeners share with the one who waits.
+/// State that the sockets' listeners share with the waiting thread.
 #[derive(Debug)]
 struct Ready {
     context: EpollContext,
     list: ReadyList<Receiver>,
     waiter: Arc<Waiter>,
-    /// Waits so far.
+    /// The number of waits so far.
     waits: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl Source for Receiver {
 }
 
 impl Ready {
-    /// A queue has frames for a socket here; or one that no queue has fed closes (0).
+    /// Records that a queue has frames for a socket here, or that a socket which no queue has fed closes (0).
     fn follow(&self, napi_id: u32) {
         match self.waiter.shared().instance_of(napi_id) {
             Some(id) => self.context.follow(id),
@@ -51,7 +51,7 @@ impl Ready {
     }
 }
 
-/// Tells an epoll of its sockets.
+/// The listener that reports a socket to its epoll.
 struct Watcher {
     ready: Arc<Ready>,
     watch: Arc<Watch<Receiver>>,
@@ -72,19 +72,19 @@ impl Listener for Watcher {
     }
 }
 
-/// A watched socket, and who tells the ready list of it.
+/// A watched socket, and its listener.
 type Watched = (Arc<Watch<Receiver>>, Arc<dyn Listener>);
 
 /// An epoll context: sockets in, events out, for one waiting thread at a time.
 ///
-/// One wait a thread: for as long as it has another (an `Epoll` or a [`Blocking`](crate::Blocking)), it
-/// counts twice, and while it sleeps in the one as busy in the application for the other.
+/// A thread should have one such handle: with a second one (an `Epoll` or a [`Blocking`](crate::Blocking)) it
+/// counts twice, and while it sleeps in one it counts as busy in the application for the other.
 ///
 /// Dropping it ends its suspension at once.
 pub struct Epoll {
     ready: Arc<Ready>,
     watches: Vec<Watched>,
-    /// With so many watches closed sockets are looked for.
+    /// Number of watches at which closed sockets are searched for.
     forget_at: usize,
     spin: bool,
 }
@@ -124,24 +124,24 @@ impl Epoll {
         self.ready.context.params()
     }
 
-    /// Whether a wait returns where it would sleep, after its busy poll (`fullbusy`).
+    /// Sets whether a wait returns where it would sleep, after its busy poll (`fullbusy`).
     pub fn set_spin(&mut self, spin: bool) {
         self.spin = spin;
     }
 
-    /// Watches a socket. An event that waits already, its close included, is reported by the next wait. A
-    /// socket is watched by one at a time, an epoll (under one token) or a [`Blocking`](crate::Blocking): the last
-    /// one wins. The other epolls report it no more; a `Blocking` is not woken for it any more, and sees
-    /// only what is there when it looks.
+    /// Watches a socket. An event that is pending already, its close included, is reported by the next wait. A
+    /// socket has one watcher at a time, an epoll (under one token) or a [`Blocking`](crate::Blocking): the last
+    /// one wins. Other epolls no longer report it; a `Blocking` is no longer woken for it, and sees only what is
+    /// there when it looks.
     ///
-    /// One that is closed, and reported so, or that another watches now, needs no
-    /// [`remove`](Epoll::remove): it is forgotten here, at the limit at the latest. Before, whenever there
-    /// are twice as many as after the last time.
+    /// A socket that was reported as closed, or that another watches now, needs no [`remove`](Epoll::remove): it is
+    /// dropped here, at the limit at the latest, and before whenever there are twice as many watches as after the
+    /// last search.
     ///
     /// # Errors
     /// With [`WATCHES`] sockets already.
     pub fn add(&mut self, socket: &impl Socket, token: u64) -> Result<(), WaitError> {
-        // Where nobody is told of it, no watch of it reports any more.
+        // A socket without a listener has no watch that still reports it.
         if socket.receiver().has_listener() {
             self.remove(socket);
         }
@@ -159,7 +159,7 @@ impl Epoll {
         receiver.set_listener(listener);
         self.ready.follow(socket.incoming_napi_id());
         if receiver.readable() || receiver.is_closed() {
-            // Nobody waits: this handle is not shared.
+            // No thread waits: this handle is not shared.
             self.ready.list.announce(&watch, || {});
         }
         Ok(())
@@ -208,7 +208,7 @@ impl Epoll {
         self.wait_called(events, max, timeout).map(drop)
     }
 
-    /// The same; whether a waker ended it.
+    /// The same; returns whether a waker ended it.
     pub(crate) fn wait_called(
         &self,
         events: &mut Vec<Event>,
@@ -238,7 +238,7 @@ impl Drop for Epoll {
             watch.source.clear_listener(listener);
         }
         let shared = self.ready.waiter.shared();
-        // Not on this thread: it may be unwinding.
+        // Not run on this thread, which may be unwinding.
         if let Some(op) = self.ready.context.close(&shared.host, RaisedFrom::Thread) {
             drive::carry_out(shared, op);
         }
@@ -251,7 +251,7 @@ struct Look<'a> {
     max: usize,
     /// The wait's number, from 1.
     number: u64,
-    /// A waker has ended it.
+    /// Whether a waker has ended it.
     called: bool,
 }
 

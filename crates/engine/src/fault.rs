@@ -1,5 +1,4 @@
-//! What a test may do to an engine: have a context panic at a [fault point](Injected). Debug builds
-//! only.
+//! Fault injection for tests: makes a context panic at a [fault point](Injected). Debug builds only.
 
 use std::sync::atomic::Ordering;
 
@@ -11,8 +10,8 @@ pub use crate::fault_point::Injected;
 use crate::{Engine, EngineError};
 
 impl Engine {
-    /// Whichever context of that role passes the `points`-th fault point from now on panics, once;
-    /// 0 takes it back.
+    /// Makes the context of this role that passes the `points`-th fault point from now on panic, once; 0 cancels
+    /// that.
     #[doc(hidden)]
     pub fn inject_panic(&self, role: Role, points: u64) {
         self.waiters().shared.faults.left(role).store(points, Ordering::Relaxed);

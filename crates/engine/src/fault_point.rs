@@ -1,9 +1,9 @@
-//! Fault points: a test makes a context panic at a step of its own choosing.
+//! Fault points, at which a test can make a context panic.
 //!
-//! Debug builds only; in a release build neither the points nor this file exist. A point is on
-//! either side of every step that a context takes: before the core is asked, and after it has
-//! answered but before the world has done what it said. What unwinds there is an [`Injected`],
-//! which says nothing on the standard error output, so that a test may inject thousands.
+//! Debug builds only; in a release build neither the points nor this file exist. There are two points in every step
+//! that a context takes: before the core is asked, and after it has answered but before the step is taken. The
+//! payload of the panic is an [`Injected`], which prints nothing on standard error, so that a test may inject
+//! thousands.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,13 +24,13 @@ impl Faults {
         &self.0[role as usize]
     }
 
-    /// One fault point, passed by a context.
+    /// Passes a fault point.
     #[inline]
     pub(crate) fn point(&self, activity: &Activity) {
         let left = self.left(activity.role);
         let mut now = left.load(Ordering::Relaxed);
-        // Steps that are nobody's in the books (enabling, disabling) have nobody to survive them;
-        // and whoever unwinds already must not panic again.
+        // Steps that are not accounted to any thread (enabling, disabling) have no guard that restarts them, and a
+        // thread that is already unwinding must not panic again.
         if now == 0 || activity.tid() == 0 || std::thread::panicking() {
             return;
         }

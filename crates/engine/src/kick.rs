@@ -1,11 +1,11 @@
-//! Waking a CPU's interrupt thread, once however many ask.
+//! Wakes a CPU's interrupt thread, once for any number of concurrent requests.
 //!
 //! Modelled by `tests/loom`.
 
 use crate::os::Event;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether somebody has asked, and how the thread hears of it.
+/// The pending request, and the descriptor by which the thread learns of it.
 #[derive(Debug)]
 pub(crate) struct Kick {
     event: Event,
@@ -17,7 +17,7 @@ impl Kick {
         Kick { event, kicked: AtomicBool::new(false) }
     }
 
-    /// What the interrupt thread waits for.
+    /// The descriptor that the interrupt thread waits for.
     pub(crate) fn event(&self) -> &Event {
         &self.event
     }
@@ -29,8 +29,8 @@ impl Kick {
         }
     }
 
-    /// The interrupt thread has woken, and will look at everything. A swap: it sees whatever those
-    /// who kicked until now had raised.
+    /// Records that the interrupt thread has woken, and will look at everything. A swap, so that the thread sees
+    /// whatever was raised before the kicks so far.
     pub(crate) fn seen(&self) {
         self.kicked.swap(false, Ordering::AcqRel);
     }

@@ -1,4 +1,4 @@
-//! World 1: the core on real threads and real packets.
+//! The engine (world 1): the core on real threads and real packets.
 //!
 //! User space has no hard interrupts, so the engine has the shape of a fully threaded kernel: every
 //! context is a thread that the operating system schedules, and every tool knows it (`ps -L`,
@@ -12,8 +12,8 @@
 //! | `kworker/u:<n>` | polls whatever instance is next (workqueue) |
 //! | the application's | waits in [`Epoll::wait`] or [`Blocking::wait`], and busy polls there if it is told to |
 //!
-//! What a kernel can see and the engine cannot: whether another thread of *another* process wants a
-//! CPU (`need_resched`). Of the application it knows who waits in the engine and who does not.
+//! Unlike a kernel, the engine cannot see whether a thread of *another* process wants a CPU (`need_resched`). It
+//! knows which threads of the application wait in the engine and which do not.
 //!
 //! The shortest server is on the front page of `napkin-embed`, which re-exports what it needs.
 //!

@@ -1,8 +1,8 @@
 //! A queue's interrupt line: a descriptor that the CPU's interrupt thread watches, one shot at a
 //! time.
 //!
-//! A one-shot readiness that has fired is masked by that alone. Arming it again looks at the
-//! descriptor by itself, so that readiness which came while it was masked is not lost.
+//! A one-shot that has fired is masked thereby. Arming it again makes epoll check the descriptor, so that readiness
+//! that came while it was masked is not lost.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;

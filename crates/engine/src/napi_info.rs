@@ -1,4 +1,4 @@
-//! One instance of an engine, as it is read.
+//! A snapshot of one instance of an engine.
 
 use napkin_core::Counts;
 use napkin_nic::QueueCounts;
@@ -19,18 +19,18 @@ pub struct NapiInfo {
     pub cpu: u16,
     /// The id of its thread, if it has one.
     pub pid: Option<i32>,
-    /// Its queue's device has gone for good: nothing will come any more unless the queue is
+    /// Whether its queue's device has gone for good: nothing arrives any more unless the queue is
     /// [replaced](crate::Engine::replace_queue).
     pub gone: bool,
     /// Its settings as they are now.
     pub settings: InstancePolicy,
     /// Frames that a poll outside busy polling may take.
     pub weight: u16,
-    /// How many epoll contexts suspend its interrupts.
+    /// The number of epoll contexts that suspend its interrupts.
     pub suspending: u32,
-    /// What happened on it.
+    /// The core's counts of it.
     pub counts: Counts,
-    /// What its device counted.
+    /// The device's counts, over all of its queues.
     pub queue_counts: QueueCounts,
     /// System calls made to mask and unmask its interrupt.
     pub line_calls: u64,

@@ -1,9 +1,8 @@
 //! The threads that come and go with the settings: instances' own, and the workers of the shared
 //! pool.
 //!
-//! They change under the engine's lock of changes, which is held for as long as a change takes, the
-//! end of a thread included. What others read of an instance's thread is in its [`ThreadTid`], so that
-//! reading does not wait for a change.
+//! They change under the engine's lock of changes, which is held for the whole change, the end of a thread
+//! included. The id of an instance's thread is in its [`ThreadTid`], so that readers do not wait for a change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::refusals::Refusals;
 use crate::shared::Shared;
 use crate::thread::{join, spawn};
 
-/// What is read of an instance's thread at any time.
+/// The part of an instance's thread that can be read at any time.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadTid {
     /// The id of its thread; 0 for none.
@@ -34,7 +33,7 @@ impl ThreadTid {
     }
 }
 
-/// Who has a thread for as long as its mode says so.
+/// Whether an instance in this mode has a thread of its own.
 pub(crate) const fn has_thread(mode: Threaded) -> bool {
     matches!(mode, Threaded::Enabled | Threaded::BusyPoll)
 }
@@ -45,7 +44,7 @@ fn napi_name(shared: &Shared, id: Id) -> String {
     format!("napi/{device}-{}", Shared::napi_id(id))
 }
 
-/// What a change of threads needs beside the threads.
+/// What starting and ending threads needs besides the threads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpawnContext<'e> {
     pub(crate) shared: &'e Arc<Shared>,
@@ -53,7 +52,7 @@ pub(crate) struct SpawnContext<'e> {
     pub(crate) refusals: &'e Refusals,
 }
 
-/// What was refused to the threads that poll instances in a mode, in sentences.
+/// The scheduling classes that were refused to the threads that poll `napis` in `mode`, as sentences.
 pub(crate) fn refused(needs: SpawnContext<'_>, napis: &[Id], mode: Threaded) -> Vec<String> {
     let own = if has_thread(mode) { napis } else { &[] };
     let names: BTreeSet<String> = own.iter().map(|id| napi_name(needs.shared, *id)).collect();
@@ -68,7 +67,7 @@ pub(crate) fn refused(needs: SpawnContext<'_>, napis: &[Id], mode: Threaded) -> 
 pub(crate) struct NapiThreads {
     napi: Vec<Option<(Arc<Activity>, JoinHandle<()>)>>,
     workers: Vec<JoinHandle<()>>,
-    /// The engine is stopping: there will be no more.
+    /// Whether the engine is stopping, so that no thread may be started any more.
     pub(crate) stopped: bool,
 }
 
@@ -77,7 +76,7 @@ impl NapiThreads {
         NapiThreads { napi: (0..instances).map(|_| None).collect(), ..NapiThreads::default() }
     }
 
-    /// Starts what a mode needs and is not there.
+    /// Starts the threads that a mode needs and that do not exist yet.
     pub(crate) fn prepare(
         &mut self,
         needs: SpawnContext<'_>,
@@ -97,7 +96,7 @@ impl NapiThreads {
             *place = Some((activity, handle));
         }
         if mode == Threaded::Workqueue {
-            // Those that are missing: an earlier call may have got only some of them.
+            // Only the missing ones: an earlier call may have started some of them and then failed.
             for index in self.workers.len()..needs.shared.workers.parkers.len() {
                 let name = format!("kworker/u:{index}");
                 let placement = &needs.contexts.worker;
@@ -113,8 +112,8 @@ impl NapiThreads {
         Ok(())
     }
 
-    /// Waits for the end of an instance's thread, whose mode is another's by now: it sees that after
-    /// its poll, hands the instance over and ends.
+    /// Waits for the end of an instance's thread, after the mode has been set to another owner's: the thread sees
+    /// that after its poll, hands the instance over and ends.
     pub(crate) fn retire(&mut self, needs: SpawnContext<'_>, (id, seat): (Id, &ThreadTid)) {
         let Some((activity, handle)) = self.napi[usize::from(id.0)].take() else { return };
         let napi = needs.shared.napi(id);
@@ -127,7 +126,7 @@ impl NapiThreads {
         needs.refusals.forget(&napi_name(needs.shared, id));
     }
 
-    /// All of them, to be joined.
+    /// Takes the handles of all threads, to be joined.
     pub(crate) fn disband(&mut self) -> Vec<JoinHandle<()>> {
         let napi = self.napi.iter_mut().filter_map(Option::take).map(|(_, handle)| handle);
         let all = napi.chain(std::mem::take(&mut self.workers));

@@ -1,4 +1,4 @@
-//! The operating system's part in waking and in time: a futex, an eventfd, a timerfd.
+//! The operating system's primitives for waking and timing: a futex, an eventfd, a timerfd.
 //!
 //! Thin on purpose: `tests/loom` puts stand-ins in their place (see [`sync`](crate::sync)).
 
@@ -15,8 +15,7 @@ use rustix::time::{
 use crate::sync::AtomicU32;
 use napkin_os::clock;
 
-/// Sleeps while `word` is `expected`, until woken or until `deadline`; may return early for no
-/// reason.
+/// Sleeps while `word` is `expected`, until woken or until `deadline`; may return spuriously.
 pub(crate) fn sleep(word: &AtomicU32, expected: u32, deadline: Ns) {
     let timeout =
         (deadline != NEVER).then(|| clock::timespec(deadline.saturating_sub(clock::now())));
@@ -24,9 +23,9 @@ pub(crate) fn sleep(word: &AtomicU32, expected: u32, deadline: Ns) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, expected, timeout.as_ref());
 }
 
-/// Wakes who sleeps on `word`.
+/// Wakes the thread that sleeps on `word`.
 pub(crate) fn wake(word: &AtomicU32) {
-    // An error would mean that nobody sleeps there.
+    // An error would mean that no thread sleeps there.
     let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
 }
 
@@ -52,8 +51,8 @@ impl AsFd for Event {
     }
 }
 
-/// A descriptor that becomes readable at a point in time; watched edge-triggered, each expiry is an
-/// event. Setting it anew takes back an expiry that nobody has noticed yet.
+/// A descriptor that becomes readable at a point in time; watched edge-triggered, each expiry is an event. Setting
+/// it again discards an expiry that was not noticed yet.
 #[derive(Debug)]
 pub(crate) struct Alarm(OwnedFd);
 
@@ -63,7 +62,7 @@ impl Alarm {
         timerfd_create(TimerfdClockId::Monotonic, flags).map(Alarm)
     }
 
-    /// A system call.
+    /// Sets the time of expiry, by a system call.
     pub(crate) fn set(&self, at: Ns) {
         let value = Itimerspec {
             it_interval: clock::timespec(0),

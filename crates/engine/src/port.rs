@@ -1,7 +1,6 @@
 //! A device's queue as the core sees it: frames in from the device, out to the stack.
 //!
-//! When it is polled and when it is masked is the core's decision; what is in a frame is the stack's
-//! business.
+//! The core decides when to poll and when to mask; the contents of a frame are left to the stack.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +14,9 @@ use crate::cpu::EngineCpu;
 use crate::line::Line;
 use crate::spin::Spin;
 
-/// A poll's frames: as many as any poll may take.
+/// The most frames that a poll may take.
 const BATCH: usize = u16::MAX as usize;
-/// What is reserved at first; larger budgets reserve once.
+/// Frames reserved at first; a larger budget reserves more, once.
 const USUAL_BATCH: usize = 256;
 
 /// Counts that the port itself keeps.
@@ -27,8 +26,7 @@ pub(crate) struct PortCounts {
     pub(crate) line_calls: AtomicU64,
 }
 
-/// What a port shares with whoever reads it from outside; a port that takes another's place goes on
-/// with it.
+/// State that a port shares with readers outside; a port that replaces another takes it over.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PortShares {
     pub(crate) counts: Arc<PortCounts>,
@@ -49,9 +47,9 @@ pub(crate) struct Port {
     device: Option<Device>,
     batch: Vec<Frame>,
     single: Vec<Frame>,
-    /// What delivering one frame costs on top.
+    /// The extra cost of delivering one frame.
     cost: Spin,
-    /// The line is armed; a one-shot that fired may not have been noticed yet.
+    /// Whether the line is armed; a one-shot that fired may not have been noticed yet.
     armed: bool,
     shares: PortShares,
 }
@@ -89,13 +87,13 @@ impl Port {
         Ok(())
     }
 
-    /// Lets go of the device.
+    /// Drops the device, and the frames of the last poll.
     pub(crate) fn close(&mut self) {
         self.device = None;
         self.batch.clear();
     }
 
-    /// The interrupt side, having won: the line has fired, and so is masked.
+    /// Masks for an interrupt that has won the instance: the one-shot line has fired, and so is masked already.
     pub(crate) fn interrupted(&mut self) {
         self.armed = false;
         if let Some(device) = &mut self.device {
@@ -156,7 +154,7 @@ impl Queue for Port {
             return true;
         }
         if device.nic.gone() {
-            // Its descriptor would be readable for ever.
+            // The descriptor of a device that has gone is readable for ever.
             return false;
         }
         self.armed = true;
@@ -180,8 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// A device whose descriptor is readable for ever, as that of a TAP interface which somebody
-    /// has removed.
+    /// A device whose descriptor is readable for ever, like that of a TAP interface that was removed.
     #[derive(Debug)]
     struct Readable {
         descriptor: OwnedFd,

@@ -1,10 +1,10 @@
-//! An epoll's ready list: the sockets that have something to report, each on it once.
+//! An epoll's ready list: the sockets that have something to report, each listed once.
 //!
-//! Whoever makes a socket ready lists it, and then wakes whoever waits ([`ReadyList::announce`]);
-//! whoever waits goes round the list ([`ReadyList::look`]), and sleeps if that reported nothing.
-//! Level-triggered: what is still readable after the look goes back to the tail of the list.
+//! A thread that makes a socket ready lists it, and then wakes the waiting thread ([`ReadyList::announce`]). The
+//! waiting thread goes through the list ([`ReadyList::look`]), and sleeps if that reported nothing.
+//! Level-triggered: a socket that is still readable after the look goes back to the tail of the list.
 //!
-//! Not here: who waits, and how. Modelled by `tests/loom`.
+//! How a thread waits is not part of this file. Modelled by `tests/loom`.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Event {
     pub token: u64,
 }
 
-/// What can be watched.
+/// A source of events that can be watched.
 pub(crate) trait Source {
     /// Whether a receive would find something.
     fn readable(&self) -> bool;
@@ -34,13 +34,13 @@ pub(crate) trait Source {
 pub(crate) struct Watch<S> {
     pub(crate) source: Arc<S>,
     token: u64,
-    /// It is on the list, or is about to be.
+    /// Whether it is on the list, or about to be.
     listed: AtomicBool,
-    /// The last wait that reported it.
+    /// The number of the last wait that reported it.
     reported: AtomicU64,
-    /// It is reported no more.
+    /// Whether it is no longer reported.
     removed: AtomicBool,
-    /// It was reported as closed.
+    /// Whether it was reported as closed.
     over: AtomicBool,
 }
 
@@ -56,13 +56,13 @@ impl<S: Source> Watch<S> {
         })
     }
 
-    /// Somebody else watches the source: it is reported here no more. From any thread.
+    /// Stops reporting the source here, because another watch has replaced this one. Called from any thread.
     pub(crate) fn replaced(&self) {
         self.removed.store(true, Ordering::Release);
     }
 
-    /// Reports the source no more if it was reported as closed, or replaced, and is not listed again;
-    /// says whether so. Only while nobody looks.
+    /// Stops reporting the source if it was reported as closed, or replaced, and is not on the list. Returns
+    /// whether it did. Not to be called during a look.
     pub(crate) fn forget(&self) -> bool {
         let over = self.over.load(Ordering::Relaxed) || self.removed.load(Ordering::Relaxed);
         let forgotten = over && !self.listed.load(Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl<S: Source> Watch<S> {
 pub(crate) struct ReadyList<S>(ArrayQueue<Arc<Watch<S>>>);
 
 impl<S: Source> ReadyList<S> {
-    /// A list for at most that many watches at a time.
+    /// A list for at most `watches` watches at a time.
     pub(crate) fn new(watches: usize) -> ReadyList<S> {
         ReadyList(ArrayQueue::new(watches + SLACK))
     }
@@ -89,25 +89,24 @@ impl<S: Source> ReadyList<S> {
         }
     }
 
-    /// The source has something to report: lists it, and has whoever waits woken. In this order:
-    /// woken before, he would find the list empty and sleep.
+    /// Lists a source that has something to report, and then wakes the waiting thread. In this order: woken before,
+    /// that thread would find the list empty and sleep.
     pub(crate) fn announce(&self, watch: &Arc<Watch<S>>, wake: impl FnOnce()) {
         self.list(watch);
         wake();
     }
 
-    /// Once round the list at most: adds an event for each source that has something to report, up
-    /// to `max` events in all. `wait` is the number of the present wait, from 1: a source is
-    /// reported once in each.
+    /// Goes through the list once at most, and adds an event for each source that has something to report, up to
+    /// `max` events in all. `wait` is the number of the current wait, from 1: a source is reported once per wait.
     pub(crate) fn look(&self, wait: u64, events: &mut Vec<Event>, max: usize) {
         for _ in 0..self.0.len() {
             if events.len() >= max {
                 return;
             }
             let Some(watch) = self.0.pop() else { return };
-            // First the flag, then the look: what comes in between lists it again. A swap, not a
-            // store: the look must see everything that came before an announcement which found the
-            // flag set and left it at that.
+            // The flag is cleared before the look: an announcement in between lists the watch again. A swap, not a
+            // store: the look must see everything that came before an announcement that found the flag set and did
+            // not list.
             watch.listed.swap(false, Ordering::Acquire);
             if watch.removed.load(Ordering::Acquire) {
                 continue;
@@ -115,7 +114,7 @@ impl<S: Source> ReadyList<S> {
             if watch.source.readable() {
                 self.list(&watch);
             } else if watch.source.is_closed() {
-                // Whoever adds it beside the close and whoever closes it may both list it.
+                // A concurrent add and close may both list it.
                 if watch.over.swap(true, Ordering::Relaxed) {
                     continue;
                 }
@@ -128,8 +127,8 @@ impl<S: Source> ReadyList<S> {
         }
     }
 
-    /// Reports a source no more, and takes it off the list, so that the list never holds more than
-    /// is watched. Only while nobody looks.
+    /// Stops reporting a source, and takes it off the list, so that the list never holds more than is watched. Not
+    /// to be called during a look.
     pub(crate) fn remove(&self, watch: &Watch<S>) {
         watch.removed.store(true, Ordering::Release);
         for _ in 0..self.0.len() {
@@ -184,7 +183,7 @@ mod tests {
         (list, watches)
     }
 
-    /// What one look of that wait finds.
+    /// The tokens that one look of wait number `wait` reports.
     fn look(list: &ReadyList<Socket>, wait: u64, max: usize) -> Vec<u64> {
         let mut events = Vec::new();
         list.look(wait, &mut events, max);

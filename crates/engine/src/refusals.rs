@@ -1,15 +1,15 @@
-//! Scheduling classes that threads were to have and did not get.
+//! Scheduling classes that threads were to have and were refused.
 //!
-//! No error: the threads serve traffic all the same, and it is for whoever runs the engine to know.
-//! One entry for each thread that there is, gone with it; behind a lock of its own that is held for
-//! moments, so that reading waits for nobody.
+//! A refusal is no error: the thread serves traffic all the same, and the operator is warned. There is one entry
+//! per running thread, removed when the thread ends, under a separate lock that is held only briefly, so that
+//! readers do not wait for a change.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::activity::Role;
 use napkin_os::sched::SchedError;
 
-/// Threads that a sentence names; of more it says how many.
+/// The number of threads that a sentence names; it counts the others.
 const NAMED: usize = 4;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ struct Refusal {
     why: String,
 }
 
-/// What was refused to the threads of one engine.
+/// The refusals of one engine's threads.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<Vec<Refusal>>);
 
@@ -28,7 +28,7 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of a thread's, if there is one.
+    /// Records a thread's refusal, if there is one.
     pub(crate) fn note(&self, role: Role, thread: &str, refused: Option<SchedError>) {
         if let Some(refused) = refused {
             let (thread, why) = (thread.to_owned(), refused.to_string());
@@ -36,12 +36,12 @@ impl Refusals {
         }
     }
 
-    /// A thread has ended.
+    /// Removes the refusal of a thread that has ended.
     pub(crate) fn forget(&self, thread: &str) {
         self.lock().retain(|refusal| refusal.thread != thread);
     }
 
-    /// A sentence for each thing that was refused to threads that are asked for.
+    /// One sentence per role and reason, for the threads that `asked` selects.
     pub(crate) fn sentences(&self, asked: impl Fn(Role, &str) -> bool) -> Vec<String> {
         let refusals = self.lock();
         let mut groups: Vec<(Role, &str, Vec<&str>)> = Vec::new();

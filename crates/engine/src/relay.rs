@@ -1,7 +1,7 @@
-//! From a descriptor to a thread of the application: what is no packet, such as a disk's completion.
+//! Ends an application's wait for an event that is not a packet, such as a disk's completion.
 //!
-//! An application's wait sleeps where packets wake it, and watches no descriptors. So a thread sleeps in
-//! one, and ends the wait.
+//! An application's wait is woken by packets and watches no descriptors. So a thread of its own blocks on the
+//! descriptor, and ends the wait.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use napkin_os::sched::{self as sched, Class, Placement};
 use crate::Waker;
 use crate::thread::exact_timers;
 
-/// The thread; dropping it ends it.
+/// The relay's thread; dropping the relay ends it.
 #[derive(Debug)]
 pub struct Relay {
     source: Arc<OwnedFd>,
@@ -24,9 +24,9 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Wakes an application whenever `source`, a blocking event or timer descriptor, is readable; each
-    /// time it is read. `rouse` makes it readable at once. The thread has a name, of which the operating
-    /// system shows 15 bytes, and a place, which it does without where it cannot be had.
+    /// Starts a thread that reads `source`, a blocking event or timer descriptor, and wakes the application after
+    /// each read. `rouse` makes `source` readable at once. The operating system shows 15 bytes of the thread's
+    /// name. A placement that cannot be had is ignored.
     ///
     /// # Errors
     /// If no thread can be had.
@@ -46,7 +46,7 @@ impl Relay {
                 let _ = sched::classify(None, place.class);
             }
             let mut count = [0; 8];
-            // A signal interrupts it; nothing else fails.
+            // Only a signal can interrupt the read, which is then repeated.
             while rustix::io::retry_on_intr(|| rustix::io::read(&reads, &mut count)).is_ok()
                 && !end.load(Ordering::Acquire)
             {
@@ -63,7 +63,7 @@ impl Drop for Relay {
         self.ended.store(true, Ordering::Release);
         (self.rouse)(&self.source);
         if let Some(thread) = self.thread.take() {
-            // It does not panic.
+            // The thread does not panic.
             let _ = thread.join();
         }
     }

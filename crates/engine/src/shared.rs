@@ -1,8 +1,7 @@
-//! What every context of one engine sees.
+//! The state that all contexts of one engine share.
 //!
-//! Not what the contexts do with it (`contexts`, `drive`), and nothing that a change holds for its
-//! whole length (`napi_threads`): the locks here are held for a few instructions, and none on the way of a
-//! packet.
+//! What the contexts do with it is in `contexts` and `drive`; what a change locks for its whole length is in
+//! `napi_threads`. The locks here are held for a few instructions, and none is on a packet's path.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,11 +29,11 @@ pub(crate) struct Napi {
     pub(crate) port: PortShares,
     pub(crate) slack: Slack,
     pub(crate) parker: Parker,
-    /// Its thread is to end once the mode is another's.
+    /// Whether its thread is to end once the mode is no longer the thread's.
     pub(crate) leaving: AtomicBool,
 }
 
-/// What the instance's queues have counted: the present one, and those before it.
+/// The counters of the instance's queues: of the current one, and the sum of those before it.
 #[derive(Debug)]
 struct DeviceCounts {
     present: Arc<QueueCounters>,
@@ -59,12 +58,12 @@ impl Napi {
         self.device_counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the device of the present queue has gone for good.
+    /// Whether the device of the current queue has gone for good.
     pub(crate) fn gone(&self) -> bool {
         self.device_counts().present.gone()
     }
 
-    /// What the device has counted, over all of the instance's queues.
+    /// The device's counts, over all of the instance's queues.
     pub(crate) fn queue_counts(&self) -> QueueCounts {
         let counts = self.device_counts();
         let mut sum = counts.before;
@@ -72,7 +71,7 @@ impl Napi {
         sum
     }
 
-    /// Another queue counts from now on.
+    /// Switches to the counters of another queue.
     pub(crate) fn succeed(&self, counters: Arc<QueueCounters>) {
         let mut counts = self.device_counts();
         let last = counts.present.read();
@@ -81,20 +80,19 @@ impl Napi {
     }
 }
 
-/// What every context sees.
+/// The state that all contexts share.
 pub(crate) struct Shared {
     pub(crate) host: Host<Port>,
     pub(crate) cpus: Box<[EngineCpu]>,
     pub(crate) napis: Box<[Napi]>,
     pub(crate) devices: Box<[Device]>,
     pub(crate) workers: Workers,
-    /// The CPUs that the thread which started the engine could use: those of threads that name none.
+    /// The CPUs that the thread which started the engine could use, for threads whose placement names none.
     pub(crate) usable: Vec<usize>,
-    /// The class of that thread where it is fair, batch or idle, and otherwise fair: that of threads that are to
-    /// be fair.
+    /// The class of that thread if it is fair, batch or idle, otherwise fair; for threads that are to be fair.
     pub(crate) class: Class,
     pub(crate) stopping: AtomicBool,
-    /// Interrupt threads sleep for the last time, too.
+    /// Whether every thread, interrupt threads included, is to end in place of its next sleep.
     pub(crate) ended: AtomicBool,
     activities: Mutex<Vec<Arc<Activity>>>,
     pub(crate) panics: AtomicU64,
@@ -107,7 +105,7 @@ pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) stack: Arc<Stack>,
     pub(crate) napis: Vec<Id>,
-    /// What delivering one frame costs on top.
+    /// The extra cost of delivering one frame.
     pub(crate) cost: Spin,
 }
 
@@ -125,7 +123,7 @@ impl Shared {
         devices: Box<[Device]>,
     ) -> Shared {
         let workers = Workers::new(cpus.len());
-        // Real-time priority is for those that are given it by name.
+        // Real-time priority goes only to threads whose placement names it.
         let fair = |class: &Class| class.is_fair() || matches!(class, Class::Batch | Class::Idle);
         Shared {
             host,
@@ -133,7 +131,7 @@ impl Shared {
             napis,
             devices,
             workers,
-            // If they cannot be read, such threads stay where they are born.
+            // If the affinity cannot be read, such threads keep the one that they inherit.
             usable: sched::affinity(None).unwrap_or_default(),
             class: sched::class(None).ok().filter(fair).unwrap_or_default(),
             stopping: AtomicBool::new(false),
@@ -155,14 +153,14 @@ impl Shared {
         &self.napis[usize::from(id.0)]
     }
 
-    /// Creates an account of a thread, and registers it.
+    /// Creates the account of a thread, and registers it.
     pub(crate) fn register(&self, role: Role, name: String) -> Arc<Activity> {
         let activity = Activity::new(role, name);
         self.enter(&activity);
         activity
     }
 
-    /// Sees to it that an instance's deadline, which has been stored, is noticed when it passes.
+    /// Sets the timer for an instance's deadline, which has been stored.
     pub(crate) fn arm(&self, id: Id, at: Ns) {
         let at = self.napi(id).slack.armed(at);
         self.cpu(self.host.instance(id).cpu()).timer.bring_forward(at);
@@ -171,7 +169,7 @@ impl Shared {
     /// Registers a thread's account, and drops those of threads that have ended.
     pub(crate) fn enter(&self, activity: &Arc<Activity>) {
         let mut activities = self.activities();
-        // Threads that have ended keep their place only while somebody holds on to them.
+        // The account of a thread that has ended stays only while a reader holds it.
         activities.retain(|it| it.tid() != 0 || Arc::strong_count(it) > 1);
         activities.push(Arc::clone(activity));
     }
@@ -180,7 +178,7 @@ impl Shared {
         self.activities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A meter for steps that are nobody's in the books.
+    /// A meter for steps that are not accounted to any thread.
     pub(crate) fn anonymous_meter(&self) -> Meter {
         thread_local! {
             static NOBODY: Arc<Activity> = Activity::new(Role::Application, String::new());
@@ -188,13 +186,13 @@ impl Shared {
         Meter::new(NOBODY.with(Arc::clone), clock::now())
     }
 
-    /// Looks everywhere if the calling thread unwinds past the returned guard. Whoever owns a pass
-    /// makes the guard first: what the pass held has been left to a softirq by then.
+    /// Wakes every context if the calling thread unwinds past the returned guard. The guard is made before the pass
+    /// and so dropped after it: what the pass held has been left to a softirq by then.
     pub(crate) fn on_unwind(&self) -> impl Drop + '_ {
         OnUnwind(self)
     }
 
-    /// A context unwound: whatever it left behind is found by looking everywhere.
+    /// Wakes every context, to find what a context that unwound has left behind.
     pub(crate) fn look_everywhere(&self) {
         for cpu in &self.cpus {
             cpu.kick();
@@ -208,9 +206,9 @@ impl Shared {
         }
     }
 
-    /// The engine has stopped: nothing is owned (invariant 4), and every frame that was taken from a
-    /// device has had exactly one fate (8). (A wait of the application that found events just before
-    /// may suspend an instance just after: it does nothing, and ends with its context.)
+    /// Checks after the stop that nothing is owned (invariant 4), and that every frame that was taken from a device
+    /// is accounted for exactly once (8). (A wait of the application that found events just before may suspend an
+    /// instance just after: that has no effect, and ends with its context.)
     #[cfg(debug_assertions)]
     pub(crate) fn assert_at_rest(&self) {
         for device in &self.devices {
@@ -226,8 +224,7 @@ impl Shared {
         }
     }
 
-    /// What an application calls an instance: the core's index, counted from 1, because 0 means
-    /// none.
+    /// The NAPI id that an application sees: the core's index, counted from 1, because 0 means none.
     pub(crate) const fn napi_id(id: Id) -> u32 {
         id.0 as u32 + 1
     }

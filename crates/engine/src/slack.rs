@@ -1,21 +1,21 @@
-//! How precise one instance's deadline is: the less, the more often it has moved.
+//! The slack of one instance's deadline, which grows each time the deadline has moved.
 
 use napkin_core::{NEVER, Ns};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The most by which a deadline that keeps moving is let slip.
+/// The maximum slack of a deadline that keeps moving, in nanoseconds.
 pub(crate) const SLACK_MAX: Ns = 200_000;
 
-/// How far beyond an instance's deadline the timer is set.
+/// How far beyond an instance's deadline the timer is set, in nanoseconds.
 ///
-/// A deadline that has moved whenever the timer fires for it (a busy poller pushes it ahead with
-/// each poll) would cost a wake-up each time for nothing: each time, the timer is set further beyond
-/// it, up to [`SLACK_MAX`], until it has really passed. Other instances' deadlines are exact.
+/// A deadline that has moved whenever the timer fires for it (a busy poller moves it with each poll) would cost a
+/// useless wake-up each time. So each time the timer is set further beyond the deadline, by up to [`SLACK_MAX`],
+/// until the deadline really passes. Other instances' deadlines are exact.
 #[derive(Debug)]
 pub(crate) struct Slack {
     slack: AtomicU64,
-    /// For when the timer was last set on this deadline's behalf.
+    /// When the timer was last set to fire for this deadline.
     set_for: AtomicU64,
 }
 
@@ -36,7 +36,7 @@ impl Slack {
         at
     }
 
-    /// When the timer is to fire next for a deadline that has not passed yet, or is none.
+    /// When the timer is to fire next for a deadline that has not passed yet, or is not armed.
     pub(crate) fn looked(&self, deadline: Ns, now: Ns) -> Ns {
         if deadline != NEVER && self.set_for.load(Ordering::Relaxed) <= now {
             let slack = self.slack.load(Ordering::Relaxed) + deadline.saturating_sub(now);
@@ -47,7 +47,7 @@ impl Slack {
         at
     }
 
-    /// The deadline has passed.
+    /// Resets the slack, after the deadline has passed.
     pub(crate) fn passed(&self) {
         self.slack.store(0, Ordering::Relaxed);
         self.set_for.store(NEVER, Ordering::Relaxed);
@@ -62,7 +62,7 @@ mod tests {
     fn a_deadline_that_keeps_moving_is_looked_at_less_and_less_often() {
         let slack = Slack::default();
         assert_eq!(slack.armed(15_000), 15_000, "exact at first");
-        // It fires, and the deadline has moved ahead: a little slack, then more, then no more.
+        // The timer fires, and the deadline has moved ahead: a little slack, then more, then no more.
         assert_eq!(slack.looked(29_000, 15_000), 43_000);
         assert_eq!(slack.armed(44_000), 58_000, "meanwhile it is not brought forward for less");
         assert_eq!(slack.looked(57_000, 43_000), 57_000 + 28_000);

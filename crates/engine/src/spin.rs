@@ -1,7 +1,7 @@
-//! Work that costs a stated time of the processor: a counted loop, not a look at a clock.
+//! Work of a given processor time: a counted loop, which reads no clock.
 //!
-//! A loop that waits for a clock would end during a preemption and so cost nothing; this one does
-//! the same instructions whoever interrupts it. It is calibrated once a process.
+//! A loop that waits for a clock would end during a preemption and so cost nothing; this one executes the same
+//! instructions however often it is preempted. It is calibrated once per process.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
@@ -14,7 +14,7 @@ use napkin_os::clock;
 fn iterations_per_microsecond() -> f64 {
     static RATE: OnceLock<f64> = OnceLock::new();
     *RATE.get_or_init(|| {
-        // The fastest of many short runs: the one that nobody interrupted.
+        // The fastest of many short runs: one that was not interrupted.
         const ITERATIONS: u64 = 20_000;
         let fastest = (0..200).map(|_| time(ITERATIONS)).min().unwrap_or(1).max(1);
         ITERATIONS as f64 * 1_000.0 / fastest as f64
@@ -35,7 +35,7 @@ fn turn(iterations: u64) {
     }
 }
 
-/// A stated amount of work.
+/// A fixed amount of work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spin {
     iterations: u64,

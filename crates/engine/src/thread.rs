@@ -1,7 +1,7 @@
-//! Starting the engine's threads: named, in their place, in their class.
+//! Starts the engine's threads, each with its name, CPUs and scheduling class.
 //!
-//! Not what they do (`contexts`), nor which of them there are (`engine` for those of the CPUs, `napi_threads`
-//! for those that come and go).
+//! What they do is in `contexts`; which of them there are is in `engine` (those of the CPUs) and `napi_threads`
+//! (those that come and go).
 
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -12,14 +12,14 @@ use crate::contexts;
 use crate::shared::Shared;
 use napkin_os::sched::{self as sched, Class, Placement, SchedError};
 
-/// A thread that runs, and why it has not the class that it should have.
+/// A running thread, and the error if it did not get its scheduling class.
 pub(crate) type Spawned = (Arc<Activity>, JoinHandle<()>, Option<SchedError>);
 
-/// Starts a named thread in its place, and returns once it is there. A CPU that is not there is an
-/// error; a class that was refused is returned beside the thread. Where and in which class the calling
-/// thread runs makes no difference, as it may be any that changes a setting: what is to be fair has the class
-/// of the thread that started the engine, as far as the rights go. (Who is nicer, or idle, and makes one that is to
-/// be less so may lack the right to that: then it is as nice as its maker, which is returned as a refusal.)
+/// Starts a named thread on its CPUs, and returns once it runs there. A CPU that does not exist is an error; a
+/// class that was refused is returned beside the thread. The CPUs and the class of the calling thread make no
+/// difference, since any thread may change a setting: a fair thread gets the class of the thread that started the
+/// engine, as far as the rights go. (A caller that is nicer, or idle, may lack the right to start a thread that is
+/// less so. The new thread is then as nice as the caller, and a refusal is returned.)
 pub(crate) fn spawn(
     shared: &Arc<Shared>,
     role: Role,
@@ -37,13 +37,13 @@ pub(crate) fn spawn(
             activity.set_tid(current_tid());
             exact_timers();
             if placement.cpus.is_empty() {
-                // Where none of them is left it stays where it is.
+                // If none of these CPUs is left, the thread stays where it is.
                 let _ = sched::unpin(None, &shared.usable);
             }
             let place = sched::pin(None, &placement.cpus);
             let failed = place.is_err();
             let refused = match placement.class {
-                // As most are born: how nice they are stays, too.
+                // The usual case: the class was inherited, and the nice value with it.
                 Class::Fair if sched::class(None).is_ok_and(|born| born == shared.class) => None,
                 Class::Fair => sched::classify(None, shared.class).err(),
                 class => sched::classify(None, class).err(),
@@ -73,13 +73,13 @@ pub(crate) fn join(handle: JoinHandle<()>) {
     let _ = handle.join();
 }
 
-/// Timers of this thread fire as exactly as the machine can (the default slack is 50 us).
+/// Makes the calling thread's timers fire as exactly as the machine can (the default slack is 50 us).
 pub(crate) fn exact_timers() {
     // It cannot fail for the calling thread; if it did, timers would only be later.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
 }
 
-/// The calling thread's id: a system call the first time, because waits ask for it again and again.
+/// The calling thread's id, cached after the first system call, because every wait needs it.
 pub(crate) fn current_tid() -> i32 {
     thread_local! {
         static TID: i32 = rustix::thread::gettid().as_raw_nonzero().get();

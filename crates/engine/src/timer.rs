@@ -1,8 +1,8 @@
 //! The timers of one CPU: many deadlines, one descriptor.
 //!
-//! Deadlines are kept in the instances; the operating system is called only to bring its timer
-//! forward. A deadline that moves later is found out when the timer fires; one that keeps moving is
-//! looked at less and less often ([`Slack`](crate::slack::Slack)). Modelled by `tests/loom`.
+//! Deadlines are kept in the instances; the operating system is called only to bring its timer forward. A deadline
+//! that has moved later is noticed when the timer fires; one that keeps moving is checked less and less often
+//! ([`Slack`](crate::slack::Slack)). Modelled by `tests/loom`.
 
 use napkin_core::{NEVER, Ns};
 
@@ -13,7 +13,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 #[derive(Debug)]
 pub(crate) struct Timer {
     alarm: Alarm,
-    /// For when the alarm is set, or is about to be.
+    /// When the alarm is, or is about to be, set to fire.
     armed: AtomicU64,
 }
 
@@ -22,15 +22,15 @@ impl Timer {
         Timer { alarm, armed: AtomicU64::new(NEVER) }
     }
 
-    /// What the interrupt thread waits for.
+    /// The descriptor that the interrupt thread waits for.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
 
-    /// Sees to it that the timer fires at `at` or before. The deadline behind it has been stored.
+    /// Makes the timer fire at `at` or before. The deadline behind it has been stored.
     #[inline]
     pub(crate) fn bring_forward(&self, at: Ns) {
-        // Store the deadline, then look at the timer; whoever takes an expiry does the reverse.
+        // Store the deadline, then read the timer; the thread that takes an expiry does the reverse.
         fence(Ordering::SeqCst);
         let mut armed = self.armed.load(Ordering::Acquire);
         loop {
@@ -42,8 +42,8 @@ impl Timer {
                 Err(now) => armed = now,
             }
         }
-        // Two threads may set the timer in the other order than they entered their deadlines:
-        // whoever finds that his is not the one entered sets the one that is.
+        // Two threads may set the alarm in another order than they changed `armed`: a thread that finds another
+        // value there sets the alarm to that value.
         let mut set = at;
         loop {
             self.alarm.set(set);
@@ -55,8 +55,8 @@ impl Timer {
         }
     }
 
-    /// The timer fired. Before the deadlines are looked at, so that one which is entered afterwards
-    /// sets it again.
+    /// Records that the timer has fired. Called before the deadlines are checked, so that one that is stored
+    /// afterwards sets the timer again.
     pub(crate) fn fired(&self) {
         self.armed.swap(NEVER, Ordering::AcqRel);
         fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What can keep a thread of the application from waiting.
+//! The errors of a wait by a thread of the application.
 
 use napkin_os::rights::Right;
 use napkin_policy::{ApplicationPolicy, EpollPolicy};
@@ -7,14 +7,14 @@ use thiserror::Error;
 /// The most sockets one [`Epoll`](crate::Epoll) can watch.
 pub const WATCHES: usize = 16_384;
 
-/// What cannot be done.
+/// An error of a wait, or of its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// As `EPIOCSPARAMS` refuses it.
+    /// A busy-poll time that `EPIOCSPARAMS` refuses.
     #[error("busy_poll_usecs {0} is out of range: give 0 to {max}", max = i32::MAX)]
     Usecs(u32),
-    /// As `EPIOCSPARAMS` refuses it without the privilege.
+    /// A budget that `EPIOCSPARAMS` refuses without the privilege.
     #[error("a busy-poll budget of {0} needs CAP_NET_ADMIN: give at most 64, or run privileged")]
     EpollBudget(u16),
     /// As the kernel refuses it without the privilege.
@@ -25,10 +25,10 @@ pub enum WaitError {
     /// As the kernel refuses it without the privilege.
     #[error("SO_PREFER_BUSY_POLL needs CAP_NET_ADMIN: leave it off, or run privileged")]
     SocketPrefer,
-    /// Too many sockets.
+    /// More than [`WATCHES`] sockets.
     #[error("one epoll watches at most {WATCHES} sockets: use several")]
     TooMany,
-    /// Another thread waits there.
+    /// Another thread waits on the same handle.
     #[error("another thread waits here: give each thread its own")]
     Busy,
     /// The engine was stopped.
@@ -37,14 +37,14 @@ pub enum WaitError {
 }
 
 impl WaitError {
-    /// Whether the policy asks for what this process has no right to.
+    /// Whether the policy asks for something that this process has no right to.
     pub fn is_refusal(self) -> bool {
         use WaitError::{EpollBudget, SocketBudget, SocketPrefer};
         matches!(self, EpollBudget(_) | SocketBudget(_) | SocketPrefer)
     }
 }
 
-/// As `EPIOCSPARAMS` checks it.
+/// Checks parameters as `EPIOCSPARAMS` does.
 pub(crate) fn check_epoll(params: &EpollPolicy) -> Result<(), WaitError> {
     if params.busy_poll_usecs > i32::MAX as u32 {
         return Err(WaitError::Usecs(params.busy_poll_usecs));
@@ -55,7 +55,7 @@ pub(crate) fn check_epoll(params: &EpollPolicy) -> Result<(), WaitError> {
     Ok(())
 }
 
-/// As `setsockopt` checks it.
+/// Checks options as `setsockopt` does.
 pub(crate) fn check_socket(options: &ApplicationPolicy) -> Result<(), WaitError> {
     if options.needs_budget_privilege() && !Right::NetAdmin.held() {
         return Err(WaitError::SocketBudget(options.socket_busy_poll_budget));

@@ -1,5 +1,4 @@
-//! A thread of the application that waits: where it sleeps, which CPU it wants, how it spends its
-//! time.
+//! A waiting thread of the application: its sleep, the CPU that it wants, and the account of its time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -31,7 +30,7 @@ impl Waiters {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more, that wants its CPU until it sleeps for the first time.
+    /// Adds a thread, which wants its CPU until it sleeps for the first time.
     ///
     /// # Panics
     /// If the engine has no such CPU.
@@ -52,7 +51,7 @@ impl Waiters {
         waiter
     }
 
-    /// Wakes everyone that sleeps.
+    /// Wakes all sleeping threads.
     pub(crate) fn wake(&self) {
         self.all().iter().filter_map(Weak::upgrade).for_each(|waiter| waiter.wake());
     }
@@ -66,13 +65,13 @@ pub(crate) struct Waiter {
     /// The CPU on which the application says it runs.
     cpu: CpuId,
     asleep: AtomicBool,
-    /// A [`Waker`] has ended the present wait, or the next.
+    /// Whether a [`Waker`] has ended the current wait, or ends the next.
     called: AtomicBool,
     meter: Mutex<Option<(i32, Meter)>>,
 }
 
 impl Waiter {
-    /// Those of its engine.
+    /// The waiters of its engine.
     pub(crate) fn among(&self) -> &Arc<Waiters> {
         &self.among
     }
@@ -81,14 +80,14 @@ impl Waiter {
         &self.among.shared
     }
 
-    /// A receiver of this thread's has drained: its queue may be polled again.
+    /// Schedules the queue of a receiver that has drained, in case it is parked.
     pub(crate) fn drained(&self, napi_id: u32) {
         if let Some(id) = self.shared().instance_of(napi_id) {
             drive::schedule(self.shared(), id);
         }
     }
 
-    /// Takes the steps of a wait to its end, and returns it.
+    /// Takes the steps of a wait to its end, and returns the pass.
     ///
     /// # Errors
     /// If another thread is in such a call, or the engine was stopped.
@@ -139,13 +138,13 @@ impl Waiter {
         }
     }
 
-    /// Ends the present wait, or the next.
+    /// Ends the current wait, or the next.
     fn call(&self) {
         self.called.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether a [`Waker`] ends this wait; asked when it looks whether there is anything to do.
+    /// Whether a [`Waker`] ends this wait; clears the mark. Called by the looks of the wait.
     pub(crate) fn take_call(&self) -> bool {
         self.called.load(Ordering::Relaxed) && self.called.swap(false, Ordering::Acquire)
     }
@@ -168,8 +167,8 @@ impl Waiter {
         let (_, meter) = match &mut *slot {
             Some(entry) if entry.0 == tid => entry,
             slot => {
-                // Another thread waited here before: its time is in the books no longer than
-                // somebody looks at it. Let go of first, so that entering the new one forgets it.
+                // Another thread waited here before: its account lives only as long as a reader holds it. Dropped
+                // first, so that registering the new thread removes it.
                 if let Some((_, before)) = slot.take() {
                     before.activity.set_tid(0);
                 }
@@ -188,8 +187,8 @@ impl Waiter {
     }
 }
 
-/// Ends the wait of one thread of the application from any other thread, as an event descriptor in its
-/// epoll would: the present wait, or the next one if it is not waiting. Several calls may end one wait.
+/// Ends the wait of one thread of the application from any other thread, as an event descriptor in its epoll would:
+/// the current wait, or the next one if it is not waiting. Several calls may end one wait.
 #[derive(Debug, Clone)]
 pub struct Waker(Weak<Waiter>);
 
@@ -198,7 +197,7 @@ impl Waker {
         Waker(Arc::downgrade(waiter))
     }
 
-    /// Ends it. Nothing if nobody can wait any more.
+    /// Ends the wait. Does nothing once the waiting handle is gone.
     pub fn wake(&self) {
         if let Some(waiter) = self.0.upgrade() {
             waiter.call();

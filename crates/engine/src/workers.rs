@@ -1,17 +1,17 @@
-//! Where the workers of the shared pool sleep, and which of them is woken for a new item.
+//! The parkers of the shared pool's workers, and the choice of the worker that is woken for a new item.
 //!
-//! An item that is put back by the worker that polled it wakes nobody: that worker takes the next one itself.
-//! So a worker that goes to sleep beside an item would sleep for as long as another one is busy with
-//! both, and none may: whoever brings an item puts it on the queue and then looks who is idle, a worker says
-//! that it is idle and then looks at the queue, with a fence between on either side, so that one of the two
-//! sees the other. Modelled by `tests/loom`.
+//! An item that is put back by the worker that polled it wakes no worker: that worker takes the next item itself.
+//! So no worker may go to sleep while an item is queued, or the item would wait for as long as another worker is
+//! busy. A context that brings an item queues it and then looks for an idle worker; a worker marks itself idle and
+//! then checks the queue. Each has a fence in between, so that one of the two sees the other. Modelled by
+//! `tests/loom`.
 //!
 //! The queue itself is the core's.
 
 use crate::parker::Parker;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Where the shared pool's workers sleep.
+/// The parkers of the shared pool's workers.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pub(crate) parkers: Box<[Parker]>,
@@ -28,8 +28,8 @@ impl Workers {
         }
     }
 
-    /// Wakes a worker for an item that has been put on the queue: an idle one if there is one, otherwise
-    /// the next in turn, who will look at the queue once more before he sleeps. Says whether he slept.
+    /// Wakes a worker for an item that has been put on the queue: an idle one if there is one, otherwise the next
+    /// in turn, which will check the queue once more before it sleeps. Returns whether the worker slept.
     pub(crate) fn wake(&self) -> bool {
         fence(Ordering::SeqCst);
         let idle = self
@@ -40,8 +40,8 @@ impl Workers {
         self.parkers.get(idle.unwrap_or_else(turn)).is_some_and(Parker::unpark)
     }
 
-    /// The worker of that number has found nothing to do: he sleeps (`sleep`, by his parker), unless something
-    /// is on the queue by now (`waits`).
+    /// Puts a worker that has found nothing to do to sleep (`sleep`, on its parker), unless an item is queued by
+    /// now (`waits`).
     pub(crate) fn rest(
         &self,
         worker: usize,
