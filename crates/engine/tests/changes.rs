@@ -40,7 +40,7 @@ fn any_cpu_policy(rng: &mut Rng) -> CpuPolicy {
     }
 }
 
-/// Offers `count` datagrams, changes settings until all have fallen due, and counts.
+/// Offers `count` datagrams, changes settings until all have been due, and checks the balance.
 fn balances(seed: u64, name: &str, per_second: f64, count: u64) {
     let policy = policy(name);
     let setup = Setup { seed, per_second, count, queues: 4, cpus: 2, ports: 2, ..Setup::default() };
@@ -58,7 +58,7 @@ fn balances(seed: u64, name: &str, per_second: f64, count: u64) {
             engine.change(1 + rng.below(4) as u32, &settings.into()).expect("sound settings");
         }
         changes += 1;
-        // A queue that is lost would never see its last arrivals, and so never offer them.
+        // A queue that has died would never see its last arrivals, and so never offer them.
         assert!(changes < 100_000, "seed {seed}: a queue stands still: {:?}", engine.napis());
         std::thread::sleep(Duration::from_micros(rng.below(2_000)));
     }

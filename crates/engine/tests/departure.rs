@@ -1,5 +1,5 @@
-//! The application goes away under traffic, in every way it can: nothing waits for it longer than
-//! its queue's settings allow, and nobody else notices.
+//! The application goes away under traffic, in every way it can: its packets are held up no longer than its queue's
+//! settings allow, and other applications do not notice.
 
 mod common;
 
@@ -25,7 +25,7 @@ const TWO: Setup = Setup {
     delivery_cost: 0,
 };
 
-/// How often a socket is dropped in each policy.
+/// Number of times a socket is dropped under each policy.
 const ROUNDS: usize = 8;
 
 /// An application that this test drives by hand, on the second port.
@@ -44,7 +44,7 @@ impl Hand {
         Hand { epoll, socket, events: Vec::new() }
     }
 
-    /// Serves until the queue's interrupts are suspended for it, as of its last wait.
+    /// Serves until the last wait has suspended the queue's interrupts.
     fn serve_until_suspended(&mut self, engine: &Engine) {
         let start = Instant::now();
         loop {
@@ -74,7 +74,7 @@ fn a_socket_is_dropped() {
         goes_on(&stays, &format!("before anybody leaves ({name})"));
         for round in 0..ROUNDS {
             let leaves = App::start(&engine, PORT + 1, &policy, Some(Duration::from_millis(5)));
-            // Before its first frame, under way, or asleep: the moment is the seed's.
+            // Before its first frame, at work, or asleep: the seed decides the moment.
             let moment = Duration::from_micros(rng.below(6_000));
             std::thread::sleep(moment);
             leaves.stop();
@@ -91,7 +91,7 @@ fn a_socket_is_dropped() {
 #[test]
 fn an_epoll_is_dropped_that_suspends() {
     let _alone = alone();
-    // The longest that is allowed: did the suspension not end with the epoll, it would be seen.
+    // The longest timeout that is allowed: if the suspension did not end with the epoll, it would show.
     let mut policy = policy("suspend20");
     policy.instance.irq_suspend_timeout = 10_000_000_000;
     let (engine, source) = start(&policy, &TWO);
@@ -118,8 +118,8 @@ fn an_application_stops_calling_while_it_suspends() {
         let mut hand = Hand::new(&engine, &policy);
         hand.serve_until_suspended(&engine);
         let before = engine.napi(1).expect("the instance").counts;
-        // From here on it does nothing. The safety timeout ends the suspension, once, and from then
-        // on the queue is served without it.
+        // From here on the application does nothing. The safety timeout ends the suspension, once, and from then on
+        // the queue is served without the application.
         eventually("the safety timeout", || engine.napi(1).expect("the instance").suspending == 0);
         goes_on(&other, "while the first application sleeps");
         let counts = engine.napi(1).expect("the instance").counts.since(&before);

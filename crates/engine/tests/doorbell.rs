@@ -1,8 +1,8 @@
-//! A device whose interrupt is a doorbell, readable until it is silenced, whatever is in the ring; as
-//! docs/extending.md says that one is written.
+//! A device whose interrupt is a doorbell, readable until it is silenced, whatever is in the ring; written as
+//! docs/extending.md describes.
 //!
-//! A frame that is polled before the interrupt for it has come leaves the bell readable. Armed again it
-//! would fire at once and find the queue owned, and so on for ever: so unmasking silences it.
+//! A frame that is polled before the interrupt for it has come leaves the bell readable. If it were armed again it
+//! would fire at once and find the queue owned, and so on for ever. So unmasking silences it.
 
 mod common;
 
@@ -19,12 +19,12 @@ use napkin_nic::{Frame, PacketQueue, Pool, QueueCounters, SendError, Transmitter
 use napkin_stack::FrameBuilder;
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Interrupts of an idle queue, at most: of a last frame, and of a timer that was armed for it.
+/// The most interrupts of an idle queue: of a last frame, and of a timer that was armed for it.
 const FEW: u64 = 4;
 
 struct Ring {
     frames: Receiver<Vec<u8>>,
-    /// What a look has taken.
+    /// A frame that a look has taken.
     first: Option<Vec<u8>>,
     bell: Arc<OwnedFd>,
     pool: Pool,
@@ -51,7 +51,7 @@ impl PacketQueue for Ring {
 
     fn mask(&mut self) {}
 
-    /// Silences the bell, and then looks into the ring.
+    /// Silences the bell, and then checks the ring.
     fn unmask(&mut self, _: Ns) -> bool {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.first = self.first.take().or_else(|| self.frames.try_recv().ok());
@@ -106,7 +106,7 @@ fn a_bell_that_was_rung_for_a_frame_polled_already_is_silent_under_every_policy(
             EngineConfig { cpu_policy: policy.cpu, ..EngineConfig::new(cpus, vec![device]) };
         let engine = Engine::start(config).expect("an engine");
         let sender = Mutex::new(sender);
-        // Long enough that polls overtake bells: the frame goes in first.
+        // Enough frames that polls overtake bells: a frame goes into the ring before its bell.
         for _ in 0..2_000 {
             sender
                 .lock()
@@ -121,8 +121,8 @@ fn a_bell_that_was_rung_for_a_frame_polled_already_is_silent_under_every_policy(
             std::thread::sleep(Duration::from_millis(1));
         }
         let interrupts = || engine.napi(1).expect("its instance").counts.interrupts;
-        // What was rung last may come into the first of them, and on a busy host into later ones; what does not end
-        // comes into all.
+        // The last bell may fall into the first window, and on a busy host into later ones; interrupts that do not
+        // end fall into all.
         let (mut quiet, mut windows) = (0, Vec::new());
         while quiet < 2 {
             assert!(windows.len() < 20, "{name}: interrupts of an idle queue: {windows:?}");

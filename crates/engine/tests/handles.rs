@@ -1,4 +1,4 @@
-//! What an application keeps, and what it lets go: handles hold neither devices nor each other.
+//! The handles that an application keeps or drops hold neither devices nor each other.
 
 mod common;
 
@@ -72,7 +72,7 @@ fn an_epoll_that_was_told_of_its_socket_leaves_nothing() {
 fn a_handle_that_outlives_the_engine_keeps_no_device() {
     let _alone = alone();
     let before = descriptors();
-    // The tap on the source would keep its timer.
+    // The source's control would keep its timer.
     let (engine, _) = start(&policy("base"), &Setup::default());
     let epoll = Epoll::new(&engine, CpuId(0), policy("base").epoll).expect("parameters");
     let with = descriptors();
@@ -104,7 +104,7 @@ fn a_socket_s_last_epoll_keeps_it_when_the_first_one_goes() {
     engine.stop();
 }
 
-/// What a look of an epoll reports.
+/// The tokens that a look of an epoll reports.
 fn tokens(epoll: &Epoll) -> Vec<u64> {
     let mut events = Vec::new();
     epoll.wait(&mut events, 8, Some(Duration::ZERO)).expect("a wait");
@@ -198,7 +198,7 @@ fn a_wait_ends_when_its_socket_closes_and_one_that_has_closed_is_reported() {
     let options = policy.application;
     let blocking = Blocking::new(&engine, CpuId(0), &segments, options).expect("options");
     let waits = std::thread::spawn(move || blocking.wait(None));
-    // It sleeps by then, as a rule.
+    // Usually it sleeps by then.
     std::thread::sleep(Duration::from_millis(20));
     drop(worker);
     eventually("the end of a wait", || waits.is_finished());
@@ -278,7 +278,7 @@ fn a_socket_s_budget_takes_the_right_that_the_kernel_asks_for() {
         sets.effective.remove(CapabilitySet::NET_ADMIN);
         set_capabilities(None, sets).expect("giving up is allowed");
         assert_eq!(refused("socket-busy-poll-usecs=1"), None);
-        // A new socket's is 0, and only the right may raise one.
+        // A new socket's budget is 0, and raising it takes the right.
         for budget in [1, 64, 65] {
             let asked = format!("socket-busy-poll-usecs=1,socket-busy-poll-budget={budget}");
             assert_eq!(refused(&asked), Some(WaitError::SocketBudget(budget)));
@@ -295,7 +295,7 @@ fn a_waker_ends_one_wait_whether_it_has_begun_or_not() {
         let mut policy = policy(name);
         policy.application.socket_prefer_busy_poll = false;
         let (engine, _source) = start(&policy, &Setup::default());
-        // Nobody sends there.
+        // No frame is sent there.
         let socket = engine.stack("syn0").expect("the device").bind_udp(9, 64).expect("a port");
         let mut waits = ApplicationWait::new(&engine, CpuId(0), &socket, &policy).expect("options");
         let (waker, ended) = (waits.waker(), Arc::<AtomicU64>::default());

@@ -1,6 +1,6 @@
-//! What an engine costs while nothing arrives, after a phase of traffic: wake-ups and processor time
-//! of all its threads and of the application that waits, in every policy that does not spin by
-//! design. The table names those that do.
+//! The cost of an engine while nothing arrives, after a phase of traffic: wake-ups and processor time of all its
+//! threads and of the application that waits, in every policy that does not spin by design. The table names those
+//! that do.
 //!
 //! Each policy runs in a process of its own. `NAPKIN_LONG=1` makes the idle phase 10 seconds long.
 
@@ -19,10 +19,10 @@ const WAKE_UPS: f64 = 20.0;
 /// Share of one CPU, at most.
 const CPU: f64 = 0.005;
 
-/// Processes at a time: they wait for most of theirs.
+/// Processes at a time: they sleep for most of theirs.
 const AT_A_TIME: usize = 8;
 
-/// Who spins by design, and which thread of it does: nobody claims that these cost nothing.
+/// The policies that spin by design, and the thread that does: these are not expected to cost nothing.
 const SPINNERS: [(&str, &str); 3] = [
     ("fullbusy", "the application's thread"),
     ("threaded-busy-poll", "each instance's thread"),
@@ -53,7 +53,7 @@ fn idles(name: &str) {
     let (engine, source) = start(&policy, &setup);
     let app = App::start(&engine, PORT, &policy, None);
     let stack = engine.stack("syn0").expect("the device");
-    // Those that came before the socket was bound, or while this process did not run, are dropped.
+    // Frames that came before the socket was bound, or while this process did not run, are dropped.
     let start = Instant::now();
     while source.offered() < setup.count || app.received() < stack.counters().delivered() {
         let state = (source.offered(), app.received(), stack.counters(), engine.napis());
@@ -83,7 +83,7 @@ fn measure(name: &str) -> std::process::Child {
         .expect("a process")
 }
 
-/// The policies that sleep: those that anybody may have, or those that take a right.
+/// The policies that sleep: those that need no right, or those that need one.
 fn sleepers(privileged: bool) -> Vec<&'static str> {
     let families =
         ["interrupts", "busypoll", "busypoll-separate", "base-6.4", "ksoftirqd-as-posted"];

@@ -1,6 +1,6 @@
-//! Who polls a saturated queue is changed: the old owner polls at most twice more (the poll under
-//! way, and one), and the new owner goes on, for every ordered pair of owners; and an application
-//! that busy polls stays the guest of every owner but a thread that never lets go.
+//! Changes the owner of a saturated queue: the old owner polls at most twice more (the poll under way, and one),
+//! and the new owner goes on, for every ordered pair of owners. And an application that busy polls can claim the
+//! queue from every owner but a thread that never releases it.
 #![cfg(debug_assertions)]
 
 mod common;
@@ -10,12 +10,12 @@ use napkin_core::{Counts, CpuId, MICROSECOND, MILLISECOND, Owner};
 use napkin_engine::{Engine, Epoll};
 use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 
-/// Who can own a poll by its mode, and by its CPU's rules.
+/// The owners that a mode, and the CPU's policy, can give an instance to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Inline after the interrupt, and in ksoftirqd where the limits end.
     Softirq,
-    /// In ksoftirqd alone: the CPU's rules say so, and somebody else wants the CPU.
+    /// In ksoftirqd alone: the CPU's policy says so, and another thread wants the CPU.
     Ksoftirqd,
     Thread,
     BusyThread,
@@ -34,7 +34,8 @@ impl Way {
         }
     }
 
-    /// Whose polls are his. A saturated queue is ksoftirqd's soon, whoever began.
+    /// The owners under which its polls are counted. A saturated queue soon goes to ksoftirqd, whichever context
+    /// began.
     fn owners(self) -> &'static [Owner] {
         match self {
             Way::Softirq => &[Owner::Softirq, Owner::Ksoftirqd],
@@ -53,17 +54,17 @@ fn polls(counts: &Counts, way: Way) -> u64 {
     way.owners().iter().map(|owner| of(counts, *owner)).sum()
 }
 
-/// The rules of the CPU under which an owner is this one.
+/// Sets the CPU's policy under which this owner polls.
 fn rules(engine: &Engine, way: Way) {
     let rules = if way == Way::Ksoftirqd { "ksoftirqd" } else { "base" };
     common::set_cpu_policy(engine, policy(rules).cpu);
 }
 
-/// What a change took: `change` does it and counts the old owner's polls.
+/// Checks what a change took: `change` makes it and counts the old owner's polls.
 ///
-/// They are counted from a moment before the new mode is stored, since none can be had that is the
-/// same: where the operating system takes the CPU away in between, the count is too high. Hence some
-/// tries. An owner that does not look at its mode polls a saturated queue for ever, in each of them.
+/// The polls are counted from just before the new mode is stored, since counting at the same moment is not
+/// possible: if the operating system takes the CPU away in between, the count is too high. Hence several tries. An
+/// owner that does not look at its mode polls a saturated queue for ever, in each of them.
 fn at_most_two(case: &str, mut change: impl FnMut() -> u64) {
     let mut late = Vec::new();
     while late.last().is_none_or(|late| *late > 2) {
@@ -72,17 +73,17 @@ fn at_most_two(case: &str, mut change: impl FnMut() -> u64) {
     }
 }
 
-/// Changes every mode into every other one; `more` polls of each owner are awaited.
+/// Changes every mode into every other one, and waits for `more` polls of each owner.
 fn changes(what: &str, with: impl Fn(InstancePolicy) -> InstancePolicy, more: u64) {
     let setup = Setup { per_second: 1e8, ..Setup::default() };
     let (engine, _source) = start(&policy("base"), &setup);
-    // Nobody receives: for feedback the receiver is full, for the others its frames are dropped.
+    // The socket is not read: for feedback the receiver is full, for the others its frames are dropped.
     let _socket = engine.stack("syn0").expect("the device").bind_udp(PORT, 512).expect("a port");
-    // Never sleeps here, and so wants the CPU all the time.
+    // This thread never sleeps in the engine, and so wants the CPU all the time.
     let _rival = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
     let counts = || engine.napi(1).expect("the instance").counts;
     let change = |case: &str, old: Way, new: Way| {
-        // Only one of the two depends on the CPU's rules.
+        // Only one of the two depends on the CPU's policy.
         rules(&engine, if old.mode() == Threaded::Disabled { old } else { new });
         engine.change(1, &with(mode(old.mode())).into()).expect("sound settings");
         let settled = counts();
@@ -90,7 +91,7 @@ fn changes(what: &str, with: impl Fn(InstancePolicy) -> InstancePolicy, more: u6
             polls(&counts(), old) >= polls(&settled, old) + more
         });
         let before = engine.set_counting(1, &with(mode(new.mode()))).expect("sound settings");
-        // Whatever the old owner had left to do is done when the new one is at it.
+        // Once the new owner polls, the old one has finished.
         eventually(case, || polls(&counts(), new) >= polls(&before, new) + more + 2);
         let after = counts().since(&before);
         if new == Way::Ksoftirqd {
@@ -142,9 +143,9 @@ fn of_a_saturated_queue_whose_receiver_is_full() {
     changes("feedback", feedback, 5);
 }
 
-/// An application busy polls, for as long as nothing comes for it, a saturated queue of mode `old`,
-/// when the mode becomes `new`; then it has an event, and lets go. Returns its polls after the
-/// change, if it was to end them.
+/// An application busy polls a saturated queue of mode `old` without receiving anything, when the mode becomes
+/// `new`; then it gets an event, and its session stops. Returns its polls after the change, if the change was to
+/// end them.
 fn under_a_session(case: &str, old: Way, new: Way) -> u64 {
     let fullbusy = Policy::FULLBUSY;
     let settings = |way: Way| InstancePolicy { threaded: way.mode(), ..fullbusy.instance };
@@ -158,8 +159,8 @@ fn under_a_session(case: &str, old: Way, new: Way) -> u64 {
     let mut epoll = Epoll::new(&engine, CpuId(0), params).expect("parameters");
     epoll.set_spin(true);
     let mut events = Vec::new();
-    // A frame tells the epoll which queue is its own. From then on nothing comes for it: what the
-    // session takes is for a port that has gone.
+    // A frame makes the epoll follow its queue. From then on no frame comes for it: the frames that the session
+    // takes are for a port that has gone.
     epoll.add(&busy, 0).expect("room");
     while events.is_empty() {
         epoll.wait(&mut events, 64, Some(HANGS)).expect("a wait");

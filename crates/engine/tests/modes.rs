@@ -31,12 +31,12 @@ fn a_busy_poll_of_a_queue_that_its_thread_never_lets_go_of_ends_with_the_wait() 
     let mut epoll = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
     epoll.add(&socket, 0).expect("room");
     let mut events = Vec::new();
-    // A frame tells the epoll which queue is its own.
+    // A frame makes the epoll follow its queue.
     epoll.wait(&mut events, 64, Some(HANGS)).expect("a wait");
     assert_eq!(events.len(), 1);
     source.stop();
     let waits = std::thread::spawn(move || {
-        // The first that finds nothing comes after one that did, and so it busy polls.
+        // The first wait that finds nothing follows one that found a frame, and so it busy polls.
         while !events.is_empty() {
             while socket.try_recv().is_some() {}
             epoll.wait(&mut events, 64, Some(Duration::from_millis(10))).expect("a wait");
@@ -55,7 +55,7 @@ fn a_thread_without_a_place_has_the_engine_s_whoever_changes_the_mode() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             sched::pin(None, &usable[..1]).expect("it is there");
-            // Without the right to it this thread's class is no other.
+            // Without the right this thread keeps its class.
             let _ = sched::classify(None, Class::Fifo(1));
             engine.change(1, &mode(Threaded::Enabled).into()).expect("a thread");
         });
@@ -71,7 +71,7 @@ fn a_thread_without_a_place_has_the_engine_s_whoever_changes_the_mode() {
 fn a_thread_without_a_class_has_that_of_the_engine_s_start_whoever_changes_the_mode() {
     let _alone = alone();
     let born = sched::class(None).expect("it lives");
-    // From these to batch and back takes no right; from idle, or less nice, it may.
+    // Changing from these to batch and back takes no right; from idle, or to a lower nice value, it may.
     needs(matches!(born, Class::Fair | Class::Batch), "to be started fair or batch");
     for (starts, changes) in [(born, Class::Batch), (Class::Batch, born)] {
         sched::classify(None, starts).expect("it takes no right");

@@ -1,5 +1,4 @@
-//! A device that panics while its queue is put into service, or taken out: the instance stays usable,
-//! and traffic goes on.
+//! A device that panics while its queue is enabled or disabled: the instance stays usable, and traffic goes on.
 
 mod common;
 
@@ -14,7 +13,7 @@ use napkin_core::Work;
 use napkin_nic::synthetic::SyntheticQueue;
 use napkin_nic::{Frame, PacketQueue, QueueCounters, Transmitter};
 
-/// How many calls until the panic; 0: none to come.
+/// The number of calls until the panic; 0 for no panic.
 type Fuse = Arc<AtomicU32>;
 
 fn burn(fuse: &Fuse, what: &str) {
@@ -111,7 +110,7 @@ fn a_queue_that_panics_as_it_goes_can_be_replaced_again() {
         let received = app.received();
         eventually("traffic", || app.received() >= received + 50);
         let (third, _source) = queue(&setup);
-        // Masked by the disable, or dropped by the change of the queue.
+        // Panics as the disable masks, or as the change of the queue drops it.
         (if fuse == "mask" { &mask } else { &drop }).store(1, Ordering::Relaxed);
         let replaces = || engine.replace_queue(1, Box::new(third));
         let panicked = catch_unwind(AssertUnwindSafe(replaces)).is_err();

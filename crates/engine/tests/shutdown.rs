@@ -103,7 +103,7 @@ fn while_a_socket_busy_polls() {
 
 const CHILD: &str = "NAPKIN_TEST_TAP_CHILD";
 
-/// What the killed process does: it echoes over a TAP device, and says its name and both addresses.
+/// The process that is killed: it echoes over a TAP device, and prints the device's name and both addresses.
 fn serve_tap(policy: &Policy) {
     let (host, ours) = tap::addresses();
     let config = TapConfig { queues: 2, address: Some((host, 30)), ..TapConfig::default() };
@@ -123,7 +123,7 @@ fn serve_tap(policy: &Policy) {
     epoll.set_spin(policy.application.spin);
     epoll.add(&socket, 0).expect("room");
     println!("\ndevice {} {host} {ours}", tap.name);
-    // Should nobody kill it, it ends.
+    // If it is not killed, it ends by itself.
     let (start, mut events) = (Instant::now(), Vec::new());
     while start.elapsed() < HANGS {
         epoll.wait(&mut events, 64, Some(HANGS)).expect("a wait");
@@ -159,7 +159,7 @@ impl Flood {
         let thread = std::thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
                 for flow in &flows {
-                    // When the device has gone there is no way any more.
+                    // Once the device has gone there is no route.
                     let _ = flow.send(&[0; 64]);
                 }
             }

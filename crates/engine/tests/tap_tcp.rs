@@ -28,10 +28,10 @@ use napkin_traffic::SplitMix;
 
 const FRAMES: usize = 4_096;
 const THREADS: usize = 64;
-/// A peer that has gone without a word is found out after seconds, not minutes.
+/// A peer that has gone silently is noticed after seconds, not minutes.
 const LIMITS: TcpLimits = TcpLimits { keep_alive: 1_000 * MILLISECOND, ..TcpLimits::DEFAULT };
 
-/// What became of the connections.
+/// The outcomes of the connections.
 #[derive(Debug, Default)]
 struct Seen {
     whole: AtomicUsize,
@@ -43,7 +43,7 @@ struct Seen {
     bytes: AtomicU64,
 }
 
-/// An echo on the device, and its thread; it tells how many connections it has.
+/// An echo server on the device, and its thread; it reports how many connections it has.
 fn serve(engine: &Engine, device: &str, policy: &Policy) -> (JoinHandle<()>, Arc<AtomicUsize>) {
     let stack = engine.stack(device).expect("the device");
     let mut worker = stack.open_tcp(None, LIMITS).expect("the first");
@@ -53,7 +53,7 @@ fn serve(engine: &Engine, device: &str, policy: &Policy) -> (JoinHandle<()>, Arc
     let connections = Arc::<AtomicUsize>::default();
     let told = Arc::clone(&connections);
     let serves = move || {
-        // An error is the engine's end.
+        // An error means that the engine has stopped.
         let _ = waits.serve(&mut worker, &mut pump, |worker, _| {
             told.store(worker.connections(), Relaxed);
             true
@@ -62,10 +62,10 @@ fn serve(engine: &Engine, device: &str, policy: &Policy) -> (JoinHandle<()>, Arc
     (std::thread::spawn(serves), connections)
 }
 
-/// Makes a connection close without a word to the peer, as on a host that loses its power.
+/// Makes a connection close silently, as on a host that loses its power.
 fn abandon(stream: &TcpStream) {
     let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open, and the value a C integer of the size that is told.
+    // SAFETY: the descriptor is open, and the value is a C integer of the size that is passed.
     let set = unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -78,7 +78,7 @@ fn abandon(stream: &TcpStream) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Sends bytes that tell their places, and hears as many of them as come before the end.
+/// Sends bytes that encode their positions, and checks as many of them as come back before the end.
 fn talk(stream: &mut TcpStream, bytes: &[u8], seen: &Seen) {
     stream.write_all(bytes).expect("it takes them");
     stream.shutdown(Shutdown::Write).expect("a half close");
@@ -90,7 +90,7 @@ fn talk(stream: &mut TcpStream, bytes: &[u8], seen: &Seen) {
 
 /// One connection, and one of its possible ends.
 fn connection(at: SocketAddr, rng: &mut SplitMix, seen: &Seen) {
-    // All attempts of a handshake may be lost, or of the kernel's ARP: it is begun again.
+    // All attempts of a handshake, or of the kernel's ARP, may be lost: connect again.
     let connect = || match TcpStream::connect_timeout(&at, HANGS) {
         Ok(stream) => Some(stream),
         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::HostUnreachable) => {
@@ -115,7 +115,7 @@ fn connection(at: SocketAddr, rng: &mut SplitMix, seen: &Seen) {
             &seen.abandoned
         }
         2 => {
-            // Its end comes with the answer unread, some of it arrived.
+            // It closes with the answer unread, some of it arrived.
             stream.write_all(&bytes).expect("it takes them");
             let _ = stream.read(&mut [0; 1]);
             &seen.unread
@@ -129,7 +129,7 @@ fn connection(at: SocketAddr, rng: &mut SplitMix, seen: &Seen) {
     count.fetch_add(1, Relaxed);
 }
 
-/// So many connections under a policy, over a wire with these faults in both directions.
+/// Opens that many connections under a policy, over a wire with these faults in both directions.
 fn storm(name: &str, faults: &str, connections: usize) {
     let policy = policy(name);
     let (kernel, ours) = tap::addresses();
@@ -163,7 +163,7 @@ fn storm(name: &str, faults: &str, connections: usize) {
         }
     });
     eprintln!("{name}, {faults:?}: {seen:?}, {} left", open.load(Relaxed));
-    // Repeats come ever more slowly; what nobody acknowledges is given up at the latest then.
+    // Retransmissions come ever more slowly; what is not acknowledged is given up at the latest then.
     let (asked, patience) = (Instant::now(), Duration::from_nanos(LIMITS.peer_timeout) + HANGS);
     while open.load(Relaxed) > 0 {
         assert!(asked.elapsed() < patience, "{name}, {faults}: {} are left", open.load(Relaxed));

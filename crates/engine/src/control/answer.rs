@@ -1,6 +1,6 @@
-//! Carrying a request out, and saying what there is.
+//! Carries out requests, and builds the records of their answers.
 //!
-//! Attributes that the kernel has keep its names and units; ours stand beside them.
+//! Attributes that the kernel has keep its names and units; napkin's own stand beside them.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ pub(super) fn carry_out(engine: &Engine, asked: Asked) -> Result<Answer, Refusal
     let found = |records| Answer { records, ..Answer::default() };
     let done = |warnings| Answer { warnings, ..Answer::default() };
     Ok(match asked {
-        // Those of the whole engine: this verb is asked once, where others are asked every second.
+        // The warnings of the whole engine: this verb is requested once, where others are requested every second.
         Asked::Devices { ifindex } => {
             Answer { warnings: engine.warnings(), ..found(devices(engine, ifindex)?) }
         }
@@ -48,7 +48,7 @@ fn device(engine: &Engine, ifindex: u32) -> Result<String, Refusal> {
     name.ok_or_else(|| no_device(engine, ifindex))
 }
 
-/// Every device that was asked for, with its number.
+/// The requested device with its number, or every device.
 fn chosen(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<(u32, String)>, Refusal> {
     match ifindex {
         Some(ifindex) => Ok(vec![(ifindex, device(engine, ifindex)?)]),
@@ -56,7 +56,7 @@ fn chosen(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<(u32, String)>, R
     }
 }
 
-/// Every instance of the devices that were asked for.
+/// Every instance of the requested device, or of all.
 fn of_device(engine: &Engine, ifindex: Option<u32>) -> Result<Vec<NapiInfo>, Refusal> {
     if let Some(ifindex) = ifindex {
         device(engine, ifindex)?;
@@ -169,7 +169,7 @@ fn napi_record(engine: &Engine, napi: &NapiInfo, cpus: &[usize]) -> Record {
         let polls = counts.polls[owner as usize] + counts.empty_polls[owner as usize];
         record.insert(format!("polls-{}", owner.name()), polls.into());
     }
-    // Of the CPU's softirqs: this instance is one of those for which time was short.
+    // Counted per CPU, over all instances that its softirqs poll.
     if usize::from(napi.cpu) < cpus.len() {
         let squeezes = engine.cpu_counts(CpuId(napi.cpu)).time_squeeze;
         record.insert("time-squeezes".into(), squeezes.into());
@@ -245,8 +245,8 @@ fn counters(counts: &QueueCounts, kind: Kind) -> Record {
     }
 }
 
-/// What became of the frames in the stack: delivered, answered, learned from, and each drop by its name.
-/// Whenever the queues rest these make up `frames`.
+/// The fates of frames in the stack: delivered, answered, learned from, and each drop by its name. While no queue
+/// is being polled these add up to `frames`.
 fn fates(engine: &Engine, device: &str) -> Result<Value, Refusal> {
     let counters = engine.stack(device)?.counters();
     let mut fates = record([
@@ -267,7 +267,7 @@ mod tests {
     use crate::engine::tests::silent;
     use std::collections::BTreeSet;
 
-    /// What the answers have of the kernel's attributes (netdev.yaml).
+    /// The kernel's attributes (netdev.yaml) that the answers have.
     const KERNELS: &[(&str, &[&str])] = &[
         ("dev-get", &["ifindex"]),
         ("queue-get", &["id", "ifindex", "type", "napi-id"]),
@@ -301,7 +301,7 @@ mod tests {
         ),
     ];
 
-    /// What they have besides; an instance's settings that no Linux has are known by the table of keys.
+    /// The attributes that they have besides; an instance's settings that no Linux has come from the table of keys.
     const OURS: &[(&str, &[&str])] = &[
         ("dev-get", &["ifname", "mac", "vlan", "ipv4", "ipv6", "napi-ids"]),
         ("queue-get", &["gone"]),
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn whatever_an_answer_holds_is_the_kernel_s_or_listed_as_ours() {
         let engine = engine();
-        // An instance with all that may be absent.
+        // An instance with every attribute that may be absent.
         let mut napi = engine.napi(1).expect("it is there");
         napi.pid = Some(1);
         napi.counts.idle_gap_min = 1;

@@ -1,4 +1,4 @@
-//! The client's side: one request, one answer.
+//! The client's side of the control socket: one request, one answer.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ use super::path::{Running, directories, running};
 /// How long a client waits for an answer, connecting and asking included.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why there is no answer.
+/// The reasons for which there is no answer.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -31,11 +31,11 @@ pub enum ClientError {
         lines(refused)
     )]
     NoEngine {
-        /// Where it was looked for.
+        /// The directories that were searched.
         looked: Vec<PathBuf>,
-        /// Which of these places are not believed, and why.
+        /// Which of these directories are not trusted, and why.
         refused: Vec<ControlError>,
-        /// How a socket is named.
+        /// The option that names a socket, as in `--control`.
         option: &'static str,
     },
     /// More than one was found.
@@ -46,7 +46,7 @@ pub enum ClientError {
         /// The option that chooses one, as in `--control`.
         option: &'static str,
     },
-    /// Nobody listens there.
+    /// No process listens there.
     #[error(
         "no engine is controlled over {path}: nothing listens there; see `napkin serve --help`"
     )]
@@ -54,13 +54,13 @@ pub enum ClientError {
         /// The control socket that was tried.
         path: PathBuf,
     },
-    /// It is another user's.
+    /// The socket is another user's.
     #[error("the engine behind {path} is another user's: become that user")]
     Forbidden {
         /// The control socket that was tried.
         path: PathBuf,
     },
-    /// Somebody else listens, whatever the path.
+    /// A process of another user listens there, whatever the path.
     #[error(
         "the process that listens at {path} is uid {uid}, neither uid {} nor root: nothing was asked; to \
          control an engine of that user's, become that user", rustix::process::geteuid().as_raw()
@@ -71,7 +71,7 @@ pub enum ClientError {
         /// The user id.
         uid: u32,
     },
-    /// The connection broke, or the path is no socket's.
+    /// The connection broke, or the path does not name a socket.
     #[error("cannot talk to an engine over {path}: {source}")]
     Broken {
         /// The control socket that was tried.
@@ -79,7 +79,7 @@ pub enum ClientError {
         /// The operating system's answer.
         source: std::io::Error,
     },
-    /// Whoever listens there is no engine of this version.
+    /// The process that listens there is not an engine of this version.
     #[error(
         "the process that listens at {path} is not an engine of this version of napkin: {what}"
     )]
@@ -112,7 +112,7 @@ fn lines(errors: &[ControlError]) -> String {
 
 /// The socket to talk to: the one that was named, or the only one there is.
 ///
-/// `option` is how the caller's user names one, as in `--control PATH`: errors advise it.
+/// `option` is the option by which the caller's user names one, as in `--control PATH`, for the advice in errors.
 ///
 /// # Errors
 /// If none was named and there is none, or more than one.
@@ -131,16 +131,16 @@ pub fn choose(named: Option<&Path>, option: &'static str) -> Result<PathBuf, Cli
     }
 }
 
-/// Asks the engine behind a socket. Only root and this user are asked, and what they say of
-/// themselves in warnings and errors does nothing to a terminal; records are as they came.
+/// Sends a request to the engine behind a socket. Only processes of root and of this user are trusted. Their
+/// warnings and errors are escaped for a terminal; records are returned as they came.
 ///
 /// # Errors
-/// If nobody answers within ten seconds, or what was asked is refused.
+/// If there is no answer within ten seconds, or the request is refused.
 pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let deadline = Instant::now() + PATIENCE;
     let (mut stream, peer) = connect(path)?;
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
-    // Whoever is refused is told so, and may find the connection closed before he has asked.
+    // A client that is refused is told so, and may find the connection closed before it has sent its request.
     let asked = left(deadline)
         .and_then(|left| stream.set_write_timeout(Some(left)))
         .and_then(|()| stream.write_all(&request.line()));
@@ -168,7 +168,7 @@ fn connect(path: &Path) -> Result<(UnixStream, Peer), ClientError> {
         address(path).map_err(|error| broken(std::io::Error::other(error.to_string())))?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|errno| broken(errno.into()))?;
-    // Bounds connecting, too: it waits while the engine has no room for another connection.
+    // Also bounds the connect, which waits while the engine has no room for another connection.
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENCE))
         .map_err(|errno| broken(errno.into()))?;
     rustix::net::connect(&socket, &address).map_err(|errno| match errno {
@@ -187,7 +187,7 @@ fn connect(path: &Path) -> Result<(UnixStream, Peer), ClientError> {
 fn read_line(stream: &mut UnixStream, deadline: Instant) -> std::io::Result<Vec<u8>> {
     let (mut line, mut chunk) = (Vec::new(), [0; 16_384]);
     loop {
-        // A peer that sends byte after byte never runs into a timeout of a single read.
+        // A peer that sends byte by byte never runs into the timeout of a single read.
         stream.set_read_timeout(Some(left(deadline)?))?;
         let read = match stream.read(&mut chunk) {
             Ok(0) => return Err(std::io::Error::other("it was closed before the answer")),
@@ -208,7 +208,7 @@ fn read_line(stream: &mut UnixStream, deadline: Instant) -> std::io::Result<Vec<
     }
 }
 
-/// The time that is left, which is not nothing.
+/// The time left until the deadline; an error if there is none.
 fn left(deadline: Instant) -> std::io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(late()) } else { Ok(left) }
@@ -250,7 +250,7 @@ mod tests {
         theirs.write_all(b"half an ans").unwrap();
         let error = read_line(&mut ours, Instant::now()).expect_err("too late");
         assert_eq!(error.to_string(), "there was no answer within 10 s");
-        // What is read before the end does not make the end come later.
+        // Bytes that are read do not put off the deadline.
         let soon = Instant::now() + Duration::from_millis(20);
         let error = read_line(&mut ours, soon).expect_err("no end of line");
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);

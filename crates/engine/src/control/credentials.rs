@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix socket.
+//! The process at the other end of a unix socket.
 
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,20 +6,20 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The peer of a connection, as the kernel vouches for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// Its process; `None` if that is in no namespace of ours.
+    /// Its process id; `None` if the process is not visible in this pid namespace.
     pub(super) pid: Option<i32>,
     pub(super) uid: u32,
 }
 
 impl Peer {
-    /// The peer of a connected socket; for a client, whoever called `listen`.
+    /// The peer of a connected socket; for a client, the process that called `listen`.
     // rustix's own call gives a process id that cannot be 0, which it is for a process of another
     // pid namespace; so this one asks libc.
     pub(super) fn of(socket: impl AsFd) -> std::io::Result<Peer> {
         let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the descriptor is open, as it is borrowed; both pointers are to live values, and
-        // the length is that of the first.
+        // SAFETY: the descriptor is borrowed, and so open; both pointers are to live values, and the length is that
+        // of the first.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -36,7 +36,7 @@ impl Peer {
         Ok(Peer { pid, uid: credentials.uid })
     }
 
-    /// Whether it may control what this process runs.
+    /// Whether the peer may control what this process runs.
     pub(super) fn may_control(&self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong: for a peer, with the kernel's code and a sentence; and for whoever opens the
+//! The errors of control: refusals for a peer, with the kernel's code and a sentence; and the errors of opening the
 //! socket.
 
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ pub struct Code {
 }
 
 impl Code {
-    /// Malformed, or not of the kind that is taken.
+    /// A malformed request, or a value of the wrong kind.
     pub const INVAL: Code = Code { name: "EINVAL", number: libc::EINVAL };
     /// No such device, queue or instance.
     pub const NOENT: Code = Code { name: "ENOENT", number: libc::ENOENT };
-    /// Out of the limits.
+    /// A value out of its limits.
     pub const RANGE: Code = Code { name: "ERANGE", number: libc::ERANGE };
     /// Another user's process.
     pub const PERM: Code = Code { name: "EPERM", number: libc::EPERM };
@@ -33,7 +33,7 @@ impl Code {
     pub const MSGSIZE: Code = Code { name: "EMSGSIZE", number: libc::EMSGSIZE };
     /// The engine is stopping.
     pub const SHUTDOWN: Code = Code { name: "ESHUTDOWN", number: libc::ESHUTDOWN };
-    /// The operating system had no thread to give.
+    /// The operating system refused a descriptor or a thread.
     pub const AGAIN: Code = Code { name: "EAGAIN", number: libc::EAGAIN };
 }
 
@@ -45,7 +45,7 @@ pub struct Refusal {
     pub code: String,
     /// The code's number.
     pub errno: i32,
-    /// The attribute that is to blame, if one is.
+    /// The attribute at fault, if one is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attribute: Option<String>,
     /// What was wrong, with which value, and what to do.
@@ -92,16 +92,16 @@ pub enum ControlError {
         /// The process, if the operating system says which.
         pid: Option<i32>,
     },
-    /// Something else is there.
+    /// The path exists and is not a stream socket.
     #[error("{path} exists and is no stream socket: remove it, or choose another path")]
     NotASocket {
         /// The control socket's path.
         path: PathBuf,
     },
-    /// No socket can have such a path.
+    /// A path that is too long for a socket.
     #[error("{path} is too long for a socket: a path has at most 107 bytes")]
     TooLong {
-        /// What was given.
+        /// The path that was given.
         path: PathBuf,
     },
     /// A directory that others may write to, or that is another user's.

@@ -1,9 +1,9 @@
 //! The socket file: one owner at a time, stale ones replaced, removed at the end.
 //!
-//! A file without a listener is what a killed process leaves. To look and to replace must be one
-//! step, or two processes that start together would both find it stale and the second would take
-//! away the first one's; so both happen under a lock of the directory, which the operating system
-//! releases when its holder dies, and which leaves no file behind.
+//! A killed process leaves a file without a listener. Looking and replacing must be one step: otherwise two
+//! processes that start together would both find the file stale, and the second would remove the first one's. So
+//! both happen under a lock of the directory, which the operating system releases when its holder dies, and which
+//! leaves no file behind.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -18,20 +18,20 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use super::credentials::Peer;
 use super::error::ControlError;
 
-/// Connections that wait to be accepted; more are turned away by the operating system.
+/// Connections that wait to be accepted; the operating system refuses more.
 const BACKLOG: i32 = 64;
 
 /// What is at a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
-    /// A socket on which nobody listens.
+    /// A socket on which no process listens.
     Stale,
-    /// Somebody listens: the process, where the socket tells it.
+    /// A process listens: its id, if the socket reports it.
     Live(Option<i32>),
 }
 
-/// Looks what is at a path, without waiting.
+/// Finds out what is at a path, without waiting.
 pub(super) fn look(path: &Path) -> Result<Found, ControlError> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
@@ -45,7 +45,7 @@ pub(super) fn look(path: &Path) -> Result<Found, ControlError> {
     let socket = new_socket(path)?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) => Ok(Found::Live(Peer::of(&socket).ok().and_then(|peer| peer.pid))),
-        // So many wait that there is no room: but somebody listens.
+        // The backlog is full, and so a process listens.
         Err(Errno::AGAIN) => Ok(Found::Live(None)),
         Err(Errno::CONNREFUSED) => Ok(Found::Stale),
         Err(Errno::NOENT) => Ok(Found::Nothing),
@@ -69,12 +69,12 @@ fn new_socket(path: &Path) -> Result<OwnedFd, ControlError> {
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
     pub(super) path: PathBuf,
-    /// Device and inode of the file: it may be another's by the time it is to be removed.
+    /// Device and inode of the file: it may be another process's by the time it is to be removed.
     file: (u64, u64),
 }
 
 impl Listener {
-    /// Listens at a path, in the place of a stale socket if there is one.
+    /// Listens at a path, and replaces a stale socket if there is one.
     pub(super) fn open(path: &Path) -> Result<Listener, ControlError> {
         let address = address(path)?;
         let _lock = lock(path)?;
@@ -86,7 +86,7 @@ impl Listener {
         }
         let socket = new_socket(path)?;
         let fail = |errno: Errno| ControlError::system("listen at", path, errno);
-        // On the socket and before it has a name: the file never exists with another mode.
+        // The mode is set on the socket before it has a name, so the file never exists with another mode.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(fail)?;
         rustix::net::bind(&socket, &address).map_err(fail)?;
         let file = identity(path).map_err(|error| ControlError::system("look at", path, error))?;
@@ -98,10 +98,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Without the lock it is still ours unless its inode says otherwise.
+        // Even without the lock the file is still ours unless its inode says otherwise.
         let _lock = lock(&self.path);
         if identity(&self.path).is_ok_and(|file| file == self.file) {
-            // A file that cannot be removed is stale from now on, and recognised as such.
+            // A file that cannot be removed is stale from now on, and will be recognised as such.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -124,7 +124,7 @@ fn lock(path: &Path) -> Result<File, ControlError> {
     for _ in 0..TRIES {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file.into()),
-            // Whoever has it needs it for a moment only.
+            // Its holder needs the lock only for a moment.
             Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(Duration::from_millis(10)),
             Err(errno) => return Err(ControlError::system("lock", directory, errno)),
         }

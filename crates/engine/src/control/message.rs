@@ -1,4 +1,4 @@
-//! What goes over the socket: one line each way.
+//! The messages on the control socket: one line each way.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -15,10 +15,10 @@ pub const MAX_LINE: usize = 4_096;
 /// The longest answer that a client takes, in bytes: room for tens of thousands of instances.
 pub const MAX_ANSWER: usize = 64 << 20;
 
-/// One thing that an answer lists: attributes by name.
+/// One entry of an answer: attributes by name.
 pub type Record = Map<String, Value>;
 
-/// A request, as a client writes it. The server reads it by hand, to say exactly what is wrong.
+/// A request, as a client writes it. The server parses it by hand, in order to report exactly what is wrong.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Request {
     version: u64,
@@ -27,12 +27,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request without attributes: for a get, everything there is.
+    /// A request without attributes; of a get, for everything there is.
     pub fn new(verb: Verb) -> Request {
         Request { version: VERSION, verb: verb.name(), attributes: Record::new() }
     }
 
-    /// With an attribute; `None` leaves it out.
+    /// Adds an attribute; `None` leaves it out.
     #[must_use]
     pub fn with(mut self, name: &str, value: Option<impl Into<Value>>) -> Request {
         if let Some(value) = value {
@@ -47,15 +47,15 @@ impl Request {
     }
 }
 
-/// What a request that was carried out comes to.
+/// The answer to a request that was carried out.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
     /// What was asked for; empty after a set.
     pub records: Vec<Record>,
-    /// What was done, or is so, and yet not as it seems; in sentences.
+    /// Sentences about what was done, or is in force, and may not have the effect it seems to have.
     pub warnings: Vec<String>,
-    /// The process that answered, as its client sees it: another after the engine was restarted; `None`
-    /// if it is in no namespace of ours.
+    /// The process that answered, which is another after the engine was restarted; `None` if it is not visible in
+    /// this pid namespace.
     pub pid: Option<i32>,
 }
 
@@ -67,7 +67,7 @@ pub struct Reply {
     /// What was asked for; empty after a set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Vec<Record>>,
-    /// What is to be known beside it, in sentences; absent if there is nothing.
+    /// Warnings that belong to the result, as sentences; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// Why it was refused.
@@ -86,7 +86,7 @@ impl Reply {
 }
 
 fn line(message: &impl Serialize) -> Vec<u8> {
-    // Strings, numbers and maps with string keys: nothing in there can fail.
+    // Strings, numbers and maps with string keys always serialise.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line

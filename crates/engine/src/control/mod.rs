@@ -1,7 +1,7 @@
 //! Control of a running engine over a unix socket, in the words of the kernel.
 //!
-//! Verbs and attributes are those of the kernel's generic netlink family `netdev`, so that what is
-//! learnt here works there. One JSON object a line goes in, and one a line comes out:
+//! Verbs and attributes are those of the kernel's generic netlink family `netdev`, so that what is learnt here
+//! works there. Each line in, and each line out, is one JSON object:
 //!
 //! ```text
 //! > {"version":1,"verb":"napi-set","attributes":{"id":3,"threaded":"busy-poll"}}
@@ -21,21 +21,20 @@
 //! | `qstats-get` | `ifindex`, `scope` (`device`, `queue`) | counters |
 //! | `dev-set` | `ifindex` and the settings to change | nothing but warnings |
 //!
-//! `dev-set` is ours: where it writes all instances of a device, the kernel has files in sysfs. Ours
-//! are also the settings that no Linux has ([`Key::is_ours`](napkin_policy::Key::is_ours)), `weight`, the
-//! value `workqueue` of `threaded`, and in the answers what a kernel would not count or show (`polls`,
-//! `mac`, `gone` ...). `irq` is never there: user space has no interrupt numbers.
-//! Times are in nanoseconds, as on the kernel's netlink.
+//! `dev-set` is napkin's own: it writes all instances of a device, for which the kernel has files in sysfs. Also
+//! napkin's own are the settings that no Linux has ([`Key::is_ours`](napkin_policy::Key::is_ours)), `weight`, the
+//! value `workqueue` of `threaded`, and in the answers what a kernel would not count or show (`polls`, `mac`,
+//! `gone` ...). `irq` is always absent: user space has no interrupt numbers. Times are in nanoseconds, as on the
+//! kernel's netlink.
 //!
-//! The socket is the owner's alone (mode 0600), and a peer of another user, root excepted, is
-//! refused. Of [`MAX_CLIENTS`] places a connection has one: for [`PATIENCE`] at most without a
-//! request, or without taking its answer; and for as long as it goes on asking, but when all are
-//! taken and somebody waits, the oldest connection is closed once it has had its [`TURN`]. So nobody
-//! keeps others out, and nothing that a peer sends makes the engine keep more than a line of it.
+//! Only the owner may use the socket (mode 0600), and a peer of another user, root excepted, is refused. There are
+//! [`MAX_CLIENTS`] places. A connection keeps its place for at most [`PATIENCE`] without a request, or without
+//! taking its answer. One that goes on sending requests keeps it for as long as it does; but if all places are
+//! taken and another connection waits, the oldest one is closed once it has had its [`TURN`]. So no client can keep
+//! others out, and no peer can make the engine buffer more than a line.
 //!
-//! `warnings`, in an answer, are sentences: after a set, what of the settings now in force does not
-//! do what it seems to say, and which threads have not the priority that they should have; after
-//! `dev-get` all of the latter.
+//! `warnings`, in an answer, are sentences: after a set, about settings now in force that do not have the effect
+//! they seem to have, and about threads that did not get their priority; after `dev-get`, about all such threads.
 
 mod answer;
 mod client;

@@ -1,8 +1,7 @@
-//! Where control sockets are, and which of them have an engine behind them.
+//! The paths of control sockets, and the engines that listen there.
 //!
-//! Others may write to `/tmp`, and may have put there what looks like this user's directory. So a
-//! directory is believed only if it is this user's alone, by whoever opens a socket and by whoever
-//! looks for one.
+//! Other users may write to `/tmp`, and may have put there what looks like this user's directory. So a directory is
+//! trusted only if no other user can write to it, both to open a socket there and to look for one.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -13,7 +12,7 @@ use rustix::io::Errno;
 use super::error::ControlError;
 use super::listener::{Found, look};
 
-/// The longest directory that is looked through.
+/// The most entries of a directory that are read.
 const MAX_ENTRIES: usize = 1_024;
 
 /// An engine that can be controlled.
@@ -21,26 +20,26 @@ const MAX_ENTRIES: usize = 1_024;
 pub struct Running {
     /// Its control socket.
     pub path: PathBuf,
-    /// Its process, if the operating system says which.
+    /// Its process id, if the operating system reports it.
     pub pid: Option<i32>,
 }
 
-/// The directories in which sockets are looked for, the preferred one first.
+/// The directories that are searched for sockets, the preferred one first.
 pub(super) fn directories() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|it| it.is_absolute()).map(|it| it.join("napkin"));
     let system = (uid == 0).then(|| PathBuf::from("/run/napkin"));
-    // The system's own temporary directory, not TMPDIR: both sides must come to the same.
+    // `/tmp`, not TMPDIR: the server and the client must use the same.
     let temporary = PathBuf::from(format!("/tmp/napkin-{uid}"));
     runtime.into_iter().chain(system).chain([temporary]).collect()
 }
 
-/// The socket of an engine called `name`, in the first of `$XDG_RUNTIME_DIR/napkin`, `/run/napkin`
-/// (root) and `/tmp/napkin-UID` that can be had; the directory is made if it is missing.
+/// The socket of an engine called `name`, in the first of `$XDG_RUNTIME_DIR/napkin`, `/run/napkin` (root) and
+/// `/tmp/napkin-UID` that is usable; the directory is created if it is missing.
 ///
 /// # Errors
-/// If none of them can be made, or is safe.
+/// If none of them can be created, or is safe.
 pub fn default_path(name: &str) -> Result<PathBuf, ControlError> {
     let mut last = None;
     for directory in directories() {
@@ -49,11 +48,11 @@ pub fn default_path(name: &str) -> Result<PathBuf, ControlError> {
             Err(error) => last = Some(error),
         }
     }
-    // There always is one.
+    // `directories` is never empty.
     Err(last.unwrap_or_else(|| ControlError::system("find", Path::new("/tmp"), Errno::NOENT)))
 }
 
-/// Makes a directory that is this user's alone, or finds it so.
+/// Creates a directory that is this user's alone, or checks that an existing one is.
 fn prepare(directory: &Path) -> Result<(), ControlError> {
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => {}
@@ -63,9 +62,9 @@ fn prepare(directory: &Path) -> Result<(), ControlError> {
     check(directory)
 }
 
-/// Refuses what is no directory of this user's alone.
+/// Refuses anything but a directory of this user's alone.
 fn check(directory: &Path) -> Result<(), ControlError> {
-    // Not following a link, which somebody else may have put there.
+    // Does not follow a link, which another user may have put there.
     let metadata = fs::symlink_metadata(directory)
         .map_err(|error| ControlError::system("look at", directory, error))?;
     let us = rustix::process::geteuid().as_raw();
@@ -78,8 +77,8 @@ fn check(directory: &Path) -> Result<(), ControlError> {
     Err(ControlError::Unsafe { path: directory.to_owned(), found, us })
 }
 
-/// The engines that can be controlled from here and whose sockets are where they are by default;
-/// and why a directory was passed over.
+/// The engines that can be controlled from here and whose sockets are in the default directories; and the
+/// directories that were not trusted.
 pub(super) fn running() -> (Vec<Running>, Vec<ControlError>) {
     let (mut running, mut refused) = (Vec::new(), Vec::new());
     for directory in directories() {
@@ -89,7 +88,7 @@ pub(super) fn running() -> (Vec<Running>, Vec<ControlError>) {
                 refused.push(error);
                 continue;
             }
-            // There is none, or nothing of it can be seen.
+            // The directory does not exist, or cannot be read.
             Err(_) => continue,
         }
         let Ok(entries) = fs::read_dir(&directory) else { continue };

@@ -1,7 +1,7 @@
-//! Reading a request: which verb, which attributes, and what is wrong with them.
+//! Parses a request: its verb, its attributes, and what is wrong with them.
 //!
-//! Whatever is not known is refused by name, with the nearest name that is: a setting that was
-//! misspelt and ignored would be worse than none.
+//! An unknown name is refused, with the nearest known name: a misspelt setting that was ignored would be worse than
+//! an error.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A request that makes sense.
+/// A valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Devices { ifindex: Option<u32> },
@@ -43,15 +43,15 @@ pub(super) enum Asked {
     SetDevice { ifindex: u32, change: NapiChange },
 }
 
-/// Why a line is not a request. A peer whose lines are not even requests is not listened to any
-/// longer; one that asked for the wrong thing may ask again.
+/// The reason why a line is not a valid request. After a malformed line the connection is closed; a client whose
+/// request was refused may send another.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     Malformed(Refusal),
     Refused(Refusal),
 }
 
-/// Reads one line.
+/// Parses one line.
 pub(super) fn read(line: &[u8]) -> Result<Asked, Wrong> {
     let malformed = |what: String| Wrong::Malformed(Refusal::new(Code::INVAL, what));
     let value = serde_json::from_slice::<Value>(line)
@@ -126,7 +126,7 @@ struct Attributes<'a>(&'a Map<String, Value>);
 impl Attributes<'_> {
     fn number(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, Refusal> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        // A number that is too large for the type is as much out of range as one that is not.
+        // A number that is too large for the type is out of range like any other.
         let Value::Number(number) = value else {
             return Err(Refusal::of(Code::INVAL, name, format!("{name} is a number")));
         };
@@ -139,7 +139,7 @@ impl Attributes<'_> {
         }
     }
 
-    /// The place of a word among those that are taken.
+    /// The index of a word among `words`.
     fn word(&self, name: &str, words: &[&str]) -> Result<Option<usize>, Refusal> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let Value::String(word) = value else {

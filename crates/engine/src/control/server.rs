@@ -1,9 +1,9 @@
-//! The thread that listens: `napkin-control`, asleep while nobody asks.
+//! The control server, a thread called `napkin-control`, which sleeps while there are no requests.
 //!
-//! It serves every client without ever waiting for one. A client has room for one request and one
-//! answer; it is read from only while it has nothing to be told, and a deadline that it cannot put
-//! off by sending, or by reading, a little at a time ends it. One that goes on asking and reading
-//! may stay, until all places are taken and another waits: then the oldest one has to go.
+//! It serves every client without ever waiting for one. A client has room for one request and one answer; it is
+//! read from only while no answer is left to send. A client is dropped at a deadline, which sending or reading a
+//! little at a time does not put off. One that goes on sending requests and reading answers may stay, until all
+//! places are taken and another waits: then the oldest one has to go.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,21 +25,21 @@ use super::message::{MAX_LINE, Reply};
 use super::request::{self, Wrong};
 use crate::Engine;
 
-/// Clients that are served at a time; one more takes the place of the oldest, once that has had its
-/// [`TURN`], and waits until then.
+/// The number of clients that are served at a time. One more waits, and takes the place of the oldest once that has
+/// had its [`TURN`].
 pub const MAX_CLIENTS: usize = 32;
 
-/// How long a client may take for a request, and then for its answer.
+/// Time that a client may take for a request, and then for its answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a client keeps its place while others wait for one. Enough for a request and its answer;
-/// without it, many that come at once would drive each other out unheard.
+/// Time that a client keeps its place while others wait for one. Enough for a request and its answer; without it,
+/// many clients that come at once would push each other out before they are served.
 pub const TURN: Duration = Duration::from_millis(500);
 
-/// How long no connection is accepted when the operating system has no descriptor for it.
+/// Time without accepting connections after the operating system had no descriptor for one.
 const RESPITE: Duration = Duration::from_millis(200);
 
-/// Control over an engine, for as long as this lives. It keeps the engine running: drop this first.
+/// The control of an engine, until it is dropped. It keeps the engine running: drop this first.
 #[derive(Debug)]
 pub struct Control {
     listener: Arc<Listener>,
@@ -77,7 +77,7 @@ impl Control {
         Ok(Control { listener, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The path of its socket.
     pub fn path(&self) -> &Path {
         &self.listener.path
     }
@@ -89,7 +89,7 @@ impl Drop for Control {
         // The counter of an eventfd that is written once cannot overflow.
         let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // It does not panic; if it did, there would be nothing more to do about it.
+            // The thread does not panic; if it did, there would be nothing left to do.
             let _ = thread.join();
         }
     }
@@ -99,7 +99,7 @@ struct Server {
     engine: Arc<Engine>,
     listener: Arc<Listener>,
     stop: Arc<Stop>,
-    /// In the order in which they came.
+    /// In the order of their connection.
     clients: Vec<Client>,
     /// When connections may be accepted again.
     respite: Option<Instant>,
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Sleeps until something is to be done.
+    /// Sleeps until there is something to do.
     fn wait(&self) -> Ready {
         let full = self.full_until().filter(|until| *until > Instant::now());
         let accepting = full.is_none() && self.respite.is_none();
@@ -136,17 +136,17 @@ impl Server {
         let deadlines = self.clients.iter().map(|client| client.deadline);
         let timeout = deadlines.chain(self.respite).chain(full).min().and_then(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Up to a whole millisecond more, so that it is not woken a moment too early.
+            // Up to a whole millisecond more, so that the thread does not wake a moment too early.
             Timespec::try_from(left + Duration::from_millis(1)).ok()
         });
-        // An error (a signal, no memory) is as good as a timeout: everything is looked at again.
+        // An error (a signal, no memory) is handled like a timeout: everything is checked again.
         let found = poll(&mut fds, timeout.as_ref()).is_ok();
         let mut ready = fds.iter().map(|fd| found && !fd.revents().is_empty());
         let (_, listener) = (ready.next(), ready.next());
         Ready { listener: accepting && listener.unwrap_or(false), clients: ready.collect() }
     }
 
-    /// When the oldest client's turn is over, if all places are taken.
+    /// When the oldest client's turn ends, if all places are taken.
     fn full_until(&self) -> Option<Instant> {
         let oldest = self.clients.first().filter(|_| self.clients.len() >= MAX_CLIENTS);
         oldest.map(|client| client.came + TURN)
@@ -172,7 +172,7 @@ impl Server {
     }
 }
 
-/// What is to be looked at.
+/// The sockets that are ready.
 struct Ready {
     listener: bool,
     clients: Vec<bool>,
@@ -180,15 +180,15 @@ struct Ready {
 
 struct Client {
     socket: OwnedFd,
-    /// What was received and not yet answered: at most a line and the byte after it.
+    /// Bytes received and not yet answered: at most a line and the byte after it.
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
     came: Instant,
     deadline: Instant,
-    /// To be closed once the answer is sent.
+    /// Whether to close the connection once the answer is sent.
     last: bool,
-    /// To be closed.
+    /// Whether to close the connection.
     over: bool,
 }
 
@@ -233,7 +233,7 @@ impl Client {
         let room = (MAX_LINE + 1).saturating_sub(self.input.len());
         let Some(chunk) = chunk.get_mut(..room).filter(|chunk| !chunk.is_empty()) else { return };
         match recv(&self.socket, &mut *chunk, RecvFlags::empty()) {
-            // Whatever came of a last line was not a line.
+            // What came of an unfinished last line is not a request.
             Ok((0, _)) => self.over = true,
             Ok((received, _)) => {
                 self.input.extend_from_slice(chunk.get(..received).unwrap_or_default());
@@ -262,7 +262,7 @@ impl Client {
         self.deadline = now + PATIENCE;
     }
 
-    /// Says why, and then no more.
+    /// Answers with a refusal, after which the connection is closed.
     fn dismiss(&mut self, refusal: Refusal) {
         self.output = Reply::line(Err(refusal));
         self.last = true;
@@ -285,7 +285,7 @@ impl Client {
                 self.sent = 0;
                 self.over |= self.last;
                 if !self.over {
-                    // What came in the same go as the line that was answered.
+                    // Bytes that came together with the line that was answered.
                     self.answer(engine, now);
                 }
             }

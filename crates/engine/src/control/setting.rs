@@ -1,10 +1,10 @@
-//! A setting on the wire: a word as a string, `off` and `on` as booleans, counts and nanoseconds as
-//! numbers. Which settings there are is the table of a policy's keys.
+//! A setting on the wire: a word as a string, `off` and `on` as booleans, counts and nanoseconds as numbers. The
+//! settings are those in the table of a policy's keys.
 
 use napkin_policy::{Key, Takes};
 use serde_json::Value;
 
-/// A key's value as it stands in a request or an answer.
+/// Converts a key's value to its form in a request or an answer.
 pub fn to_json(key: &Key, value: u64) -> Value {
     match key.takes {
         takes if takes.is_switch() => (value != 0).into(),
@@ -15,7 +15,7 @@ pub fn to_json(key: &Key, value: u64) -> Value {
     }
 }
 
-/// A key's value from an answer; `None` for what is none of this key's, or absent.
+/// A key's value from an answer; `None` if it is absent, or not valid for the key.
 pub fn from_json(key: &Key, value: Option<&Value>) -> Option<u64> {
     match (key.takes, value?) {
         (takes, Value::Bool(on)) if takes.is_switch() => Some(u64::from(*on)),

@@ -1,8 +1,8 @@
-//! What can be asked for, and with which attributes.
+//! The verbs of control, and the attributes that each takes.
 
 use napkin_policy::INSTANCE_KEYS;
 
-/// What can be asked for.
+/// A verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// `dev-get`: devices and what they can do.
@@ -15,7 +15,7 @@ pub enum Verb {
     NapiSet,
     /// `qstats-get`: counters of queues and instances.
     QstatsGet,
-    /// Change the settings of all instances of a device. Ours: the kernel has sysfs for it.
+    /// Change the settings of all instances of a device. Napkin's own: the kernel has sysfs for it.
     DevSet,
 }
 
@@ -53,7 +53,7 @@ impl Verb {
     }
 }
 
-/// What can be set.
+/// The names of all settings.
 pub(super) fn settings() -> Vec<&'static str> {
     INSTANCE_KEYS.iter().map(|key| key.name).chain(["weight"]).collect()
 }

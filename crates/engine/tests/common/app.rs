@@ -1,5 +1,5 @@
-//! An application thread that echoes, until it is told to end or the engine stops; panics that a
-//! test injects into its waits are caught, counted and survived.
+//! An application thread that echoes, until it is stopped or the engine stops; panics that a test injects into its
+//! waits are caught, counted and survived.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use napkin_engine::{ApplicationWait, Engine};
 use napkin_policy::Policy;
 use napkin_stack::UdpSocket;
 
-/// What is seen of it from outside.
+/// Its state as seen from outside.
 #[derive(Default)]
 pub struct Seen {
     /// Datagrams received.
@@ -48,7 +48,7 @@ impl App {
         self.seen.panics.load(Ordering::Relaxed)
     }
 
-    /// Tells it to end, at its next wait's end.
+    /// Stops it, at the end of its current wait.
     pub fn stop(self) {
         self.seen.stop.store(true, Ordering::Relaxed);
         assert!(!self.join(), "it was to end by itself");
@@ -72,7 +72,7 @@ fn run(seen: &Seen, socket: &UdpSocket, mut wait: impl FnMut() -> bool) -> bool 
         for _ in 0..64 {
             let Some(datagram) = socket.try_recv() else { break };
             seen.received.fetch_add(1, Ordering::Relaxed);
-            // A full transmit ring is counted there; the datagram was received all the same.
+            // The device counts a full transmit ring; the datagram was received all the same.
             let _ = socket.echo(datagram, napkin_engine::now());
         }
     }

@@ -21,7 +21,7 @@ pub const US: Address = Address::v4([2, 0, 0, 0, 0, 1], [10, 0, 0, 1], 24);
 pub const PEER: Address = Address::v4([2, 0, 0, 0, 0, 2], [10, 0, 0, 2], 24);
 pub const PORT: u16 = 7;
 
-/// Nothing that works takes so long; what does hangs.
+/// A time that nothing takes unless it hangs.
 pub const HANGS: Duration = Duration::from_secs(20);
 
 /// Every preset, and one hold that is long.
@@ -46,14 +46,14 @@ pub fn policy(text: &str) -> Policy {
     text.parse().expect(text)
 }
 
-/// The rules of all CPUs.
+/// Sets the policy of all CPUs.
 pub fn set_cpu_policy(engine: &Engine, policy: CpuPolicy) {
     for cpu in 0..engine.cpus().len() as u16 {
         engine.set_cpu_policy_of(CpuId(cpu), policy);
     }
 }
 
-/// The tests of one file run one after the other: their engines share CPUs and priorities.
+/// Makes the tests of one file run one after the other: their engines share CPUs and priorities.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -129,7 +129,7 @@ impl Default for Setup {
     }
 }
 
-/// The taps on an engine's sources, and what left it.
+/// The controls of an engine's sources, and the count of what it sent.
 pub struct Source {
     pub controls: Vec<SourceControl>,
     pub sent: Arc<Count>,
@@ -149,7 +149,7 @@ impl Source {
     }
 }
 
-/// One more queue of the kind that `setup` asks for, and the tap on it.
+/// One more queue as `setup` describes it, and its control.
 pub fn queue(setup: &Setup) -> (SyntheticQueue, SourceControl) {
     let config = SyntheticConfig {
         seed: setup.seed,

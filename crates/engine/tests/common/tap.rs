@@ -6,7 +6,7 @@ use napkin_nic::Pool;
 use napkin_nic::tap::{Tap, TapConfig, TapError};
 use napkin_testing::ignore;
 
-/// Opens a device. Where there can be none, or not with these rights, the test is ignored.
+/// Opens a device. Without the driver, or without the rights, the test is ignored.
 pub fn open(config: &TapConfig) -> Tap {
     open_with(config, &Pool::new(2_048))
 }
@@ -20,8 +20,8 @@ pub fn open_with(config: &TapConfig, pool: &Pool) -> Tap {
     }
 }
 
-/// The kernel's address and ours, in a network that is for benchmarks (RFC 2544), and of that in
-/// this process's own part.
+/// The kernel's address and ours, in the network for benchmarks (RFC 2544), in a part of it that is this process's
+/// own.
 pub fn addresses() -> (Ipv4Addr, Ipv4Addr) {
     let own = std::process::id().to_be_bytes();
     let base = own[3] & 0xfc;

@@ -10,11 +10,11 @@ use crate::kick::Kick;
 use crate::os::Event;
 use crate::sync::{self, Ordering};
 
-/// The protocol, as it is and as it was.
+/// The protocol, in its present and its former version.
 trait Kicks: Send + Sync + 'static {
     fn new() -> Self;
     fn kick(&self);
-    /// The interrupt thread sleeps until it is kicked, and says that it will look.
+    /// The interrupt thread sleeps until it is kicked, and records that it will look.
     fn take(&self);
 }
 
@@ -33,7 +33,7 @@ impl Kicks for Kick {
     }
 }
 
-/// As it was: a store does not see what those had raised who found it kicked already.
+/// The former version: a store does not see what was raised by threads that found it kicked already.
 struct Stored {
     event: Event,
     kicked: sync::AtomicBool,

@@ -1,4 +1,4 @@
-//! Ready lists: nothing that is announced is missed by whoever looks, finds nothing and sleeps.
+//! Ready lists: a thread that looks, finds nothing and sleeps misses no announcement.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl Source for Socket {
     }
 }
 
-/// The protocol, as it is and as it was or could be.
+/// The protocol, in its present version and in wrong ones.
 trait Lists: Send + Sync + 'static {
     type Watch: Send + Sync;
     fn new() -> Self;
@@ -57,15 +57,15 @@ impl Lists for ReadyList<Socket> {
     }
 }
 
-/// As it was: the flag is cleared by a store, so that the look may miss what came before an
-/// announcement which found the flag set.
+/// The former version: the flag is cleared by a store, so that the look may miss what came before an announcement
+/// that found the flag set.
 const STORED: u8 = 0;
-/// The flag is cleared after the look, and with it an announcement since.
+/// The flag is cleared after the look, which loses an announcement in between.
 const CLEARED_LATE: u8 = 1;
-/// Whoever waits is woken before there is something on the list.
+/// The waiting thread is woken before there is something on the list.
 const WOKEN_EARLY: u8 = 2;
 
-/// A list that is wrong; without what no scene of it needs.
+/// A wrong list, reduced to what its scenes need.
 struct Wrong<const FAULT: u8>(ArrayQueue<Arc<Flagged>>);
 
 struct Flagged {

@@ -1,5 +1,5 @@
-//! Models of the engine's own protocols without a lock: sleeping and waking, kicks, timers, ready
-//! lists, the pool's workers.
+//! Models of the engine's own lock-free protocols: sleeping and waking, kicks, timers, ready lists, the pool's
+//! workers.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p napkin-engine --release --test loom
@@ -7,10 +7,10 @@
 //! explores every interleaving, and old values of loads, within three preemptions a schedule (two
 //! where three threads set timers), in less than a minute. `LOOM_MAX_PREEMPTIONS` sets another bound.
 //!
-//! The files under test are those that ship, compiled here a second time with loom's atomics
-//! (`sync.rs`) and with stand-ins for the operating system's part (`os.rs`). A wake-up that is lost
-//! shows as a deadlock, a deadline that is lost as a deadline without an alarm. Each protocol was
-//! wrong once, or could be; what it was is a copy beside the model, and must fail.
+//! The files under test are those that ship, compiled here a second time with loom's atomics (`sync.rs`) and with
+//! stand-ins for the operating system's part (`os.rs`). A wake-up that is lost shows as a deadlock, a deadline that
+//! is lost as a deadline without an alarm. Each protocol was wrong once, or could be; the wrong version is kept
+//! beside the model, and must fail.
 //!
 //! Without `--cfg loom` this file is empty.
 #![cfg(loom)]

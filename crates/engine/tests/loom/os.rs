@@ -1,5 +1,5 @@
-//! Stand-ins for the operating system's part (`src/os.rs`). Its own locks are loom's here: whoever
-//! is woken by a call has seen everything before that call, and whoever is not has seen nothing.
+//! Stand-ins for the operating system's part (`src/os.rs`). Its locks are loom's here: a thread that is woken by a
+//! call sees everything before that call, and any other thread sees nothing.
 
 use loom::sync::{Condvar, Mutex, MutexGuard};
 use napkin_core::{NEVER, Ns};
@@ -10,7 +10,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no model panics with the lock")
 }
 
-/// Sleeps while the word is `expected`. With a deadline, it has passed.
+/// Sleeps while the word is `expected`. A deadline counts as passed.
 pub(crate) fn sleep(word: &AtomicU32, expected: u32, deadline: Ns) {
     let bucket = &word.bucket;
     let guard = lock(&bucket.lock);
@@ -19,7 +19,7 @@ pub(crate) fn sleep(word: &AtomicU32, expected: u32, deadline: Ns) {
     }
 }
 
-/// Wakes who sleeps on the word.
+/// Wakes the thread that sleeps on the word.
 pub(crate) fn wake(word: &AtomicU32) {
     let _guard = lock(&word.bucket.lock);
     word.bucket.sleepers.notify_one();
@@ -48,8 +48,7 @@ impl Event {
     }
 }
 
-/// A timerfd that is watched edge-triggered: one point in time, also one that has passed and that
-/// nobody has noticed yet.
+/// A timerfd that is watched edge-triggered: one point in time, also one that has passed and was not noticed yet.
 #[derive(Debug)]
 pub(crate) struct Alarm(Mutex<Ns>);
 
@@ -62,12 +61,12 @@ impl Alarm {
         *lock(&self.0) = at;
     }
 
-    /// For when it is set.
+    /// When it is set to fire.
     pub(crate) fn at(&self) -> Ns {
         *lock(&self.0)
     }
 
-    /// It fires, if it is set: the interrupt thread takes the expiry, and is told how late it is.
+    /// Fires if it is set: the interrupt thread takes the expiry, and learns the time.
     pub(crate) fn fire(&self) -> Option<Ns> {
         let mut at = lock(&self.0);
         let now = std::mem::replace(&mut *at, NEVER);

@@ -1,4 +1,4 @@
-//! The pool's workers: none goes to sleep beside an item, though another worker were busy for ever.
+//! The pool's workers: none goes to sleep while an item is queued, even if another worker is busy for ever.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::parker::Parker;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::workers::Workers;
 
-/// Who is busy all the time, and is woken in turn where nobody is idle.
+/// The worker that is busy all the time, and is woken in turn if none is idle.
 const BUSY: usize = 0;
-/// Who looks for something to do.
+/// The worker that looks for something to do.
 const FREE: usize = 1;
 
-/// The protocol, as it is and as it was or could be.
+/// The protocol, in its present version and in wrong ones.
 trait Pools: Send + Sync + 'static {
     fn new() -> Self;
     fn wake(&self);
@@ -38,8 +38,8 @@ impl Pools for Workers {
     }
 }
 
-/// As it was, without a look at the queue between saying that it is idle and the sleep; or (`LOOKS`) with
-/// one and without the fences, so that each side may miss what the other has stored.
+/// The former version, without a look at the queue between marking itself idle and the sleep; or (`LOOKS`) with one
+/// and without the fences, so that each side may miss the other's store.
 struct Wrong<const LOOKS: bool> {
     parkers: [Parker; 2],
     idle: AtomicBool,
@@ -66,12 +66,12 @@ impl<const LOOKS: bool> Pools for Wrong<LOOKS> {
 
 struct Scene<P> {
     pool: P,
-    /// What is on the queue, at most one. Relaxed: it is the fences that order it.
+    /// The number of queued items, at most one. Relaxed: the fences order it.
     items: AtomicU32,
 }
 
-/// An item is brought while one worker is busy, who would not sleep before it is done, and the other may be
-/// about to sleep: that one takes it.
+/// An item is queued while one worker is busy, and would not sleep before it is done, and the other may be about to
+/// sleep: the other takes it.
 fn one_is_busy<P: Pools>() {
     let scene = Arc::new(Scene { pool: P::new(), items: AtomicU32::new(0) });
     let theirs = scene.clone();
@@ -79,7 +79,8 @@ fn one_is_busy<P: Pools>() {
         theirs.items.store(1, Relaxed);
         theirs.pool.wake();
     });
-    // Found is enough: taken off by a swap, loom would order that before the store that it has not seen.
+    // Finding the item is enough: if it were taken by a swap, loom would order that swap before the store that it
+    // has not seen.
     while scene.items.load(Relaxed) == 0 {
         scene.pool.rest(|| scene.items.load(Relaxed) > 0);
     }

@@ -1,4 +1,4 @@
-//! Parking: whoever looks, finds nothing and sleeps is woken by whoever brings something.
+//! Parking: a thread that looks, finds nothing and sleeps is woken by the thread that brings something.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::parker::Parker;
 use crate::sync::{AtomicU32, Ordering};
 use crate::{explore, os};
 
-/// The protocol, as it is and as it could have been.
+/// The protocol, in its present version and in a wrong one.
 trait Parks: Default + Send + Sync + 'static {
     fn park(&self, deadline: Ns);
     fn forget(&self);
@@ -31,7 +31,7 @@ impl Parks for Parker {
     }
 }
 
-/// Takes wake-ups back by a store, which does not see what they were for.
+/// Discards wake-ups by a store, which does not see what they were for.
 #[derive(Default)]
 struct Stored(AtomicU32);
 
@@ -92,8 +92,8 @@ fn two_bring<P: Parks>() {
     threads.into_iter().for_each(|thread| thread.join().expect("a bringer"));
 }
 
-/// One thread brings one thing after the other, and the sleeper takes one after the other; before
-/// each it forgets wake-ups, as a wait of the application does.
+/// One thread brings one thing after the other, and the sleeper takes one after the other; before each it discards
+/// wake-ups, as a wait of the application does.
 fn waits_forget_wake_ups<P: Parks>() {
     let scene = Scene::<P>::new();
     let theirs = scene.clone();

@@ -1,9 +1,8 @@
 //! loom's atomics in the place of the processor's (`src/sync.rs`).
 //!
-//! loom 0.7 remembers one last access of an atomic, so a thread that loads before it swaps hides the
-//! loads of the others from its own search. Here each access first writes to a companion, relaxed,
-//! so that every order of accesses is tried; the access itself follows with its own ordering, and
-//! loads may still find old values.
+//! loom 0.7 remembers only the last access of an atomic, so a thread that loads before it swaps hides other
+//! threads' loads from the search. So each access first writes, relaxed, to a companion atomic, which makes loom
+//! try every order. The access itself follows with its own ordering, and loads may still return stale values.
 
 use std::collections::VecDeque;
 
@@ -66,7 +65,7 @@ word!(AtomicBool, loom::sync::atomic::AtomicBool, bool);
 word!(AtomicU32, loom::sync::atomic::AtomicU32, u32);
 word!(AtomicU64, loom::sync::atomic::AtomicU64, u64);
 
-/// Where those sleep who wait for a word, as in the kernel's table of futexes.
+/// The threads that wait for a word, as in the kernel's table of futexes.
 #[derive(Debug, Default)]
 pub(crate) struct Bucket {
     pub(crate) lock: Mutex<()>,

@@ -1,5 +1,5 @@
-//! Timers: no deadline is entered for which the operating system's timer is not set, at the
-//! deadline (and its slack) or before.
+//! Timers: for every deadline that is stored, the operating system's timer is set at the deadline (and its slack)
+//! or before.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::sync::{self, Ordering};
 use crate::timer::Timer;
 use crate::{explore, explore_within};
 
-/// The protocol, as it is and as it was.
+/// The protocol, in its present and its former version.
 trait Timers: Send + Sync + 'static {
     fn new() -> Self;
     fn alarm(&self) -> &Alarm;
@@ -39,9 +39,9 @@ impl Timers for Timer {
     }
 }
 
-/// As it was: "store the deadline, then look at the timer" and "store the timer, then look at the
-/// deadlines" without a fence, so that each may miss the other's store. `AGAIN`: whether it looks
-/// after it has set the alarm whether its deadline is still the one entered.
+/// The former version: "store the deadline, then look at the timer" and "store the timer, then look at the
+/// deadlines" without a fence, so that each may miss the other's store. `AGAIN`: whether it checks, after it has
+/// set the alarm, that its time is still the one in `armed`.
 struct Stored<const AGAIN: bool> {
     alarm: Alarm,
     armed: sync::AtomicU64,
@@ -86,7 +86,7 @@ impl<const AGAIN: bool> Timers for Stored<AGAIN> {
 /// A CPU with a timer and the deadlines of three instances.
 struct Scene<T> {
     timer: T,
-    /// Relaxed: it is the timer's protocol that has the interrupt thread see them.
+    /// Relaxed: the timer's protocol makes the interrupt thread see them.
     deadlines: [AtomicU64; 3],
     slacks: [Slack; 3],
 }
@@ -101,13 +101,13 @@ impl<T: Timers> Scene<T> {
         scene
     }
 
-    /// What `Shared::arm` does, and the core before it.
+    /// Does what `Shared::arm` does, and the core before it.
     fn arm(&self, instance: usize, at: Ns) {
         self.deadlines[instance].store(at, Relaxed);
         self.timer.bring_forward(self.slacks[instance].armed(at));
     }
 
-    /// What the interrupt thread does when the timer fires (`drive::expire`).
+    /// Does what the interrupt thread does when the timer fires (`drive::expire`).
     fn expire(&self) {
         let Some(now) = self.timer.alarm().fire() else { return };
         self.timer.fired();
@@ -123,13 +123,13 @@ impl<T: Timers> Scene<T> {
         self.timer.bring_forward(next);
     }
 
-    /// Another thread enters a deadline.
+    /// Starts a thread that arms a deadline.
     fn armer(self: &Arc<Self>, instance: usize, at: Ns) -> JoinHandle<()> {
         let scene = self.clone();
         spawn(move || scene.arm(instance, at))
     }
 
-    /// Everybody has ended, and each deadline will be noticed.
+    /// Checks, once all threads have ended, that each deadline will be noticed.
     fn check(&self) {
         let alarm = self.timer.alarm().at();
         for deadline in &self.deadlines {
@@ -144,7 +144,7 @@ impl<T: Timers> Scene<T> {
 
 const MS: Ns = MILLISECOND;
 
-/// Deadlines are entered by other threads while the timer fires, `expiries` times.
+/// Other threads arm deadlines while the timer fires, `expiries` times.
 fn entered<T: Timers>(entered: &'static [(usize, Ns)], expiries: usize) -> impl Fn() {
     move || {
         let scene = Scene::<T>::new(MS);
@@ -152,7 +152,7 @@ fn entered<T: Timers>(entered: &'static [(usize, Ns)], expiries: usize) -> impl 
         (0..expiries).for_each(|_| scene.expire());
         threads.into_iter().for_each(|thread| thread.join().expect("an armer"));
         scene.check();
-        // Nor is there anything left that would keep a later deadline from being entered.
+        // Nor does anything keep a later deadline from being armed.
         scene.arm(1, 50 * MS);
         scene.check();
         // Each expiry is followed by the next until all have passed.

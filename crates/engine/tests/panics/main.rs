@@ -1,6 +1,6 @@
-//! A context panics at a step boundary, under traffic, at moments drawn from a seed: traffic goes
-//! on, and nothing stays masked or owned. (Conservation, and that nothing is owned at the end, the
-//! engine itself checks when it stops.)
+//! Makes a context panic at a step boundary, under traffic, at moments drawn from a seed: traffic goes on, and
+//! nothing stays masked or owned. (When it stops, the engine itself checks conservation, and that nothing is
+//! owned.)
 //!
 //! Panics can be injected in debug builds; in a release build there is no test here.
 

@@ -13,13 +13,13 @@ use crate::common::{PORT, Setup, alone, eventually, policy, start};
 
 const PANICS: u64 = 25;
 
-/// Panics in contexts of `role`, one after the other; returns once all is checked.
+/// Injects panics into contexts of `role`, one after the other; returns once all are checked.
 fn strikes(role: Role, name: &str) {
     let policy = policy(name);
     let setup = Setup { per_second: 20_000.0, ..Setup::default() };
     let (engine, source) = start(&policy, &setup);
     let app = App::start(&engine, PORT, &policy, Some(Duration::from_millis(5)));
-    // Somebody else who always wants the CPU, so that net softirqs may be ksoftirqd's.
+    // Another thread that always wants the CPU, so that network softirqs may be left to ksoftirqd.
     let rival = Epoll::new(&engine, CpuId(0), policy.epoll).expect("parameters");
     let mut rng = Rng::new(7);
     let arrives = |what: &str| {

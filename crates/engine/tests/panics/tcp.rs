@@ -1,5 +1,5 @@
-//! Panics under TCP: a client at the other end of a cable has every byte back in its order, whichever
-//! context fails while it asks, and nothing is left of its connections.
+//! Panics under TCP: a client at the other end of a cable gets every byte back in order, whichever context panics
+//! meanwhile, and nothing is left of its connections.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ const PANICS: u64 = 10;
 const CONNECTIONS: usize = 8;
 const FRAMES: usize = 4_096;
 
-/// What is seen of both sides.
+/// The state of both sides as seen by the test.
 #[derive(Default)]
 struct Seen {
     /// Words that came back.
@@ -35,7 +35,7 @@ struct Seen {
     closing: AtomicBool,
 }
 
-/// Sends words of eight bytes on each connection, counting, and expects them back.
+/// Sends counting words of eight bytes on each connection, and expects them back.
 struct Caller {
     seen: Arc<Seen>,
     closed: usize,
@@ -75,7 +75,7 @@ impl TcpApplication for Caller {
     }
 }
 
-/// The client's thread: no engine, it polls its end itself.
+/// The client's thread, which polls its end of the cable itself, without an engine.
 fn call(mut queue: CableQueue, seen: &Arc<Seen>) {
     let stack = Stack::new(PEER);
     let mut input = Input::new(Arc::clone(&stack), 1, queue.transmitter());
@@ -120,7 +120,7 @@ fn serve(engine: &Engine, policy: &Policy, seen: Arc<Seen>) -> JoinHandle<()> {
                 })
             };
             match catch_unwind(AssertUnwindSafe(serves)) {
-                // The engine's end.
+                // The engine has stopped.
                 Ok(_) => return,
                 Err(_) => seen.panics.fetch_add(1, Relaxed),
             };
@@ -128,7 +128,7 @@ fn serve(engine: &Engine, policy: &Policy, seen: Arc<Seen>) -> JoinHandle<()> {
     })
 }
 
-/// Panics in contexts of these roles, one after the other.
+/// Injects panics into contexts of these roles, one after the other.
 fn strikes(roles: &[Role], name: &str) {
     let policy = policy(name);
     let pools = [Pool::new(FRAMES), Pool::new(FRAMES)];
