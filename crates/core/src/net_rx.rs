@@ -81,8 +81,8 @@ impl<'a, Q> NetRx<'a, Q> {
         }
     }
 
-    /// The next step of the current turn, or of the hand-over that it ends with; `None` when the round goes on to
-    /// another instance.
+    /// The next step of the current turn, or of the hand-over that it ends with; `None` when neither has a further
+    /// step.
     #[inline(always)]
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> Option<Op> {
         match self.turn.next(now, did, Owner::Softirq) {

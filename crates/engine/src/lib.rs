@@ -10,7 +10,7 @@
 //! | `ksoftirqd/<cpu>` | takes over where those limits end, or where the policy says so |
 //! | `napi/<dev>-<id>` | polls one instance (threaded, and threaded busy poll) |
 //! | `kworker/u:<n>` | polls the next instance of the pool (workqueue) |
-//! | the application's | waits in [`Epoll::wait`] or [`Blocking::wait`], and busy polls there if the parameters say so |
+//! | the application's | waits in [`Epoll::wait`] or [`Blocking::wait`], and busy polls there if so configured |
 //!
 //! Unlike a kernel, the engine cannot see whether a thread of *another* process wants a CPU (`need_resched`). It
 //! knows which threads of the application wait in the engine and which do not.

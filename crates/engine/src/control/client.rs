@@ -140,7 +140,7 @@ pub fn request(path: &Path, request: &Request) -> Result<Answer, ClientError> {
     let deadline = Instant::now() + PATIENCE;
     let (mut stream, peer) = connect(path)?;
     let broken = |source| ClientError::Broken { path: path.to_owned(), source };
-    // A client that is refused is told so, and may find the connection closed before it has sent its request.
+    // A refusal may arrive, and the connection be closed, before the client has sent its request.
     let asked = left(deadline)
         .and_then(|left| stream.set_write_timeout(Some(left)))
         .and_then(|()| stream.write_all(&request.line()));
