@@ -18,7 +18,7 @@ use napkin_policy::{CpuPolicy, NetSoftirq};
 pub(crate) const VECTORS: u32 = (1 << 10) - 1;
 /// The network vectors: what the 2018 proposal meant to defer.
 pub(crate) const NET: u32 = Vector::NetTx.bit() | Vector::NetRx.bit();
-/// What its posted mask, `NET_RX_SOFTIRQ | NET_TX_SOFTIRQ` = 3, names: HI and TIMER.
+/// The vectors that its posted mask, `NET_RX_SOFTIRQ | NET_TX_SOFTIRQ` = 3, names: HI and TIMER.
 pub(crate) const NET_AS_POSTED: u32 = Vector::NetRx as u32 | Vector::NetTx as u32;
 
 /// The packed [`CpuPolicy`] under which everything runs inline, also while ksoftirqd is runnable.

@@ -141,7 +141,7 @@ impl<'a, Q> Session<'a, Q> {
         match (end, self.at) {
             (End::Again, At::Passing) => return SessionNext::Pass,
             // A stopping session missed an interrupt, or did not drain the ring and has no timer for it; or the
-            // mode has changed. The owner that the mode names goes on.
+            // mode has changed. The owner that the mode names takes over.
             (End::Again | End::Scheduled | End::Held | End::HandOver, _) => {
                 self.at = At::Stopping;
                 if let Some(claim) = self.turn.take_claim()

@@ -85,7 +85,7 @@ pub enum Did {
     Delivered(Pressure),
     /// Whether work was waiting when the interrupt was unmasked.
     Unmasked(bool),
-    /// How many events wait.
+    /// The number of events that wait.
     Events(u32),
     /// Done, and another thread wants this CPU (`need_resched`). It may answer any step in place of `Ok`, and a
     /// look in place of `Events(0)`; a busy-poll session then releases the instance.
@@ -95,7 +95,7 @@ pub enum Did {
 }
 
 impl Did {
-    /// How many events a look found; `None` if a signal ended it.
+    /// The number of events that a look found; `None` if a signal ended it.
     #[inline]
     pub(crate) fn events(self) -> Option<u32> {
         match self {

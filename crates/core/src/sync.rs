@@ -1,5 +1,5 @@
-//! The atomics and the pool's queue, from `core` and crossbeam or, under `--cfg loom`, from loom, so
-//! that the very code that ships is the code that is model-checked.
+//! The atomics and the pool's queue, from `core` and crossbeam or, under `--cfg loom`, from loom, so that loom
+//! checks the code that ships.
 //!
 //! Three things differ from `core`. Under loom, a word on which contexts race ([`Word32`], [`Word64`]) announces
 //! each access twice; see there. Counts ([`Count`]) are never loom's: they decide nothing, and every access to a

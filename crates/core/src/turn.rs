@@ -77,7 +77,7 @@ pub(crate) struct Turn<'a, Q> {
 }
 
 impl<'a, Q> Turn<'a, Q> {
-    /// A struct without a turn under way, whose polls will be counted under `counted`.
+    /// No turn is under way; polls will be counted under `counted`.
     #[inline]
     pub(crate) fn idle(counted: Owner) -> Self {
         Turn {

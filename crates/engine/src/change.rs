@@ -87,8 +87,8 @@ impl From<InstancePolicy> for NapiChange {
     }
 }
 
-/// The settings of an instance that do not have the effect they seem to have, whatever the application does. How
-/// the application waits, and so whether it ever suspends, an instance does not know.
+/// Warns of settings that do not have the effect they seem to have, whatever the application does. An instance does
+/// not know how the application waits, and so whether it ever suspends.
 pub(crate) fn warnings(settings: InstancePolicy) -> Vec<Warning> {
     let mut warnings = Policy { instance: settings, ..Policy::BASE }.warnings();
     warnings.retain(Warning::concerns_instance);

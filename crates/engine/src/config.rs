@@ -1,4 +1,4 @@
-//! What an engine is made of.
+//! The configuration of an engine; and its errors.
 //!
 //! Only the description: it is checked in `assembly`, and changed while the engine runs by a
 //! [`NapiChange`](crate::NapiChange).
@@ -77,7 +77,7 @@ impl Default for Contexts {
     }
 }
 
-/// What an engine is made of.
+/// The configuration of an engine.
 #[derive(Debug)]
 pub struct EngineConfig {
     /// The operating system's CPUs that serve traffic, each once. The engine numbers them from 0.

@@ -57,7 +57,7 @@ impl Waiters {
     }
 }
 
-/// Where one waiting thread of the application sleeps.
+/// One waiting thread of the application, and its sleep.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     among: Arc<Waiters>,

@@ -41,7 +41,7 @@ pub enum ClientError {
     /// More than one was found.
     #[error("several engines run; choose one with {option}:{}", choices(running))]
     Several {
-        /// Those that were found.
+        /// The engines that were found.
         running: Vec<Running>,
         /// The option that chooses one, as in `--control`.
         option: &'static str,

@@ -112,7 +112,7 @@ pub enum ControlError {
     Unsafe {
         /// The control socket's path.
         path: PathBuf,
-        /// What it is, whose, and with which mode.
+        /// Its type, owner and mode.
         found: String,
         /// The user that this process runs as.
         us: u32,

@@ -50,7 +50,7 @@ impl Request {
 /// The answer to a request that was carried out.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Answer {
-    /// What was asked for; empty after a set.
+    /// The requested records; empty after a set.
     pub records: Vec<Record>,
     /// Sentences about what was done, or is in force, and may not have the effect it seems to have.
     pub warnings: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Answer {
 pub struct Reply {
     /// The server's version.
     pub version: u64,
-    /// What was asked for; empty after a set.
+    /// The requested records; empty after a set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Vec<Record>>,
     /// Warnings that belong to the result, as sentences; absent if there are none.

@@ -1,7 +1,7 @@
 //! The paths of control sockets, and the engines that listen there.
 //!
 //! Other users may write to `/tmp`, and may have put there what looks like this user's directory. So a directory is
-//! trusted only if no other user can write to it, both to open a socket there and to look for one.
+//! trusted only if it is this user's alone, both to open a socket there and to look for one.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -233,7 +233,7 @@ impl Client {
         let room = (MAX_LINE + 1).saturating_sub(self.input.len());
         let Some(chunk) = chunk.get_mut(..room).filter(|chunk| !chunk.is_empty()) else { return };
         match recv(&self.socket, &mut *chunk, RecvFlags::empty()) {
-            // What came of an unfinished last line is not a request.
+            // An unfinished last line is not a request.
             Ok((0, _)) => self.over = true,
             Ok((received, _)) => {
                 self.input.extend_from_slice(chunk.get(..received).unwrap_or_default());
