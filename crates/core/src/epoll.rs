@@ -6,7 +6,7 @@
 //! keep the instance instead ([`EpollPolicy::keep_napi_id`]), which no kernel does.
 
 use crate::busy_loop::{BusyLoop, LoopNext, deadline};
-use crate::contract::Follow;
+use crate::contract::FollowCheck;
 use crate::host::Host;
 use crate::idle::IdleCycle;
 use crate::instance::Id;
@@ -37,7 +37,7 @@ pub struct EpollContext {
     follows: AtomicU32,
     /// This context's registration with a suspension (instance and epoch), `PROLONGING`, or 0.
     suspends: AtomicU64,
-    contract: Follow,
+    contract: FollowCheck,
 }
 
 /// A context that never busy polls.
@@ -57,7 +57,7 @@ impl EpollContext {
             default_usecs,
             follows: AtomicU32::new(NONE),
             suspends: AtomicU64::new(0),
-            contract: Follow::default(),
+            contract: FollowCheck::default(),
         };
         context.set(policy);
         context
@@ -104,7 +104,7 @@ impl EpollContext {
     /// With an id that the host does not have, the next wait that busy polls or suspends panics.
     #[inline]
     pub fn follow(&self, id: Id) {
-        self.contract.told();
+        self.contract.followed();
         if self.busy_polls() {
             self.follows.store(u32::from(id.0), Ordering::Relaxed);
         }
@@ -391,7 +391,7 @@ impl<Q> EpollWait<'_, Q> {
                 LoopNext::Interrupted => self.interrupted(),
             },
             At::Start => {
-                self.host.contract.timer_is_kept(self.host, now);
+                self.host.contract.check_timer_is_driven(self.host, now);
                 self.deadline = deadline(self.timeout, now);
                 self.at = At::Looked;
                 Some(Op::Look)

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::claim::Claim;
-use crate::contract::World;
+use crate::contract::WorldCheck;
 use crate::cpu::Cpu;
 use crate::instance::{CpuId, Id, Instance};
 use crate::order::Order;
@@ -31,7 +31,7 @@ pub struct Host<Q> {
     /// Items of the shared pool. Lock-free and bounded; each instance is on it at most once.
     pub(crate) work: ArrayQueue<Id>,
     rules: Rules,
-    pub(crate) contract: World,
+    pub(crate) contract: WorldCheck,
 }
 
 impl<Q> Host<Q> {
@@ -54,7 +54,7 @@ impl<Q> Host<Q> {
         assert!(instances.len() < usize::from(u16::MAX), "{} instances", instances.len());
         let work = ArrayQueue::new(instances.len() + SLACK);
         let cpus = (0..cpus).map(|id| Cpu::new(CpuId(id))).collect::<Vec<_>>().into();
-        Host { instances, cpus, work, rules: Rules::new(), contract: World::default() }
+        Host { instances, cpus, work, rules: Rules::new(), contract: WorldCheck::default() }
     }
 
     /// One instance.

@@ -1,7 +1,7 @@
 //! An interrupt of a queue.
 
 use crate::claim::Claim;
-use crate::contract::Owed;
+use crate::contract::PendingStep;
 use crate::host::Host;
 use crate::instance::{Id, Instance};
 use crate::raised_from::RaisedFrom;
@@ -18,7 +18,7 @@ pub struct Interrupt<'a, Q> {
     instance: &'a Instance<Q>,
     taken: bool,
     claim: Option<Claim<'a, Q>>,
-    owed: Owed,
+    pending_step: PendingStep,
 }
 
 impl<'a, Q> Interrupt<'a, Q> {
@@ -32,7 +32,7 @@ impl<'a, Q> Interrupt<'a, Q> {
             instance: host.instance(id),
             taken: false,
             claim: None,
-            owed: Owed::default(),
+            pending_step: PendingStep::default(),
         }
     }
 }
@@ -42,10 +42,10 @@ impl<Q> Pass<Q> for Interrupt<'_, Q> {
     fn next(&mut self, now: Ns, _: Did) -> Op {
         if let Some(claim) = self.claim.take() {
             let op = self.host.route(claim, RaisedFrom::Interrupt).unwrap_or(Op::Done);
-            return self.owed.gives(op);
+            return self.pending_step.returned(op);
         }
         if core::mem::replace(&mut self.taken, true) {
-            self.owed.answered();
+            self.pending_step.answered();
             return Op::Done;
         }
         let instance = self.instance;

@@ -37,7 +37,7 @@ impl<'a, Q> Kthread<'a, Q> {
     /// # Panics
     /// If there is no such instance; in debug builds, if it begins inside the step that wakes it.
     pub fn new(host: &'a Host<Q>, id: Id) -> Self {
-        host.contract.task(Task::Napi(id));
+        host.contract.begin_task(Task::Napi(id));
         Kthread { host, instance: host.instance(id), turn: Turn::idle(Owner::Thread) }
     }
 
@@ -128,7 +128,7 @@ pub struct Worker<'a, Q> {
 impl<'a, Q> Worker<'a, Q> {
     /// The loop of a worker. It never ends by itself: the world abandons it while it sleeps.
     pub fn new(host: &'a Host<Q>) -> Self {
-        host.contract.task(Task::Worker);
+        host.contract.begin_task(Task::Worker);
         Worker { host, turn: Turn::idle(Owner::Worker) }
     }
 }

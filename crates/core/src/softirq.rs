@@ -5,7 +5,7 @@
 //! ksoftirqd, either as posted (its mask names HI and TIMER, and defers the whole pending set) or as meant (the
 //! network vectors alone, and only while another thread wants the CPU).
 
-use crate::contract::Owed;
+use crate::contract::PendingStep;
 use crate::cpu::{Context, NET, NET_AS_POSTED, VECTORS};
 use crate::host::Host;
 use crate::instance::CpuId;
@@ -46,7 +46,7 @@ pub struct Softirq<'a, Q> {
     /// Whether the last network softirq left only instances in *hold* without work.
     held: bool,
     stopping: bool,
-    owed: Owed,
+    pending_step: PendingStep,
 }
 
 impl<'a, Q> Softirq<'a, Q> {
@@ -56,7 +56,7 @@ impl<'a, Q> Softirq<'a, Q> {
     /// If there is no such CPU.
     #[inline]
     pub fn new(host: &'a Host<Q>, cpu: CpuId, context: Context) -> Self {
-        host.contract.softirq(cpu, context);
+        host.contract.begin_softirq(cpu, context);
         Softirq {
             at: At::Start,
             allowed: VECTORS,
@@ -66,7 +66,7 @@ impl<'a, Q> Softirq<'a, Q> {
             passes: 0,
             held: false,
             stopping: false,
-            owed: Owed::default(),
+            pending_step: PendingStep::default(),
         }
     }
 
@@ -228,10 +228,10 @@ impl<'a, Q> Softirq<'a, Q> {
 impl<Q> Pass<Q> for Softirq<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
-        self.owed.answered();
+        self.pending_step.answered();
         let at = if self.net.turn.has_claim() {
             if let Some(op) = self.net.next(now, did) {
-                return self.owed.gives(op);
+                return self.pending_step.returned(op);
             }
             At::NetRx
         } else {
@@ -245,7 +245,7 @@ impl<Q> Pass<Q> for Softirq<'_, Q> {
             Some(op) => op,
             None => self.ended(),
         };
-        self.owed.gives(op)
+        self.pending_step.returned(op)
     }
 
     fn queue(&mut self) -> &mut Q {
