@@ -77,8 +77,8 @@ impl<'a, Q> BusyLoop<'a, Q> {
     /// Whether `did` is an empty poll that a look follows. Callers that spin try this first, then `repoll`, and
     /// `next` only after that.
     #[inline(always)]
-    pub(crate) fn looks(&mut self, now: Ns, did: Did) -> bool {
-        if self.at != At::Session || !self.session.idles(now, did) {
+    pub(crate) fn look_follows(&mut self, now: Ns, did: Did) -> bool {
+        if self.at != At::Session || !self.session.handle_empty_poll(now, did) {
             return false;
         }
         self.at = At::Looking;

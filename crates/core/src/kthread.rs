@@ -51,7 +51,7 @@ impl<'a, Q> Kthread<'a, Q> {
 impl<Q> Pass<Q> for Kthread<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
-        if self.turn.idles(now, did, Owner::Thread) {
+        if self.turn.handle_empty_poll(now, did, Owner::Thread) {
             return Op::Pause;
         }
         self.turn.poll(Owner::Thread).unwrap_or_else(|| self.step(now, did))
@@ -88,16 +88,16 @@ impl<Q> Kthread<'_, Q> {
             match end {
                 End::Released => {}
                 End::Again | End::Scheduled if self.turn.work().any() => {
-                    self.turn.again();
+                    self.turn.prepare_next();
                     return Op::Resched;
                 }
                 End::Again | End::Scheduled => {
-                    self.turn.again();
+                    self.turn.prepare_next();
                     let spins = self.instance.state.load().mode() == Threaded::BusyPoll;
                     return if spins { Op::Pause } else { Op::Resched };
                 }
                 End::Held => {
-                    self.turn.again();
+                    self.turn.prepare_next();
                     return Op::Yield;
                 }
                 End::HandOver => {

@@ -58,7 +58,7 @@ impl<'a, Q> Session<'a, Q> {
     /// Begins another pass.
     #[inline]
     pub(crate) fn pass(&mut self) {
-        self.turn.again();
+        self.turn.prepare_next();
     }
 
     /// Starts over after the session has stopped.
@@ -77,7 +77,7 @@ impl<'a, Q> Session<'a, Q> {
     pub(crate) fn stop(&mut self, now: Ns) {
         self.at = At::Stopping;
         let prefer = self.prefer;
-        self.turn.again_last(prefer);
+        self.turn.prepare_last(prefer);
         let mut leaves = false;
         if let Some(claim) = self.turn.claim_mut() {
             let instance = claim.instance();
@@ -104,8 +104,8 @@ impl<'a, Q> Session<'a, Q> {
 
     /// Whether `did` is an empty poll after which the session polls on; the pass has then ended.
     #[inline(always)]
-    pub(crate) fn idles(&mut self, now: Ns, did: Did) -> bool {
-        self.turn.idles(now, did, Owner::Application)
+    pub(crate) fn handle_empty_poll(&mut self, now: Ns, did: Did) -> bool {
+        self.turn.handle_empty_poll(now, did, Owner::Application)
     }
 
     /// Begins another pass and returns its poll, if the session owns the instance.

@@ -89,7 +89,7 @@ impl<Q> Pass<Q> for SocketWait<'_, Q> {
     #[inline]
     fn next(&mut self, now: Ns, did: Did) -> Op {
         if let At::Busy(busy) = &mut self.at {
-            if busy.looks(now, did) {
+            if busy.look_follows(now, did) {
                 return Op::Look;
             }
             if let Some(op) = busy.repoll(now, did) {

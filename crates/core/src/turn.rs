@@ -24,7 +24,7 @@ use crate::step::{Did, Op, unexpected};
 use crate::{Ns, Pressure, Work};
 
 pub(crate) use end::{End, Next};
-use end::{Line, keeps, missed, polls_on};
+use end::{Line, keeps_polling, may_keep, missed};
 
 /// The step whose answer the turn expects next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,17 +35,17 @@ enum At {
     Leaving,
     Polled,
     /// Unmasked before the delivery ([`Order::UnmaskFirst`](crate::Order)).
-    Opened,
+    UnmaskedEarly,
     /// Masked again before the delivery, since the poll does not complete.
-    Shut,
+    RemaskedEarly,
     Delivered,
     Armed,
     /// Unmasked; the release follows.
     Unmasked,
     /// Masked again; the release follows.
-    Closed,
+    RemaskedToRelease,
     /// Masked again; the turn ends with the claim kept.
-    Kept,
+    RemaskedToKeep,
 }
 
 /// The turns of one owner, one after the other, in the same struct, because moving it costs more than a turn. The
@@ -72,7 +72,7 @@ pub(crate) struct Turn<'a, Q> {
     counted: Owner,
     at: At,
     line: Line,
-    /// How the turn ends after [`At::Kept`].
+    /// How the turn ends after [`At::RemaskedToKeep`].
     end: End,
 }
 
@@ -116,12 +116,12 @@ impl<'a, Q> Turn<'a, Q> {
 
     /// Prepares another turn with the same claim.
     #[inline]
-    pub(crate) fn again(&mut self) {
+    pub(crate) fn prepare_next(&mut self) {
         self.at = At::Ready;
     }
 
     /// Prepares a session's last turn, which releases; with `prefers`, to the timer if the ring is not drained.
-    pub(crate) fn again_last(&mut self, prefers: bool) {
+    pub(crate) fn prepare_last(&mut self, prefers: bool) {
         self.at = At::Ready;
         self.last = true;
         self.prefers = prefers;
@@ -149,7 +149,7 @@ impl<'a, Q> Turn<'a, Q> {
     pub(crate) fn idle_cycle(&self, owner: Owner, until: Ns, last: Op) -> Option<IdleCycle> {
         let (At::Polled, Some(claim)) = (self.at, &self.claim) else { return None };
         let instance = claim.instance();
-        if !self.goes_round(owner, instance.state.load()) {
+        if !self.repeats_if_empty(owner, instance.state.load()) {
             return None;
         }
         let unmasks = instance.settings.unmasks_first();
@@ -168,20 +168,20 @@ impl<'a, Q> Turn<'a, Q> {
 
     /// Whether an empty poll is always followed by another of the same owner.
     #[inline(always)]
-    fn goes_round(&self, owner: Owner, state: State) -> bool {
-        polls_on(owner, self.last, state) && keeps(owner, state) && !state.has(DISABLE)
+    fn repeats_if_empty(&self, owner: Owner, state: State) -> bool {
+        keeps_polling(owner, self.last, state) && may_keep(owner, state) && !state.has(DISABLE)
     }
 
     /// Fast path of `next` for owners that spin, in a few instructions: if `did` is an empty poll after which the
     /// owner polls on, and the driver does not unmask first, ends the turn as with [`End::Again`] and returns
     /// `true`.
     #[inline(always)]
-    pub(crate) fn idles(&mut self, now: Ns, did: Did, owner: Owner) -> bool {
+    pub(crate) fn handle_empty_poll(&mut self, now: Ns, did: Did, owner: Owner) -> bool {
         let (At::Polled, Did::Polled(Work::NONE)) = (self.at, did) else { return false };
         let Some(claim) = &self.claim else { return false };
         let instance = claim.instance();
-        let goes_round = self.goes_round(owner, instance.state.load());
-        if !goes_round || instance.settings.unmasks_first() {
+        let repeats = self.repeats_if_empty(owner, instance.state.load());
+        if !repeats || instance.settings.unmasks_first() {
             return false;
         }
         instance.counters.empty_polls(owner, 1);
@@ -238,7 +238,7 @@ impl<'a, Q> Turn<'a, Q> {
                 if state.has(DISABLE) {
                     return self.release(instance);
                 }
-                if !keeps(owner, state) {
+                if !may_keep(owner, state) {
                     return Next::End(End::HandOver);
                 }
                 return self.defer(instance, now, instance.settings.gro_flush_timeout(), state);
@@ -257,20 +257,20 @@ impl<'a, Q> Turn<'a, Q> {
                     owned.hold_until = 0;
                 }
                 if instance.settings.unmasks_first() && work.rx < self.budget {
-                    return self.ask(At::Opened, Op::Unmask(instance.id));
+                    return self.ask(At::UnmaskedEarly, Op::Unmask(instance.id));
                 }
                 None
             }
-            At::Opened => {
-                self.opened(did);
+            At::UnmaskedEarly => {
+                self.record_unmask(did);
                 // An owner that polls on does not complete: mask at once.
-                if polls_on(owner, self.last, instance.state.load()) {
-                    return self.mask(At::Shut, instance);
+                if keeps_polling(owner, self.last, instance.state.load()) {
+                    return self.mask(At::RemaskedEarly, instance);
                 }
                 None
             }
-            At::Shut => {
-                self.done(did);
+            At::RemaskedEarly => {
+                self.record_done(did);
                 None
             }
             At::Delivered => {
@@ -278,15 +278,15 @@ impl<'a, Q> Turn<'a, Q> {
                 Some(pressure)
             }
             At::Unmasked => {
-                self.opened(did);
+                self.record_unmask(did);
                 return self.release_open(instance);
             }
-            At::Armed | At::Closed => {
-                self.done(did);
+            At::Armed | At::RemaskedToRelease => {
+                self.record_done(did);
                 return self.release(instance);
             }
-            At::Kept => {
-                self.done(did);
+            At::RemaskedToKeep => {
+                self.record_done(did);
                 return Next::End(self.end);
             }
         };
@@ -298,14 +298,14 @@ impl<'a, Q> Turn<'a, Q> {
 
     /// Records the answer to an unmasking.
     #[inline(always)]
-    fn opened(&mut self, did: Did) {
+    fn record_unmask(&mut self, did: Did) {
         let Did::Unmasked(waits) = did else { unexpected("Unmask", "Unmasked") };
         self.line = if waits { Line::Waiting } else { Line::Open };
     }
 
     /// Records the answer to a step that has no result.
     #[inline(always)]
-    fn done(&mut self, did: Did) {
+    fn record_done(&mut self, did: Did) {
         self.resched |= did == Did::Resched;
     }
 
@@ -334,10 +334,10 @@ impl<'a, Q> Turn<'a, Q> {
         }
         let exhausted = rx >= self.budget;
         let waits = race::on(Race::ModeWaitsForDrain) && exhausted;
-        if !keeps(owner, state) && !waits {
+        if !may_keep(owner, state) && !waits {
             return self.stay(instance, End::HandOver);
         }
-        if polls_on(owner, self.last, state) {
+        if keeps_polling(owner, self.last, state) {
             return self.stay(instance, End::Again);
         }
         debug_assert!(!state.has(NPSVC) || race::on(Race::EnableInTwoSteps), "owned and disabled");
@@ -447,7 +447,7 @@ impl<'a, Q> Turn<'a, Q> {
     #[inline(always)]
     fn release(&mut self, instance: &Instance<Q>) -> Next {
         if self.line != Line::Masked {
-            return self.mask(At::Closed, instance);
+            return self.mask(At::RemaskedToRelease, instance);
         }
         if Claim::release_from(&mut self.claim) {
             return Next::End(End::Released);
@@ -474,7 +474,7 @@ impl<'a, Q> Turn<'a, Q> {
             return Next::End(end);
         }
         self.end = end;
-        self.mask(At::Kept, instance)
+        self.mask(At::RemaskedToKeep, instance)
     }
 
     /// Masks again; the answer is handled at `at`.

@@ -48,7 +48,7 @@ pub(super) fn missed<Q>(instance: &Instance<Q>) -> End {
 /// Whether the owner polls on, so that its poll does not complete (the kernel's `IN_BUSY_POLL`). `last` marks a
 /// session's last poll.
 #[inline(always)]
-pub(super) fn polls_on(owner: Owner, last: bool, state: State) -> bool {
+pub(super) fn keeps_polling(owner: Owner, last: bool, state: State) -> bool {
     match owner {
         Owner::Application => !last,
         Owner::Thread => state.mode() == Threaded::BusyPoll,
@@ -59,7 +59,7 @@ pub(super) fn polls_on(owner: Owner, last: bool, state: State) -> bool {
 /// Whether the mode lets this owner keep the instance. A busy-poll session may own an instance in any mode but
 /// threaded busy poll.
 #[inline(always)]
-pub(super) fn keeps(owner: Owner, state: State) -> bool {
+pub(super) fn may_keep(owner: Owner, state: State) -> bool {
     let mode = state.mode();
     match owner {
         Owner::Softirq | Owner::Ksoftirqd => mode == Threaded::Disabled,
