@@ -27,14 +27,14 @@ enum At {
     Session,
     Looking,
     /// The session has stopped because another thread wants the CPU; a look checks whether its last poll delivered.
-    LetGo,
+    Stopped,
     /// Yields to that thread.
     Yielding,
 }
 
 /// The next step of a loop whose session has stopped for another thread. (Small, so that it is not returned through
 /// memory.)
-enum Way {
+enum YieldStep {
     Yield,
     Look,
     Ended,
@@ -88,8 +88,8 @@ impl<'a, Q> BusyLoop<'a, Q> {
     /// The next poll, if `did` is a look without events and the loop continues.
     #[inline(always)]
     pub(crate) fn repoll(&mut self, now: Ns, did: Did) -> Option<Op> {
-        let in_vain = self.at == At::Looking && did == Did::Events(0);
-        if !in_vain || now >= self.until || self.session.resched() {
+        let found_nothing = self.at == At::Looking && did == Did::Events(0);
+        if !found_nothing || now >= self.until || self.session.resched() {
             return None;
         }
         let op = self.session.repoll()?;
@@ -120,11 +120,11 @@ impl<'a, Q> BusyLoop<'a, Q> {
                 Did::Interrupted => None,
                 _ => Some(0),
             };
-            return match self.give_way(now, events) {
-                Way::Yield => LoopNext::Op(Op::Resched),
-                Way::Look => LoopNext::Op(Op::Look),
-                Way::Ended => LoopNext::Ended,
-                Way::Interrupted => LoopNext::Interrupted,
+            return match self.yield_step(now, events) {
+                YieldStep::Yield => LoopNext::Op(Op::Resched),
+                YieldStep::Look => LoopNext::Op(Op::Look),
+                YieldStep::Ended => LoopNext::Ended,
+                YieldStep::Interrupted => LoopNext::Interrupted,
             };
         }
         match self.session.next(now, did) {
@@ -134,7 +134,7 @@ impl<'a, Q> BusyLoop<'a, Q> {
                 LoopNext::Op(Op::Look)
             }
             SessionNext::Stopped if self.yields => {
-                self.at = At::LetGo;
+                self.at = At::Stopped;
                 LoopNext::Op(Op::Look)
             }
             SessionNext::Stopped if self.interrupted => LoopNext::Interrupted,
@@ -152,20 +152,20 @@ impl<'a, Q> BusyLoop<'a, Q> {
     /// Follows a session that has stopped for another thread: yields to it, and starts the session over unless
     /// events have come or the time is up.
     #[cold]
-    fn give_way(&mut self, now: Ns, events: Option<u32>) -> Way {
+    fn yield_step(&mut self, now: Ns, events: Option<u32>) -> YieldStep {
         if self.at == At::Yielding {
             self.yields = false;
             self.session.restart();
             self.at = At::Looking;
-            return Way::Look;
+            return YieldStep::Look;
         }
         match events {
             Some(0) if now < self.until => {
                 self.at = At::Yielding;
-                Way::Yield
+                YieldStep::Yield
             }
-            Some(_) => Way::Ended,
-            None => Way::Interrupted,
+            Some(_) => YieldStep::Ended,
+            None => YieldStep::Interrupted,
         }
     }
 

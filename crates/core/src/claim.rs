@@ -92,6 +92,6 @@ impl<Q> Drop for Claim<'_, Q> {
     /// Runs if a context unwinds or is abandoned between two steps (and in `Host::with_claim`).
     fn drop(&mut self) {
         self.instance.state.take_from_thread();
-        self.host.strand(self.instance);
+        self.host.leave_to_softirq(self.instance);
     }
 }

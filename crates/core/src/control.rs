@@ -113,7 +113,7 @@ impl<Q> Drop for Disable<'_, Q> {
                 // Interrupts and timers were refused meanwhile, and the owner may have released with neither of
                 // them pending: have the instance polled.
                 if instance.state.schedule_prep() == Prep::Won {
-                    self.host.strand(instance);
+                    self.host.leave_to_softirq(instance);
                 }
             }
         }

@@ -181,7 +181,7 @@ impl Cpu {
     }
 
     /// Whether nothing is pending, listed or running, and a raised network softirq would run inline and poll.
-    pub(crate) fn rests(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let inline = self.policy().net_softirq == NetSoftirq::Inline;
         let budget = self.budget.load(Ordering::Relaxed) > 0;
         self.word.load(Ordering::Acquire) == 0 && self.list.is_empty() && inline && budget

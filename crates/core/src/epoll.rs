@@ -13,7 +13,7 @@ use crate::instance::Id;
 use crate::race::{self, Race};
 use crate::raised_from::RaisedFrom;
 use crate::step::{Did, Op, Pass};
-use crate::suspend::{Left, Registration};
+use crate::suspend::{AfterLeave, Registration};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{NEVER, Ns};
 use napkin_policy::EpollPolicy;
@@ -147,8 +147,8 @@ impl EpollContext {
 
     fn leave<Q>(host: &Host<Q>, id: Id, part: Registration, from: RaisedFrom) -> Option<Op> {
         match host.instance(id).suspension.leave(part) {
-            Left::Last => host.schedule(id, from),
-            Left::Others => None,
+            AfterLeave::Last => host.schedule(id, from),
+            AfterLeave::Others => None,
         }
     }
 
@@ -174,7 +174,7 @@ impl EpollContext {
             && other != id
         {
             // The context follows another instance now: end its registration with the old one.
-            self.prolonged(0);
+            self.put_back(0);
             return Self::leave(host, other, part, RaisedFrom::Application);
         }
         let part = instance.suspension.enter(held.map(|(_, part)| part), until);
@@ -183,19 +183,19 @@ impl EpollContext {
         // store, and has the instance polled, which arms the timer anew. Extended last, the timer could overwrite
         // the deadline of that poll, and the queue would wait up to the timeout for a context that no longer
         // suspends it.
-        let put_off = || instance.put_off(until).then_some(Op::Arm { id, at: until });
+        let move_timer = || instance.move_timer(until).then_some(Op::Arm { id, at: until });
         let last = race::on(Race::PutOffLast);
-        let arm = if last { None } else { put_off() };
-        if !self.prolonged(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
+        let arm = if last { None } else { move_timer() };
+        if !self.put_back(REGISTERED | u64::from(id.0) << 32 | u64::from(part.0)) {
             // While other contexts suspend it the deadline stays, so the world still has to arm its timer.
             return Self::leave(host, id, part, RaisedFrom::Application).or(arm);
         }
-        if last { put_off() } else { arm }
+        if last { move_timer() } else { arm }
     }
 
     /// Puts the registration back; `false` if another thread has replaced it meanwhile.
     #[inline]
-    fn prolonged(&self, packed: u64) -> bool {
+    fn put_back(&self, packed: u64) -> bool {
         let suspends = &self.suspends;
         suspends.compare_exchange(PROLONGING, packed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

@@ -305,7 +305,7 @@ impl<Q> Host<Q> {
 
     /// Leaves an instance whose owner unwound to its CPU's softirq, which the world has to run
     /// ([`Pass`](crate::Pass)).
-    pub(crate) fn strand(&self, instance: &Instance<Q>) {
+    pub(crate) fn leave_to_softirq(&self, instance: &Instance<Q>) {
         let cpu = self.cpu(instance.cpu());
         cpu.list.push(instance);
         cpu.raise(Vector::NetRx.bit());

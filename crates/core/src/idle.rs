@@ -93,7 +93,7 @@ pub struct IdleTimer {
 
 /// State bits that rule out an idle timer: the instance is owned, about to be owned or disabled, or not the
 /// softirq's to poll.
-const TAKEN: u32 = SCHED | MISSED | DISABLE | NPSVC | MODE | SCHED_THREADED | IN_BUSY_POLL;
+const NOT_IDLE: u32 = SCHED | MISSED | DISABLE | NPSVC | MODE | SCHED_THREADED | IN_BUSY_POLL;
 
 impl<Q> Host<Q> {
     /// Predicts the expiries of an instance's timer, due on `cpu`, while its polls find nothing. `None` if an
@@ -107,8 +107,8 @@ impl<Q> Host<Q> {
         let settings = &instance.settings;
         let timeout = settings.gro_flush_timeout();
         let defers = timeout > 0 && settings.hold() == 0 && !settings.unmasks_first();
-        let free = !instance.state.load().has(TAKEN) && instance.suspending_contexts() == 0;
-        if !(defers && free && self.cpu(cpu).rests()) {
+        let free = !instance.state.load().has(NOT_IDLE) && instance.suspending_contexts() == 0;
+        if !(defers && free && self.cpu(cpu).is_idle()) {
             return None;
         }
         let left = self.with_claim(instance, |owned| owned.defer_count)?;

@@ -150,22 +150,22 @@ impl<Q> Instance<Q> {
     }
 
     /// Records `at` as the end of a park; called before the owner arms the timer with it.
-    pub(crate) fn parks_until(&self, at: Ns) {
+    pub(crate) fn set_park_end(&self, at: Ns) {
         self.parked_until.store(at, Ordering::Relaxed);
     }
 
     /// Moves the timer to `at` for a suspension. Returns `false` if the timer stays: a suspension does not extend a
     /// park.
     #[inline]
-    pub(crate) fn put_off(&self, at: Ns) -> bool {
+    pub(crate) fn move_timer(&self, at: Ns) -> bool {
         if self.feedback() {
-            return self.put_off_unless_parked(at);
+            return self.move_timer_unless_parked(at);
         }
         self.arm(at);
         true
     }
 
-    fn put_off_unless_parked(&self, at: Ns) -> bool {
+    fn move_timer_unless_parked(&self, at: Ns) -> bool {
         let mut old = self.deadline();
         // A plain store could overwrite the park that an owner sets in between.
         while old > at || old != self.parked_until.load(Ordering::Relaxed) {

@@ -76,7 +76,7 @@ impl<'a, Q> NetRx<'a, Q> {
             }
             None => {
                 self.list = Chain::new();
-                self.pick()
+                self.next_instance()
             }
         }
     }
@@ -88,19 +88,19 @@ impl<'a, Q> NetRx<'a, Q> {
         match self.turn.next(now, did, Owner::Softirq) {
             Next::Op(op) => Some(op),
             Next::End(End::Released) => {
-                self.spend();
+                self.charge();
                 None
             }
             Next::End(end) => {
-                self.spend();
-                self.keep(end)
+                self.charge();
+                self.dispose(end)
             }
         }
     }
 
     /// Charges the frames of a poll to the round's budget.
     #[inline(always)]
-    fn spend(&mut self) {
+    fn charge(&mut self) {
         self.budget -= i32::from(self.turn.work().rx);
     }
 
@@ -109,14 +109,14 @@ impl<'a, Q> NetRx<'a, Q> {
     pub(crate) fn go_on(&mut self, now: Ns) -> Result<Op, Round> {
         if self.budget <= 0 || now >= self.until {
             self.cpu.squeezed();
-            return Err(self.leave());
+            return Err(self.end_round());
         }
-        self.pick()
+        self.next_instance()
     }
 
     /// Disposes of the claim after a turn that did not release.
     #[inline(always)]
-    fn keep(&mut self, end: End) -> Option<Op> {
+    fn dispose(&mut self, end: End) -> Option<Op> {
         let claim = self.turn.take_claim()?;
         if end == End::HandOver {
             claim.instance().counters.handovers.add(1);
@@ -136,13 +136,13 @@ impl<'a, Q> NetRx<'a, Q> {
 
     /// Polls the next instance, if there is one.
     #[inline(always)]
-    fn pick(&mut self) -> Result<Op, Round> {
+    fn next_instance(&mut self) -> Result<Op, Round> {
         loop {
             if let Some(instance) = self.list.pop(self.host.instances()) {
                 return Ok(self.poll(instance));
             }
             if !self.repoll.is_empty() {
-                return Err(self.leave());
+                return Err(self.end_round());
             }
             let cpu = self.cpu;
             cpu.leave_net_rx();
@@ -166,7 +166,7 @@ impl<'a, Q> NetRx<'a, Q> {
 
     /// Puts the remaining instances back on the CPU's list: those not reached, those scheduled meanwhile, and those
     /// to be polled again.
-    fn leave(&mut self) -> Round {
+    fn end_round(&mut self) -> Round {
         let instances = self.host.instances();
         let mut all = core::mem::replace(&mut self.list, Chain::new());
         if let Some((instance, others)) = self.cpu.list.take(instances) {

@@ -36,7 +36,7 @@ pub const WORKQUEUE: u32 = 1 << 16;
 pub(crate) const MODE: u32 = THREADED | THREADED_BUSY_POLL | WORKQUEUE;
 /// The bits that a release clears: a free instance has no marks. (A kernel's session that leaves to the timer keeps
 /// `PREFER_BUSY_POLL`, and the timer clears it.)
-const HELD: u32 = SCHED | SCHED_THREADED | PREFER_BUSY_POLL | IN_BUSY_POLL | MISSED;
+const CLEARED_BY_RELEASE: u32 = SCHED | SCHED_THREADED | PREFER_BUSY_POLL | IN_BUSY_POLL | MISSED;
 
 /// A snapshot of the state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl StateWord {
     pub(crate) fn release(&self) -> Release {
         let free = self.step(|old| {
             debug_assert!(old & SCHED != 0, "released without owning: {old:#x}");
-            (old & MISSED == 0).then_some(old & !HELD)
+            (old & MISSED == 0).then_some(old & !CLEARED_BY_RELEASE)
         });
         match free {
             Ok(_) => Release::Free,
@@ -205,7 +205,7 @@ impl StateWord {
     fn release_marked(&self) -> Release {
         let old = self.step(|old| match old & (MISSED | DISABLE) {
             MISSED => Some(old & !(MISSED | PREFER_BUSY_POLL)),
-            _ => Some(old & !HELD),
+            _ => Some(old & !CLEARED_BY_RELEASE),
         });
         match old {
             Ok(old) if old & (MISSED | DISABLE) == MISSED => Release::Missed,

@@ -21,7 +21,7 @@ pub(crate) struct Registration(pub(crate) u32);
 
 /// Whether any context still suspends the instance after one has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum AfterLeave {
     /// No context suspends the instance any more: poll it at once.
     Last,
     /// Other contexts still do.
@@ -62,20 +62,20 @@ impl Suspension {
 
     /// Ends one context's registration.
     #[inline]
-    pub(crate) fn leave(&self, held: Registration) -> Left {
+    pub(crate) fn leave(&self, held: Registration) -> AfterLeave {
         if race::on(Race::ResumeCancelsAll) {
             self.expire();
-            return Left::Last;
+            return AfterLeave::Last;
         }
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             if (word / EPOCH) as u32 != held.0 || word & COUNT == 0 {
                 // Expired meanwhile. Others may have suspended anew since.
-                return if word & COUNT == 0 { Left::Last } else { Left::Others };
+                return if word & COUNT == 0 { AfterLeave::Last } else { AfterLeave::Others };
             }
             match self.word.compare_exchange(word, word - 1, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) if (word - 1) & COUNT == 0 => return Left::Last,
-                Ok(_) => return Left::Others,
+                Ok(_) if (word - 1) & COUNT == 0 => return AfterLeave::Last,
+                Ok(_) => return AfterLeave::Others,
                 Err(now) => word = now,
             }
         }

@@ -355,7 +355,7 @@ impl<'a, Q> Turn<'a, Q> {
             }
             instance.counters.parks.add(1);
             let at = now + settings.load(state.mode()).park_timeout();
-            instance.parks_until(at);
+            instance.set_park_end(at);
             return self.arm(instance, at);
         }
 
