@@ -8,7 +8,7 @@ use napkin_policy::Threaded;
 
 /// The owners that a mode can give an instance to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Delivery {
     Softirq,
     Ksoftirqd,
     Thread,
@@ -16,24 +16,30 @@ enum Way {
     Worker,
 }
 
-const WAYS: [Way; 5] = [Way::Softirq, Way::Ksoftirqd, Way::Thread, Way::BusyThread, Way::Worker];
+const DELIVERIES: [Delivery; 5] = [
+    Delivery::Softirq,
+    Delivery::Ksoftirqd,
+    Delivery::Thread,
+    Delivery::BusyThread,
+    Delivery::Worker,
+];
 
-impl Way {
+impl Delivery {
     fn mode(self) -> Threaded {
         match self {
-            Way::Softirq | Way::Ksoftirqd => Threaded::Disabled,
-            Way::Thread => Threaded::Enabled,
-            Way::BusyThread => Threaded::BusyPoll,
-            Way::Worker => Threaded::Workqueue,
+            Delivery::Softirq | Delivery::Ksoftirqd => Threaded::Disabled,
+            Delivery::Thread => Threaded::Enabled,
+            Delivery::BusyThread => Threaded::BusyPoll,
+            Delivery::Worker => Threaded::Workqueue,
         }
     }
 
     fn owner(self) -> Owner {
         match self {
-            Way::Softirq => Owner::Softirq,
-            Way::Ksoftirqd => Owner::Ksoftirqd,
-            Way::Thread | Way::BusyThread => Owner::Thread,
-            Way::Worker => Owner::Worker,
+            Delivery::Softirq => Owner::Softirq,
+            Delivery::Ksoftirqd => Owner::Ksoftirqd,
+            Delivery::Thread | Delivery::BusyThread => Owner::Thread,
+            Delivery::Worker => Owner::Worker,
         }
     }
 
@@ -41,10 +47,10 @@ impl Way {
         let host = &talk.host;
         let inline = Context::Interrupt { competition: false };
         talk.hear(match self {
-            Way::Softirq => Any::Softirq(Softirq::new(host, CPU, inline), CPU),
-            Way::Ksoftirqd => Any::Softirq(Softirq::new(host, CPU, Context::Ksoftirqd), CPU),
-            Way::Thread | Way::BusyThread => Any::Kthread(Kthread::new(host, ID)),
-            Way::Worker => Any::Worker(Worker::new(host)),
+            Delivery::Softirq => Any::Softirq(Softirq::new(host, CPU, inline), CPU),
+            Delivery::Ksoftirqd => Any::Softirq(Softirq::new(host, CPU, Context::Ksoftirqd), CPU),
+            Delivery::Thread | Delivery::BusyThread => Any::Kthread(Kthread::new(host, ID)),
+            Delivery::Worker => Any::Worker(Worker::new(host)),
         })
     }
 }
@@ -53,8 +59,8 @@ impl Way {
 fn settings_are_those_that_were_set() {
     let talk = Talk::new("base");
     let mut policy = talk.host.instance(ID).settings();
-    for way in WAYS {
-        policy.threaded = way.mode();
+    for delivery in DELIVERIES {
+        policy.threaded = delivery.mode();
         policy.hold += MICROSECOND;
         talk.host.set(ID, &policy).expect("within its limits");
         assert_eq!(talk.host.instance(ID).settings(), policy);
@@ -90,29 +96,29 @@ fn step(talk: &Talk, owner: &mut Speaker<'_, Any<'_>>) -> String {
     owner.says_next(1)
 }
 
-fn polls(talk: &Talk, way: Way) -> u64 {
+fn polls(talk: &Talk, delivery: Delivery) -> u64 {
     let counts = talk.counts();
-    counts.polls[way.owner() as usize] + counts.empty_polls[way.owner() as usize]
+    counts.polls[delivery.owner() as usize] + counts.empty_polls[delivery.owner() as usize]
 }
 
 /// A saturated queue in the hands of an owner that has taken some steps.
-fn owned<'t>(talk: &'t Talk, way: Way, steps: usize) -> Speaker<'t, Any<'t>> {
-    talk.set(|policy| policy.threaded = way.mode());
+fn owned<'t>(talk: &'t Talk, delivery: Delivery, steps: usize) -> Speaker<'t, Any<'t>> {
+    talk.set(|policy| policy.threaded = delivery.mode());
     saturate(talk);
     talk.interrupt(ID);
-    let mut owner = way.pass(talk);
+    let mut owner = delivery.pass(talk);
     for _ in 0..steps {
         let said = step(talk, &mut owner);
-        assert!(!said.contains("sleep") && !said.is_empty(), "{way:?}: {said}");
+        assert!(!said.contains("sleep") && !said.is_empty(), "{delivery:?}: {said}");
     }
-    assert!(polls(talk, way) > 0);
+    assert!(polls(talk, delivery) > 0);
     owner
 }
 
 #[test]
 fn every_change_of_mode_on_a_saturated_queue_takes_two_polls_at_the_most() {
-    for from in WAYS {
-        for to in WAYS.into_iter().filter(|to| to.mode() != from.mode()) {
+    for from in DELIVERIES {
+        for to in DELIVERIES.into_iter().filter(|to| to.mode() != from.mode()) {
             for steps in 6..13 {
                 let talk = Talk::new("base");
                 // The new owner begins here while the old one's last step is under way.
@@ -155,7 +161,7 @@ fn every_change_of_mode_on_a_saturated_queue_takes_two_polls_at_the_most() {
 #[test]
 fn a_thread_that_begins_to_spin_or_stops_to_keeps_its_queue() {
     let talk = Talk::new("threaded");
-    let mut thread = owned(&talk, Way::Thread, 6);
+    let mut thread = owned(&talk, Delivery::Thread, 6);
     talk.set(|policy| policy.threaded = Threaded::BusyPoll);
     while talk.device(ID).waiting() > 0 {
         thread.says_next(1);
@@ -167,7 +173,7 @@ fn a_thread_that_begins_to_spin_or_stops_to_keeps_its_queue() {
 
 #[test]
 fn a_session_is_everybody_s_guest_but_not_a_spinning_thread_s() {
-    for to in WAYS {
+    for to in DELIVERIES {
         let talk = Talk::new("base");
         let context = talk.context(1_000, 8, false);
         context.follow(ID);
@@ -177,7 +183,7 @@ fn a_session_is_everybody_s_guest_but_not_a_spinning_thread_s() {
         talk.set(|policy| policy.threaded = to.mode());
         let said = session.says_next(2);
         match to {
-            Way::BusyThread => assert_eq!(said, "poll 8 -> 0, wake napi"),
+            Delivery::BusyThread => assert_eq!(said, "poll 8 -> 0, wake napi"),
             _ => assert_eq!(said, "poll 8 -> 0, look -> 0", "{to:?}"),
         }
     }
@@ -202,8 +208,8 @@ fn session_polls(talk: &Talk) -> u64 {
 
 #[test]
 fn a_session_outlives_every_change_of_mode_but_to_a_spinning_thread_and_then_the_mode_decides() {
-    for from in WAYS.into_iter().filter(|from| *from != Way::BusyThread) {
-        for to in WAYS.into_iter().filter(|to| to.mode() != from.mode()) {
+    for from in DELIVERIES.into_iter().filter(|from| *from != Delivery::BusyThread) {
+        for to in DELIVERIES.into_iter().filter(|to| to.mode() != from.mode()) {
             for steps in 4..12 {
                 let talk = Talk::new("base");
                 talk.set(|policy| policy.threaded = from.mode());
@@ -216,7 +222,7 @@ fn a_session_outlives_every_change_of_mode_but_to_a_spinning_thread_and_then_the
                 let words: Vec<_> = (0..12).map(|_| session_step(&talk, &mut session)).collect();
                 let case = format!("{from:?} to {to:?} after {steps}: {words:?}");
                 let late = session_polls(&talk) - before;
-                if to == Way::BusyThread {
+                if to == Delivery::BusyThread {
                     assert!(late <= 2 && words.iter().any(|word| word == "wake napi"), "{case}");
                 } else {
                     assert!(late >= 3 && words.iter().all(|word| !word.contains("wake")), "{case}");
@@ -224,9 +230,9 @@ fn a_session_outlives_every_change_of_mode_but_to_a_spinning_thread_and_then_the
                     // mode.
                     let said = session.says();
                     let next = match to {
-                        Way::Softirq | Way::Ksoftirqd => "run here",
-                        Way::Thread | Way::BusyThread => "wake napi",
-                        Way::Worker => "wake worker",
+                        Delivery::Softirq | Delivery::Ksoftirqd => "run here",
+                        Delivery::Thread | Delivery::BusyThread => "wake napi",
+                        Delivery::Worker => "wake worker",
                     };
                     assert!(said.contains(next), "{case}: {said}");
                 }
@@ -244,7 +250,7 @@ fn a_session_outlives_every_change_of_mode_but_to_a_spinning_thread_and_then_the
 
 #[test]
 fn a_session_gets_a_saturated_queue_from_every_owner_but_a_spinning_thread() {
-    for from in WAYS {
+    for from in DELIVERIES {
         for steps in 6..13 {
             let talk = Talk::new("defer20");
             let context = talk.context(1_000, 8, true);
@@ -260,7 +266,7 @@ fn a_session_gets_a_saturated_queue_from_every_owner_but_a_spinning_thread() {
             let late = polls(&talk, from) - before;
             let taken = session_polls(&talk);
             (0..6).for_each(|_| drop(session_step(&talk, &mut session)));
-            if from == Way::BusyThread {
+            if from == Delivery::BusyThread {
                 assert!(late >= 3 && session_polls(&talk) == taken, "{case}");
                 continue;
             }
@@ -279,10 +285,10 @@ fn an_idle_instance_changes_hands_at_its_next_schedule() {
     talk.set(|policy| policy.threaded = Threaded::Enabled);
     talk.arrive(1);
     assert_eq!(talk.interrupt(ID), "mask, wake napi");
-    assert_eq!(Way::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, unmask, sleep");
+    assert_eq!(Delivery::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, unmask, sleep");
     // A thread whose mode is gone ends.
     talk.set(|policy| policy.threaded = Threaded::Disabled);
-    assert_eq!(Way::Thread.pass(&talk).says(), "");
+    assert_eq!(Delivery::Thread.pass(&talk).says(), "");
 }
 
 #[test]
@@ -291,31 +297,31 @@ fn a_thread_with_a_token_polls_before_it_ends() {
     talk.arrive(1);
     talk.interrupt(ID);
     talk.set(|policy| policy.threaded = Threaded::Disabled);
-    assert_eq!(Way::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, wake ksoftirqd");
+    assert_eq!(Delivery::Thread.pass(&talk).says(), "poll 64 -> 1, deliver, wake ksoftirqd");
     assert_eq!(talk.softirq(), "poll 64 -> 0, unmask");
 }
 
 #[test]
 fn disable_takes_a_saturated_queue_within_two_polls_of_any_owner() {
-    for way in WAYS {
+    for delivery in DELIVERIES {
         for steps in 6..13 {
             let talk = Talk::new("base");
-            let mut owner = owned(&talk, way, steps);
-            let before = polls(&talk, way);
+            let mut owner = owned(&talk, delivery, steps);
+            let before = polls(&talk, delivery);
             let mut disable = talk.hear(Disable::new(&talk.host, ID).expect("it is enabled"));
-            assert_eq!(disable.says(), "sleep 50us", "{way:?}");
+            assert_eq!(disable.says(), "sleep 50us", "{delivery:?}");
             while talk.host.instance(ID).state().has(state::SCHED) {
                 step(&talk, &mut owner);
-                assert!(polls(&talk, way) <= before + 2, "{way:?} after {steps}");
+                assert!(polls(&talk, delivery) <= before + 2, "{delivery:?} after {steps}");
             }
-            assert_eq!(disable.says(), "mask", "{way:?}");
+            assert_eq!(disable.says(), "mask", "{delivery:?}");
             assert!(talk.host.instance(ID).state().disabled());
             let polled = talk.counts().all_polls();
             owner.says_next(6);
-            assert_eq!(talk.counts().all_polls(), polled, "{way:?}: nobody polls it now");
+            assert_eq!(talk.counts().all_polls(), polled, "{delivery:?}: nobody polls it now");
             // Enabled with frames waiting: they are left to the owner of the mode.
             let said = talk.enable(ID);
-            assert!(said.starts_with("unmask: work waits, mask, wake"), "{way:?}: {said}");
+            assert!(said.starts_with("unmask: work waits, mask, wake"), "{delivery:?}: {said}");
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::scene::*;
 use crate::world::{Actor, ID, SUSPENSION, World, join};
 
 /// Checks that the scene passes, and that with the race it fails with an expected message.
-fn bites(race: Race, scene: &Scene, expected: &[&str]) {
+fn detects(race: Race, scene: &Scene, expected: &[&str]) {
     scene.check();
     let why = scene.fails_with(race);
     assert!(
@@ -22,7 +22,7 @@ fn bites(race: Race, scene: &Scene, expected: &[&str]) {
 }
 
 /// The same for a model that is not a scene.
-fn model_bites(race: Race, model: impl Fn() + Send + Sync + Copy + 'static, expected: &str) {
+fn model_detects(race: Race, model: impl Fn() + Send + Sync + Copy + 'static, expected: &str) {
     explore(model);
     let why = fails_with(race, model);
     assert!(why.contains(expected), "{race:?} failed in its own way: {why}");
@@ -33,31 +33,31 @@ const LEFT: [&str; 2] = ["that nobody will find", "packets left"];
 #[test]
 fn r1_an_interrupt_before_the_release_is_remembered() {
     let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]);
-    bites(Race::LostInterrupt, &scene, &LEFT);
+    detects(Race::LostInterrupt, &scene, &LEFT);
 }
 
 #[test]
 fn r1_an_interrupt_while_a_poll_is_delivered_is_remembered() {
     let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]).unmask_first();
-    bites(Race::LostInterrupt, &scene, &LEFT);
+    detects(Race::LostInterrupt, &scene, &LEFT);
 }
 
 #[test]
 fn r2_a_timer_that_finds_the_instance_owned_leaves_a_mark() {
     let scene = Scene::new(DEFER, Start::Served, &[Act::Busy(true), Act::Timer]);
-    bites(Race::EarlyTimer, &scene, &["without a timer"]);
+    detects(Race::EarlyTimer, &scene, &["without a timer"]);
 }
 
 #[test]
 fn r3_the_thread_leaves_a_session_alone() {
     let scene = Scene::new(THREAD, Start::Idle, &[Act::Busy(true), Act::Set(Threaded::Enabled)]);
-    bites(Race::ThreadTestsSched, &scene, &[""]);
+    detects(Race::ThreadTestsSched, &scene, &[""]);
 }
 
 #[test]
 fn r3_the_thread_leaves_a_disabled_instance_alone() {
     let scene = Scene::new(THREAD, Start::Disabled, &[Act::Set(Threaded::Enabled)]);
-    bites(Race::ThreadTestsSched, &scene, &["polled while disabled"]);
+    detects(Race::ThreadTestsSched, &scene, &["polled while disabled"]);
 }
 
 /// A disable while the thread is about to take its token.
@@ -74,13 +74,17 @@ fn disable_beside_the_thread() {
 
 #[test]
 fn r4_the_thread_releases_before_it_ends() {
-    model_bites(Race::ThreadQuitsOnDisable, disable_beside_the_thread, "a disable that never ends");
+    model_detects(
+        Race::ThreadQuitsOnDisable,
+        disable_beside_the_thread,
+        "a disable that never ends",
+    );
 }
 
 #[test]
 fn r5_enable_is_one_step() {
     let scene = Scene::new(SOFTIRQ, Start::Disabled, &[Act::Enable, Act::Schedule]);
-    bites(Race::EnableInTwoSteps, &scene, &["a token that nobody holds"]);
+    detects(Race::EnableInTwoSteps, &scene, &["a token that nobody holds"]);
     // The two steps do no harm by themselves: another context has to come in between.
     race::set(Some(Race::EnableInTwoSteps));
     Scene::new(SOFTIRQ, Start::Disabled, &[Act::Enable]).check();
@@ -90,13 +94,13 @@ fn r5_enable_is_one_step() {
 #[test]
 fn r6_disable_takes_only_what_is_free() {
     let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Disable]);
-    bites(Race::DisableRetry, &scene, &[""]);
+    detects(Race::DisableRetry, &scene, &[""]);
 }
 
 #[test]
 fn r7_the_thread_of_a_disabled_instance_can_be_stopped() {
     let scene = Scene::new(THREAD, Start::Disabled, &[Act::Set(Threaded::Disabled)]);
-    bites(Race::StopWaitsForSched, &scene, &["the thread's state"]);
+    detects(Race::StopWaitsForSched, &scene, &["the thread's state"]);
 }
 
 /// Threaded busy poll is left while the thread spins: it stops, and traffic goes on.
@@ -116,25 +120,25 @@ fn leave_busy_poll() {
 
 #[test]
 fn r8_leaving_threaded_busy_poll_leaves_all_of_it() {
-    model_bites(Race::BusyBitStays, leave_busy_poll, "polls on after the mode has changed");
+    model_detects(Race::BusyBitStays, leave_busy_poll, "polls on after the mode has changed");
 }
 
 #[test]
 fn r11_unmasking_looks_at_the_ring_again() {
     let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]);
-    bites(Race::UnmaskWithoutLook, &scene, &LEFT);
+    detects(Race::UnmaskWithoutLook, &scene, &LEFT);
 }
 
 #[test]
 fn r11_unmasking_before_the_delivery_looks_at_the_ring_again() {
     let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]).unmask_first();
-    bites(Race::UnmaskWithoutLook, &scene, &LEFT);
+    detects(Race::UnmaskWithoutLook, &scene, &LEFT);
 }
 
 #[test]
 fn r12_the_softirq_looks_at_its_list_again() {
     let scene = Scene::new(SOFTIRQ, Start::Taken, &[Act::Owner, Act::Packet]);
-    bites(Race::ListNotRechecked, &scene, &["a token that nobody holds"]);
+    detects(Race::ListNotRechecked, &scene, &["a token that nobody holds"]);
 }
 
 /// The mode changes while the ring is full.
@@ -154,7 +158,11 @@ fn change_under_load() {
 
 #[test]
 fn r13_a_mode_change_does_not_wait_for_the_ring_to_drain() {
-    model_bites(Race::ModeWaitsForDrain, change_under_load, "polls on after the mode has changed");
+    model_detects(
+        Race::ModeWaitsForDrain,
+        change_under_load,
+        "polls on after the mode has changed",
+    );
 }
 
 /// Two contexts suspend one instance; one of them finds nothing and resumes, while the other goes on.
@@ -215,10 +223,10 @@ fn a_list_that_never_runs_empty(polled: bool) {
 fn r18_a_list_that_never_runs_empty_does_not_put_the_timer_off() {
     explore(|| a_list_that_never_runs_empty(true));
     let model = || a_list_that_never_runs_empty(false);
-    model_bites(Race::ProlongWithoutPoll, model, "suspended beyond the timeout");
+    model_detects(Race::ProlongWithoutPoll, model, "suspended beyond the timeout");
 }
 
 #[test]
 fn r14_one_contexts_resume_is_its_own() {
-    model_bites(Race::ResumeCancelsAll, one_of_two_resumes, "the busy context still suspends");
+    model_detects(Race::ResumeCancelsAll, one_of_two_resumes, "the busy context still suspends");
 }

@@ -81,7 +81,7 @@ impl World<'_> {
                 let vector = self.random.pick(&[Vector::Timer, Vector::Tasklet, Vector::Rcu]);
                 let from = self.random.pick(&[RaisedFrom::Interrupt, RaisedFrom::Thread]);
                 // Another vector leads to another pass over all that is pending.
-                self.watch.stirs += 1;
+                self.watch.activity += 1;
                 if let Some(op) = self.host.raise_vectors(cpu, vector.bit(), from) {
                     self.carry_out(control, op)?;
                 }
@@ -100,7 +100,7 @@ impl World<'_> {
                 self.abandon(task)?;
             }
             _ => {
-                self.watch.stirs += 1;
+                self.watch.activity += 1;
                 if let Some(op) = self.host.schedule(id, RaisedFrom::Thread) {
                     self.carry_out(control, op)?;
                 }
@@ -151,7 +151,7 @@ impl World<'_> {
             return Ok(());
         }
         self.act_note(format!("app {app} closes its context"));
-        self.watch.stirs += 1;
+        self.watch.activity += 1;
         if let Some(op) = self.contexts[app].close(self.host, RaisedFrom::Application) {
             self.carry_out(task, op)?;
         }

@@ -93,7 +93,7 @@ impl World<'_> {
             };
             if read > 0 && drained && parked {
                 self.device(id).pressure = Pressure::Room;
-                self.watch.stirs += 1;
+                self.watch.activity += 1;
                 if let Some(op) = self.host.schedule(id, RaisedFrom::Application) {
                     self.carry_out(task, op)?;
                 }

@@ -2,7 +2,7 @@
 
 use napkin_core::*;
 
-use super::{Any, Frame, Hard, Role, What, World};
+use super::{Any, EventKind, Frame, HardIrq, Role, World};
 
 /// How a task goes on after a step.
 enum After {
@@ -39,22 +39,22 @@ impl<'a> World<'a> {
     }
 
     /// A hard interrupt: taking it and the handler's first step are one half-step.
-    fn interrupt(&mut self, task: usize, hard: &Hard) -> Result<(), String> {
+    fn interrupt(&mut self, task: usize, hard: &HardIrq) -> Result<(), String> {
         let Role::Irq(cpu) = self.tasks[task].role else { return Ok(()) };
-        self.watch.stirs += 1;
+        self.watch.activity += 1;
         match *hard {
-            Hard::Line(id) => {
+            HardIrq::Line(id) => {
                 self.device(id).line = false;
                 let pass = Any::Interrupt(Interrupt::new(self.host, id));
                 self.tasks[task].stack.push(Frame::new(pass));
                 self.decide(task)
             }
-            Hard::Timer => {
+            HardIrq::Timer => {
                 let slot = usize::from(cpu.0);
                 self.timers[slot] = NEVER;
                 for id in self.host.ids().filter(|&id| self.host.instance(id).cpu() == cpu) {
                     if let Some(op) = self.host.timer(id, cpu, self.now) {
-                        self.note(task, What::Next(op));
+                        self.note(task, EventKind::Next(op));
                         self.carry_out(task, op)?;
                     }
                 }
@@ -70,7 +70,7 @@ impl<'a> World<'a> {
         let before = self.before(&frame);
         let op = frame.pass.next(self.now, frame.did);
         frame.pending = Some(op);
-        self.note(task, What::Next(op));
+        self.note(task, EventKind::Next(op));
         let checked = self.decided(&mut frame, before, op);
         self.tasks[task].stack.push(frame);
         checked
@@ -100,7 +100,7 @@ impl<'a> World<'a> {
             }
             Op::Unmask(_) => {
                 let waits = frame.pass.queue().unmask(self.now);
-                self.watch.stirs += u64::from(waits);
+                self.watch.activity += u64::from(waits);
                 After::Did(Did::Unmasked(waits))
             }
             Op::Look => After::Did(self.look(task, &mut frame)),
@@ -122,7 +122,7 @@ impl<'a> World<'a> {
             After::Nested(_) => frame.did = Did::Ok,
             After::Ended => return self.ended(task, frame),
         }
-        self.note(task, What::Did(frame.did));
+        self.note(task, EventKind::Did(frame.did));
         self.tasks[task].stack.push(frame);
         if let After::Nested(cpu) = after {
             self.run_here(task, cpu);
@@ -215,7 +215,7 @@ impl<'a> World<'a> {
     }
 
     fn ended(&mut self, task: usize, frame: Frame<'a>) -> Result<(), String> {
-        self.note(task, What::Did(Did::Ok));
+        self.note(task, EventKind::Did(Did::Ok));
         match (self.tasks[task].role, frame.pass) {
             (Role::Napi(id), Any::Kthread(_)) => {
                 let state = self.host.instance(id).state();
@@ -281,7 +281,7 @@ impl<'a> World<'a> {
             _ => {}
         }
         self.raised.fill(true);
-        self.watch.stirs += 1;
+        self.watch.activity += 1;
         self.watch.wrong.fill(0);
         Ok(())
     }

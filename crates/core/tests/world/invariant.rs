@@ -20,9 +20,9 @@ pub(crate) struct Rounds {
     vectors: bool,
     /// The instances that this round polled.
     met: u64,
-    /// The value of `Watch::stirs` when this round began.
-    stirs: u64,
-    /// The instances that the last round polled, if it found nothing and nothing stirred.
+    /// The value of `Watch::activity` when this round began.
+    activity: u64,
+    /// The instances that the last round polled, if it found nothing and there was no activity.
     in_vain: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Rounds {
 pub(crate) struct Watch {
     /// Interrupts, timers, schedules and looks that found work: reasons for a round to follow one
     /// that found nothing.
-    pub(crate) stirs: u64,
+    pub(crate) activity: u64,
     /// Polls since a disable was requested.
     pub(crate) disabling: Vec<Option<u32>>,
     /// Polls by an owner whose mode is gone.
@@ -40,7 +40,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new(instances: usize) -> Self {
-        Watch { stirs: 0, disabling: vec![None; instances], wrong: vec![0; instances] }
+        Watch { activity: 0, disabling: vec![None; instances], wrong: vec![0; instances] }
     }
 }
 
@@ -71,7 +71,7 @@ impl<'a> World<'a> {
                 op,
                 Op::Poll { .. } | Op::Deliver(_) | Op::Unmask(_) | Op::Resched | Op::Pause
             );
-            self.watch.stirs += u64::from(!goes_on);
+            self.watch.activity += u64::from(!goes_on);
         }
         if let Op::Arm { id, at } = op {
             let settings = self.host.instance(id).settings();
@@ -106,7 +106,7 @@ impl<'a> World<'a> {
         let cpu = self.host.cpu(cpu);
         let after = cpu.counts();
         let repolls = |id| self.host.instance(id).counts().repolls;
-        let stirs = self.watch.stirs + self.host.ids().map(repolls).sum::<u64>();
+        let activity = self.watch.activity + self.host.ids().map(repolls).sum::<u64>();
         let rounds = &mut frame.rounds;
         if after.dispatches != before.dispatches {
             *rounds =
@@ -126,9 +126,9 @@ impl<'a> World<'a> {
             {
                 return Err("holders without work kept the CPU in its softirqs".into());
             }
-            let quiet = was.stirs == stirs;
+            let quiet = was.activity == activity;
             rounds.in_vain = (in_vain && !excused && quiet).then_some(was.met);
-            rounds.stirs = stirs;
+            rounds.activity = activity;
             rounds.met = 0;
             rounds.rounds += new;
             rounds.started = self.now;

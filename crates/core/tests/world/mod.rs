@@ -34,7 +34,7 @@ pub(crate) use random::Random;
 
 /// An event, for the trace and to compare two runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     Next(Op),
     Did(Did),
     Act(String),
@@ -44,7 +44,7 @@ pub(crate) enum What {
 pub(crate) struct Event {
     pub(crate) at: Ns,
     pub(crate) task: usize,
-    pub(crate) what: What,
+    pub(crate) what: EventKind,
 }
 
 /// The role of a task.
@@ -292,13 +292,13 @@ impl<'a> World<'a> {
         self.devices[usize::from(id.0)].borrow_mut()
     }
 
-    fn note(&mut self, task: usize, what: What) {
+    fn note(&mut self, task: usize, what: EventKind) {
         self.events.push_back(Event { at: self.now, task, what });
     }
 
     fn act_note(&mut self, text: String) {
         let nobody = self.tasks.len();
-        self.note(nobody, What::Act(text));
+        self.note(nobody, EventKind::Act(text));
     }
 
     fn go(&mut self) -> Result<(), String> {
@@ -345,7 +345,7 @@ impl<'a> World<'a> {
     }
 
     /// Interrupt work that waits for this task.
-    fn hard_work(&self, task: usize) -> Option<Hard> {
+    fn hard_work(&self, task: usize) -> Option<HardIrq> {
         let Role::Irq(cpu) = self.tasks[task].role else { return None };
         if matches!(self.tasks[task].stack.last(), Some(Frame { pass: Any::Interrupt(_), .. })) {
             return None;
@@ -354,8 +354,8 @@ impl<'a> World<'a> {
             .host
             .ids()
             .find(|&id| self.host.instance(id).cpu() == cpu && self.device(id).line)
-            .map(Hard::Line);
-        line.or_else(|| (self.timers[usize::from(cpu.0)] <= self.now).then_some(Hard::Timer))
+            .map(HardIrq::Line);
+        line.or_else(|| (self.timers[usize::from(cpu.0)] <= self.now).then_some(HardIrq::Timer))
     }
 
     fn runnable(&self, task: usize) -> bool {
@@ -434,7 +434,7 @@ impl<'a> World<'a> {
 }
 
 /// What interrupts a CPU.
-enum Hard {
+enum HardIrq {
     Line(Id),
     Timer,
 }
