@@ -27,7 +27,7 @@ const EVENTS: usize = 64;
 
 /// Number of panics up to which a context is restarted at once. A fault that occurs more often is taken for
 /// permanent: it must neither flood the log nor take the CPU.
-const PATIENCE: u64 = 64;
+const PROMPT_RESTARTS: u64 = 64;
 
 /// Runs a context until it returns; after a panic, again.
 pub(crate) fn guard(shared: &Shared, activity: &Arc<Activity>, body: impl Fn(&mut Meter)) {
@@ -39,7 +39,7 @@ pub(crate) fn guard(shared: &Shared, activity: &Arc<Activity>, body: impl Fn(&mu
         activity.restarted();
         shared.panics.fetch_add(1, Ordering::Relaxed);
         shared.look_everywhere();
-        if activity.restarts() > PATIENCE {
+        if activity.restarts() > PROMPT_RESTARTS {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }

@@ -35,7 +35,7 @@ pub struct Engine {
     fixed: Vec<JoinHandle<()>>,
     /// Locked for the whole length of a change, and never by readers.
     changes: Mutex<NapiThreads>,
-    seats: Box<[ThreadTid]>,
+    thread_ids: Box<[ThreadTid]>,
     refusals: Refusals,
 }
 
@@ -57,7 +57,7 @@ impl Engine {
             contexts: config.contexts,
             fixed: Vec::new(),
             changes: Mutex::new(NapiThreads::new(parts.settings.len())),
-            seats: parts.settings.iter().map(|_| ThreadTid::default()).collect(),
+            thread_ids: parts.settings.iter().map(|_| ThreadTid::default()).collect(),
             refusals: Refusals::default(),
             shared,
         };
@@ -191,7 +191,7 @@ impl Engine {
         }
         drop(napi_threads);
         if let Some(mode) = change.threaded() {
-            warnings.extend(napi_threads::refused(self.needs(), napis, mode));
+            warnings.extend(napi_threads::refused(self.spawn_context(), napis, mode));
         }
         Ok(warnings)
     }
@@ -237,7 +237,7 @@ impl Engine {
         }
         let replaced = shared.host.change_queue(id, |old| *old = port);
         debug_assert!(replaced.is_ok(), "{napi_id} was not disabled");
-        napi.succeed(counters);
+        napi.replace_counters(counters);
         if let Ok(enable) = Enable::new(&shared.host, id) {
             drive::control(shared, enable);
         }
@@ -269,7 +269,7 @@ impl Engine {
             ifindex: napi.device as u32 + 1,
             queue: napi.queue,
             cpu: instance.cpu().0,
-            pid: self.seats[usize::from(id.0)].tid(),
+            pid: self.thread_ids[usize::from(id.0)].tid(),
             gone: napi.gone(),
             settings: instance.settings(),
             weight: instance.weight(),
@@ -280,7 +280,7 @@ impl Engine {
         }
     }
 
-    fn needs(&self) -> SpawnContext<'_> {
+    fn spawn_context(&self) -> SpawnContext<'_> {
         SpawnContext { shared: &self.shared, contexts: &self.contexts, refusals: &self.refusals }
     }
 
@@ -328,12 +328,12 @@ impl Engine {
         if napi_threads.stopped {
             return Err(EngineError::Stopping);
         }
-        let (needs, place) = (self.needs(), (id, &self.seats[usize::from(id.0)]));
-        napi_threads.prepare(needs, place, settings.threaded)?;
+        let (context, place) = (self.spawn_context(), (id, &self.thread_ids[usize::from(id.0)]));
+        napi_threads.start_missing(context, place, settings.threaded)?;
         let before = self.shared.host.instance(id).counts();
         self.shared.host.set(id, settings)?;
         if !napi_threads::has_thread(settings.threaded) {
-            napi_threads.retire(needs, place);
+            napi_threads.end_thread(context, place);
         }
         Ok(before)
     }
@@ -343,7 +343,7 @@ impl Engine {
         if std::mem::replace(&mut napi_threads.stopped, true) {
             return;
         }
-        let threads = napi_threads.disband();
+        let threads = napi_threads.take_handles();
         // No change is possible from here on.
         drop(napi_threads);
         self.shared.stopping.store(true, Ordering::Release);

@@ -53,10 +53,10 @@ pub(crate) struct SpawnContext<'e> {
 }
 
 /// The scheduling classes that were refused to the threads that poll `napis` in `mode`, as sentences.
-pub(crate) fn refused(needs: SpawnContext<'_>, napis: &[Id], mode: Threaded) -> Vec<String> {
+pub(crate) fn refused(context: SpawnContext<'_>, napis: &[Id], mode: Threaded) -> Vec<String> {
     let own = if has_thread(mode) { napis } else { &[] };
-    let names: BTreeSet<String> = own.iter().map(|id| napi_name(needs.shared, *id)).collect();
-    needs.refusals.sentences(|role, thread| match role {
+    let names: BTreeSet<String> = own.iter().map(|id| napi_name(context.shared, *id)).collect();
+    context.refusals.sentences(|role, thread| match role {
         Role::Napi => names.contains(thread),
         Role::Worker => mode == Threaded::Workqueue,
         _ => false,
@@ -77,35 +77,40 @@ impl NapiThreads {
     }
 
     /// Starts the threads that a mode needs and that do not exist yet.
-    pub(crate) fn prepare(
+    pub(crate) fn start_missing(
         &mut self,
-        needs: SpawnContext<'_>,
-        (id, seat): (Id, &ThreadTid),
+        context: SpawnContext<'_>,
+        (id, thread_id): (Id, &ThreadTid),
         mode: Threaded,
     ) -> Result<(), EngineError> {
         let place = &mut self.napi[usize::from(id.0)];
         if has_thread(mode) && place.is_none() {
-            let name = napi_name(needs.shared, id);
-            let placement = &needs.contexts.napi;
-            let (activity, handle, refused) =
-                spawn(needs.shared, Role::Napi, name.clone(), placement, move |shared, meter| {
+            let name = napi_name(context.shared, id);
+            let placement = &context.contexts.napi;
+            let (activity, handle, refused) = spawn(
+                context.shared,
+                Role::Napi,
+                name.clone(),
+                placement,
+                move |shared, meter| {
                     contexts::napi(shared, id, meter);
-                })?;
-            needs.refusals.note(Role::Napi, &name, refused);
-            seat.tid.store(activity.tid(), Ordering::Relaxed);
+                },
+            )?;
+            context.refusals.note(Role::Napi, &name, refused);
+            thread_id.tid.store(activity.tid(), Ordering::Relaxed);
             *place = Some((activity, handle));
         }
         if mode == Threaded::Workqueue {
             // Only the missing ones: an earlier call may have started some of them and then failed.
-            for index in self.workers.len()..needs.shared.workers.parkers.len() {
+            for index in self.workers.len()..context.shared.workers.parkers.len() {
                 let name = format!("kworker/u:{index}");
-                let placement = &needs.contexts.worker;
+                let placement = &context.contexts.worker;
                 let body = move |shared: &Shared, meter: &mut _| {
                     contexts::worker(shared, index, meter);
                 };
                 let (_, handle, refused) =
-                    spawn(needs.shared, Role::Worker, name.clone(), placement, body)?;
-                needs.refusals.note(Role::Worker, &name, refused);
+                    spawn(context.shared, Role::Worker, name.clone(), placement, body)?;
+                context.refusals.note(Role::Worker, &name, refused);
                 self.workers.push(handle);
             }
         }
@@ -114,20 +119,24 @@ impl NapiThreads {
 
     /// Waits for the end of an instance's thread, after the mode has been set to another owner's: the thread sees
     /// that after its poll, hands the instance over and ends.
-    pub(crate) fn retire(&mut self, needs: SpawnContext<'_>, (id, seat): (Id, &ThreadTid)) {
+    pub(crate) fn end_thread(
+        &mut self,
+        context: SpawnContext<'_>,
+        (id, thread_id): (Id, &ThreadTid),
+    ) {
         let Some((activity, handle)) = self.napi[usize::from(id.0)].take() else { return };
-        let napi = needs.shared.napi(id);
+        let napi = context.shared.napi(id);
         napi.leaving.store(true, Ordering::Release);
         napi.parker.unpark();
         join(handle);
         napi.leaving.store(false, Ordering::Release);
         activity.set_tid(0);
-        seat.tid.store(0, Ordering::Relaxed);
-        needs.refusals.forget(&napi_name(needs.shared, id));
+        thread_id.tid.store(0, Ordering::Relaxed);
+        context.refusals.forget(&napi_name(context.shared, id));
     }
 
     /// Takes the handles of all threads, to be joined.
-    pub(crate) fn disband(&mut self) -> Vec<JoinHandle<()>> {
+    pub(crate) fn take_handles(&mut self) -> Vec<JoinHandle<()>> {
         let napi = self.napi.iter_mut().filter_map(Option::take).map(|(_, handle)| handle);
         let all = napi.chain(std::mem::take(&mut self.workers));
         all.collect()

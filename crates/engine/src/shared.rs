@@ -72,7 +72,7 @@ impl Napi {
     }
 
     /// Switches to the counters of another queue.
-    pub(crate) fn succeed(&self, counters: Arc<QueueCounters>) {
+    pub(crate) fn replace_counters(&self, counters: Arc<QueueCounters>) {
         let mut counts = self.device_counts();
         let last = counts.present.read();
         counts.before.add(&last);
@@ -156,7 +156,7 @@ impl Shared {
     /// Creates the account of a thread, and registers it.
     pub(crate) fn register(&self, role: Role, name: String) -> Arc<Activity> {
         let activity = Activity::new(role, name);
-        self.enter(&activity);
+        self.add_activity(&activity);
         activity
     }
 
@@ -167,7 +167,7 @@ impl Shared {
     }
 
     /// Registers a thread's account, and drops those of threads that have ended.
-    pub(crate) fn enter(&self, activity: &Arc<Activity>) {
+    pub(crate) fn add_activity(&self, activity: &Arc<Activity>) {
         let mut activities = self.activities();
         // The account of a thread that has ended stays only while a reader holds it.
         activities.retain(|it| it.tid() != 0 || Arc::strong_count(it) > 1);
@@ -181,9 +181,9 @@ impl Shared {
     /// A meter for steps that are not accounted to any thread.
     pub(crate) fn anonymous_meter(&self) -> Meter {
         thread_local! {
-            static NOBODY: Arc<Activity> = Activity::new(Role::Application, String::new());
+            static UNACCOUNTED: Arc<Activity> = Activity::new(Role::Application, String::new());
         }
-        Meter::new(NOBODY.with(Arc::clone), clock::now())
+        Meter::new(UNACCOUNTED.with(Arc::clone), clock::now())
     }
 
     /// Wakes every context if the calling thread unwinds past the returned guard. The guard is made before the pass

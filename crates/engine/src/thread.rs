@@ -28,7 +28,7 @@ pub(crate) fn spawn(
     body: impl Fn(&Shared, &mut Meter) + Send + 'static,
 ) -> Result<Spawned, EngineError> {
     let activity = Activity::new(role, name.clone());
-    let (told, hear) = mpsc::sync_channel(1);
+    let (report, started) = mpsc::sync_channel(1);
     let thread = (Arc::clone(shared), Arc::clone(&activity), placement.clone());
     let handle = std::thread::Builder::new()
         .name(name)
@@ -49,15 +49,15 @@ pub(crate) fn spawn(
                 class => sched::classify(None, class).err(),
             };
             // The receiver waits for exactly this.
-            let _ = told.send(place.map(|()| refused));
+            let _ = report.send(place.map(|()| refused));
             if !failed {
                 contexts::guard(&shared, &activity, |meter| body(&shared, meter));
             }
         })
         .map_err(|e| EngineError::os("a thread", e))?;
-    match hear.recv() {
+    match started.recv() {
         Ok(Ok(refused)) => {
-            shared.enter(&activity);
+            shared.add_activity(&activity);
             Ok((activity, handle, refused))
         }
         Ok(Err(error)) => Err(error.into()),
