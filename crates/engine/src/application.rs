@@ -92,8 +92,8 @@ impl ApplicationWait {
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, WaitError> {
         match &mut self.0 {
             Waits::Epoll(epoll, events) => {
-                let called = epoll.wait_called(events, 1, timeout)?;
-                Ok(called || !events.is_empty())
+                let woken = epoll.wait_or_waker(events, 1, timeout)?;
+                Ok(woken || !events.is_empty())
             }
             Waits::Blocking(blocking, _) => blocking.wait(timeout),
         }

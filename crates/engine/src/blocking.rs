@@ -25,12 +25,12 @@ pub struct Blocking {
     poller: Poller,
 }
 
-struct Wakes {
+struct BlockingListener {
     waiter: Arc<Waiter>,
     napi: Arc<AtomicU32>,
 }
 
-impl Listener for Wakes {
+impl Listener for BlockingListener {
     fn readable(&self, napi_id: u32) {
         if self.napi.load(Ordering::Relaxed) != napi_id {
             self.napi.store(napi_id, Ordering::Relaxed);
@@ -61,8 +61,9 @@ impl Blocking {
         check_socket(&policy)?;
         let napi = Arc::new(AtomicU32::new(socket.incoming_napi_id()));
         let poller = Poller { waiter: engine.waiters().add(cpu), policy, napi };
-        let wakes = Wakes { waiter: Arc::clone(&poller.waiter), napi: Arc::clone(&poller.napi) };
-        let (receiver, listener) = (Arc::clone(socket.receiver()), Arc::new(wakes));
+        let listener =
+            BlockingListener { waiter: Arc::clone(&poller.waiter), napi: Arc::clone(&poller.napi) };
+        let (receiver, listener) = (Arc::clone(socket.receiver()), Arc::new(listener));
         receiver.set_listener(Arc::clone(&listener) as Arc<dyn Listener>);
         Ok(Blocking { receiver, listener, poller })
     }
@@ -83,10 +84,10 @@ impl Blocking {
             // A session of this thread would own the queue, and keep out the separate poller.
             policy.socket_busy_poll_usecs = 0;
         }
-        let called = Cell::new(false);
+        let woken = Cell::new(false);
         let look = Look(&|| {
-            called.set(called.get() || self.poller.waiter.take_call());
-            u32::from(called.get() || ready())
+            woken.set(woken.get() || self.poller.waiter.take_waker());
+            u32::from(woken.get() || ready())
         });
         self.poller.wait(policy, timeout, look)
     }
@@ -103,7 +104,7 @@ impl Blocking {
     /// If the engine has no such CPU.
     pub fn poller(&self, cpu: CpuId) -> Poller {
         let Poller { waiter, policy, napi } = &self.poller;
-        Poller { waiter: waiter.among().add(cpu), policy: *policy, napi: Arc::clone(napi) }
+        Poller { waiter: waiter.waiters().add(cpu), policy: *policy, napi: Arc::clone(napi) }
     }
 }
 

@@ -185,7 +185,9 @@ pub(crate) fn worker(shared: &Shared, index: usize, meter: &mut Meter) {
     while let Ended::Sleep(_) = ended {
         let mut go_on = true;
         let waits = || shared.host.work_waits();
-        shared.workers.rest(index, waits, |parker| go_on = sleep(shared, parker, meter));
+        shared
+            .workers
+            .sleep_unless_queued(index, waits, |parker| go_on = sleep(shared, parker, meter));
         if !go_on {
             return;
         }

@@ -19,7 +19,7 @@ use crate::wait_error::{WATCHES, WaitError, check_epoll};
 use crate::waiter::{Waiter, Waker};
 
 /// Number of watches below which closed sockets are not searched for.
-const FEW: usize = 64;
+const MIN_SEARCH: usize = 64;
 
 /// State that the sockets' listeners share with the waiting thread.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub struct Epoll {
     ready: Arc<Ready>,
     watches: Vec<Watched>,
     /// Number of watches at which closed sockets are searched for.
-    forget_at: usize,
+    search_at: usize,
     spin: bool,
 }
 
@@ -106,7 +106,7 @@ impl Epoll {
             waiter: engine.waiters().add(cpu),
             waits: AtomicU64::new(0),
         });
-        Ok(Epoll { ready, watches: Vec::new(), forget_at: FEW, spin: false })
+        Ok(Epoll { ready, watches: Vec::new(), search_at: MIN_SEARCH, spin: false })
     }
 
     /// Changes the parameters (`EPIOCSPARAMS`).
@@ -145,8 +145,8 @@ impl Epoll {
         if socket.receiver().has_listener() {
             self.remove(socket);
         }
-        if self.watches.len() >= self.forget_at {
-            self.forget_over();
+        if self.watches.len() >= self.search_at {
+            self.remove_closed();
         }
         if self.watches.len() >= WATCHES {
             return Err(WaitError::TooMany);
@@ -166,7 +166,7 @@ impl Epoll {
     }
 
     /// Stops watching the sockets that were reported as closed, and those that others watch now.
-    fn forget_over(&mut self) {
+    fn remove_closed(&mut self) {
         self.watches.retain(|(watch, listener)| {
             let over = watch.forget();
             if over {
@@ -174,7 +174,7 @@ impl Epoll {
             }
             !over
         });
-        self.forget_at = (2 * self.watches.len()).clamp(FEW, WATCHES);
+        self.search_at = (2 * self.watches.len()).clamp(MIN_SEARCH, WATCHES);
     }
 
     /// Stops watching a socket.
@@ -205,11 +205,11 @@ impl Epoll {
         max: usize,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
-        self.wait_called(events, max, timeout).map(drop)
+        self.wait_or_waker(events, max, timeout).map(drop)
     }
 
     /// The same; returns whether a waker ended it.
-    pub(crate) fn wait_called(
+    pub(crate) fn wait_or_waker(
         &self,
         events: &mut Vec<Event>,
         max: usize,
@@ -220,9 +220,9 @@ impl Epoll {
         let timeout = timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let number = self.ready.waits.fetch_add(1, Ordering::Relaxed) + 1;
         let pass = EpollWait::new(&waiter.shared().host, &self.ready.context, timeout, self.spin);
-        let mut look = Look { ready: &self.ready, events, max: max.max(1), number, called: false };
+        let mut look = Look { ready: &self.ready, events, max: max.max(1), number, woken: false };
         waiter.drive(pass, &mut look)?;
-        Ok(look.called)
+        Ok(look.woken)
     }
 }
 
@@ -252,16 +252,16 @@ struct Look<'a> {
     /// The wait's number, from 1.
     number: u64,
     /// Whether a waker has ended it.
-    called: bool,
+    woken: bool,
 }
 
 impl Hooks for Look<'_> {
     fn look(&mut self) -> u32 {
         self.ready.list.look(self.number, self.events, self.max);
-        if self.ready.waiter.take_call() {
-            self.called = true;
+        if self.ready.waiter.take_waker() {
+            self.woken = true;
             self.ready.context.no_delivery();
         }
-        self.events.len() as u32 + u32::from(self.called)
+        self.events.len() as u32 + u32::from(self.woken)
     }
 }

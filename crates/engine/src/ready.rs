@@ -41,7 +41,7 @@ pub(crate) struct Watch<S> {
     /// Whether it is no longer reported.
     removed: AtomicBool,
     /// Whether it was reported as closed.
-    over: AtomicBool,
+    closed_reported: AtomicBool,
 }
 
 impl<S: Source> Watch<S> {
@@ -52,7 +52,7 @@ impl<S: Source> Watch<S> {
             listed: AtomicBool::new(false),
             reported: AtomicU64::new(0),
             removed: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            closed_reported: AtomicBool::new(false),
         })
     }
 
@@ -64,7 +64,8 @@ impl<S: Source> Watch<S> {
     /// Stops reporting the source if it was reported as closed, or replaced, and is not on the list. Returns
     /// whether it did. Not to be called during a look.
     pub(crate) fn forget(&self) -> bool {
-        let over = self.over.load(Ordering::Relaxed) || self.removed.load(Ordering::Relaxed);
+        let over =
+            self.closed_reported.load(Ordering::Relaxed) || self.removed.load(Ordering::Relaxed);
         let forgotten = over && !self.listed.load(Ordering::Relaxed);
         if forgotten {
             self.removed.store(true, Ordering::Release);
@@ -115,7 +116,7 @@ impl<S: Source> ReadyList<S> {
                 self.list(&watch);
             } else if watch.source.is_closed() {
                 // A concurrent add and close may both list it.
-                if watch.over.swap(true, Ordering::Relaxed) {
+                if watch.closed_reported.swap(true, Ordering::Relaxed) {
                     continue;
                 }
             } else {

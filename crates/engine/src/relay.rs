@@ -18,15 +18,15 @@ use crate::thread::exact_timers;
 #[derive(Debug)]
 pub struct Relay {
     source: Arc<OwnedFd>,
-    rouse: fn(&OwnedFd),
+    make_readable: fn(&OwnedFd),
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Relay {
     /// Starts a thread that reads `source`, a blocking event or timer descriptor, and wakes the application after
-    /// each read. `rouse` makes `source` readable at once. The operating system shows 15 bytes of the thread's
-    /// name. A placement that cannot be had is ignored.
+    /// each read. `make_readable` makes `source` readable at once. The operating system shows 15 bytes of the
+    /// thread's name. A placement that cannot be had is ignored.
     ///
     /// # Errors
     /// If no thread can be had.
@@ -34,7 +34,7 @@ impl Relay {
         name: String,
         place: Placement,
         source: Arc<OwnedFd>,
-        rouse: fn(&OwnedFd),
+        make_readable: fn(&OwnedFd),
         waker: Waker,
     ) -> io::Result<Relay> {
         let ended = Arc::<AtomicBool>::default();
@@ -54,14 +54,14 @@ impl Relay {
             }
         };
         let thread = std::thread::Builder::new().name(name).spawn(body)?;
-        Ok(Relay { source, rouse, ended, thread: Some(thread) })
+        Ok(Relay { source, make_readable, ended, thread: Some(thread) })
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
-        (self.rouse)(&self.source);
+        (self.make_readable)(&self.source);
         if let Some(thread) = self.thread.take() {
             // The thread does not panic.
             let _ = thread.join();

@@ -38,11 +38,11 @@ impl Waiters {
         assert!(usize::from(cpu.0) < self.shared.cpus.len(), "no CPU {}", cpu.0);
         self.shared.cpu(cpu).want(1);
         let waiter = Arc::new(Waiter {
-            among: Arc::clone(self),
+            waiters: Arc::clone(self),
             parker: Parker::default(),
             cpu,
             asleep: AtomicBool::new(false),
-            called: AtomicBool::new(false),
+            waker_fired: AtomicBool::new(false),
             meter: Mutex::default(),
         });
         let mut all = self.all();
@@ -60,24 +60,24 @@ impl Waiters {
 /// One waiting thread of the application, and its sleep.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    among: Arc<Waiters>,
+    waiters: Arc<Waiters>,
     parker: Parker,
     /// The CPU on which the application says it runs.
     cpu: CpuId,
     asleep: AtomicBool,
     /// Whether a [`Waker`] has ended the current wait, or ends the next.
-    called: AtomicBool,
+    waker_fired: AtomicBool,
     meter: Mutex<Option<(i32, Meter)>>,
 }
 
 impl Waiter {
     /// The waiters of its engine.
-    pub(crate) fn among(&self) -> &Arc<Waiters> {
-        &self.among
+    pub(crate) fn waiters(&self) -> &Arc<Waiters> {
+        &self.waiters
     }
 
     pub(crate) fn shared(&self) -> &Shared {
-        &self.among.shared
+        &self.waiters.shared
     }
 
     /// Schedules the queue of a receiver that has drained, in case it is parked.
@@ -139,14 +139,14 @@ impl Waiter {
     }
 
     /// Ends the current wait, or the next.
-    fn call(&self) {
-        self.called.store(true, Ordering::Release);
+    fn fire_waker(&self) {
+        self.waker_fired.store(true, Ordering::Release);
         self.wake();
     }
 
     /// Whether a [`Waker`] ends this wait; clears the mark. Called by the looks of the wait.
-    pub(crate) fn take_call(&self) -> bool {
-        self.called.load(Ordering::Relaxed) && self.called.swap(false, Ordering::Acquire)
+    pub(crate) fn take_waker(&self) -> bool {
+        self.waker_fired.load(Ordering::Relaxed) && self.waker_fired.swap(false, Ordering::Acquire)
     }
 
     fn awake(&self) {
@@ -200,7 +200,7 @@ impl Waker {
     /// Ends the wait. Does nothing once the waiting handle is gone.
     pub fn wake(&self) {
         if let Some(waiter) = self.0.upgrade() {
-            waiter.call();
+            waiter.fire_waker();
         }
     }
 }

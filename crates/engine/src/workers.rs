@@ -42,7 +42,7 @@ impl Workers {
 
     /// Puts a worker that has found nothing to do to sleep (`sleep`, on its parker), unless an item is queued by
     /// now (`waits`).
-    pub(crate) fn rest(
+    pub(crate) fn sleep_unless_queued(
         &self,
         worker: usize,
         waits: impl FnOnce() -> bool,

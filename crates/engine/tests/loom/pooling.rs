@@ -21,7 +21,7 @@ trait Pools: Send + Sync + 'static {
     fn new() -> Self;
     fn wake(&self);
     /// The free worker sleeps, unless something is on the queue.
-    fn rest(&self, waits: impl FnOnce() -> bool);
+    fn sleep_unless_queued(&self, waits: impl FnOnce() -> bool);
 }
 
 impl Pools for Workers {
@@ -33,8 +33,8 @@ impl Pools for Workers {
         Workers::wake(self);
     }
 
-    fn rest(&self, waits: impl FnOnce() -> bool) {
-        Workers::rest(self, FREE, waits, |parker| parker.park(NEVER, || {}));
+    fn sleep_unless_queued(&self, waits: impl FnOnce() -> bool) {
+        Workers::sleep_unless_queued(self, FREE, waits, |parker| parker.park(NEVER, || {}));
     }
 }
 
@@ -55,7 +55,7 @@ impl<const LOOKS: bool> Pools for Wrong<LOOKS> {
         self.parkers[if idle { FREE } else { BUSY }].unpark();
     }
 
-    fn rest(&self, waits: impl FnOnce() -> bool) {
+    fn sleep_unless_queued(&self, waits: impl FnOnce() -> bool) {
         self.idle.store(true, Ordering::Release);
         if !(LOOKS && waits()) {
             self.parkers[FREE].park(NEVER, || {});
@@ -82,7 +82,7 @@ fn one_is_busy<P: Pools>() {
     // Finding the item is enough: if it were taken by a swap, loom would order that swap before the store that it
     // has not seen.
     while scene.items.load(Relaxed) == 0 {
-        scene.pool.rest(|| scene.items.load(Relaxed) > 0);
+        scene.pool.sleep_unless_queued(|| scene.items.load(Relaxed) > 0);
     }
     thread.join().expect("a bringer");
 }
