@@ -12,7 +12,7 @@ use napkin_policy::{EpollPolicy, InstancePolicy, Policy, Threaded};
 
 /// The owners that a mode, and the CPU's policy, can give an instance to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Delivery {
     /// Inline after the interrupt, and in ksoftirqd where the limits end.
     Softirq,
     /// In ksoftirqd alone: the CPU's policy says so, and another thread wants the CPU.
@@ -22,15 +22,21 @@ enum Way {
     Worker,
 }
 
-const WAYS: [Way; 5] = [Way::Softirq, Way::Ksoftirqd, Way::Thread, Way::BusyThread, Way::Worker];
+const DELIVERIES: [Delivery; 5] = [
+    Delivery::Softirq,
+    Delivery::Ksoftirqd,
+    Delivery::Thread,
+    Delivery::BusyThread,
+    Delivery::Worker,
+];
 
-impl Way {
+impl Delivery {
     fn mode(self) -> Threaded {
         match self {
-            Way::Softirq | Way::Ksoftirqd => Threaded::Disabled,
-            Way::Thread => Threaded::Enabled,
-            Way::BusyThread => Threaded::BusyPoll,
-            Way::Worker => Threaded::Workqueue,
+            Delivery::Softirq | Delivery::Ksoftirqd => Threaded::Disabled,
+            Delivery::Thread => Threaded::Enabled,
+            Delivery::BusyThread => Threaded::BusyPoll,
+            Delivery::Worker => Threaded::Workqueue,
         }
     }
 
@@ -38,10 +44,10 @@ impl Way {
     /// began.
     fn owners(self) -> &'static [Owner] {
         match self {
-            Way::Softirq => &[Owner::Softirq, Owner::Ksoftirqd],
-            Way::Ksoftirqd => &[Owner::Ksoftirqd],
-            Way::Thread | Way::BusyThread => &[Owner::Thread],
-            Way::Worker => &[Owner::Worker],
+            Delivery::Softirq => &[Owner::Softirq, Owner::Ksoftirqd],
+            Delivery::Ksoftirqd => &[Owner::Ksoftirqd],
+            Delivery::Thread | Delivery::BusyThread => &[Owner::Thread],
+            Delivery::Worker => &[Owner::Worker],
         }
     }
 }
@@ -50,13 +56,13 @@ fn of(counts: &Counts, owner: Owner) -> u64 {
     counts.polls[owner as usize] + counts.empty_polls[owner as usize]
 }
 
-fn polls(counts: &Counts, way: Way) -> u64 {
-    way.owners().iter().map(|owner| of(counts, *owner)).sum()
+fn polls(counts: &Counts, delivery: Delivery) -> u64 {
+    delivery.owners().iter().map(|owner| of(counts, *owner)).sum()
 }
 
 /// Sets the CPU's policy under which this owner polls.
-fn rules(engine: &Engine, way: Way) {
-    let rules = if way == Way::Ksoftirqd { "ksoftirqd" } else { "base" };
+fn rules(engine: &Engine, delivery: Delivery) {
+    let rules = if delivery == Delivery::Ksoftirqd { "ksoftirqd" } else { "base" };
     common::set_cpu_policy(engine, policy(rules).cpu);
 }
 
@@ -82,7 +88,7 @@ fn changes(what: &str, with: impl Fn(InstancePolicy) -> InstancePolicy, more: u6
     // This thread never sleeps in the engine, and so wants the CPU all the time.
     let _rival = Epoll::new(&engine, CpuId(0), EpollPolicy::default()).expect("parameters");
     let counts = || engine.napi(1).expect("the instance").counts;
-    let change = |case: &str, old: Way, new: Way| {
+    let change = |case: &str, old: Delivery, new: Delivery| {
         // Only one of the two depends on the CPU's policy.
         rules(&engine, if old.mode() == Threaded::Disabled { old } else { new });
         engine.change(1, &with(mode(old.mode())).into()).expect("sound settings");
@@ -94,13 +100,13 @@ fn changes(what: &str, with: impl Fn(InstancePolicy) -> InstancePolicy, more: u6
         // Once the new owner polls, the old one has finished.
         eventually(case, || polls(&counts(), new) >= polls(&before, new) + more + 2);
         let after = counts().since(&before);
-        if new == Way::Ksoftirqd {
+        if new == Delivery::Ksoftirqd {
             assert_eq!(of(&after, Owner::Softirq), 0, "{case}: {after:?}");
         }
         polls(&after, old)
     };
-    for old in WAYS {
-        for new in WAYS.into_iter().filter(|new| new.mode() != old.mode()) {
+    for old in DELIVERIES {
+        for new in DELIVERIES.into_iter().filter(|new| new.mode() != old.mode()) {
             let case = format!("{what}: {old:?} -> {new:?}");
             if old.owners() == new.owners() {
                 change(&case, old, new);
@@ -146,9 +152,10 @@ fn of_a_saturated_queue_whose_receiver_is_full() {
 /// An application busy polls a saturated queue of mode `old` without receiving anything, when the mode becomes
 /// `new`; then it gets an event, and its session stops. Returns its polls after the change, if the change was to
 /// end them.
-fn under_a_session(case: &str, old: Way, new: Way) -> u64 {
+fn under_a_session(case: &str, old: Delivery, new: Delivery) -> u64 {
     let fullbusy = Policy::FULLBUSY;
-    let settings = |way: Way| InstancePolicy { threaded: way.mode(), ..fullbusy.instance };
+    let settings =
+        |delivery: Delivery| InstancePolicy { threaded: delivery.mode(), ..fullbusy.instance };
     let setup = Setup { per_second: 1e8, ..Setup::default() };
     let (engine, _source) = start(&fullbusy, &setup);
     rules(&engine, if old.mode() == Threaded::Disabled { old } else { new });
@@ -178,7 +185,7 @@ fn under_a_session(case: &str, old: Way, new: Way) -> u64 {
     let begun = session(&counts());
     eventually(&format!("{case}: it polls"), || session(&counts()) >= begun + 200);
     let before = engine.set_counting(1, &settings(new)).expect("sound settings");
-    let late = if new == Way::BusyThread {
+    let late = if new == Delivery::BusyThread {
         eventually(case, || polls(&counts(), new) >= polls(&before, new) + 200);
         session(&counts().since(&before))
     } else {
@@ -205,8 +212,8 @@ fn under_a_session(case: &str, old: Way, new: Way) -> u64 {
 #[test]
 fn of_a_saturated_queue_that_an_application_busy_polls() {
     let _alone = alone();
-    for old in WAYS.into_iter().filter(|old| *old != Way::BusyThread) {
-        for new in WAYS.into_iter().filter(|new| new.mode() != old.mode()) {
+    for old in DELIVERIES.into_iter().filter(|old| *old != Delivery::BusyThread) {
+        for new in DELIVERIES.into_iter().filter(|new| new.mode() != old.mode()) {
             let case = format!("a session on {old:?} -> {new:?}");
             at_most_two(&case, || under_a_session(&case, old, new));
         }

@@ -12,24 +12,24 @@ use serde_json::{Value, json};
 
 use super::error::{Code, Refusal};
 use super::message::{Answer, Record};
-use super::request::{Asked, Kind};
+use super::request::{Command, Kind};
 use super::setting;
 use crate::{Engine, NapiInfo};
 
 /// Carries out a request.
-pub(super) fn carry_out(engine: &Engine, asked: Asked) -> Result<Answer, Refusal> {
+pub(super) fn carry_out(engine: &Engine, command: Command) -> Result<Answer, Refusal> {
     let found = |records| Answer { records, ..Answer::default() };
     let done = |warnings| Answer { warnings, ..Answer::default() };
-    Ok(match asked {
+    Ok(match command {
         // The warnings of the whole engine: this verb is requested once, where others are requested every second.
-        Asked::Devices { ifindex } => {
+        Command::Devices { ifindex } => {
             Answer { warnings: engine.warnings(), ..found(devices(engine, ifindex)?) }
         }
-        Asked::Queues { ifindex, kind, id } => found(queues(engine, ifindex, kind, id)?),
-        Asked::Napis { id, ifindex } => found(napis(engine, id, ifindex)?),
-        Asked::Stats { ifindex, by_queue } => found(stats(engine, ifindex, by_queue)?),
-        Asked::SetNapi { id, change } => done(engine.change(id, &change)?),
-        Asked::SetDevice { ifindex, change } => {
+        Command::Queues { ifindex, kind, id } => found(queues(engine, ifindex, kind, id)?),
+        Command::Napis { id, ifindex } => found(napis(engine, id, ifindex)?),
+        Command::Stats { ifindex, by_queue } => found(stats(engine, ifindex, by_queue)?),
+        Command::SetNapi { id, change } => done(engine.change(id, &change)?),
+        Command::SetDevice { ifindex, change } => {
             done(engine.change_device(&device(engine, ifindex)?, &change)?)
         }
     })

@@ -34,7 +34,7 @@ impl fmt::Display for Kind {
 
 /// A valid request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum Command {
     Devices { ifindex: Option<u32> },
     Queues { ifindex: Option<u32>, kind: Option<Kind>, id: Option<u32> },
     Napis { id: Option<u32>, ifindex: Option<u32> },
@@ -46,14 +46,14 @@ pub(super) enum Asked {
 /// The reason why a line is not a valid request. After a malformed line the connection is closed; a client whose
 /// request was refused may send another.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum ParseError {
     Malformed(Refusal),
     Refused(Refusal),
 }
 
 /// Parses one line.
-pub(super) fn read(line: &[u8]) -> Result<Asked, Wrong> {
-    let malformed = |what: String| Wrong::Malformed(Refusal::new(Code::INVAL, what));
+pub(super) fn read(line: &[u8]) -> Result<Command, ParseError> {
+    let malformed = |what: String| ParseError::Malformed(Refusal::new(Code::INVAL, what));
     let value = serde_json::from_slice::<Value>(line)
         .map_err(|error| malformed(format!("the line is no JSON: {error}")))?;
     let Value::Object(mut fields) = value else {
@@ -80,12 +80,12 @@ pub(super) fn read(line: &[u8]) -> Result<Asked, Wrong> {
     let Some(verb) = Verb::ALL.into_iter().find(|verb| verb.name() == name) else {
         let names = Verb::ALL.map(Verb::name);
         let message = format!("no verb is called '{}'{}", quoted(&name), instead(&name, &names));
-        return Err(Wrong::Refused(Refusal::new(Code::OPNOTSUPP, message)));
+        return Err(ParseError::Refused(Refusal::new(Code::OPNOTSUPP, message)));
     };
-    asked(verb, &attributes).map_err(Wrong::Refused)
+    command(verb, &attributes).map_err(ParseError::Refused)
 }
 
-fn asked(verb: Verb, attributes: &Map<String, Value>) -> Result<Asked, Refusal> {
+fn command(verb: Verb, attributes: &Map<String, Value>) -> Result<Command, Refusal> {
     let takes = verb.takes();
     if let Some(name) = attributes.keys().find(|name| !takes.contains(&name.as_str())) {
         let what = format!("{} takes no attribute '{}'", verb.name(), quoted(name));
@@ -95,23 +95,23 @@ fn asked(verb: Verb, attributes: &Map<String, Value>) -> Result<Asked, Refusal> 
     let ifindex = taken.number("ifindex", 1, u64::from(u32::MAX))?.map(|it| it as u32);
     let id = taken.number("id", 0, u64::from(u32::MAX))?.map(|it| it as u32);
     Ok(match verb {
-        Verb::DevGet => Asked::Devices { ifindex },
+        Verb::DevGet => Command::Devices { ifindex },
         Verb::QueueGet => {
             let kind = taken.word("type", &["rx", "tx"])?;
-            Asked::Queues { ifindex, kind: kind.map(|it| [Kind::Rx, Kind::Tx][it]), id }
+            Command::Queues { ifindex, kind: kind.map(|it| [Kind::Rx, Kind::Tx][it]), id }
         }
-        Verb::NapiGet => Asked::Napis { id, ifindex },
+        Verb::NapiGet => Command::Napis { id, ifindex },
         Verb::QstatsGet => {
             let by_queue = taken.word("scope", &["device", "queue"])? == Some(1);
-            Asked::Stats { ifindex, by_queue }
+            Command::Stats { ifindex, by_queue }
         }
         Verb::NapiSet => {
             let id = id.ok_or_else(|| missing(verb, "id", "napi-get"))?;
-            Asked::SetNapi { id, change: taken.change(verb)? }
+            Command::SetNapi { id, change: taken.change(verb)? }
         }
         Verb::DevSet => {
             let ifindex = ifindex.ok_or_else(|| missing(verb, "ifindex", "dev-get"))?;
-            Asked::SetDevice { ifindex, change: taken.change(verb)? }
+            Command::SetDevice { ifindex, change: taken.change(verb)? }
         }
     })
 }
@@ -211,7 +211,7 @@ mod tests {
     fn refused(verb: &str, attributes: &str) -> (String, String) {
         let line = format!(r#"{{"version":1,"verb":"{verb}","attributes":{attributes}}}"#);
         match read(line.as_bytes()) {
-            Err(Wrong::Refused(refusal)) => (refusal.code, refusal.message),
+            Err(ParseError::Refused(refusal)) => (refusal.code, refusal.message),
             other => panic!("{other:?}"),
         }
     }
@@ -225,9 +225,9 @@ mod tests {
     fn a_request_is_read() {
         let line = br#"{"version":1,"verb":"napi-set","attributes":{"id":3,"threaded":"busy-poll","hold":5}}"#;
         let change = change(&[("threaded", Threaded::BusyPoll as u64), ("hold", 5)]);
-        assert_eq!(read(line), Ok(Asked::SetNapi { id: 3, change }));
+        assert_eq!(read(line), Ok(Command::SetNapi { id: 3, change }));
         let line = br#"{"version":1,"verb":"napi-get"}"#;
-        assert_eq!(read(line), Ok(Asked::Napis { id: None, ifindex: None }));
+        assert_eq!(read(line), Ok(Command::Napis { id: None, ifindex: None }));
     }
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
                 r#"{{"version":1,"verb":"dev-set","attributes":{{"ifindex":1,"threaded":{number}}}}}"#
             );
             let change = change(&[("threaded", threaded as u64)]);
-            assert_eq!(read(line.as_bytes()), Ok(Asked::SetDevice { ifindex: 1, change }));
+            assert_eq!(read(line.as_bytes()), Ok(Command::SetDevice { ifindex: 1, change }));
         }
     }
 
@@ -304,7 +304,7 @@ mod tests {
             br#"{"version":1,"verb":"dev-get","more":1}"#,
             "[".repeat(4_096).as_bytes(),
         ] {
-            assert!(matches!(read(line), Err(Wrong::Malformed(_))), "{line:?}");
+            assert!(matches!(read(line), Err(ParseError::Malformed(_))), "{line:?}");
         }
     }
 }

@@ -22,7 +22,7 @@ use super::credentials::Peer;
 use super::error::{Code, ControlError, Refusal};
 use super::listener::Listener;
 use super::message::{MAX_LINE, Reply};
-use super::request::{self, Wrong};
+use super::request::{self, ParseError};
 use crate::Engine;
 
 /// The number of clients that are served at a time. One more waits, and takes the place of the oldest once that has
@@ -37,7 +37,7 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 pub const TURN: Duration = Duration::from_millis(500);
 
 /// Time without accepting connections after the operating system had no descriptor for one.
-const RESPITE: Duration = Duration::from_millis(200);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The control of an engine, until it is dropped. It keeps the engine running: drop this first.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Control {
             listener: Arc::clone(&listener),
             stop: Arc::clone(&stop),
             clients: Vec::new(),
-            respite: None,
+            paused_until: None,
         };
         let builder = std::thread::Builder::new().name("napkin-control".into());
         let thread = builder.spawn(move || server.run()).map_err(system)?;
@@ -102,7 +102,7 @@ struct Server {
     /// In the order of their connection.
     clients: Vec<Client>,
     /// When connections may be accepted again.
-    respite: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 impl Server {
@@ -110,13 +110,13 @@ impl Server {
         while !self.stop.asked.load(Ordering::Acquire) {
             let ready = self.wait();
             let now = Instant::now();
-            self.respite = self.respite.filter(|until| *until > now);
+            self.paused_until = self.paused_until.filter(|until| *until > now);
             for (client, ready) in self.clients.iter_mut().zip(&ready.clients) {
                 if *ready {
                     client.serve(&self.engine, now);
                 }
             }
-            self.clients.retain(|client| !client.over && client.deadline > now);
+            self.clients.retain(|client| !client.closing && client.deadline > now);
             if ready.listener {
                 self.accept(now);
             }
@@ -126,7 +126,7 @@ impl Server {
     /// Sleeps until there is something to do.
     fn wait(&self) -> Ready {
         let full = self.full_until().filter(|until| *until > Instant::now());
-        let accepting = full.is_none() && self.respite.is_none();
+        let accepting = full.is_none() && self.paused_until.is_none();
         let listening = if accepting { PollFlags::IN } else { PollFlags::empty() };
         let mut fds = vec![
             PollFd::new(&self.stop.wake, PollFlags::IN),
@@ -134,7 +134,7 @@ impl Server {
         ];
         fds.extend(self.clients.iter().map(Client::interest));
         let deadlines = self.clients.iter().map(|client| client.deadline);
-        let timeout = deadlines.chain(self.respite).chain(full).min().and_then(|deadline| {
+        let timeout = deadlines.chain(self.paused_until).chain(full).min().and_then(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
             // Up to a whole millisecond more, so that the thread does not wake a moment too early.
             Timespec::try_from(left + Duration::from_millis(1)).ok()
@@ -149,7 +149,7 @@ impl Server {
     /// When the oldest client's turn ends, if all places are taken.
     fn full_until(&self) -> Option<Instant> {
         let oldest = self.clients.first().filter(|_| self.clients.len() >= MAX_CLIENTS);
-        oldest.map(|client| client.came + TURN)
+        oldest.map(|client| client.connected_at + TURN)
     }
 
     fn accept(&mut self, now: Instant) {
@@ -164,7 +164,7 @@ impl Server {
                 }
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
                 Err(_) => {
-                    self.respite = Some(now + RESPITE);
+                    self.paused_until = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             }
@@ -184,12 +184,12 @@ struct Client {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    came: Instant,
+    connected_at: Instant,
     deadline: Instant,
     /// Whether to close the connection once the answer is sent.
     last: bool,
     /// Whether to close the connection.
-    over: bool,
+    closing: bool,
 }
 
 impl Client {
@@ -199,10 +199,10 @@ impl Client {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            came: now,
+            connected_at: now,
             deadline: now + PATIENCE,
             last: false,
-            over: false,
+            closing: false,
         };
         match Peer::of(&client.socket) {
             Ok(peer) if peer.may_control() => {}
@@ -234,12 +234,12 @@ impl Client {
         let Some(chunk) = chunk.get_mut(..room).filter(|chunk| !chunk.is_empty()) else { return };
         match recv(&self.socket, &mut *chunk, RecvFlags::empty()) {
             // An unfinished last line is not a request.
-            Ok((0, _)) => self.over = true,
+            Ok((0, _)) => self.closing = true,
             Ok((received, _)) => {
                 self.input.extend_from_slice(chunk.get(..received).unwrap_or_default());
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.over = true,
+            Err(_) => self.closing = true,
         }
     }
 
@@ -256,8 +256,8 @@ impl Client {
         let asked = request::read(line.trim_ascii_end());
         match asked {
             Ok(asked) => self.output = Reply::line(answer::carry_out(engine, asked)),
-            Err(Wrong::Refused(refusal)) => self.output = Reply::line(Err(refusal)),
-            Err(Wrong::Malformed(refusal)) => self.dismiss(refusal),
+            Err(ParseError::Refused(refusal)) => self.output = Reply::line(Err(refusal)),
+            Err(ParseError::Malformed(refusal)) => self.dismiss(refusal),
         }
         self.deadline = now + PATIENCE;
     }
@@ -276,15 +276,15 @@ impl Client {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => {
-                    self.over = true;
+                    self.closing = true;
                     return;
                 }
             }
             if self.sent >= self.output.len() {
                 self.output.clear();
                 self.sent = 0;
-                self.over |= self.last;
-                if !self.over {
+                self.closing |= self.last;
+                if !self.closing {
                     // Bytes that came together with the line that was answered.
                     self.answer(engine, now);
                 }

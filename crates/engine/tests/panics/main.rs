@@ -8,7 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[cfg(debug_assertions)]
-mod strikes;
+mod injected;
 #[cfg(debug_assertions)]
 mod tcp;
 

@@ -129,7 +129,7 @@ fn serve(engine: &Engine, policy: &Policy, seen: Arc<Seen>) -> JoinHandle<()> {
 }
 
 /// Injects panics into contexts of these roles, one after the other.
-fn strikes(roles: &[Role], name: &str) {
+fn inject_panics(roles: &[Role], name: &str) {
     let policy = policy(name);
     let pools = [Pool::new(FRAMES), Pool::new(FRAMES)];
     let end = |pool: &Pool| EndConfig { queues: 1, ring: 512, pool: pool.clone() };
@@ -187,6 +187,6 @@ fn no_byte_of_tcp_is_lost_whoever_panics() {
         ("fullbusy", &[Role::Application]),
         ("suspend20", &[Role::Irq, Role::Application]),
     ] {
-        strikes(roles, name);
+        inject_panics(roles, name);
     }
 }

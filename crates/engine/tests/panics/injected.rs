@@ -14,7 +14,7 @@ use crate::common::{PORT, Setup, alone, eventually, policy, start};
 const PANICS: u64 = 25;
 
 /// Injects panics into contexts of `role`, one after the other; returns once all are checked.
-fn strikes(role: Role, name: &str) {
+fn inject_panics(role: Role, name: &str) {
     let policy = policy(name);
     let setup = Setup { per_second: 20_000.0, ..Setup::default() };
     let (engine, source) = start(&policy, &setup);
@@ -63,22 +63,22 @@ fn strikes(role: Role, name: &str) {
 fn the_interrupt_thread_panics() {
     let _alone = alone();
     for name in ["base", "hold10", "defer20", "suspend20", "feedback", "threaded", "workqueue"] {
-        strikes(Role::Irq, name);
+        inject_panics(Role::Irq, name);
     }
 }
 
 #[test]
 fn ksoftirqd_panics() {
     let _alone = alone();
-    strikes(Role::Ksoftirqd, "ksoftirqd");
-    strikes(Role::Ksoftirqd, "ksoftirqd,defer-hard-irqs=10,gro-flush-timeout=20us");
+    inject_panics(Role::Ksoftirqd, "ksoftirqd");
+    inject_panics(Role::Ksoftirqd, "ksoftirqd,defer-hard-irqs=10,gro-flush-timeout=20us");
 }
 
 #[test]
 fn the_thread_of_an_instance_panics() {
     let _alone = alone();
     for name in ["threaded", "threaded,hold=100us", "threaded-busy-poll"] {
-        strikes(Role::Napi, name);
+        inject_panics(Role::Napi, name);
     }
 }
 
@@ -86,7 +86,7 @@ fn the_thread_of_an_instance_panics() {
 fn a_worker_panics() {
     let _alone = alone();
     for name in ["workqueue", "workqueue,hold=100us"] {
-        strikes(Role::Worker, name);
+        inject_panics(Role::Worker, name);
     }
 }
 
@@ -94,7 +94,7 @@ fn a_worker_panics() {
 fn the_application_panics_in_its_wait() {
     let _alone = alone();
     for name in ["base", "napibusy", "fullbusy", "suspend20"] {
-        strikes(Role::Application, name);
+        inject_panics(Role::Application, name);
     }
 }
 
@@ -102,7 +102,7 @@ fn the_application_panics_in_its_wait() {
 fn the_application_panics_while_its_socket_busy_polls() {
     needs(Right::NetAdmin.held(), "CAP_NET_ADMIN");
     let _alone = alone();
-    strikes(Role::Application, "busypoll");
+    inject_panics(Role::Application, "busypoll");
 }
 
 #[test]
