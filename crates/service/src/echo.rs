@@ -1,18 +1,17 @@
-//! Echo: every message goes back to where it came from, as it is (RFC 862).
+//! Echo service: returns every message to its sender unchanged (RFC 862).
 //!
-//! On the stack's own sockets that is a frame turned round in place: no copy and no lookup.
+//! On the stack's own sockets, the frame is turned round in place: no copy and no lookup.
 //!
-//! A message from the port of a service is not answered, as inetd's echo does not: its sender is
-//! forged, and the service there would answer the answer, for ever if it is an echo as well. A
-//! service's ports are those below 1024, and the one on which this echo itself is served. Two echoes
-//! on two different ports above can still be set on each other.
+//! Like inetd's echo, it does not answer a message from a service's port. Such a sender is forged, and the service
+//! there would answer the answer, for ever if it is an echo too. A service's ports are those below 1024, and the
+//! port on which this echo itself listens. Two echoes on two different higher ports can still be looped.
 
 use napkin_policy::Ns;
 use napkin_stack::{Exchange, Message};
 
 use crate::Service;
 
-/// The first port that may be a client's (`IPPORT_RESERVED`).
+/// The first port that a client may use (`IPPORT_RESERVED`).
 const FIRST_CLIENT_PORT: u16 = 1024;
 
 /// An echo service on one socket.
@@ -25,12 +24,12 @@ pub struct Echo<S> {
 }
 
 impl<S: Exchange> Echo<S> {
-    /// Serves this socket from now on.
+    /// Serves `socket`.
     pub fn new(socket: S) -> Echo<S> {
         Echo { socket, answered: 0, failed: 0, refused: 0 }
     }
 
-    /// Messages that went back.
+    /// Messages that were sent back.
     pub fn answered(&self) -> u64 {
         self.answered
     }
@@ -40,7 +39,7 @@ impl<S: Exchange> Echo<S> {
         self.failed
     }
 
-    /// Messages that were dropped because they came from the port of a service.
+    /// Messages that were dropped because they came from a service's port.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -104,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_service_is_not_answered() {
-        // Port 0, discard, the last reserved one, our own.
+        // Port 0, discard, the last reserved port, and the echo's own.
         for from in [0, 9, 1023, 7_000] {
             assert!(from_service((from, 7_000)), "{from}");
         }

@@ -1,9 +1,9 @@
-//! How much all connections of a service hold together: a bound on what peers can make it keep.
+//! A bound on the memory that peers can make all connections of a service hold together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// What the connections of all threads may hold together, beyond what each may keep in any case.
+/// Bytes held by the connections of all threads, beyond each connection's own allowance, with a limit.
 #[derive(Debug)]
 pub struct Bound {
     limit: usize,
@@ -12,28 +12,28 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// So many bytes at most.
+    /// A bound of `limit` bytes.
     pub fn new(limit: usize) -> Bound {
         Bound { limit, bytes: AtomicUsize::new(0), refused: AtomicU64::new(0) }
     }
 
-    /// Bytes that are held.
+    /// Bytes held now.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Relaxed)
     }
 
-    /// Connections that were to hold more than there was room for.
+    /// Connections that were refused because they would have exceeded the limit.
     pub fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
-    /// Counts refusals from 0 again.
+    /// Resets the count of refusals to 0.
     pub fn reset_counts(&self) {
         self.refused.store(0, Relaxed);
     }
 }
 
-/// A connection's part of it, which ends with it.
+/// One connection's share of a [`Bound`]; dropping it returns the bytes.
 #[derive(Debug)]
 pub(crate) struct Held {
     of: Arc<Bound>,
@@ -45,11 +45,11 @@ impl Held {
         Held { of, bytes: 0 }
     }
 
-    /// Holds so many bytes from now on; whether there is room for more. Without, it holds what it did.
+    /// Sets the bytes held. Returns `false`, and changes nothing, if that would exceed the limit.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
             let limit = self.of.limit;
-            // What there is no room for counts at no time: others would be refused for it.
+            // A refused amount must never be added, even briefly: others would be refused because of it.
             let room = |held: usize| held.checked_add(more).filter(|it| *it <= limit);
             if self.of.bytes.fetch_update(Relaxed, Relaxed, room).is_err() {
                 return false;
@@ -61,7 +61,7 @@ impl Held {
         true
     }
 
-    /// Holds nothing any more, for there was no room for what it was to hold.
+    /// Releases all bytes and counts a refusal: the connection did not fit.
     pub(crate) fn refuse(&mut self) {
         self.of.refused.fetch_add(1, Relaxed);
         self.set(0);

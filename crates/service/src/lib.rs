@@ -1,8 +1,8 @@
 //! Services, written once against the socket traits of the stack.
 //!
-//! A [`Service`] is a step, not a loop: whoever waits for its socket (an epoll context, a busy
-//! poller, a test) calls [`Service::serve_ready`] when there is something to do and decides itself
-//! what to do next. Nothing here blocks, sleeps, starts a thread or reads a clock.
+//! A [`Service`] is a step, not a loop: the code that waits for its socket (an epoll context, a busy poller, a
+//! test) calls [`Service::serve_ready`] when the socket is readable, and decides what to do next. Nothing here
+//! blocks, sleeps, starts a thread or reads a clock.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -30,8 +30,8 @@ pub trait Service {
     /// The socket to wait for.
     fn socket(&self) -> &Self::Socket;
 
-    /// Serves up to `limit` messages that wait, and says how many it took. Fewer than `limit` means
-    /// that the socket was found empty; with `limit` itself more may wait.
+    /// Serves up to `limit` waiting messages, and returns how many it took. Fewer than `limit` means that the
+    /// socket was found empty; `limit` itself means that more may be waiting.
     fn serve_ready(&mut self, now: Ns, limit: usize) -> usize;
 }
 
@@ -43,13 +43,13 @@ mod tests {
 
     use super::*;
 
-    /// A socket that receives what it is told to and remembers what it sends.
+    /// A socket that receives scripted messages and records what it sends.
     pub(crate) struct Script {
         waiting: RefCell<Vec<String>>,
         sent: RefCell<Vec<String>>,
     }
 
-    /// One message of a script.
+    /// One scripted message.
     pub(crate) struct Line(String);
 
     impl Script {

@@ -1,14 +1,14 @@
-//! Sink: every message is counted and let go (RFC 863), after as much work as one asks for.
+//! Sink service: counts every message and drops it (RFC 863), after a configurable amount of work.
 //!
-//! The work is a closure over the message, so that a benchmark can make an application that takes
-//! its time; [`discard`] does none.
+//! The work is a closure on the message, with which a benchmark can model a slow application; [`discard`] does
+//! none.
 
 use napkin_policy::Ns;
 use napkin_stack::{Exchange, Message};
 
 use crate::Service;
 
-/// A sink on one socket that does `W` for each message.
+/// A sink on one socket that does `work` for each message.
 #[derive(Debug)]
 pub struct Sink<S, W> {
     socket: S,
@@ -17,11 +17,11 @@ pub struct Sink<S, W> {
     bytes: u64,
 }
 
-/// The work of a sink that has none: the datagram is read and forgotten.
+/// No work: the message is dropped.
 pub fn discard<M>(_message: &M) {}
 
 impl<S: Exchange, W: FnMut(&S::Message)> Sink<S, W> {
-    /// Serves this socket from now on; `work` is called once for each message.
+    /// Serves `socket`; `work` is called once for each message.
     pub fn new(socket: S, work: W) -> Sink<S, W> {
         Sink { socket, work, messages: 0, bytes: 0 }
     }

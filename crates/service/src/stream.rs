@@ -1,8 +1,8 @@
-//! Services on byte streams, and the pump between one and a TCP connection.
+//! Services on byte streams, and the pump that connects one to TCP connections.
 //!
-//! A [`StreamService`] sees bytes and answers with bytes; it never blocks, and knows neither sockets nor
-//! threads. A [`Pump`] gives it what a connection received and sends what it answers, and takes nothing
-//! more from a peer who does not read his answers: what a connection holds is bounded.
+//! A [`StreamService`] sees bytes and answers with bytes; it never blocks, and knows neither sockets nor threads. A
+//! [`Pump`] passes received bytes to it and sends its answers. It stops reading from a peer that does not read its
+//! answers, so that the memory of a connection is bounded.
 
 use std::sync::Arc;
 
@@ -11,45 +11,42 @@ use napkin_stack::{ByteStream, Flow, TcpApplication};
 
 use crate::held::{Bound, Held};
 
-/// What became of a look at a stream's bytes.
+/// The result of serving a stream's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
-    /// So many bytes were taken, at least one; there may be another request behind them.
+    /// A request or its first part, of so many bytes (at least one), was taken; another may follow.
     Took(usize),
-    /// So many bytes were taken, at least one, of a request that was taken before.
+    /// A further part, of so many bytes (at least one), of an earlier request was taken.
     Part(usize),
-    /// These bytes are the beginning of a request, and the rest has not come.
+    /// The input is an incomplete request.
     More,
-    /// Nothing is taken before something has ended that was begun; whoever runs the thread then has the
-    /// connection looked at.
+    /// Nothing is taken until an operation in flight completes; the thread's loop then serves the connection again.
     Wait,
-    /// The connection is to end once what was answered so far has been sent.
+    /// The connection is to be closed after the answers so far have been sent.
     Close,
 }
 
 /// A service on byte streams. One value serves all connections of a thread.
 pub trait StreamService {
-    /// What it keeps of a connection.
+    /// State of a connection.
     type Connection;
 
-    /// A connection was opened.
+    /// Creates the state of a new connection.
     fn open(&mut self, flow: Flow) -> Self::Connection;
 
-    /// Appends to `output` what the connection is sent without a request: a greeting, or answers that
-    /// are ready only now. Called whenever the connection is looked at; says whether answers to what
-    /// was taken are still to come.
+    /// Appends to `output` what is sent without a request: a greeting, or answers that have become ready. Called
+    /// each time the connection is served. Returns whether answers to requests already taken are still to come.
     fn proceed(&mut self, _: &mut Self::Connection, _output: &mut Vec<u8>, _now: Ns) -> bool {
         false
     }
 
-    /// Whether nothing more may be sent to the connection, so that it is closed. Asked after
-    /// [`proceed`](StreamService::proceed), for what ended while no request came.
+    /// Whether nothing more may be sent to the connection, so that it must be closed. Checked after
+    /// [`proceed`](StreamService::proceed), because the cause may arise without a request.
     fn over(&self, _: &Self::Connection) -> bool {
         false
     }
 
-    /// Serves the request at the beginning of `input`, which is not empty, and appends its answer to
-    /// `output`.
+    /// Serves the request at the start of `input`, which is not empty, and appends the answer to `output`.
     fn serve(
         &mut self,
         connection: &mut Self::Connection,
@@ -58,44 +55,42 @@ pub trait StreamService {
         now: Ns,
     ) -> Served;
 
-    /// Takes what has ended that was begun for connections, and says whose these are: each is to be
-    /// looked at. Called by whoever runs the thread, before its connections are served.
+    /// Takes completed operations, and calls `look_at` with the flow of each connection that must be served. Called
+    /// by the thread's loop before it serves its connections.
     fn collect(&mut self, _look_at: &mut dyn FnMut(Flow)) {}
 
-    /// Hands over what was begun since the last call; called after they were served.
+    /// Submits the operations begun since the last call. Called after the connections were served.
     fn submit(&mut self) {}
 
-    /// Requests that were served and have no answer, as whoever sent them wanted.
+    /// Requests that were served without an answer because the client wanted none.
     fn silent(&self) -> u64 {
         0
     }
 
-    /// Bytes of the longest request: a connection that has sent as many, and still wants to send more,
-    /// is closed.
+    /// Longest request in bytes. A connection that has sent that many bytes of one incomplete request is closed.
     fn longest_request(&self) -> usize;
 
-    /// What all connections together may hold of requests that have not come whole and of answers that
-    /// their peers do not read, beyond a few KiB of each; the one with which it would be more is reset.
-    /// `None` if it is bounded by the number of connections alone.
+    /// Limit of the bytes that all connections together hold in incomplete requests and unread answers, beyond a
+    /// few KiB each. A connection that would exceed it is reset. `None` if only the number of connections limits
+    /// it.
     fn bound(&self) -> Option<Arc<Bound>> {
         None
     }
 }
 
-/// Bytes of answers that wait to be sent before requests wait, too.
+/// Bytes of unsent answers above which no further requests are served.
 const OUTPUT: usize = 64 * 1_024;
-/// How long, and for how many bytes that still come, a peer may take to close after us, as long as he can
-/// be reached. Then the connection is reset: else whoever does not look for our end would write for ever,
-/// and hold his place.
+/// How long a reachable peer may take to close after us, and how many bytes it may send meanwhile. Then the
+/// connection is reset: otherwise a peer that ignores our FIN could write for ever and keep its slot.
 const LINGER: Ns = 60_000 * MILLISECOND;
 const LINGER_BYTES: usize = 1 << 20;
-/// What a buffer keeps when it is empty.
+/// Capacity in bytes that an empty buffer keeps.
 const KEPT: usize = 4 * 1_024;
 
-/// Serves TCP connections by a [`StreamService`].
+/// Serves TCP connections with a [`StreamService`].
 #[derive(Debug)]
 pub struct Pump<S> {
-    /// The service behind these connections.
+    /// The service behind the connections.
     pub service: S,
     /// Connections opened so far.
     pub opened: u64,
@@ -104,20 +99,20 @@ pub struct Pump<S> {
 }
 
 impl<S> Pump<S> {
-    /// A pump for a service.
+    /// Creates a pump for `service`.
     pub fn new(service: S) -> Pump<S> {
         Pump { service, opened: 0, served: 0 }
     }
 }
 
 impl<S: StreamService> Pump<S> {
-    /// Requests that were answered, or are to be.
+    /// Requests that were answered, or will be.
     pub fn replied(&self) -> u64 {
         self.served.saturating_sub(self.service.silent())
     }
 }
 
-/// A connection's buffers, and what the service keeps of it.
+/// Buffers of a connection, and the service's state of it.
 #[derive(Debug)]
 pub struct Pumped<C> {
     connection: C,
@@ -128,14 +123,14 @@ pub struct Pumped<C> {
     /// Bytes of `output` that were sent.
     sent: usize,
     closing: bool,
-    /// Once all was sent, and we have closed: when, and how many bytes came since.
+    /// Set when we have closed after sending everything: the time, and the bytes received since.
     closed: Option<(Ns, usize)>,
-    /// Its part of what all connections may hold, if that is bounded.
+    /// The connection's share of the service's [`Bound`], if there is one.
     held: Option<Held>,
 }
 
 impl<C> Pumped<C> {
-    /// Lets go what still comes after our end, for a while.
+    /// Discards what arrives after our close, until the limits of lingering are exceeded.
     fn linger(&mut self, stream: &mut impl ByteStream, now: Ns) {
         let Some((since, bytes)) = &mut self.closed else { return };
         loop {
@@ -152,7 +147,7 @@ impl<C> Pumped<C> {
         }
     }
 
-    /// Whether there is room for what it holds by now. Without, it is over: it holds nothing any more.
+    /// Whether the buffers fit the bound. If not, they are released and the connection is over.
     fn fits(&mut self, now: Ns) -> bool {
         let Some(held) = &mut self.held else { return true };
         let beyond = |input: &Vec<u8>, output: &Vec<u8>| {
@@ -161,7 +156,7 @@ impl<C> Pumped<C> {
         if held.set(beyond(&self.input, &self.output)) {
             return true;
         }
-        // A buffer that has grown has up to twice the room of what waits in it.
+        // A buffer that has grown may have twice the capacity of its content.
         self.input.drain(..self.taken);
         self.output.drain(..self.sent);
         (self.taken, self.sent) = (0, 0);
@@ -177,12 +172,12 @@ impl<C> Pumped<C> {
         false
     }
 
-    /// Sends what waits; whether all of it was taken.
+    /// Sends pending output. Returns whether all of it was taken.
     fn flush(&mut self, stream: &mut impl ByteStream) -> bool {
         self.sent += stream.send(&self.output[self.sent..]);
         if self.sent < self.output.len() {
-            // What was sent goes, too, if the rest never does: the peer may read more slowly than he
-            // asks, and for ever.
+            // Drop what was sent even if the rest is never sent: a peer may for ever read more slowly than it sends
+            // requests.
             if self.sent >= self.output.len() / 2 {
                 self.output.drain(..self.sent);
                 self.sent = 0;
@@ -195,7 +190,7 @@ impl<C> Pumped<C> {
         true
     }
 
-    /// Receives more, up to `most` bytes that were not taken; whether any came.
+    /// Receives until `most` bytes are waiting. Returns whether any arrived.
     fn receive(&mut self, stream: &mut impl ByteStream, most: usize) -> bool {
         self.input.drain(..self.taken);
         self.taken = 0;
@@ -241,7 +236,7 @@ impl<S: StreamService> TcpApplication for Pump<S> {
 }
 
 impl<S: StreamService> Pump<S> {
-    /// Serves what has come, and receives more, until nothing is left to be done.
+    /// Serves the input and receives more, until nothing is left to do.
     fn advance(
         &mut self,
         state: &mut Pumped<S::Connection>,
@@ -262,7 +257,7 @@ impl<S: StreamService> Pump<S> {
                 break;
             }
             if owes && flushed && answers {
-                // There is room again for what had none: nobody would tell of it.
+                // The flush made room that `proceed` may have lacked. No event will report that: try again.
                 continue;
             }
             if !flushed && state.output.len() - state.sent > OUTPUT {
@@ -287,7 +282,7 @@ impl<S: StreamService> Pump<S> {
                 Served::Close => state.closing = true,
                 Served::More if state.receive(stream, most) => {}
                 Served::More => {
-                    // Nothing came: because nothing did, because nothing will, or for want of room.
+                    // Nothing was received: no data is there, the peer has ended, or the input buffer is full.
                     let ended = stream.ended() && !owes;
                     state.closing = ended || state.input.len() >= most;
                     if !state.closing {
@@ -304,7 +299,7 @@ impl<S: StreamService> Pump<S> {
     }
 }
 
-/// Sends back whatever comes.
+/// Sends back all bytes it receives.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EchoStream;
 

@@ -1,4 +1,4 @@
-//! The services over real sockets of a stack: the same service, UDP or raw.
+//! The services over real sockets of a stack: the same service over UDP and raw.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,7 @@ impl Transmitter for Wire {
     }
 }
 
-/// Sends these payloads to port 7 of a stack.
+/// Delivers these payloads to port 7 of a stack.
 fn receive(stack: &Arc<Stack>, payloads: &[&str]) -> (Input, Arc<Wire>) {
     let wire = Arc::new(Wire::default());
     let mut input = Input::new(Arc::clone(stack), 513, wire.clone());
@@ -39,13 +39,13 @@ fn receive(stack: &Arc<Stack>, payloads: &[&str]) -> (Input, Arc<Wire>) {
     (input, wire)
 }
 
-/// What a peer gets back from an echo service, by payload.
+/// Returns the payloads that a peer gets back from an echo service.
 fn echoed<S: Exchange>(stack: &Arc<Stack>, socket: S) -> Vec<String> {
     let mut echo = Echo::new(socket);
     let (_input, wire) = receive(stack, &["one", "two", "three"]);
     assert_eq!(echo.serve_ready(0, 2), 2);
     assert_eq!(echo.serve_ready(0, 2), 1);
-    // The peer is a stack of its own, and verifies everything.
+    // The peer is a stack of its own, which verifies every frame.
     let peer = Stack::new(PEER);
     let socket = peer.bind_udp(4000, 8).unwrap();
     let mut input = Input::new(Arc::clone(&peer), 1, Arc::new(Wire::default()));
@@ -90,7 +90,7 @@ impl<S: Exchange> Host<S> {
         Host { echo: Echo::new(open(&stack)), input, wire }
     }
 
-    /// These frames arrive; what the host sends then.
+    /// Delivers these frames, and returns those that the host sends in response.
     fn receives(&mut self, frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let pool = Pool::new(frames.len().max(1));
         let mut batch = Vec::new();
@@ -106,8 +106,8 @@ impl<S: Exchange> Host<S> {
     }
 }
 
-/// Sends one host a datagram that claims to come from the other one's port, and lets the two answer
-/// each other. Returns how many answers that made, of at most 20.
+/// Sends one host a datagram with the other's port as its forged source, and lets the two answer each other.
+/// Returns the number of answers, at most 20.
 fn answers<S: Exchange>(us: &mut Host<S>, peer: &mut Host<S>, (from, to): (u16, u16)) -> usize {
     let mut forged = vec![0; 64];
     let length = FrameBuilder::new(PEER, US).udp(&mut forged, from, to, b"x").unwrap();
@@ -129,12 +129,12 @@ fn two_echoes_cannot_be_set_on_each_other() {
     assert_eq!(answers(&mut us, &mut peer, (7, 7)), 0);
     assert_eq!((us.echo.answered(), us.echo.refused(), us.echo.failed()), (0, 1, 0));
 
-    // The peer's port may be a client's; ours is a service's to him.
+    // The peer's port may be a client's; to the peer, ours is a service's.
     let mut peer = Host::new(PEER, udp(7_000));
     assert_eq!(answers(&mut us, &mut peer, (7_000, 7)), 1);
     assert_eq!((us.echo.answered(), peer.echo.refused()), (1, 1));
 
-    // The same port, which might be a client's.
+    // The same port on both hosts, above the reserved ones.
     let mut us = Host::new(US, udp(7_000));
     assert_eq!(answers(&mut us, &mut peer, (7_000, 7_000)), 0);
 

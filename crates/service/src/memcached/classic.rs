@@ -1,4 +1,4 @@
-//! The classic commands.
+//! The classic text commands: `get`, `set`, `incr`, `stats` and the others.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::stats::count;
 use super::store::{Change, Entry, Value};
 use super::{Answered, Data, KEY_LIMIT, Memcached, PIECE, Retrieval, VALUE_LIMIT, VERSION, data};
 
-/// Bytes of a line of `VALUE` beside its key, and of the ends of lines, at most.
+/// Upper bound, in bytes, of a `VALUE` line without its key, plus the line ends.
 const HEAD: usize = 64;
 
 const ERROR: &str = "ERROR\r\n";
 pub(super) const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
 
-/// Which storage command.
+/// A storage command; `Cas` carries the unique number to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Storage {
     Set,
@@ -28,7 +28,7 @@ pub(super) enum Storage {
     Cas(u64),
 }
 
-/// What became of a storage command.
+/// The result of a storage command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Stored,
@@ -38,7 +38,7 @@ pub(super) enum Outcome {
     TooLarge,
 }
 
-/// The same, and the item as it was then: what was stored, or what kept that from being stored.
+/// The outcome, with the item after the command: the one stored, or the one that prevented storing.
 pub(super) type Stored = (Outcome, Option<Arc<Value>>);
 
 pub(super) fn told(outcome: Outcome, item: Option<(&Entry, &Arc<Value>)>) -> Stored {
@@ -57,7 +57,7 @@ impl Outcome {
     }
 }
 
-/// Whether bytes can be a key.
+/// Whether `key` is a valid key: 1 to [`KEY_LIMIT`] bytes.
 pub(super) fn is_key(key: &[u8]) -> bool {
     !key.is_empty() && key.len() <= KEY_LIMIT
 }
@@ -102,7 +102,7 @@ impl Memcached {
                         self.reset_stats();
                         return say(output, "RESET\r\n");
                     }
-                    // Of slabs and settings there is nothing to tell.
+                    // There are no slabs, and no settings to report.
                     Some(b"items" | b"slabs" | b"sizes" | b"settings" | b"conns") => {
                         return say(output, "END\r\n");
                     }
@@ -123,14 +123,14 @@ impl Memcached {
                 };
             }
             b"quit" => return Answered::Quit,
-            // A browser that a page sends here: what it posts must not be read as commands.
+            // A cross-protocol request from a browser: its body must not be read as commands.
             _ if line.rest().any(|word| word.starts_with(b"HTTP/")) => return Answered::Quit,
             _ => return say(output, ERROR),
         };
         self.storage(set, line, rest, output, now)
     }
 
-    /// `get`, `gets`, `gat`, `gats`: refused in whole if one of the keys cannot be one.
+    /// Answers `get`, `gets`, `gat` and `gats`; one invalid key makes the whole command fail.
     fn begin_retrieval(
         &self,
         line: &mut Line<'_>,
@@ -147,7 +147,7 @@ impl Memcached {
         self.retrieve(line, retrieval, output, now)
     }
 
-    /// Answers the keys that are left of a line, or as many as make a [`PIECE`].
+    /// Answers the remaining keys of a line, or as many as fill a [`PIECE`].
     pub(super) fn retrieve(
         &self,
         line: &mut Line<'_>,
@@ -165,11 +165,12 @@ impl Memcached {
             let hit = self.store.get(key, now, |entry, value| {
                 entry.read.store(now, Ordering::Relaxed);
                 entry.fetched.store(true, Ordering::Relaxed);
-                // In one piece: what grows has up to twice the room, which counts against the bound of all connections.
+                // Reserve once: growing by doubling could take twice the room, which counts against the bound of
+                // all connections.
                 output.reserve(key.len() + value.data.len() + HEAD);
                 output.extend_from_slice(b"VALUE ");
                 output.extend_from_slice(key);
-                // A vector takes whatever is written to it.
+                // Writing to a vector cannot fail.
                 let _ = write!(output, " {} {}", value.flags, value.data.len());
                 if retrieval.cas {
                     let _ = write!(output, " {}", value.cas);
@@ -187,7 +188,7 @@ impl Memcached {
         say(output, "END\r\n")
     }
 
-    /// Gives an item another time to expire; whether there is one.
+    /// Sets a new expiry time. Returns whether the item exists.
     pub(super) fn prolong(&self, key: &[u8], expires: Ns, now: Ns) -> bool {
         let hit = self.store.change(key, now, |item| match item {
             Some((_, value)) => Change::Alter(Value { expires, ..value.clone() }, true),
@@ -228,8 +229,8 @@ impl Memcached {
             Data::Whole(value) => value,
             Data::More => return Answered::More,
             Data::Bad(answered, why) => {
-                // Where it is too large, not what was there before, which the client believes to be replaced. Other
-                // commands need not have replaced it.
+                // If a `set` is too large, the old value must go, because the client believes that it was replaced.
+                // Other commands might not have replaced it anyway.
                 if set == Storage::Set && matches!(answered, Answered::Swallow(_)) {
                     self.store.change(key, now, |_| Change::<()>::Delete(()));
                 }
@@ -246,8 +247,8 @@ impl Memcached {
         Answered::Value(bytes + 2)
     }
 
-    /// Stores a value as the command says; appended or prepended only to an item of the number `compare`, if that is
-    /// given.
+    /// Stores a value as the command demands. `compare`, if given, makes append and prepend conditional on the
+    /// item's unique number.
     pub(super) fn store_value(
         &self,
         set: Storage,
@@ -376,7 +377,7 @@ impl Memcached {
         count(&self.stats.cmd_flush);
         match delay {
             ..=0 => {
-                // A later one that was asked for before does not come any more.
+                // A pending delayed flush is cancelled.
                 self.store.flush_at(NEVER, now);
                 self.store.clear();
             }
@@ -386,14 +387,14 @@ impl Memcached {
     }
 }
 
-/// A decimal number and `delta`: upwards it wraps at 64 bits, downwards it ends at 0. `None` if the bytes
-/// are no number.
+/// Adds `delta` to a decimal number, wrapping at 64 bits, or subtracts it, stopping at 0. `None` if `data` is not a
+/// number.
 pub(super) fn sum(data: &[u8], delta: u64, down: bool) -> Option<u64> {
     let old: u64 = number(data)?;
     Some(if down { old.saturating_sub(delta) } else { old.wrapping_add(delta) })
 }
 
-/// A number as it is stored: after `decr` it keeps its length, with blanks behind it.
+/// Formats a number for storage: after `decr` it keeps its length, padded with blanks.
 pub(super) fn digits(next: u64, old: &[u8], down: bool) -> Box<[u8]> {
     let mut digits = next.to_string().into_bytes();
     if down && digits.len() < old.len() {

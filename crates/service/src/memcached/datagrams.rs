@@ -1,10 +1,10 @@
-//! memcached over UDP, as protocol.txt has it: a header of eight bytes before each datagram, and answers
-//! in as many datagrams as they take.
+//! memcached over UDP as in protocol.txt: a header of eight bytes in each datagram, and answers of several
+//! datagrams.
 //!
-//! Whoever forges his address has answers sent to somebody else, and that of a `get` of large values is
-//! thousands of times as long as its request: this is for networks that let no foreign address in, and no
-//! answer is longer than [`ANSWER_LIMIT`]. What comes from the port of a service is not answered, as by an
-//! [echo](crate::echo): a memcached there would answer our answer, and we his, for ever.
+//! With a forged source address, answers go to a third party, and the answer to a `get` of large values is
+//! thousands of times as long as its request. Use this only on networks that filter foreign source addresses; no
+//! answer is longer than [`ANSWER_LIMIT`]. Requests from a service's port are not answered, as in
+//! [`echo`](crate::echo): a memcached there would answer our answer, and so on for ever.
 
 use napkin_policy::Ns;
 use napkin_stack::{Message, UdpExchange};
@@ -13,14 +13,14 @@ use super::{Client, Memcached};
 use crate::echo::from_service;
 use crate::{Served, Service, StreamService};
 
-/// Bytes before each datagram's own: request id, number of the datagram, how many there are, 0.
+/// Bytes of the header of each datagram: request id, sequence number, number of datagrams, 0 (16 bits each).
 const HEADER: usize = 8;
-/// Bytes of a datagram at most, header included, as memcached sends them.
+/// Largest datagram in bytes, header included; the size that memcached uses.
 const DATAGRAM: usize = 1_400;
-/// Bytes of the longest answer; a longer one is an error in its place, as memcached does.
+/// Longest answer in bytes. As in memcached, a longer one is replaced by an error.
 pub const ANSWER_LIMIT: usize = 64 * 1_024;
 
-/// memcached on a UDP socket.
+/// A memcached service on a UDP socket.
 #[derive(Debug)]
 pub struct MemcachedUdp<S> {
     socket: S,
@@ -34,7 +34,7 @@ pub struct MemcachedUdp<S> {
 }
 
 impl<S: UdpExchange> MemcachedUdp<S> {
-    /// Serves this socket from now on.
+    /// Serves `socket` from the items of `memcached`.
     pub fn new(socket: S, memcached: Memcached) -> MemcachedUdp<S> {
         MemcachedUdp {
             socket,
@@ -48,32 +48,32 @@ impl<S: UdpExchange> MemcachedUdp<S> {
         }
     }
 
-    /// Requests that were served, those that want no answer included.
+    /// Requests that were served, including those that want no answer.
     pub fn served(&self) -> u64 {
         self.served
     }
 
-    /// Those of them that want no answer.
+    /// Served requests that want no answer.
     pub fn silent(&self) -> u64 {
         self.silent
     }
 
-    /// Answers that could not be sent, or not in whole.
+    /// Answers that could not be sent, or not completely.
     pub fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Datagrams that were dropped because they came from the port of a service.
+    /// Datagrams that were dropped because they came from a service's port.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Datagrams without a header, or of a request in several: they are dropped, as memcached does.
+    /// Datagrams that were dropped, as memcached does: without a header, or part of a request of several datagrams.
     pub fn no_request(&self) -> u64 {
         self.no_request
     }
 
-    /// Serves the request of one datagram into `output`.
+    /// Serves the request of one datagram, and writes the answer to `output`.
     fn answer(&mut self, request: &[u8], now: Ns) {
         self.output.clear();
         let (mut client, mut rest) = (Client::default(), request);
@@ -82,7 +82,7 @@ impl<S: UdpExchange> MemcachedUdp<S> {
                 Served::Took(bytes) | Served::Part(bytes) => {
                     rest = rest.get(bytes..).unwrap_or_default();
                 }
-                // The rest of a value would have been in here.
+                // A request must be complete in its datagram: the rest of the value will not come.
                 Served::More => {
                     self.output.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
                     break;
@@ -181,7 +181,7 @@ mod tests {
             Server { service, input, wire, pool: Pool::new(8) }
         }
 
-        /// Sends a datagram; what came back, each with its header.
+        /// Sends a datagram, and returns the answer's datagrams with their headers.
         fn send(&mut self, payload: &[u8]) -> Vec<Vec<u8>> {
             self.send_from(4_000, payload)
         }
@@ -196,7 +196,7 @@ mod tests {
             std::mem::take(&mut *self.wire.0.lock().unwrap())
         }
 
-        /// Sends a request with this id; its answer, put together.
+        /// Sends a request with this id, and returns its reassembled answer.
         fn say(&mut self, id: u16, request: &str) -> String {
             let [high, low] = id.to_be_bytes();
             let header = [high, low, 0, 0, 0, 1, 0, 0];
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_service_is_not_answered() {
         let mut server = Server::new();
-        // Of another memcached, whose answers have our own form, and of a reserved port.
+        // From another memcached, whose answers have the form of a request, and from a reserved port.
         for port in [11_211, 53] {
             assert!(server.send_from(port, b"\0\x07\0\0\0\x01\0\0ERROR\r\n").is_empty());
         }

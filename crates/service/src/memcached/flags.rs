@@ -1,4 +1,4 @@
-//! The flags of a meta command, and its key.
+//! Parses the flags and the key of a meta command.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -9,12 +9,12 @@ use super::store::Value;
 
 /// The most flags of a command.
 const FLAGS: usize = 32;
-/// Those that there are; `P` and `L` are for proxies, which may leave them in.
+/// All known flags. `P` and `L` are meant for proxies, which may forward them; they are ignored.
 const KNOWN: &[u8] = b"bcfhklqstuvxCDEFIJLMNOPRST";
-/// Bytes of the longest opaque.
+/// Longest opaque token in bytes.
 const OPAQUE: usize = 32;
 
-/// The flags of a command, each with what stands behind its letter.
+/// The flags of a command: each letter with the token that follows it.
 pub(super) struct Flags<'a>(pub(super) Vec<(u8, &'a [u8])>);
 
 impl<'a> Flags<'a> {
@@ -46,7 +46,7 @@ impl<'a> Flags<'a> {
         self.0.iter().find(|(other, _)| *other == letter).map(|(_, value)| *value)
     }
 
-    /// A flag's number; `Err` if it has none.
+    /// Returns a flag's number: `None` without the flag, `Err` if its token is not a number.
     pub(super) fn number<N: std::str::FromStr>(
         &self,
         letter: u8,
@@ -55,10 +55,10 @@ impl<'a> Flags<'a> {
         number(value).map(Some).ok_or("CLIENT_ERROR bad token in command line format\r\n")
     }
 
-    /// What is answered whatever became of the command, the key and the opaque, and of an item its number and
-    /// its size. That a key is in base64 is told beside it alone, as memcached does.
+    /// Appends the flags that every answer repeats: the key and the opaque and, with an item, its CAS number and
+    /// size. As in memcached, `b` (a base64 key) is repeated only together with `k`.
     pub(super) fn echo(&self, word: &[u8], item: Option<&Value>, output: &mut Vec<u8>) {
-        // A vector takes whatever is written to it.
+        // Writing to a vector cannot fail.
         for (letter, given) in &self.0 {
             let _ = match (letter, item) {
                 (b'O', _) => output.write_all(&[b" O", *given].concat()),
@@ -72,7 +72,7 @@ impl<'a> Flags<'a> {
     }
 }
 
-/// A command's key, as it is stored: given in base64 with flag `b`.
+/// Returns a command's key as stored, decoded from base64 if flag `b` is set. `None` if it is invalid.
 pub(super) fn key<'a>(word: &'a [u8], flags: &Flags<'_>) -> Option<Cow<'a, [u8]>> {
     let key = if flags.has(b'b') { Cow::Owned(base64(word)?) } else { Cow::Borrowed(word) };
     (is_key(&key) && word.len() <= super::KEY_LIMIT).then_some(key)

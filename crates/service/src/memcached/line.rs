@@ -1,6 +1,6 @@
-//! A command line: words with blanks between them, and numbers in words.
+//! A command line: words separated by blanks, some of them numbers.
 
-/// What is left of a line.
+/// The unread rest of a line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line<'a>(&'a [u8]);
 
@@ -9,7 +9,7 @@ impl<'a> Line<'a> {
         Line(line)
     }
 
-    /// The next word.
+    /// Takes the next word.
     pub(super) fn word(&mut self) -> Option<&'a [u8]> {
         let start = self.0.iter().position(|byte| *byte != b' ')?;
         let rest = &self.0[start..];
@@ -18,37 +18,37 @@ impl<'a> Line<'a> {
         Some(&rest[..end])
     }
 
-    /// Where in `bytes`, of which it is a part, what is left begins.
+    /// Returns the offset of the unread rest in `bytes`, which must contain the line.
     pub(super) fn start(&self, bytes: &[u8]) -> usize {
         self.0.as_ptr().addr() - bytes.as_ptr().addr()
     }
 
-    /// The words that are left.
+    /// The unread words.
     pub(super) fn rest(mut self) -> impl Iterator<Item = &'a [u8]> {
         std::iter::from_fn(move || self.word())
     }
 
-    /// How many words are left.
+    /// The number of unread words.
     pub(super) fn words(self) -> usize {
         self.rest().count()
     }
 
-    /// The next word as a number.
+    /// Takes the next word and parses it as a number.
     pub(super) fn number<N: std::str::FromStr>(&mut self) -> Option<N> {
         number(self.word()?)
     }
 
-    /// Whether the last word is `noreply`; nothing may follow it.
+    /// Takes the next word, and returns whether it is `noreply`.
     pub(super) fn noreply(&mut self) -> bool {
         self.word() == Some(b"noreply")
     }
 }
 
-/// A word as a number.
+/// Parses a word as a number.
 pub(super) fn number<N: std::str::FromStr>(word: &[u8]) -> Option<N> {
-    // `from_str` would take a plus sign.
+    // `FromStr` would accept a plus sign.
     let word = std::str::from_utf8(word).ok().filter(|word| !word.starts_with('+'))?;
-    // A value that `decr` made shorter has blanks behind it.
+    // A value that `decr` shortened is padded with blanks.
     word.trim_end_matches(' ').parse().ok()
 }
 

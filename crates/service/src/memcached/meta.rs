@@ -1,7 +1,7 @@
 //! The meta commands: `mg`, `ms`, `md`, `ma`, `mn`, `me`.
 //!
-//! Their flags are single letters, some with a value behind them; what was asked for is answered in the
-//! order of asking.
+//! Flags are single letters, some with a token behind them. The answer repeats the requested flags in the order of
+//! the request.
 
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use super::stats::count;
 use super::store::{Change, Entry, Value};
 use super::{Answered, Data, Memcached, SECOND, VALUE_LIMIT, data};
 
-/// A result of two letters, with the flags that are always answered; nothing where `q` asks for silence.
+/// Appends a two-letter result code with the flags that every answer repeats; nothing if `quiet` (flag `q`).
 fn result(
     code: &str,
     quiet: bool,
@@ -31,12 +31,12 @@ fn result(
     Answered::Line
 }
 
-/// Seconds until a time; -1 for never.
+/// Seconds until the expiry time; -1 for never.
 fn ttl(expires: Ns, now: Ns) -> i64 {
     if expires == NEVER { -1 } else { (expires.saturating_sub(now) / SECOND) as i64 }
 }
 
-/// The flags of an answer that tell of an item, in the order of asking.
+/// Appends the flags that describe an item, in the order of the request.
 fn describe(
     (entry, value): (&Entry, &Value),
     word: &[u8],
@@ -45,7 +45,7 @@ fn describe(
     output: &mut Vec<u8>,
 ) {
     let read = entry.read.load(Ordering::Relaxed);
-    // A vector takes whatever is written to it.
+    // Writing to a vector cannot fail.
     for (letter, given) in &flags.0 {
         let _ = match letter {
             b'f' => write!(output, " f{}", value.flags),
@@ -138,7 +138,7 @@ impl Memcached {
                 output.extend_from_slice(b"HD");
             }
             describe((entry, value), word, flags, now, output);
-            // Whoever is told W stores it anew; others are told Z meanwhile.
+            // The client that gets `W` has won and must store the item anew; until then, others get `Z`.
             let old = recache
                 .is_some_and(|least| value.expires != NEVER && ttl(value.expires, now) < least);
             if vivified {
@@ -152,7 +152,7 @@ impl Memcached {
             }
             output.extend_from_slice(b"\r\n");
             if flags.has(b'v') {
-                // In one piece, as in a classic answer.
+                // Reserve once, as in a classic answer.
                 output.reserve(value.data.len() + 2);
                 output.extend_from_slice(&value.data);
                 output.extend_from_slice(b"\r\n");
@@ -199,7 +199,7 @@ impl Memcached {
             Data::Whole(value) => value,
             Data::More => return Answered::More,
             Data::Bad(answered, why) => {
-                // Too large: what was there may be out of date.
+                // Too large: the old value may be out of date.
                 if let Answered::Swallow(_) = answered {
                     self.store.change(key, now, |_| Change::<()>::Delete(()));
                 }
@@ -249,7 +249,7 @@ impl Memcached {
                     _ => stored,
                 }
             }
-            // With `add` it has nothing to be compared with.
+            // `add` ignores `C`: it has no item to compare with.
             (_, mode) => self.store_value(mode, None, key, &value, now),
         };
         let code = match stored {
@@ -270,8 +270,8 @@ impl Memcached {
         Answered::Value(bytes + 2)
     }
 
-    /// A compare-and-store that also takes a value whose CAS is larger than the one compared with: it is
-    /// stored, and marked stale.
+    /// A compare-and-store that also accepts a CAS number smaller than the item's: the value is then stored and
+    /// marked stale.
     fn invalidate_or_store(&self, key: &[u8], cas: u64, value: &Value, now: Ns) -> Stored {
         let decide = |item: Option<(&Entry, &Value)>| match item {
             None => Change::Leave(Outcome::NotFound),
@@ -300,7 +300,7 @@ impl Memcached {
             if compare.is_some_and(|compare| compare != old.cas) {
                 return Change::Leave("EX");
             }
-            // Without `I` and `x` it goes; with them it stays, stale or empty.
+            // Without `I` and `x` the item is deleted; with them it stays, marked stale or emptied.
             if !flags.has(b'I') && !flags.has(b'x') {
                 return Change::Delete("HD");
             }

@@ -1,8 +1,7 @@
-//! memcached: the text protocol and its meta commands, as protocol.txt of memcached 1.6 has them.
+//! memcached server: the text protocol and its meta commands, as in protocol.txt of memcached 1.6.
 //!
-//! One [`Memcached`] a thread, all on one [`Store`]. A connection has no state but the rest of a value
-//! that was refused and is still coming. What is not here: the binary protocol, SASL, slabs and what
-//! tunes them, watchers.
+//! There is one [`Memcached`] per thread; all share one [`Store`]. Not implemented: the binary protocol, SASL,
+//! slabs and their tuning, watchers.
 
 mod classic;
 pub mod datagrams;
@@ -24,32 +23,32 @@ pub use store::Store;
 use crate::{Bound, Served, StreamService};
 use line::Line;
 
-/// Bytes of the longest key.
+/// Longest key in bytes.
 pub const KEY_LIMIT: usize = 250;
-/// Bytes of the longest command line, but for those of `get` and `gets`.
+/// Longest command line in bytes, except for `get` and `gets`.
 const LINE_LIMIT: usize = 64 * 1_024;
-/// Bytes of the longest line of a `get` or `gets`, whose keys may be many. A connection holds as much of one that
-/// has not ended, which is less than of a value of the usual largest size.
+/// Longest line of a `get` or `gets` in bytes; they may have many keys. A connection buffers that much of an
+/// incomplete line, which is less than a `set` of the default largest value takes.
 const GET_LIMIT: usize = 1_024 * 1_024;
-/// Bytes of values after which the keys of a `get` wait until those were sent. (As many keys as a line
-/// holds, each of the largest item, are thousands of times as much as all items together.)
+/// Bytes of answer after which the remaining keys of a `get` wait until it was sent. Without this, a line full of
+/// keys of the largest item would be answered with thousands of times as many bytes as all items have together.
 const PIECE: usize = 64 * 1_024;
-/// Bytes of the longest value that is refused and thrown away as it comes. A line that tells of more is
-/// itself refused, as memcached does.
+/// Longest value in bytes that is refused and then discarded as it arrives. As in memcached, a line that announces
+/// a longer one is itself an error.
 const VALUE_LIMIT: usize = i32::MAX as usize - 2;
-/// What a request of the binary protocol begins with, and no command does.
+/// First byte of a request of the binary protocol; no text command begins with it.
 const BINARY: u8 = 0x80;
-/// What `version` says.
+/// The answer to `version`.
 const VERSION: &str = concat!("1.6.0-napkin-", env!("CARGO_PKG_VERSION"));
-/// Times above it are points in time, not lengths (30 days, as in protocol.txt).
+/// Expiry times above this many seconds (30 days, as in protocol.txt) are Unix times, not durations.
 const RELATIVE: i64 = 60 * 60 * 24 * 30;
 const SECOND: Ns = 1_000_000_000;
 
-/// How much is held.
+/// Memory limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of all items (`memcached -m`), and as many again, but some MiB at least, of all requests that have
-    /// not come whole and answers that are not read.
+    /// Bytes of all items (`memcached -m`). Incomplete requests and unread answers may together take the same
+    /// again, and at least four times the longest request.
     pub memory: usize,
     /// Bytes of the largest value (`memcached -I`).
     pub item: usize,
@@ -61,21 +60,21 @@ impl Default for Limits {
     }
 }
 
-/// Limits that contradict each other.
+/// Contradictory or invalid limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// The largest value would not fit.
+    /// The memory limit is less than twice the largest value.
     #[error(
         "a memory limit of {memory} bytes is less than twice the largest item of {item}: give more \
          memory, or smaller items"
     )]
     Memory {
-        /// As it was given.
+        /// [`Limits::memory`] as given.
         memory: usize,
-        /// As it was given.
+        /// [`Limits::item`] as given.
         item: usize,
     },
-    /// Items of no bytes, or of more than fit in a request.
+    /// A largest value of 0 bytes, or of more than 128 MiB.
     #[error("the largest item is {0} bytes: give 1 byte to 128 MiB")]
     Item(usize),
 }
@@ -85,10 +84,10 @@ impl Limits {
         GET_LIMIT.max(LINE_LIMIT + self.item + 2)
     }
 
-    /// Refuses limits that contradict each other.
+    /// Returns the limits if they are valid.
     ///
     /// # Errors
-    /// Which do.
+    /// [`LimitError`] tells which limit is invalid.
     pub fn check(self) -> Result<Limits, LimitError> {
         match self {
             Limits { item, .. } if item == 0 || item > 128 << 20 => Err(LimitError::Item(item)),
@@ -100,74 +99,74 @@ impl Limits {
     }
 }
 
-/// One thread's memcached.
+/// One thread's memcached service.
 #[derive(Debug, Clone)]
 pub struct Memcached {
     store: Arc<Store>,
     stats: Arc<Stats>,
-    /// What connections hold beside the items.
+    /// Bytes that connections hold besides the items.
     held: Arc<Bound>,
     limits: Limits,
-    /// The Unix time, in seconds, at time 0 of the clock that requests are served by.
+    /// Unix time, in seconds, at time 0 of the clock that `now` is taken from.
     epoch: i64,
-    /// When it was started, by that clock.
+    /// Start time on that clock.
     started: Ns,
-    /// Requests that were served without an answer, by this thread.
+    /// Requests that this thread served without an answer.
     silent: u64,
 }
 
-/// What is kept of a connection.
+/// State of a connection.
 #[derive(Debug, Default)]
 pub struct Client {
-    /// Bytes of a refused value that are still to come.
+    /// Bytes of a refused value that are still to be discarded.
     swallow: usize,
-    /// Bytes at the beginning of what waits in which no line ends.
+    /// Bytes at the start of the input that are known to contain no line end.
     seen: usize,
-    /// A `get` of whose keys some are still to be answered.
+    /// A `get` with keys still to be answered.
     retrieval: Option<Retrieval>,
 }
 
-/// Which `get` it is.
+/// Options of a retrieval command.
 #[derive(Debug, Clone, Copy, Default)]
 struct Retrieval {
-    /// Each item's unique number is told.
+    /// Whether to include each item's unique number.
     cas: bool,
-    /// When what is found expires from now on.
+    /// New expiry time for the items found (`gat`, `gats`).
     expires: Option<Ns>,
 }
 
 impl Memcached {
-    /// A service on a store of its own; clone it for each thread. `epoch` is the Unix time, in seconds,
-    /// at time 0 of the clock by which it is called.
+    /// Creates a service with an empty store; clone it for each thread. `epoch` is the Unix time, in seconds, at
+    /// time 0 of the clock that `now` is taken from.
     ///
     /// # Errors
-    /// Limits that contradict each other.
+    /// Invalid limits.
     pub fn new(limits: Limits, epoch: i64) -> Result<Memcached, LimitError> {
         let limits = limits.check()?;
         let store = Arc::new(Store::new(limits.memory));
-        // One connection's buffers are never too much, which grow by doubling.
+        // Large enough for one connection's buffers, which grow by doubling.
         let held = Arc::new(Bound::new(limits.memory.max(4 * limits.longest_request())));
         let stats = Arc::default();
         Ok(Memcached { store, stats, held, limits, epoch, started: 0, silent: 0 })
     }
 
-    /// The same, started at this time of the clock, from which its uptime counts; else at time 0.
+    /// Sets the start time, from which uptime counts; the default is time 0 of the clock.
     pub fn started_at(self, now: Ns) -> Memcached {
         Memcached { started: now, ..self }
     }
 
-    /// The items, which all threads share.
+    /// The items, shared by all threads.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// What it has counted, all threads together.
+    /// The counters, shared by all threads.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// When what is to live for `exptime` expires, as protocol.txt reads it: 0 is never, up to 30 days
-    /// are seconds from now, more is a Unix time, and below 0 has been already.
+    /// Converts an `exptime` as protocol.txt defines it: 0 is never, up to 30 days are seconds from now, more is a
+    /// Unix time, and a negative one has already expired.
     fn expires(&self, exptime: i64, now: Ns) -> Ns {
         let seconds = match exptime {
             0 => return NEVER,
@@ -175,7 +174,7 @@ impl Memcached {
             1..=RELATIVE => return now.saturating_add(exptime as Ns * SECOND),
             _ => exptime - self.epoch,
         };
-        // A point in time that has passed has expired.
+        // A Unix time before the clock's time 0 has expired.
         u64::try_from(seconds).map_or(0, |seconds| seconds.saturating_mul(SECOND))
     }
 }
@@ -215,7 +214,7 @@ impl StreamService for Memcached {
 }
 
 impl Memcached {
-    /// Serves the request at the beginning of `input`.
+    /// Serves the request at the start of `input`.
     fn answer(
         &mut self,
         client: &mut Client,
@@ -229,7 +228,7 @@ impl Memcached {
             return Served::Part(bytes);
         }
         if input.first() == Some(&BINARY) {
-            // It has no line end, so that both sides would wait for ever.
+            // The binary protocol has no line ends: both sides would wait for ever.
             output.extend_from_slice(b"CLIENT_ERROR the binary protocol is not spoken here\r\n");
             return Served::Close;
         }
@@ -237,7 +236,7 @@ impl Memcached {
             client.retrieval.is_some() || input.starts_with(b"get ") || input.starts_with(b"gets ");
         let limit = if gets { GET_LIMIT } else { LINE_LIMIT };
         let part = &input[..input.len().min(limit)];
-        // Not from the beginning each time that a piece of a long line comes.
+        // Resume the search where the last piece of the line ended.
         let unseen = part.get(client.seen..).unwrap_or_default();
         let Some(end) = unseen.iter().position(|byte| *byte == b'\n') else {
             if input.len() >= limit {
@@ -287,29 +286,29 @@ impl Memcached {
     }
 }
 
-/// What a command took beside its line.
+/// What a command consumed besides its line.
 enum Answered {
     Line,
-    /// A value of so many bytes, its line end included.
+    /// A value of so many bytes, line end included.
     Value(usize),
-    /// A value that is refused, and of which so many bytes are to be thrown away, now or as they come.
+    /// A refused value: so many bytes are to be discarded, now or as they arrive.
     Swallow(usize),
-    /// Its line up to a key, from which on it is to be answered later.
+    /// The line up to a key; the remaining keys are to be answered later.
     Keys(Retrieval),
-    /// The value has not come yet.
+    /// The value is incomplete.
     More,
     Quit,
 }
 
-/// The value of a storage command: as many bytes as its line says, and a line end.
+/// The value of a storage command: as many bytes as its line announced, and a line end.
 enum Data<'a> {
     Whole(&'a [u8]),
-    /// To be answered so, and not to be stored.
+    /// Not to be stored; the error line to answer with.
     Bad(Answered, &'static str),
     More,
 }
 
-/// Takes the value of `bytes` bytes off what follows the line.
+/// Takes a value of `bytes` bytes from `rest`, the input after the command line.
 fn data<'a>(rest: &'a [u8], bytes: usize, limit: usize) -> Data<'a> {
     if bytes > limit {
         return Data::Bad(
@@ -320,7 +319,7 @@ fn data<'a>(rest: &'a [u8], bytes: usize, limit: usize) -> Data<'a> {
     let Some(value) = rest.get(..bytes + 2) else { return Data::More };
     match value.strip_suffix(b"\r\n") {
         Some(value) => Data::Whole(value),
-        // What is left of it is read as a command, as memcached does.
+        // As in memcached, whatever follows is read as a command.
         None => Data::Bad(Answered::Value(bytes + 2), "CLIENT_ERROR bad data chunk\r\n"),
     }
 }

@@ -1,4 +1,4 @@
-//! What all threads of a memcached have counted, and how `stats` prints it.
+//! Counters of a memcached, shared by all threads, and the output of `stats`.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use napkin_policy::Ns;
 
 use super::{Memcached, SECOND, VERSION};
 
-/// Counters, under memcached's names.
+/// Counters, with memcached's names.
 #[derive(Debug, Default)]
 pub struct Stats {
     pub(super) cmd_get: AtomicU64,
@@ -56,19 +56,19 @@ impl Stats {
         ]
     }
 
-    /// Gets, those of several keys counted key by key.
+    /// Keys looked up (`cmd_get`).
     pub fn gets(&self) -> u64 {
         self.cmd_get.load(Ordering::Relaxed)
     }
 
-    /// Commands that store (`cmd_set`).
+    /// Storage commands (`cmd_set`).
     pub fn sets(&self) -> u64 {
         self.cmd_set.load(Ordering::Relaxed)
     }
 }
 
 impl Memcached {
-    /// Counts from 0 again (`stats reset`).
+    /// Resets the counters to 0 (`stats reset`).
     pub(super) fn reset_stats(&self) {
         for (_, counter) in self.stats.all() {
             counter.store(0, Ordering::Relaxed);
@@ -77,11 +77,11 @@ impl Memcached {
         self.held.reset_counts();
     }
 
-    /// The answer to `stats`.
+    /// Writes the answer to `stats`.
     pub(super) fn print_stats(&self, output: &mut Vec<u8>, now: Ns) {
         let seconds = now / SECOND;
         let mut line = |name: &str, value: &dyn std::fmt::Display| {
-            // A vector takes whatever is written to it.
+            // Writing to a vector cannot fail.
             let _ = write!(output, "STAT {name} {value}\r\n");
         };
         line("pid", &std::process::id());

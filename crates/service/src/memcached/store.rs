@@ -1,9 +1,8 @@
-//! The items, shared by all workers, within a bound of memory.
+//! The item store, shared by all threads, within a memory bound.
 //!
-//! Reading takes no lock: the table is a concurrent hash map (papaya), and an item's value is replaced
-//! whole. What gives way when memory is short is found by a clock hand over a queue of entries: one that
-//! was read since the hand last passed gets another round, which comes near to least recently used and
-//! writes nothing shared on a read but one flag, once.
+//! Reads take no lock: the table is a concurrent hash map (papaya), and an item's value is replaced as a whole.
+//! Eviction uses the CLOCK algorithm on a queue of entries: an entry that was read since the hand last passed gets
+//! another round. This approximates LRU, and a read writes nothing shared but one flag, once per round.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,46 +12,46 @@ use crossbeam_queue::SegQueue;
 use napkin_policy::{NEVER, Ns};
 use papaya::HashMap;
 
-/// What an item costs beside its key and its bytes, roughly: entry, value, table and queue.
+/// Approximate overhead of an item in bytes, besides its key and data: entry, value, table and queue.
 pub const ITEM_OVERHEAD: usize = 200;
 
-/// One state of an item.
+/// An immutable version of an item.
 #[derive(Debug, Clone)]
 pub struct Value {
-    /// The client's bytes, without their line end.
+    /// The client's data, without its line end.
     pub data: Box<[u8]>,
-    /// A number that is the client's own affair.
+    /// An opaque number of the client.
     pub flags: u32,
-    /// Unique, and larger than that of any state before it, unless a client gave it.
+    /// The CAS number: unique, and larger than that of any earlier version, unless a client set it.
     pub cas: u64,
-    /// When it expires; [`NEVER`] if it does not.
+    /// Expiry time; [`NEVER`] if it does not expire.
     pub expires: Ns,
-    /// When it was stored.
+    /// Time of storing.
     pub stored: Ns,
-    /// It was invalidated by a meta command, and waits to be stored anew.
+    /// Whether a meta command invalidated it, so that it waits for a new value.
     pub stale: bool,
-    /// It is nobody's value yet: whoever found nothing was told to store one.
+    /// Whether it is an empty placeholder: the client that missed was told to store a value.
     pub stub: bool,
 }
 
-/// An item with its key's bookkeeping.
+/// An item: its key, its current value and its eviction state.
 #[derive(Debug)]
 pub struct Entry {
     key: Arc<[u8]>,
-    /// `None` once it was deleted: an entry that is dead stays so.
+    /// `None` once deleted; a dead entry is never revived.
     value: ArcSwapOption<Value>,
-    /// Read since the hand last passed.
+    /// Whether it was read since the clock hand last passed.
     referenced: AtomicBool,
-    /// When it was read last.
+    /// Time of the last read.
     pub(super) read: AtomicU64,
-    /// Whether it was ever read.
+    /// Whether it was read since it was stored.
     pub(super) fetched: AtomicBool,
-    /// Somebody was told to store it anew.
+    /// Whether a client was told to store it anew.
     pub(super) won: AtomicBool,
 }
 
 impl Entry {
-    /// Somebody has read it: it is kept for another round of the hand.
+    /// Records a read: the item survives the next pass of the clock hand.
     pub(super) fn was_read(&self, now: Ns) {
         self.refer();
         self.read.store(now, Ordering::Relaxed);
@@ -66,21 +65,21 @@ impl Entry {
     }
 }
 
-/// What is to become of an item.
+/// What to do with an item.
 #[derive(Debug)]
 pub enum Change<R> {
-    /// It has this value from now on, but for `cas`, which the store gives where it is 0. Nobody has read it
-    /// yet.
+    /// Stores this value; a `cas` of 0 is replaced by the next unique number. The item counts as unread.
     Store(Value, R),
-    /// The same of a value that is the old one changed, as by another time to expire: who has read it has.
+    /// Stores a modified version of the old value, for example with a new expiry time; the item keeps its read
+    /// state.
     Alter(Value, R),
-    /// It is deleted.
+    /// Deletes it.
     Delete(R),
-    /// It stays as it is.
+    /// Leaves it as it is.
     Leave(R),
 }
 
-/// The items of all threads, within a bound of memory.
+/// The items of all threads, within a memory bound.
 #[derive(Debug)]
 pub struct Store {
     map: HashMap<Arc<[u8]>, Arc<Entry>>,
@@ -89,16 +88,16 @@ pub struct Store {
     bytes: AtomicUsize,
     limit: usize,
     cas: AtomicU64,
-    /// Whatever was stored before it has gone.
+    /// Items stored before this time have been flushed.
     flushed: AtomicU64,
-    /// The same, once it has come; [`NEVER`] without one.
+    /// Items stored before this time are flushed once it has passed; [`NEVER`] if no flush is pending.
     flush: AtomicU64,
     evictions: AtomicU64,
     total: AtomicU64,
 }
 
 impl Store {
-    /// A store of at most `limit` bytes, overhead included.
+    /// A store of at most `limit` bytes, [overhead](ITEM_OVERHEAD) included.
     pub fn new(limit: usize) -> Store {
         Store {
             map: HashMap::new(),
@@ -115,13 +114,13 @@ impl Store {
     }
 
     fn is_live(&self, value: &Value, now: Ns) -> bool {
-        // Before the other: what it was before it was set again is in there.
+        // Load `flush` first: if this sees a new value, `flushed` already contains the previous one.
         let flush = self.flush.load(Ordering::Acquire);
         let come = if flush <= now { flush } else { 0 };
         value.expires > now && value.stored >= come.max(self.flushed.load(Ordering::Relaxed))
     }
 
-    /// Reads an item, which is kept for that when memory is short; `None` if there is none.
+    /// Reads an item and marks it as used for eviction; `None` if it does not exist.
     pub fn get<R>(&self, key: &[u8], now: Ns, read: impl FnOnce(&Entry, &Value) -> R) -> Option<R> {
         self.peek(key, now, |entry, value| {
             entry.refer();
@@ -129,7 +128,7 @@ impl Store {
         })
     }
 
-    /// The same of an item that is not kept for that.
+    /// As [`get`](Store::get), without marking the item as used.
     pub fn peek<R>(
         &self,
         key: &[u8],
@@ -143,8 +142,8 @@ impl Store {
         Some(read(entry, value))
     }
 
-    /// Changes an item as `decide` says, which is given the item, if there is one, and may be called
-    /// again if somebody else changed it meanwhile.
+    /// Changes an item as `decide` says. `decide` gets the live item, if any, and may be called again if another
+    /// thread changed the item meanwhile.
     pub fn change<R>(
         &self,
         key: &[u8],
@@ -154,8 +153,8 @@ impl Store {
         self.change_and_tell(key, now, decide, |result, _| result)
     }
 
-    /// The same; `tell` is given what came of it: the item as this change has left it, if there is one.
-    /// Another look at the store might find what somebody else has stored since.
+    /// As [`change`](Store::change); `tell` also gets the item as this change left it, if any. A second lookup
+    /// might find what another thread has stored since.
     pub fn change_and_tell<R, T>(
         &self,
         key: &[u8],
@@ -180,7 +179,7 @@ impl Store {
                     fetched: AtomicBool::new(false),
                     won: AtomicBool::new(false),
                 });
-                // Counted before anybody can delete it: the sum is never below what is there.
+                // Added before another thread can delete it, so that the sum is never below the actual size.
                 self.bytes.fetch_add(size, Ordering::Relaxed);
                 if map.try_insert(key, Arc::clone(&entry)).is_err() {
                     self.bytes.fetch_sub(size, Ordering::Relaxed);
@@ -193,7 +192,7 @@ impl Store {
             };
             let current = entry.value.load_full();
             let Some(value) = &current else {
-                // Dead: whoever deleted it is about to take it out of the table.
+                // Dead: the thread that deleted it is about to remove it from the table.
                 map.remove_if(key, |_, other| Arc::ptr_eq(other, entry)).ok();
                 continue;
             };
@@ -226,7 +225,7 @@ impl Store {
                 entry.fetched.store(false, Ordering::Relaxed);
                 self.total.fetch_add(1, Ordering::Relaxed);
             }
-            // Another time to expire is no other value: who was told to make that anew still is.
+            // A new expiry time is not a new value: the client that was told to store one still is.
             if stores || next.cas != value.cas {
                 entry.won.store(false, Ordering::Relaxed);
             }
@@ -235,7 +234,7 @@ impl Store {
         }
     }
 
-    /// Forgets all items, now.
+    /// Deletes all items.
     pub fn clear(&self) {
         let map = self.map.pin();
         for entry in map.values() {
@@ -246,8 +245,8 @@ impl Store {
         }
     }
 
-    /// Forgets, from `at` on, whatever was stored before it. That takes the place of what was to be forgotten
-    /// at a time that has not come; [`NEVER`] does nothing else.
+    /// Flushes, at time `at`, all items stored before it. This replaces a flush that is still pending; [`NEVER`]
+    /// only cancels it.
     pub fn flush_at(&self, at: Ns, now: Ns) {
         let last = self.flush.load(Ordering::Relaxed);
         if last <= now {
@@ -256,38 +255,38 @@ impl Store {
         self.flush.store(at, Ordering::Release);
     }
 
-    /// Items, those included that have expired and were not asked for since.
+    /// Number of items, including expired ones that were not accessed since.
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Bytes, overhead included.
+    /// Bytes held, overhead included.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The bound of [`bytes`](Store::bytes).
+    /// Limit of [`bytes`](Store::bytes).
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Counts evictions and stored values from 0 again.
+    /// Resets the counts of evictions and stored values to 0.
     pub fn reset_counts(&self) {
         self.evictions.store(0, Ordering::Relaxed);
         self.total.store(0, Ordering::Relaxed);
     }
 
-    /// Items that gave way to others before they expired.
+    /// Items that were evicted before they expired.
     pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// Values stored; what was altered is no other one.
+    /// Values stored; alterations are not counted.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
@@ -302,7 +301,7 @@ impl Store {
     fn enqueue(&self, entry: Arc<Entry>) {
         self.queue.push(entry);
         let queued = self.queued.fetch_add(1, Ordering::Relaxed) + 1;
-        // The dead lie in the queue until the hand comes by. Where they are many, it is moved.
+        // Dead entries stay queued until the hand reaches them; if they are many, advance the hand.
         if queued > 2 * self.map.len() + 1_024 {
             for _ in 0..2 {
                 if let Some(entry) = self.dequeue()
@@ -321,7 +320,7 @@ impl Store {
         Some(entry)
     }
 
-    /// Moves the hand until what is there fits; twice round at most.
+    /// Evicts until the items fit; the hand goes round twice at most.
     fn make_room(&self, now: Ns) {
         let mut left = 2 * self.queued.load(Ordering::Relaxed);
         while self.bytes.load(Ordering::Relaxed) > self.limit && left > 0 {
@@ -347,7 +346,7 @@ fn size(key: &[u8], value: &Value) -> usize {
 }
 
 impl Value {
-    /// A value that does not expire, without flags.
+    /// A value that never expires, with flags 0.
     pub fn new(data: &[u8], now: Ns) -> Value {
         let (expires, stale, stub) = (NEVER, false, false);
         Value { data: data.into(), flags: 0, cas: 0, expires, stored: now, stale, stub }

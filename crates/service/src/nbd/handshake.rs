@@ -1,38 +1,38 @@
-//! The fixed newstyle handshake: which export, and with which replies.
+//! The fixed newstyle handshake: negotiates the export and the kind of replies.
 
 use super::wire::{self, info, option, reply};
 use super::{Export, PAYLOAD_LIMIT, PREFERRED_BLOCK};
 
-/// Bytes of the longest option that is read: a name of 4096 bytes, which is the longest there may be,
-/// and every information there is, several times. Those of one that is longer are thrown away.
+/// Longest option data in bytes that is read: a name of 4096 bytes, the protocol's limit, and all information
+/// requests several times over. The data of a longer option is discarded.
 pub(super) const OPTION_LIMIT: usize = 8 * 1_024;
 
-/// How far a connection is.
+/// The state of a connection's handshake.
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
     greeted: bool,
-    /// Once the client has said its flags: whether it wants no zeroes behind `EXPORT_NAME`'s answer.
+    /// `None` until the client's flags arrived; then whether to omit the zeroes after the answer to `EXPORT_NAME`.
     no_zeroes: Option<bool>,
     structured: bool,
-    /// Bytes of a refused option that are still to come.
+    /// Bytes of a refused option that are still to be discarded.
     swallow: u32,
 }
 
-/// What became of what a client said.
+/// The result of one handshake step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many bytes were taken, and answered.
+    /// So many bytes were taken and answered.
     Took(usize),
-    /// So many were thrown away.
+    /// So many bytes were discarded.
     Threw(usize),
     More,
     Close,
-    /// So many bytes were taken, and requests follow.
+    /// So many bytes were taken, and the transmission phase begins.
     Ready(usize),
 }
 
 impl Handshake {
-    /// The server speaks first.
+    /// Sends the server's greeting, once.
     pub(super) fn greet(&mut self, output: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.greeted, true) {
             output.extend_from_slice(&wire::GREETING.to_be_bytes());
@@ -42,7 +42,7 @@ impl Handshake {
         }
     }
 
-    /// Whether reads are answered by structured replies.
+    /// Whether structured replies were negotiated.
     pub(super) fn structured(&self) -> bool {
         self.structured
     }
@@ -73,7 +73,7 @@ impl Handshake {
         if !known || long {
             let kind = if known { reply::TOO_BIG } else { reply::UNSUPPORTED };
             return match option {
-                // The only one that cannot be refused in words.
+                // `EXPORT_NAME` has no error reply.
                 option::EXPORT_NAME => Step::Close,
                 _ => {
                     wire::option_reply(output, option, kind, &[]);
@@ -141,7 +141,7 @@ impl Handshake {
         Step::Took(took)
     }
 
-    /// The client's flags: nothing that was not offered.
+    /// Takes the client's flags; closes on any that were not offered.
     fn flags(&mut self, input: &[u8]) -> Step {
         let Some((flags, _)) = wire::u32_of(input) else { return Step::More };
         if flags & !u32::from(wire::FIXED_NEWSTYLE | wire::NO_ZEROES) != 0 {
@@ -152,8 +152,8 @@ impl Handshake {
     }
 }
 
-/// What `INFO` and `GO` ask for: the export's name, and which information. `None` if the data is not of
-/// the length that it says.
+/// Parses the data of `INFO` and `GO`: the export's name, and the information types requested. `None` if the
+/// lengths in it do not match the data.
 fn asked_for(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let (name, rest) = wire::string_of(data)?;
     let (count, rest) = wire::u16_of(rest)?;

@@ -1,17 +1,17 @@
-//! A store in memory: what was never written takes no room.
+//! A block store in memory that allocates pages on the first write.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use super::store::{Action, BlockStore, Ended, Operation};
 
-/// Bytes of a page: what one lock is for, and what is taken or given back at a time.
+/// Bytes of a page, the unit of locking and allocation.
 const PAGE: usize = 64 * 1_024;
-/// Pages that are passed over at once where none of them is held: to make zero of 4 GiB that nobody has written, which
-/// takes a client 28 bytes to ask, is to look at 256 numbers.
+/// Pages per group. A group without allocated pages is skipped at once, so that zeroing 4 GiB that were never
+/// written, which takes a client 28 bytes to request, checks 256 counters.
 const GROUP: usize = 256;
 const GROUP_BYTES: u64 = (GROUP * PAGE) as u64;
-/// Bytes of the largest store: its table of pages, which is there from the start, takes 32 MiB then.
+/// Largest store in bytes. Its page table, which is allocated at the start, then takes 32 MiB.
 pub const MEMORY_LIMIT: u64 = 64 << 30;
 
 /// A page; `None` reads as zeroes.
@@ -20,25 +20,25 @@ type Page = RwLock<Option<Box<[u8]>>>;
 #[derive(Debug)]
 struct Group {
     pages: Box<[Page]>,
-    /// How many of them are held; changed under the lock of the page that comes or goes.
+    /// Number of allocated pages; changed under the lock of the page in question.
     held: AtomicUsize,
 }
 
-/// A store in memory. Its clones are handles of the same store. What it holds is gone with the
-/// process: a flush has nothing to do, as on any RAM disk.
+/// A store in memory; clones are handles of the same store. Its data is gone when the process ends, so that a flush
+/// does nothing, as on any RAM disk.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     groups: Arc<[Group]>,
     size: u64,
 }
 
-/// A store of no bytes, or of more than [`MEMORY_LIMIT`].
+/// A size of 0, or above [`MEMORY_LIMIT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a store in memory has 1 byte to 64 GiB, not {0} bytes")]
 pub struct SizeError(pub u64);
 
 impl MemoryStore {
-    /// A store of `size` bytes, all of them zero.
+    /// Creates a store of `size` bytes, all of them zero.
     ///
     /// # Errors
     /// See [`SizeError`].
@@ -54,12 +54,12 @@ impl MemoryStore {
         Ok(MemoryStore { groups: (0..pages).step_by(GROUP).map(group).collect(), size })
     }
 
-    /// Bytes of pages that were written and not given back.
+    /// Bytes of pages that were written and not freed.
     pub fn held(&self) -> u64 {
         self.groups.iter().map(|group| group.held.load(Relaxed) as u64 * PAGE as u64).sum()
     }
 
-    /// The pages that a range touches, each with the part of it that the range has: from, to.
+    /// The pages that a range touches, each with the first and last offset (exclusive) of the range in it.
     fn parts(&self, offset: u64, length: u64) -> impl Iterator<Item = (Place<'_>, usize, usize)> {
         let end = offset.saturating_add(length).min(self.size);
         let mut at = offset;
@@ -99,8 +99,8 @@ impl MemoryStore {
         }
     }
 
-    /// Whole pages are given back, also where no hole is to be made: that no room is left cannot
-    /// happen to what is written here later.
+    /// Frees whole pages, even for a request that forbids holes: that flag keeps later writes from failing for lack
+    /// of space, and a write here never does.
     fn zero(&self, offset: u64, length: u64) {
         let end = offset.saturating_add(length).min(self.size);
         let mut at = offset;
@@ -129,7 +129,7 @@ impl MemoryStore {
     }
 }
 
-/// A page, and the number of those of its group that are held.
+/// A page, and its group's count of allocated pages.
 struct Place<'a> {
     page: &'a Page,
     held: &'a AtomicUsize,
@@ -168,7 +168,7 @@ mod tests {
         let page = |number: u64| number * PAGE as u64;
         store.write(page(7), &[1]);
         store.write(page(100_000), &[1]);
-        // Whoever wanted one of these pages would wait for ever.
+        // A request that touched one of these pages would block for ever.
         let groups = Arc::clone(&store.groups);
         let locks: Vec<_> =
             groups[1..GROUP].iter().flat_map(|it| &it.pages).map(RwLock::write).collect();

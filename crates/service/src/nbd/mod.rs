@@ -1,12 +1,12 @@
-//! A remote disk: the server's side of NBD, as doc/proto.md of NetworkBlockDevice/nbd has it.
+//! The server side of NBD, a remote disk, as in doc/proto.md of NetworkBlockDevice/nbd.
 //!
-//! The fixed newstyle handshake with one export; read, write, flush, trim, write-zeroes and disconnect;
-//! force unit access; simple and structured replies; several connections to the export at a time. What
-//! is not here, and not offered: TLS, block status, cache, resize, fast zeroes, unfragmented reads.
+//! Implemented: the fixed newstyle handshake with one export; read, write, flush, trim, write-zeroes and
+//! disconnect; force unit access; simple and structured replies; several connections to the export at a time. Not
+//! implemented, and not offered: TLS, block status, cache, resize, fast zeroes, unfragmented reads.
 //!
-//! One [`Nbd`] a thread, each with a handle of the same [store](BlockStore). Operations that do not end
-//! at once are answered when they have ended, in any order, as the protocol allows: the store wakes
-//! whoever runs the thread, and he [collects](StreamService::collect) them.
+//! There is one [`Nbd`] per thread, each with a handle of the same [store](BlockStore). Operations that do not
+//! complete at once are answered on completion, in any order, as the protocol allows: the store wakes the thread's
+//! loop, which [collects](StreamService::collect) them.
 
 mod handshake;
 pub mod memory;
@@ -26,10 +26,10 @@ use handshake::{Handshake, Step};
 use operations::Operations;
 use transmission::Transmission;
 
-/// Bytes that one request reads or writes at most: what the protocol asks of every server.
+/// Most bytes that one request may read or write: the maximum that the protocol lets clients assume without
+/// negotiation.
 pub const PAYLOAD_LIMIT: u32 = 32 << 20;
-/// What suits a remote disk's TCP: few connections, each of which may hold a megabyte or two, and much to
-/// move.
+/// TCP limits for a remote disk: few connections, each with up to a megabyte or two in flight, and bulk transfers.
 pub const TCP_LIMITS: TcpLimits = TcpLimits {
     connections: 256,
     half_open: 128,
@@ -37,21 +37,21 @@ pub const TCP_LIMITS: TcpLimits = TcpLimits {
     send_buffer: 256 * 1_024,
     ..TcpLimits::DEFAULT
 };
-/// Bytes of the longest name of an export.
+/// Longest name of an export in bytes.
 pub const NAME_LIMIT: usize = 4_096;
-/// Bytes that are best read and written at a time, and at multiples of: a page.
+/// Preferred block size in bytes (one page), as reported to clients.
 const PREFERRED_BLOCK: u32 = 4_096;
 
-/// What is offered to clients.
+/// The export offered to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
     name: String,
-    /// Bytes of it.
+    /// Size in bytes.
     size: u64,
     read_only: bool,
 }
 
-/// A name that no export can have: longer than [`NAME_LIMIT`], or with a NUL in it.
+/// An invalid name of an export: longer than [`NAME_LIMIT`], or with a NUL in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the name of an export has at most {NAME_LIMIT} bytes, and no NUL")]
 pub struct NameError;
@@ -66,7 +66,7 @@ impl Export {
         }
     }
 
-    /// The empty name is that of the default export, which this one is.
+    /// Whether `name` selects this export. The empty name selects the default export, which is this one.
     fn is_called(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
@@ -79,7 +79,7 @@ pub struct Nbd<S> {
     operations: Operations<S>,
 }
 
-/// What is kept of a connection.
+/// State of a connection.
 #[derive(Debug)]
 pub struct Session {
     flow: Flow,
@@ -93,10 +93,10 @@ enum Stage {
 }
 
 impl<S: BlockStore> Nbd<S> {
-    /// A server of one export on a store, whose size it has.
+    /// Creates a server of one export, which has the size of `store`.
     ///
     /// # Errors
-    /// A name that no export can have.
+    /// An invalid name.
     pub fn new(name: &str, read_only: bool, store: S) -> Result<Nbd<S>, NameError> {
         if name.len() > NAME_LIMIT || name.contains('\0') {
             return Err(NameError);
@@ -105,12 +105,12 @@ impl<S: BlockStore> Nbd<S> {
         Ok(Nbd { export, operations: Operations::on(store) })
     }
 
-    /// The store that the export is of.
+    /// The export's store.
     pub fn store(&self) -> &S {
         &self.operations.store
     }
 
-    /// The store, to be asked for what it has to do.
+    /// The export's store, to poll it for its own work.
     pub fn store_mut(&mut self) -> &mut S {
         &mut self.operations.store
     }
@@ -178,7 +178,7 @@ impl<S: BlockStore> StreamService for Nbd<S> {
     }
 
     fn longest_request(&self) -> usize {
-        // An option that is read in whole; the payload of a write is taken as it comes.
+        // One option, which is read as a whole; the payload of a write is taken as it arrives.
         64 * 1_024
     }
 }

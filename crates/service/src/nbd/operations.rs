@@ -1,4 +1,4 @@
-//! What is under way on a store, and who waits for it.
+//! Operations in flight on a store, and the connections that wait for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,18 +8,17 @@ use napkin_stack::Flow;
 
 use super::store::{Action, BlockStore, Ended, Operation};
 
-/// A connection's operations that have ended, each with the request that it is of. It goes with the
-/// connection.
+/// Completed operations of a connection, each with its request's number. It lives as long as the connection.
 #[derive(Debug)]
 pub(super) struct Inbox {
     flow: Flow,
     ended: Mutex<Vec<(u64, Ended)>>,
-    /// Said when it goes.
+    /// Set when it is dropped.
     left: Arc<AtomicBool>,
 }
 
 impl Inbox {
-    /// What has ended since it was asked last.
+    /// Takes the operations that completed since the last call.
     pub(super) fn take(&self) -> Vec<(u64, Ended)> {
         std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -31,20 +30,20 @@ impl Drop for Inbox {
     }
 }
 
-/// Who began an operation.
+/// The request that began an operation.
 #[derive(Debug)]
 struct Owner {
     inbox: Weak<Inbox>,
     request: u64,
 }
 
-/// A store, and who waits for which of its operations.
+/// A store, and the owners of its operations in flight.
 #[derive(Debug)]
 pub(super) struct Operations<S> {
     pub(super) store: S,
     owners: HashMap<u64, Owner>,
     tag: u64,
-    /// A connection has gone since the last hand-over.
+    /// Whether a connection has closed since the last [`submit`](Operations::submit).
     left: Arc<AtomicBool>,
 }
 
@@ -53,12 +52,12 @@ impl<S: BlockStore> Operations<S> {
         Operations { store, owners: HashMap::new(), tag: 0, left: Arc::default() }
     }
 
-    /// For a connection that is going to begin some.
+    /// Creates the inbox of a new connection.
     pub(super) fn inbox(&self, flow: Flow) -> Arc<Inbox> {
         Arc::new(Inbox { flow, ended: Mutex::default(), left: Arc::clone(&self.left) })
     }
 
-    /// Begins an operation of a request, and gives it back if it has ended already.
+    /// Begins an operation of a request; returns it if it completed at once.
     pub(super) fn begin(
         &mut self,
         offset: u64,
@@ -75,8 +74,8 @@ impl<S: BlockStore> Operations<S> {
         ended
     }
 
-    /// Leaves the next one that has ended for its connection, and says which that is; `None` once there is no
-    /// more of them.
+    /// Puts the next completed operation into its connection's inbox, and returns that connection's flow; `None` if
+    /// no more have completed.
     pub(super) fn collect(&mut self) -> Option<Flow> {
         loop {
             let ended = self.store.ended()?;
@@ -88,13 +87,13 @@ impl<S: BlockStore> Operations<S> {
         }
     }
 
-    /// Hands over what began, and lets go of what connections that have gone had begun: of a peer who asks,
-    /// goes and comes again there would be more and more.
+    /// Submits new operations, and forgets those of closed connections. Otherwise a peer that sends requests,
+    /// disconnects and reconnects would make them pile up.
     pub(super) fn submit(&mut self) {
         if self.left.swap(false, Relaxed) {
             let before = self.owners.len();
             self.owners.retain(|_, owner| owner.inbox.strong_count() > 0);
-            // Of one that had nothing under way there is nothing to look for.
+            // A connection without operations in flight left nothing to forget.
             if self.owners.len() < before {
                 self.store.forget(&|tag| self.owners.contains_key(&tag));
             }

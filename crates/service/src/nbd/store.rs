@@ -1,75 +1,74 @@
-//! What an export's bytes are kept in.
+//! The interface between an export and the storage behind it.
 
-/// What is to be done with a range of a store.
+/// An operation on a range of a store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Fill these bytes.
+    /// Reads into this buffer.
     Read(Vec<u8>),
-    /// Write these bytes.
+    /// Writes these bytes.
     Write(Vec<u8>),
-    /// Make what was written, and was answered before this began, outlast the loss of power.
+    /// Makes every write that was answered before this began survive a power loss.
     Flush,
-    /// So many bytes are no longer needed; a store may do nothing.
+    /// Declares so many bytes unused; a store may ignore it.
     Trim(u64),
-    /// Make so many bytes read as zeroes.
+    /// Makes so many bytes read as zeroes.
     Zero {
-        /// Bytes, from the offset on.
+        /// Bytes, from the operation's offset on.
         length: u64,
-        /// Whether the room that they take may be given back.
+        /// Whether their space may be deallocated.
         hole: bool,
     },
 }
 
-/// One operation on a store. Its range lies within the store's size: whoever begins it has looked.
+/// One operation on a store. The caller has checked that its range lies within the store's size.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Told to whoever began it when it ends.
+    /// The caller's tag, returned on completion.
     pub tag: u64,
-    /// The byte at which it begins.
+    /// Byte offset of its start.
     pub offset: u64,
-    /// What is to be done, or was.
+    /// What to do, or what was done.
     pub action: Action,
 }
 
-/// Why an operation failed, as the protocol has words for it.
+/// The reason of a failure, as far as the protocol distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The device could not.
+    /// The device failed.
     #[error("input/output error")]
     Io,
-    /// No room is left for what is written.
+    /// No space is left for a write.
     #[error("no space left on the device")]
     NoSpace,
-    /// It must not.
+    /// The operation is not permitted.
     #[error("operation not permitted")]
     NotPermitted,
 }
 
-/// An operation that has ended, and how. Of a read that failed, the bytes mean nothing.
+/// A completed operation and its result. After a failed read, the buffer's content is undefined.
 pub type Ended = (Operation, Result<(), StoreError>);
 
-/// Where an export's bytes are. Each thread has a handle of its own; all see one store: what was
-/// answered to one is read by all, and flushed by a flush of any.
+/// The storage of an export. Each thread has its own handle of the same store: a completed write is visible to
+/// reads through all handles, and covered by a flush through any.
 ///
-/// Nothing here blocks. An operation ends at once, or later; those that are under way may end in any
-/// order, and what two of them do to the same bytes at one time is not defined.
+/// Nothing here blocks. An operation completes at once or later. Operations in flight may complete in any order,
+/// and the result of concurrent operations on the same bytes is undefined.
 pub trait BlockStore {
-    /// Bytes of it.
+    /// Size in bytes.
     fn size(&self) -> u64;
 
-    /// Begins an operation, and gives it back if it has ended already.
+    /// Begins an operation; returns it if it completed at once.
     fn begin(&mut self, operation: Operation) -> Option<Ended>;
 
-    /// The next operation that began earlier and has ended.
+    /// Returns the next operation that completed asynchronously.
     fn ended(&mut self) -> Option<Ended> {
         None
     }
 
-    /// Hands those that began to whoever carries them out: called once after several.
+    /// Submits the operations that were begun since the last call, as one batch.
     fn submit(&mut self) {}
 
-    /// Lets go of operations that nobody waits for any more (`wanted` says of a tag whether somebody does),
-    /// as far as they have not been handed over. Their connections have gone, and may have been many: what
-    /// is kept here is kept for nobody.
+    /// Drops operations for which `wanted` is false, given their tag, as far as they have not been submitted. Their
+    /// connections have closed, possibly many of them, and nothing waits for the results.
     fn forget(&mut self, _wanted: &dyn Fn(u64) -> bool) {}
 }

@@ -1,7 +1,7 @@
-//! The requests of a connection: what is under way, and what it is answered with.
+//! The transmission phase of a connection: its requests in flight, and their replies.
 //!
-//! A request becomes operations of at most [`PIECE`] bytes, as many at a time as [`WINDOW`] has room
-//! for, so that a connection holds no more however large its requests are.
+//! A request is split into operations of at most [`PIECE`] bytes, and [`WINDOW`] bounds the bytes in flight, so
+//! that the memory of a connection does not depend on the size of its requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::wire::{self, Header, chunk, command};
 use super::{Export, PAYLOAD_LIMIT};
 use crate::Served;
 
-/// Bytes of an operation that reads or writes.
+/// Largest read or write operation in bytes.
 pub(super) const PIECE: usize = 256 * 1_024;
-/// Bytes of a connection's operations that are under way, and of its answers that wait to be sent.
+/// Limit of the bytes of a connection's operations in flight plus its unsent replies.
 pub(super) const WINDOW: usize = 1_024 * 1_024;
-/// Requests of a connection that are under way.
+/// Most requests of a connection in flight.
 pub(super) const REQUESTS: usize = 128;
 
-/// An error of the protocol, and why, for a person.
+/// An error number of the protocol, with a message for people.
 type Refusal = (u32, &'static str);
 
 const NOT_PERMITTED: u32 = 1;
@@ -50,36 +50,36 @@ enum Kind {
 struct Request {
     cookie: u64,
     kind: Kind,
-    /// A flush comes before its answer.
+    /// Whether a flush must precede the reply (force unit access).
     durable: bool,
-    /// What of its range has not begun: where, and how many bytes.
+    /// The part that has not begun: offset, and bytes (`left`).
     offset: u64,
     left: u64,
-    /// Operations under way.
+    /// Operations in flight.
     under_way: u32,
     failed: Option<StoreError>,
-    /// Read, and more than one piece, which simple replies cannot mix with others.
+    /// Whether it is a read of several pieces with simple replies, which cannot be interleaved with others.
     alone: bool,
-    /// Some of what it read was sent. After the head of a simple reply nothing can be said of an error.
+    /// Whether data was sent. After the header of a simple reply, an error can no longer be reported.
     begun: bool,
 }
 
-/// A connection that has entered transmission.
+/// A connection in the transmission phase.
 #[derive(Debug)]
 pub(super) struct Transmission {
     structured: bool,
     inbox: Arc<Inbox>,
     requests: HashMap<u64, Request>,
     next: u64,
-    /// The one that has not begun in whole; those after it wait.
+    /// The request that has not begun completely; later ones wait for it.
     current: Option<u64>,
-    /// A write's payload, up to a piece of it.
+    /// Payload of a write, up to one piece.
     payload: Vec<u8>,
-    /// Bytes of a refused write's payload that are still to come, and its answer.
+    /// Bytes of a refused write's payload still to be discarded, the request's cookie, and the error.
     swallow: Option<(u32, u64, Refusal)>,
-    /// Bytes of operations that are under way.
+    /// Bytes of operations in flight.
     held: usize,
-    /// An error that no reply can tell of.
+    /// Whether an error occurred that no reply can report.
     broken: bool,
 }
 
@@ -103,18 +103,18 @@ impl Transmission {
         self.broken
     }
 
-    /// Whether a request is under way in whole, so that its answer is to come.
+    /// Whether a completely received request still awaits its reply.
     pub(super) fn owes(&self) -> bool {
         !self.broken && self.requests.iter().any(|(key, _)| !self.is_incoming(*key))
     }
 
-    /// Whether it is a write whose payload has not come in whole.
+    /// Whether the request is a write whose payload is incomplete.
     fn is_incoming(&self, key: u64) -> bool {
         self.current == Some(key)
             && self.requests.get(&key).is_some_and(|request| request.kind == Kind::Write)
     }
 
-    /// Answers what has ended, and begins what there is room for.
+    /// Answers completed operations, and begins as many as there is room for.
     pub(super) fn proceed<S: BlockStore>(
         &mut self,
         operations: &mut Operations<S>,
@@ -126,7 +126,7 @@ impl Transmission {
         self.advance(operations, output);
     }
 
-    /// Serves what is at the beginning of `input`.
+    /// Serves the request or payload at the start of `input`.
     pub(super) fn serve<S: BlockStore>(
         &mut self,
         export: &Export,
@@ -157,13 +157,13 @@ impl Transmission {
         }
         let Some(header) = Header::of(input) else { return Served::More };
         if header.command == command::DISCONNECT {
-            // What is under way is answered first.
+            // Requests in flight are answered first.
             return if self.requests.is_empty() { Served::Close } else { Served::Wait };
         }
         if header.command == command::WRITE && header.length > PAYLOAD_LIMIT {
             return Served::Close;
         }
-        // Nothing may come between the pieces of a large simple read, the last one included.
+        // Nothing may be sent between the pieces of a large simple read, including the last.
         let alone = self.requests.len() == 1 && self.requests.values().any(|it| it.alone);
         if alone || self.requests.len() >= REQUESTS {
             return Served::Wait;
@@ -178,7 +178,7 @@ impl Transmission {
         Served::Took(wire::REQUEST_HEADER)
     }
 
-    /// What a request asks for, or why it is refused.
+    /// Returns what a request asks for, or the error to refuse it with.
     fn check(&self, export: &Export, header: &Header) -> Result<Kind, Refusal> {
         let (kind, flags) = match header.command {
             command::READ => (Kind::Read, 0),
@@ -191,7 +191,7 @@ impl Transmission {
             }
             _ => return Err((INVALID, "this command is not known")),
         };
-        // Force unit access is taken of any request, and means something of those that write.
+        // Force unit access is accepted on any request, and matters only for writes.
         if header.flags & !(flags | command::FUA) != 0 {
             return Err((INVALID, "this command has no such flag"));
         }
@@ -252,7 +252,7 @@ impl Transmission {
         }
     }
 
-    /// Begins as much of the present request as there is room for. A write's payload is not here yet.
+    /// Begins as much of the current request as there is room for; a write waits for its payload.
     fn advance<S: BlockStore>(&mut self, operations: &mut Operations<S>, output: &mut Vec<u8>) {
         while let Some(key) = self.current
             && !self.broken
@@ -285,7 +285,7 @@ impl Transmission {
         }
     }
 
-    /// So many bytes of a request have begun; whether these were the last.
+    /// Marks `bytes` of a request as begun. Returns whether these were the last.
     fn began(&mut self, key: u64, bytes: u64) -> bool {
         let Some(request) = self.requests.get_mut(&key) else { return true };
         request.offset += bytes;
@@ -293,7 +293,7 @@ impl Transmission {
         request.left == 0
     }
 
-    /// Takes what has come of a write's payload, and begins a piece that is complete.
+    /// Takes the payload of a write, and begins the write of each complete piece.
     fn take_payload<S: BlockStore>(
         &mut self,
         key: u64,
@@ -316,7 +316,7 @@ impl Transmission {
             if self.began(key, piece as u64) {
                 self.current = None;
             }
-            // One that has failed takes the rest, and writes no more of it.
+            // After a failure, the rest of the payload is taken but not written.
             match self.requests.get(&key).is_some_and(|request| request.failed.is_some()) {
                 true => self.conclude(key, operations, output),
                 false => self.operate(key, offset, Action::Write(payload), operations, output),
@@ -342,7 +342,7 @@ impl Transmission {
         }
     }
 
-    /// An operation has ended: sends what was read, and the answer after the last one.
+    /// Handles a completed operation: sends data read, and the reply after the last operation.
     fn settle<S: BlockStore>(
         &mut self,
         key: u64,
@@ -357,7 +357,7 @@ impl Transmission {
             request.failed.get_or_insert(error);
             self.broken |= request.begun && !self.structured;
             if request.kind == Kind::Read {
-                // No more of it is needed.
+                // The rest of a failed read is not needed.
                 request.left = 0;
                 self.current = self.current.filter(|current| *current != key);
             }
@@ -381,7 +381,7 @@ impl Transmission {
         self.conclude(key, operations, output);
     }
 
-    /// Answers a request if nothing of it is left to do.
+    /// Replies to a request if nothing of it is left to do.
     fn conclude<S: BlockStore>(
         &mut self,
         key: u64,
@@ -398,7 +398,7 @@ impl Transmission {
         let Some(request) = self.requests.remove(&key) else { return };
         let Request { cookie, kind, failed, begun, .. } = request;
         match (failed, kind) {
-            // Nothing more may be sent.
+            // The connection is broken: nothing more may be sent.
             (Some(_), _) if begun && !self.structured => {}
             (Some(error), _) => self.refuse(cookie, refusal(error), output),
             (None, Kind::Read) if begun => {}
@@ -420,7 +420,7 @@ impl Transmission {
     }
 }
 
-/// Bytes that an operation holds.
+/// Buffer bytes that an operation holds.
 fn bytes_of(action: &Action) -> usize {
     match action {
         Action::Read(bytes) | Action::Write(bytes) => bytes.len(),

@@ -1,8 +1,8 @@
-//! Peers that read slowly, write on, or send more than there is room for.
+//! Peers that read slowly, keep writing after the end, or send more than there is room for.
 
 use super::*;
 
-/// Says good-bye to whatever comes.
+/// Answers anything with a farewell and closes.
 struct Farewell;
 
 impl StreamService for Farewell {
@@ -30,13 +30,13 @@ fn what_has_room_again_goes_on_by_itself() {
     let read = [&read[..], &(2u32 << 20).to_be_bytes()].concat();
     let export = [b"IHAVEOPT".as_slice(), &[0, 0, 0, 1, 0, 0, 0, 0]].concat();
     peer.says = [&3u32.to_be_bytes()[..], &export, &read].concat();
-    // One look: a peer that takes all that it is sent tells of no room.
+    // Served once: a peer that takes all that it is sent raises no event about free space.
     pump.ready(&mut state, &mut peer, 0);
     pump.collect(&mut |_| {});
     assert!(peer.heard >= 16 + (2 << 20), "{} bytes", peer.heard);
 }
 
-/// A peer that says something, and takes whatever is sent.
+/// A peer that sends a script, and takes whatever it is sent.
 #[derive(Default)]
 struct Scripted {
     says: Vec<u8>,
@@ -76,7 +76,7 @@ impl ByteStream for Scripted {
     }
 }
 
-/// A peer, as a connection shows him.
+/// A peer, as seen through its connection.
 #[derive(Default)]
 struct Peer {
     writes: usize,
@@ -125,7 +125,7 @@ impl ByteStream for Peer {
     }
 }
 
-/// A connection that has heard its good-bye at time 1.
+/// A connection that was sent its farewell at time 1.
 fn left() -> (Pump<Farewell>, Pumped<()>, Peer) {
     let (mut pump, mut peer) = (Pump::new(Farewell), Peer { writes: 5, ..Peer::default() });
     let mut state = pump.opened(peer.flow());
@@ -134,7 +134,7 @@ fn left() -> (Pump<Farewell>, Pumped<()>, Peer) {
     (pump, state, peer)
 }
 
-/// Wants more of whatever comes.
+/// Treats all input as incomplete.
 struct Insatiable(Arc<Bound>);
 
 impl StreamService for Insatiable {
@@ -187,7 +187,7 @@ fn room_in_which_nothing_waits_is_given_back_before_anybody_is_reset() {
         let mut peer = Peer { writes: 300 << 10, ..Peer::default() };
         let mut state = pump.opened(peer.flow());
         pump.ready(&mut state, &mut peer, 1);
-        // A byte more, and the buffer has twice the room.
+        // One byte more makes the buffer double.
         peer.writes = 1;
         pump.ready(&mut state, &mut peer, 1);
         assert!(!peer.aborted && state.input.len() == (300 << 10) + 1);

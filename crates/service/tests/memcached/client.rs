@@ -1,4 +1,4 @@
-//! A client that speaks to a memcached in the same thread.
+//! A client that talks to a memcached in the same thread.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -7,14 +7,14 @@ use napkin_service::{Served, StreamService};
 use napkin_stack::Flow;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
-/// A Unix time at which the clock showed 0.
+/// The Unix time at time 0 of the clock.
 pub(crate) const EPOCH: i64 = 1_700_000_000;
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub(crate) const FLOW: Flow =
     Flow::new(SocketAddr::new(HOST, 11_211), SocketAddr::new(HOST, 40_000));
 
-/// A client's connection, and the clock.
+/// A client's connection, with a settable clock.
 pub(crate) struct Client {
     pub(crate) memcached: Memcached,
     pub(crate) now: u64,
@@ -36,7 +36,7 @@ impl Client {
         Client { memcached: self.memcached.clone(), ..*self }
     }
 
-    /// Sends bytes in pieces of these sizes, and returns what is answered.
+    /// Sends bytes in pieces of these sizes, and returns the answer.
     pub(crate) fn send(&mut self, bytes: &[u8], pieces: &[usize]) -> Vec<u8> {
         let (mut state, mut output) = (self.memcached.open(FLOW), Vec::new());
         let (mut input, mut rest) = (Vec::new(), bytes);
@@ -66,7 +66,7 @@ impl Client {
         output
     }
 
-    /// Says lines, separated by `|`, and hears lines in the same form.
+    /// Sends lines, separated by `|`, and returns the answer in the same form.
     pub(crate) fn say(&mut self, lines: &str) -> String {
         let bytes = lines.split('|').map(|line| format!("{line}\r\n")).collect::<String>();
         let answer = String::from_utf8(self.send(bytes.as_bytes(), &[])).expect("text");

@@ -1,4 +1,4 @@
-//! memcached's dialogues, and what holds of any.
+//! Dialogues with memcached, and properties of any dialogue.
 
 mod client;
 mod meta;
@@ -129,7 +129,7 @@ fn a_flush_takes_the_place_of_one_that_has_not_come_and_of_no_other() {
     assert_eq!(client.say("flush_all|set a 0 0 1|y"), "OK|STORED");
     client.now += 200 * SECOND;
     assert_eq!(client.say("get a"), "VALUE a 0 1|y|END", "the later one does not come any more");
-    // A point in time.
+    // As a Unix time.
     let at = EPOCH + 1_000;
     assert_eq!(client.say(&format!("flush_all {at}|get a")), "OK|VALUE a 0 1|y|END");
     client.now = 1_000 * SECOND;
@@ -233,7 +233,7 @@ fn who_wants_no_answer_gets_none_and_what_is_refused_leaves_what_was_there() {
     assert_eq!(client.say("touch k x noreply|mn"), "MN");
     assert_eq!(client.say("add k 0 0 1 noreply|xyz|mn"), "ERROR|MN");
     assert_eq!(client.say("get k"), "VALUE k 0 1|x|END");
-    // Who sets believes that it was replaced.
+    // The client of a `set` believes that the old value was replaced.
     assert_eq!(client.say(&format!("set k 0 0 1001 noreply|{large}|get k")), "END");
     assert_eq!(client.memcached.silent(), 5);
 }

@@ -1,4 +1,4 @@
-//! The meta commands: one client's, and what several are told who meet at one item.
+//! The meta commands: of one client, and of several clients on the same item.
 
 use std::thread;
 
@@ -36,7 +36,7 @@ fn meta_commands_answer_what_was_asked() {
         ("ma n N0 J10 v", "VA 2|10"),
         ("ma n D5 v", "VA 2|15"),
         ("ma n MD D20 v t", "VA 1 t-1|0"),
-        // It expires at once, and is told all the same.
+        // It expires at once, and is still in the answer.
         ("ma n D7 T-1 v k", "VA 1 kn|7"),
         ("ma n N-1", "HD"),
         ("mg n", "EN"),
@@ -57,18 +57,18 @@ fn meta_commands_answer_what_was_asked() {
 #[test]
 fn one_of_several_stores_it_anew() {
     dialogue(&[
-        // Nobody has it: the first is to make it.
+        // A miss: the first client is told to store a value.
         ("mg a v N30 t", "VA 0 t30 W|"),
         ("mg a v N30 t", "VA 0 t30 Z|"),
         ("touch a 30", "TOUCHED"),
         ("mg a v T30 t", "VA 0 t30 Z|"),
         ("ms a 1 T30|x", "HD"),
         ("mg a v N30 t", "VA 1 t30|x"),
-        // It is about to expire.
+        // The item is about to expire.
         ("mg a v R60", "VA 1 W|x"),
         ("mg a v R60", "VA 1 Z|x"),
         ("ms a 1|y", "HD"),
-        // It is invalid, and better than nothing.
+        // The item is stale, and is still returned.
         ("md a I T30", "HD"),
         ("mg a v", "VA 1 W X|y"),
         ("mg a v", "VA 1 Z X|y"),
@@ -97,7 +97,7 @@ fn what_is_stored_over_an_item_has_not_been_read() {
     assert_eq!(client.say("me a"), "ME a exp=-1 la=0 cas=2 fetch=no cls=1 size=1");
 }
 
-/// What four threads hear at once, each to these lines, turn by turn.
+/// Runs the same lines in four threads at once; returns the answers of each, by turn.
 fn at_once(line: impl Fn(usize) -> String + Sync) -> Vec<Vec<String>> {
     let client = Client::new();
     let (client, line) = (&client, &line);

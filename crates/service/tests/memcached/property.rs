@@ -1,4 +1,4 @@
-//! How the bytes are cut changes nothing, nothing panics, and the store does what a map would.
+//! Splitting the input changes nothing, nothing panics, and the store behaves like a map.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::client::Client;
 
-/// A line that a client could send, or nearly.
+/// A valid or nearly valid line.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just("get"),
@@ -48,7 +48,7 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// One thing that a client of the model does.
+/// An operation on the model.
 #[derive(Debug, Clone)]
 enum Act {
     Set(u8, Vec<u8>),

@@ -1,4 +1,4 @@
-//! A client that speaks to a server in the same thread.
+//! A client that talks to a server in the same thread.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use napkin_service::{Served, StreamService};
 use napkin_stack::Flow;
 
 pub(crate) const NAME: &str = "disk";
-/// Bytes that a connection's answers take at most: a window, and a piece's head and end beyond it.
+/// Most bytes of a connection's unsent replies: a window, and one piece more with its headers.
 pub(crate) const OUTPUT: usize = (1 << 20) + (256 << 10) + 64 * 1_024;
 
 pub(crate) const READ: u16 = 0;
@@ -21,17 +21,17 @@ pub(crate) const ZERO: u16 = 6;
 pub(crate) const FUA: u16 = 1;
 pub(crate) const NO_HOLE: u16 = 2;
 
-/// A store whose operations end later, the last first, and may fail.
+/// A store whose operations complete later, the last first, and can fail.
 #[derive(Debug)]
 pub(crate) struct Late {
     memory: MemoryStore,
     begun: Vec<Operation>,
     ready: Vec<Ended>,
-    /// How many flushes have ended.
+    /// Number of completed flushes.
     pub(crate) flushes: usize,
     /// Operations that touch this byte fail.
     pub(crate) bad: Option<u64>,
-    /// Nothing ends while it is stuck.
+    /// Whether nothing completes.
     pub(crate) stuck: bool,
 }
 
@@ -41,7 +41,7 @@ impl Late {
         Late { memory, begun, ready, flushes: 0, bad: None, stuck: false }
     }
 
-    /// Bytes of operations that are under way.
+    /// Buffer bytes of operations in flight.
     pub(crate) fn held(&self) -> usize {
         let bytes = |it: &Operation| match &it.action {
             Action::Read(bytes) | Action::Write(bytes) => bytes.len(),
@@ -96,17 +96,17 @@ pub(crate) struct Client<S> {
     session: Session,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// What was received and not looked at.
+    /// Bytes received and not yet examined.
     pub(crate) heard: Vec<u8>,
-    /// Whether what is sent is received.
+    /// Whether the client receives.
     pub(crate) reading: bool,
-    /// Bytes of what was received and let go, if it is.
+    /// Bytes received and discarded, if the client discards them.
     pub(crate) forgotten: Option<usize>,
     pub(crate) closed: bool,
     structured: bool,
 }
 
-/// What a request was answered with.
+/// The reply to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Data(Vec<u8>),
@@ -115,7 +115,7 @@ pub(crate) enum Reply {
 }
 
 impl<S: BlockStore> Client<S> {
-    /// Connects, and hears the greeting.
+    /// Connects, and takes the greeting.
     pub(crate) fn new(store: S) -> Client<S> {
         Client::of(Nbd::new(NAME, false, store).expect("a name"))
     }
@@ -156,7 +156,7 @@ impl<S: BlockStore> Client<S> {
         self
     }
 
-    /// The connection goes, and the thread comes to the end of its step.
+    /// Closes the connection, and ends the thread's step.
     pub(crate) fn leave(self) -> Nbd<S> {
         let Client { mut nbd, session, .. } = self;
         drop(session);
@@ -164,7 +164,7 @@ impl<S: BlockStore> Client<S> {
         nbd
     }
 
-    /// The thread's look at the connection, again until nothing happens.
+    /// Serves the connection until nothing happens any more.
     pub(crate) fn look(&mut self) {
         loop {
             let mut happened = false;
@@ -200,7 +200,7 @@ impl<S: BlockStore> Client<S> {
                 }
             }
             self.nbd.submit();
-            // What has ended by now is the next round's.
+            // What has completed by now is left to the next round.
             let mut ended = false;
             self.nbd.collect(&mut |_| ended = true);
             if !happened && !ended {
@@ -214,7 +214,7 @@ impl<S: BlockStore> Client<S> {
         self.look();
     }
 
-    /// Bytes that were sent and not taken.
+    /// Bytes sent that the server has not taken.
     pub(crate) fn waiting(&self) -> usize {
         self.input.len()
     }
@@ -230,7 +230,7 @@ impl<S: BlockStore> Client<S> {
         self.take(bytes).iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
-    /// Sends an option; what it is answered with, by kind and data.
+    /// Sends an option, and returns the replies by type and data.
     #[track_caller]
     pub(crate) fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.send(&option_bytes(option, data));
@@ -245,7 +245,7 @@ impl<S: BlockStore> Client<S> {
         replies
     }
 
-    /// Sends a request, and hears its reply.
+    /// Sends a request, and returns its reply.
     #[track_caller]
     pub(crate) fn ask(&mut self, command: u16, flags: u16, at: u64, length: u32) -> Reply {
         self.send(&request(command, flags, 7, at, length));
@@ -259,7 +259,7 @@ impl<S: BlockStore> Client<S> {
         self.reply(0)
     }
 
-    /// The reply to the one request that waits for one, which was to read so many bytes.
+    /// Takes the reply to the only request in flight, a read of `length` bytes (0 for other commands).
     #[track_caller]
     pub(crate) fn reply(&mut self, length: u32) -> Reply {
         let reply = match self.structured {
@@ -279,7 +279,7 @@ impl<S: BlockStore> Client<S> {
         reply
     }
 
-    /// The chunks of a reply, put together.
+    /// Reassembles the chunks of a reply.
     #[track_caller]
     fn chunks(&mut self, length: u32) -> Reply {
         let (mut pieces, mut error) = (Vec::new(), None);
@@ -320,13 +320,13 @@ impl<S: BlockStore> Client<S> {
     }
 }
 
-/// An option, as it is sent.
+/// Encodes an option.
 pub(crate) fn option_bytes(option: u32, data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u32).to_be_bytes();
     [b"IHAVEOPT", &option.to_be_bytes()[..], &length, data].concat()
 }
 
-/// A request, as it is sent.
+/// Encodes a request.
 pub(crate) fn request(command: u16, flags: u16, cookie: u64, at: u64, length: u32) -> Vec<u8> {
     let (command, cookie, at) = (command.to_be_bytes(), cookie.to_be_bytes(), at.to_be_bytes());
     [&0x2560_9513u32.to_be_bytes()[..], &flags.to_be_bytes(), &command, &cookie, &at]
@@ -336,7 +336,7 @@ pub(crate) fn request(command: u16, flags: u16, cookie: u64, at: u64, length: u3
         .collect()
 }
 
-/// The data of `INFO` and `GO`.
+/// Encodes the data of `INFO` and `GO`.
 pub(crate) fn asking(name: &str, information: &[u16]) -> Vec<u8> {
     assert!(name.len() <= 2 * NAME_LIMIT);
     let (length, count) = (name.len() as u32, information.len() as u16);
@@ -348,7 +348,7 @@ pub(crate) fn asking(name: &str, information: &[u16]) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from offset to offset.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mix = |place: u64| (place ^ seed.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x2545_f491_4f6c);
     (0..length as u64).map(|place| (mix(place) >> 24) as u8).collect()

@@ -1,4 +1,4 @@
-//! Which export, and with which replies.
+//! Negotiation of the export and of the kind of replies.
 
 use napkin_service::nbd::{MemoryStore, NAME_LIMIT, NameError, Nbd};
 
@@ -9,7 +9,7 @@ const UNSUPPORTED: u32 = (1 << 31) + 1;
 const INVALID: u32 = (1 << 31) + 3;
 const UNKNOWN: u32 = (1 << 31) + 6;
 const TOO_BIG: u32 = (1 << 31) + 9;
-/// Flush, force unit access, trim, write-zeroes, several connections; and that there are flags.
+/// `HAS_FLAGS`, flush, force unit access, trim, write-zeroes, multiple connections.
 const FLAGS: u16 = 1 | 4 | 8 | 32 | 64 | 256;
 const SIZE: u64 = 100_000;
 
@@ -17,7 +17,7 @@ fn memory() -> MemoryStore {
     MemoryStore::new(SIZE).expect("a size")
 }
 
-/// A client that has said its flags.
+/// A client that has sent its flags.
 fn client(flags: u32) -> Client<MemoryStore> {
     let mut client = Client::new(memory());
     client.send(&flags.to_be_bytes());
@@ -49,7 +49,7 @@ fn the_new_way_asks_for_what_it_wants_to_know() {
         .into_iter()
         .chain([1u32, 4_096, 32 << 20].map(u32::to_be_bytes).concat())
         .collect();
-    // 9 is nothing that anybody knows, and no error.
+    // 9 is an unknown information type, which is not an error.
     for (asked, told) in [
         (&[][..], vec![(3, export()), ACK]),
         (&[3], vec![(3, export()), (3, sizes.clone()), ACK]),
@@ -58,7 +58,7 @@ fn the_new_way_asks_for_what_it_wants_to_know() {
         assert_eq!(client.option(6, &asking(NAME, asked)), told);
     }
     assert_eq!(client.option(6, &asking("", &[])), [(3, export()), ACK]);
-    // INFO ends nothing; GO does.
+    // INFO stays in the handshake; GO ends it.
     assert_eq!(client.option(7, &asking(NAME, &[])), [(3, export()), ACK]);
     assert_eq!(client.ask(READ, 0, 0, 1), Reply::Data(vec![0]));
 }
@@ -84,7 +84,7 @@ fn what_is_not_known_is_refused_in_words_and_the_next_is_read() {
     assert_eq!(kind(client.option(7, &asking("other", &[]))), Some(UNKNOWN));
     assert_eq!(kind(client.option(7, &asking(&"n".repeat(NAME_LIMIT), &[]))), Some(UNKNOWN));
     assert_eq!(kind(client.option(6, &asking(NAME, &[3; 5_000]))), Some(TOO_BIG));
-    // The name longer than the data, fewer and more requests than it says, half of one, nothing.
+    // The name longer than the data, fewer or more requests than announced, half a request, no data.
     let all = asking(NAME, &[3]);
     let short = [&[0, 0, 0, 90][..], &all[4..]].concat();
     for wrong in [&short, &all[..all.len() - 2], &[&all[..], &[0, 3]].concat(), &all[..9], b""] {
@@ -97,7 +97,7 @@ fn what_is_not_known_is_refused_in_words_and_the_next_is_read() {
 
 #[test]
 fn who_breaks_the_rules_is_left() {
-    // Flags that were not offered; no option; an export that is not there, or can be nobody's.
+    // Flags that were not offered; not an option; an export that does not exist; an invalid name.
     for flags in [4u32, 1 << 31, u32::MAX] {
         assert!(client(flags).closed, "{flags}");
     }

@@ -1,4 +1,4 @@
-//! The remote disk's dialogues, and what holds of any.
+//! Dialogues with the remote disk, and properties of any dialogue.
 
 mod client;
 mod handshake;

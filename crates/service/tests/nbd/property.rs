@@ -1,4 +1,4 @@
-//! How the bytes are cut changes nothing, no bytes harm, and an export does what an array would.
+//! Splitting the input changes nothing, no input does harm, and an export behaves like an array.
 
 use napkin_service::nbd::{Action, BlockStore, MemoryStore, Operation};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use crate::client::{
 
 const SIZE: u64 = 700_001;
 
-/// A place, or a length, often at a boundary.
+/// An offset or a length, often at a boundary.
 fn place() -> impl Strategy<Value = u64> {
     let around = prop::sample::select(vec![0u64, 512, 4_096, 65_536, 262_144, 524_288, SIZE]);
     prop_oneof![0..SIZE, (around, 0..3u64).prop_map(|(at, by)| (at + by).saturating_sub(1))]
@@ -22,7 +22,7 @@ fn requests() -> impl Strategy<Value = Vec<(u16, u16, u64, u64)>> {
     prop::collection::vec((command, flags, place(), place()), 1..30)
 }
 
-/// What a client hears of these, one after the other, and what an array would say.
+/// Sends the requests one after the other, and compares the replies with those of an array.
 fn compare<S: BlockStore>(mut client: Client<S>, requests: &[(u16, u16, u64, u64)]) {
     let mut model = vec![0u8; SIZE as usize];
     for (turn, &(command, mut flags, at, length)) in (0u64..).zip(requests) {
@@ -46,7 +46,7 @@ fn compare<S: BlockStore>(mut client: Client<S>, requests: &[(u16, u16, u64, u64
                 model[range].copy_from_slice(&bytes);
                 Reply::Done
             }
-            // A store in memory forgets what is trimmed.
+            // The store in memory drops what is trimmed.
             TRIM | ZERO => {
                 model[range].fill(0);
                 Reply::Done
@@ -111,7 +111,7 @@ proptest! {
         places in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         late: bool,
     ) {
-        // Noise from the start, after the flags, or after the handshake; or requests with errors in them.
+        // Noise from the start, after the flags, or after the handshake; or requests with corrupted bytes.
         let good = [
             request(READ, 0, 1, 0, 70_000),
             request(WRITE, FUA, 2, 100, 300),
@@ -156,12 +156,12 @@ proptest! {
         let (read, _) = store.begin(Operation { tag: 2, offset: 0, action: all }).unwrap();
         prop_assert!(read.action == Action::Read(model));
         store.begin(Operation { tag: 3, offset: 0, action: Action::Trim(SIZE) });
-        // The last page is not whole.
+        // The last page is partial.
         prop_assert!(store.held() <= 65_536);
     }
 }
 
-/// Sends bytes at a stage of a connection, one, two, three ... at a time; the harness asserts the rest.
+/// Sends bytes at a stage of a connection, in pieces of 1, 2, 3 ... bytes; the harness asserts the rest.
 fn send<S: BlockStore>(store: S, stage: i32, mut bytes: &[u8]) {
     let mut client = match stage {
         0 | 1 => Client::new(store),

@@ -1,4 +1,4 @@
-//! Requests, and what they are answered with.
+//! Requests, and their replies.
 
 use napkin_service::nbd::MemoryStore;
 
@@ -60,7 +60,7 @@ fn zeroes_and_trims_read_as_zeroes_here() {
         let mut expected = [vec![0; 1_000], bytes].concat();
         expected[2_000..202_000].fill(0);
         assert!(client.ask(READ, 0, 0, 301_000) == Reply::Data(expected), "{command} {flags}");
-        // All of it, however large.
+        // The whole export, however large.
         assert_eq!(client.ask(command, flags, 0, SIZE as u32), Reply::Done);
         assert_eq!(client.nbd.store().held(), 0, "it takes no room");
     }
@@ -81,13 +81,13 @@ fn what_must_outlast_the_loss_of_power_is_flushed_before_it_is_answered() {
     }
     assert_eq!(client.ask(FLUSH, 0, 0, 0), Reply::Done);
     assert_eq!(flushes(&mut client), 4);
-    // Where nothing is written it is taken, and means nothing.
+    // On a read, the flag is accepted and has no effect.
     assert_eq!(client.ask(READ, FUA, 0, 1), Reply::Data(pattern(2, 1)).zeroed());
     assert_eq!(flushes(&mut client), 4);
 }
 
 impl Reply {
-    /// The same of zeroes.
+    /// The same reply with all data zero.
     fn zeroed(self) -> Reply {
         match self {
             Reply::Data(bytes) => Reply::Data(vec![0; bytes.len()]),
@@ -116,7 +116,7 @@ fn ranges_beyond_the_export_are_refused_and_the_connection_goes_on() {
                 assert_eq!(client.write(0, at, &bytes), NO_SPACE, "write {length} at {at}");
             }
         }
-        // The payload of a refused write is no request.
+        // The payload of a refused write is not read as requests.
         let payload = request(DISCONNECT, 0, 0, 0, 0).repeat(1_000);
         assert_eq!(client.write(0, SIZE - 5, &payload), NO_SPACE);
         assert_eq!(client.ask(READ, 0, SIZE - 5, 5), Reply::Data(vec![0; 5]));
@@ -152,7 +152,7 @@ fn more_than_32_mib_at_a_time_is_refused() {
     assert_eq!(simple.ask(READ, 0, 0, (32 << 20) + 1), INVALID);
     let mut structured = Client::ready(memory(), true);
     assert_eq!(structured.ask(READ, 0, 0, (32 << 20) + 1), Reply::Error(75));
-    // Nobody wants to hear so much for nothing.
+    // A write of this size is not received only to be refused.
     structured.send(&request(WRITE, 0, 7, 0, (32 << 20) + 1));
     assert!(structured.closed && structured.heard.is_empty());
 }
@@ -162,7 +162,7 @@ fn what_is_no_request_ends_the_connection() {
     for wrong in [&[0u8; 28][..], b"x", b"\x25\x60\x95\x14"] {
         let mut client = Client::ready(memory(), true);
         client.send(wrong);
-        // One byte may still become one.
+        // A single byte may still become a request.
         assert_eq!((client.closed, client.heard.len()), (wrong.len() > 3, 0), "{wrong:?}");
     }
 }
@@ -218,7 +218,7 @@ fn a_device_s_error_is_told_or_ends_the_connection() {
         assert_eq!(client.nbd.store().flushes, 0, "what failed is not flushed");
         assert_eq!(client.ask(READ, 0, 6, 2 << 20).zeroed(), Reply::Data(vec![0; 2 << 20]));
     }
-    // In the middle of what was told to be good.
+    // A failure in the middle of a read, after part of the data was sent.
     let mut client = Client::ready(bad(1_000_000), true);
     assert_eq!(client.ask(READ, 0, 0, 2 << 20), INPUT_OUTPUT);
     assert_eq!(client.write(0, 0, &pattern(1, 8 << 20)), INPUT_OUTPUT);
@@ -235,7 +235,7 @@ fn who_does_not_read_is_not_read_and_takes_no_more_room() {
         for (length, times) in [(1, 20_000), (100_000, 5_000), (32 << 20, 4)] {
             let mut client = Client::ready(memory(), structured);
             client.reading = false;
-            // The harness asserts that what waits for it is bounded.
+            // The harness asserts that unsent output is bounded.
             client.send(&request(READ, 0, 7, 0, length).repeat(times));
             assert!(client.waiting() > 0, "all of {length} were taken");
             (client.reading, client.forgotten) = (true, Some(0));
@@ -272,7 +272,7 @@ fn what_a_connection_had_begun_goes_with_it() {
     assert_eq!(client.nbd.store().held(), 100_000);
     let nbd = client.leave();
     assert_eq!(nbd.store().held(), 0, "nobody waits for it");
-    // The next one has its own, and nothing of the other's.
+    // The next connection has its own operations, and nothing of the previous one's.
     let mut next = Client::of(nbd).go(true);
     next.send(&request(READ, 0, 7, 0, 50_000));
     assert_eq!(next.nbd.store().held(), 50_000);
