@@ -1,4 +1,4 @@
-//! The application: one thread a device that waits as its policy says, and serves.
+//! The application: one thread per device that waits as the device's policy says, and serves one UDP socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,38 +14,38 @@ use napkin_stack::{UdpExchange, UdpSocket};
 use super::config::Datagrams;
 use super::error::ServeError;
 
-/// Frames that wait in a socket at most.
+/// Receive buffer of a socket, in frames.
 const RECEIVE_BUFFER: usize = 1_024;
 
-/// Datagrams that are served before the next wait.
+/// Datagrams served before the next wait.
 const BATCH: usize = 64;
 
-/// What the names of its threads begin with.
+/// Prefix of the names of the application's threads.
 pub(super) const APPLICATION: &str = "app/";
 
-/// What one application has done.
+/// Counters of one application thread.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     pub(super) received: AtomicU64,
     pub(super) replied: AtomicU64,
     pub(super) failed: AtomicU64,
-    /// Not answered: from the port of a service.
+    /// Not answered, because they came from a service's port.
     pub(super) refused: AtomicU64,
-    /// Not answered, for it was none.
+    /// Not answered, because they were not valid requests.
     pub(super) no_request: AtomicU64,
-    /// Segments of no connection, to a TCP port that is not served.
+    /// TCP segments that belong to no connection and to no listening port.
     pub(super) no_listener: AtomicU64,
-    /// TCP connections that were not begun, or pushed out half-open, for want of room.
+    /// TCP connections that were refused, or evicted while half-open, for lack of space.
     pub(super) no_place: AtomicU64,
 }
 
-/// The service, and the counts that it makes public.
+/// A service, and the counters that it publishes.
 pub(super) struct Serving<S: UdpExchange> {
     pub(super) service: Kind<S>,
     pub(super) progress: Arc<Progress>,
 }
 
-/// A service on one UDP socket, of the stack's or of the operating system's.
+/// A service on one UDP socket, of the stack or of the operating system.
 pub(super) enum Kind<S: UdpExchange> {
     Echo(Echo<S>),
     Sink(Sink<S, fn(&S::Message)>),
@@ -72,7 +72,7 @@ impl<S: UdpExchange> Kind<S> {
 impl<S: UdpExchange> Serving<S> {
     pub(super) fn serve(&mut self) {
         let now = napkin_engine::now();
-        // One writer: a store will do.
+        // There is one writer, so that a store is enough.
         let progress = &self.progress;
         match &mut self.service {
             Kind::Echo(echo) => {
@@ -101,8 +101,8 @@ impl<S: UdpExchange> Serving<S> {
     }
 }
 
-/// Starts the threads that serve `port` of `device` on one CPU (the engine's own number). They end
-/// when the engine stops.
+/// Starts the threads that serve `port` of `device`, on one CPU (an index into the engine's CPUs). They end when
+/// the engine stops.
 pub(super) fn start(
     engine: &Engine,
     device: &str,
@@ -119,7 +119,7 @@ pub(super) fn start(
     let own = cpus.get(usize::from(cpu.0)).copied();
     let mut threads =
         vec![spawn(format!("{APPLICATION}{device}"), own.into_iter().collect(), move || {
-            // An error is the engine's end.
+            // An error means that the engine has stopped.
             while let Ok(ready) = waits.wait(None) {
                 if ready {
                     serving.serve();
@@ -127,13 +127,13 @@ pub(super) fn start(
             }
         })?];
     if let Some(poller) = poller {
-        // It never sleeps, so it may go wherever there is room.
+        // It never sleeps, so it may run on any of the engine's CPUs.
         threads.push(spawn(format!("poll/{device}"), cpus, move || poll(&poller))?);
     }
     Ok(threads)
 }
 
-/// A thread that does nothing but calls which poll.
+/// The body of a thread that does nothing but busy poll.
 fn poll(poller: &Poller) {
     while poller.poll().is_ok() {
         std::hint::spin_loop();
@@ -145,10 +145,10 @@ pub(super) fn spawn(
     cpus: Vec<usize>,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, ServeError> {
-    // As many bytes as the operating system shows.
+    // The length in bytes to which Linux truncates thread names.
     name.truncate(name.floor_char_boundary(15));
     let body = move || {
-        // The engine has its threads there, or it was tried: this one may be there, too.
+        // Expected to succeed: the engine has pinned its threads to these CPUs, or it was tried before.
         let _ = sched::pin(None, &cpus);
         body();
     };

@@ -1,19 +1,19 @@
-//! What a policy sets below an AF_XDP device: the kernel's own deferral, for as long as it is served.
+//! Applies a policy to the kernel's NAPI below an AF_XDP device, for as long as the device is served.
 //!
-//! Two levels, one policy: where it defers, so does the kernel's NAPI under the device's queues
-//! (`napi_defer_hard_irqs`, `gro_flush_timeout`), and where it busy polls, that NAPI is polled from here. It is changed as
-//! `napkin apply` does, journalled first and put back at the end; after `kill -9` by `napkin restore`. Nothing of
-//! it keeps a device from being served: what cannot be set is said.
+//! One policy acts on two levels. If it defers interrupts, so does the kernel's NAPI of the device's queues
+//! (`napi_defer_hard_irqs`, `gro_flush_timeout`); if it busy polls, that NAPI is polled from here. As with `napkin
+//! apply`, changes are journalled first and restored at the end, or after `kill -9` by `napkin restore`. A failure
+//! here never keeps a device from being served; it is reported.
 
 use napkin_kernel::settings::Setting;
 use napkin_linux::apply::{Lifeline, Options, Request, Temporary, lifelines};
 use napkin_nic::xdp::{BusyPoll, Xdp};
 use napkin_policy::{InstancePolicy, Policy, Time, WaitsIn, effective_budget};
 
-/// The policy's busy polling, as an AF_XDP socket has it; `None` for a policy that does not.
+/// The policy's busy polling in the form of an AF_XDP socket's; `None` if the policy does not busy poll.
 pub(super) fn busy_poll(policy: &Policy) -> Option<BusyPoll> {
     let Policy { epoll, application, .. } = policy;
-    // By the part that the application's own waits go by.
+    // Use the settings that govern the application's own waits: those of epoll, or of the socket.
     let (usecs, budget, prefer) = match policy.waits_in()? {
         WaitsIn::Epoll => (epoll.busy_poll_usecs, epoll.effective_budget(), epoll.prefer_busy_poll),
         WaitsIn::Socket => {
@@ -21,11 +21,11 @@ pub(super) fn busy_poll(policy: &Policy) -> Option<BusyPoll> {
             (application.socket_busy_poll_usecs, budget, application.socket_prefer_busy_poll)
         }
     };
-    // With the preference and without a time an epoll makes one pass, as a call here does.
+    // With `prefer_busy_poll` and a time of 0, epoll polls once; so does a call here.
     Some(BusyPoll { usecs: usecs.max(1), budget, prefer })
 }
 
-/// Sets the deferral below, and says what was done, or why not: the end of a sentence about the device.
+/// Sets the deferral below the device. Also returns a note on what was done, or why not, as the end of a sentence.
 pub(super) fn defer(interface: &str, policy: &Policy, xdp: &Xdp) -> (Option<Temporary>, String) {
     let polls = busy_poll(policy).is_some();
     let below = match (polls, xdp.polled) {
@@ -42,7 +42,7 @@ pub(super) fn defer(interface: &str, policy: &Policy, xdp: &Xdp) -> (Option<Temp
     }
     let without = |why: &str| (None, format!("{below}; its interrupts are not deferred{why}"));
     if polls && !xdp.polled {
-        // Nobody would poll in their place, and they would only come later.
+        // Nothing would poll in their place: the interrupts would only be late.
         return without(" either");
     }
     let queue = match xdp.numbers[..] {
@@ -64,7 +64,7 @@ pub(super) fn defer(interface: &str, policy: &Policy, xdp: &Xdp) -> (Option<Temp
     let instance =
         InstancePolicy { defer_hard_irqs, gro_flush_timeout, ..InstancePolicy::default() };
     let policy = Policy { instance, ..Policy::BASE };
-    // A thread that polls stays one: that is nobody's deferral.
+    // Leave `threaded` alone: a deferral does not need it changed.
     let settings = vec![Setting::DeferHardIrqs, Setting::GroFlushTimeout];
     let options = Options { queue, settings, ..Options::default() };
     match Temporary::here(&Request {
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(of("napibusy"), Some(expected));
         assert_eq!(of("suspend20").expect("one pass").0, 1);
         assert!(of("busypoll").is_some());
-        // Of both parts the one that the application waits in counts.
+        // If both parts busy poll, the one that the application waits in counts.
         let both = "napibusy,socket-busy-poll-usecs=50,socket-busy-poll-budget=5";
         assert_eq!(of(both), Some(expected));
         let apart = format!("{both},socket-poller=separate");

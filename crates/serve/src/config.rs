@@ -1,5 +1,4 @@
-//! What is to be served, where, and how: the options of `napkin serve` as values that read their own
-//! text.
+//! Options of `napkin serve` as values that parse their own text: what is served, where, and how.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -14,60 +13,60 @@ use super::network::Network;
 use super::virtio::{Side, Virtio};
 use super::xdp_spec::XdpSpec;
 
-/// The most devices one engine serves.
+/// Most devices of one engine.
 pub(super) const MAX_DEVICES: usize = 64;
 
-/// The most queues a device has: those of a TAP interface.
+/// Most queues of a device: the limit of a TAP interface.
 pub(super) const MAX_QUEUES: u16 = napkin_nic::tap::MAX_TAP_QUEUES;
 
-/// The most addresses of a device beside a link-local one.
+/// Most addresses of a device besides a link-local one.
 pub(super) const MAX_NETWORKS: usize = napkin_stack::address::ADDRESSES - 1;
 
-/// The most threads that share a port of the operating system's.
+/// Most threads that share a port of the operating system.
 const MAX_THREADS: u16 = 1_024;
 
-/// The service that answers.
+/// The service to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// One on a UDP port.
+    /// A service on a UDP port.
     Datagrams(Datagrams),
-    /// memcached, on a TCP port.
+    /// memcached on a TCP port.
     Memcached(Limits),
-    /// A remote disk (NBD), on a TCP port.
+    /// A remote disk (NBD) on a TCP port.
     Disk(Export),
 }
 
-/// A remote disk, as its clients see it.
+/// A remote disk as clients see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// What it is called; clients may leave it empty, whatever it is.
+    /// Its name; clients may also give an empty one.
     pub name: String,
-    /// Whether nobody writes to it.
+    /// Whether clients may only read.
     pub read_only: bool,
-    /// Where its bytes are.
+    /// Its storage.
     pub store: Store,
 }
 
-/// Where a remote disk's bytes are.
+/// The storage of a remote disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Store {
-    /// In memory, so many of them, all zero at the start.
+    /// So many bytes of memory, all zero at the start.
     Memory(u64),
-    /// In a file, or on a block device.
+    /// A file or a block device.
     File(PathBuf),
 }
 
-/// What is done with a datagram.
+/// What to do with a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Datagrams {
-    /// Every one goes back.
+    /// Send it back.
     Echo,
-    /// Every one is counted and let go.
+    /// Count and drop it.
     Sink,
 }
 
 impl What {
-    /// The port that its clients expect: that of echo (RFC 862), memcached's own, and NBD's (IANA).
+    /// The well-known port: that of echo (RFC 862), memcached, or NBD (IANA).
     pub const fn usual_port(&self) -> u16 {
         match self {
             What::Datagrams(_) => 7,
@@ -80,18 +79,18 @@ impl What {
 /// A kind of device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// A TAP interface of this name.
+    /// A TAP interface, by name.
     Tap(String),
-    /// Queues of an interface, over AF_XDP.
+    /// Queues of an interface, through AF_XDP.
     Xdp(XdpSpec),
-    /// A synthetic source.
+    /// A synthetic traffic source.
     Synthetic,
     /// Virtio rings, over vhost-user.
     Virtio(Virtio),
 }
 
 impl DeviceKind {
-    /// The name of the device that is given in this place, from 0.
+    /// The device's name; `place` is its position in the list of devices, from 0.
     pub(super) fn name(&self, place: usize) -> String {
         match self {
             DeviceKind::Tap(name) => name.clone(),
@@ -102,20 +101,21 @@ impl DeviceKind {
     }
 }
 
-/// A device, and its own policy if it has one: `tap:NAME`, `tap:NAME.VLAN`, `synthetic`, `vhost:PATH`,
+/// A device, with its own policy if it has one: `tap:NAME`, `tap:NAME.VLAN`, `synthetic`, `vhost:PATH`,
 /// `virtio-user:PATH`, `tap:NAME=POLICY`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// What it is.
+    /// The kind of device.
     pub kind: DeviceKind,
-    /// The VLAN that it is served in, 1 to 4094; `None` for frames without a tag.
+    /// The VLAN to serve, 1 to 4094; `None` for untagged frames.
     pub vlan: Option<u16>,
-    /// Its policy; `None` for that of all.
+    /// Its policy; `None` for the common one.
     pub policy: Option<Policy>,
 }
 
 impl DeviceSpec {
-    /// The name of the device that is given in this place, from 0: as Linux calls a VLAN's interface.
+    /// The device's name, with `.VLAN` appended as in Linux; `place` is its position in the list of devices, from
+    /// 0.
     pub(super) fn name(&self, place: usize) -> String {
         let name = self.kind.name(place);
         self.vlan.map_or(name.clone(), |vlan| format!("{name}.{vlan}"))
@@ -159,7 +159,7 @@ impl FromStr for DeviceSpec {
     }
 }
 
-/// An interface's name, and the VLAN behind its last point, as Linux names a VLAN's interface: `nk0.100`.
+/// Splits an interface's name at the last dot into device and VLAN, as Linux names VLAN interfaces: `nk0.100`.
 fn in_vlan(name: &str) -> Result<(&str, Option<u16>), String> {
     match name.rsplit_once('.') {
         Some((device, id)) if !id.is_empty() && id.bytes().all(|it| it.is_ascii_digit()) => {
@@ -175,48 +175,47 @@ fn in_vlan(name: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
-/// A port of the operating system's.
+/// A port of the operating system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
-    /// The address of this host's; 0.0.0.0 or :: for all.
+    /// A local address; 0.0.0.0 or :: for all.
     pub address: IpAddr,
-    /// Threads that share the port.
+    /// Number of threads that share the port.
     pub threads: u16,
 }
 
-/// All of it.
+/// The complete configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
-    /// The service that answers.
+    /// The service to run.
     pub what: What,
-    /// Where it is served on the operating system's own sockets; then without devices, and nothing of what
-    /// is of theirs holds: policies, networks, queues, captures, faults.
+    /// Set to serve on the operating system's own sockets. Then there are no devices, and policies, networks,
+    /// queues, captures and faults do not apply.
     pub listen: Option<Listen>,
-    /// The devices that are served, at least one if it is not on the operating system's sockets.
+    /// The devices to serve; at least one unless `listen` is set.
     pub devices: Vec<DeviceSpec>,
-    /// The policy of the devices that have none of their own.
+    /// The policy of devices without their own.
     pub policy: Policy,
-    /// Our addresses on the first device, at most seven; on each further one they are in the
-    /// networks after those. A TAP device has a link-local one as well, made from its Ethernet address, if
-    /// none is given.
+    /// Our addresses on the first device, at most seven; each further device has the addresses of the networks that
+    /// follow. A TAP device also gets a link-local address, derived from its Ethernet address, unless one is given.
     pub networks: Vec<Network>,
-    /// The port, of UDP or of TCP as the service has it.
+    /// The port, UDP or TCP depending on the service.
     pub port: u16,
-    /// Whether memcached is served over UDP as well, on the port of the same number.
+    /// Whether memcached is also served over UDP, on the same port number.
     pub udp: bool,
-    /// Queues of each device.
+    /// Number of queues of each device.
     pub queues: u16,
-    /// The operating system's CPUs to use; empty for all that are usable.
+    /// The operating system's numbers of the CPUs to use; empty for all usable ones.
     pub cpus: Vec<usize>,
-    /// Datagrams a second of each synthetic device; 0 for none.
+    /// Datagrams per second of each synthetic device; 0 for none.
     pub rate: u32,
-    /// Flows among which the frames are divided.
+    /// Number of flows among which a synthetic device divides its frames.
     pub flows: u32,
-    /// Where the engine is controlled; `None` for the default place.
+    /// Path of the control socket; `None` for the default.
     pub control: Option<PathBuf>,
-    /// The pcap file that every device's frames are written to.
+    /// The pcap file to which the frames of all devices are written.
     pub capture: Option<PathBuf>,
-    /// What befalls frames on each device, received and sent.
+    /// Faults to inject into the frames of each device, received and sent.
     pub faults: Faults,
 }
 
@@ -345,7 +344,7 @@ impl ServeConfig {
         Ok(())
     }
 
-    /// How many queues a device has.
+    /// The number of queues of a device.
     pub(super) fn queues_of(&self, device: &DeviceSpec) -> u16 {
         match &device.kind {
             DeviceKind::Virtio(virtio) => virtio.queues.unwrap_or(self.queues),

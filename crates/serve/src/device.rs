@@ -1,4 +1,4 @@
-//! The devices: TAP interfaces with their kernel side set up, AF_XDP's, synthetic sources, and virtio rings.
+//! Opens devices: TAP interfaces including their kernel side, AF_XDP, synthetic sources, and virtio rings.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,34 +19,35 @@ use super::made::Made;
 use super::network::Network;
 use super::virtio::Virtio;
 
-/// Frame buffers of each queue: more than its ring and its socket hold together.
+/// Frame buffers per queue: more than its ring and its socket hold together.
 const FRAMES: usize = 4_096;
 
-/// Time for the engine to start and the socket to be bound before a synthetic source begins.
+/// Delay of a synthetic source's first frame, in which the engine starts and the socket is bound.
 const HEAD_START: Ns = 100 * MILLISECOND;
 
-/// The number of a device that is opened to ask by: another Ethernet address than those that serve.
+/// Device number of a client's device, for an Ethernet address that differs from those of all served devices.
 const ASKING: usize = 255;
 
-/// Opens the first device of a configuration as [`run`](crate::run) does, for who asks by it.
+/// Opens the first device of a configuration as [`run`](crate::run) does, for a client that sends requests through
+/// it.
 ///
 /// # Errors
-/// An option that makes no sense, or what keeps it from being opened.
+/// An invalid option, or the reason why the device could not be opened.
 pub fn open(config: &ServeConfig) -> Result<Made, ServeError> {
     config.check()?;
     let device = config.devices.first();
     let device = device.ok_or_else(|| ServeError::Usage("give a device".into()))?;
     let made = make(config, device, &config.networks, ASKING, None)?;
     let note = match &device.kind {
-        // Who asks names the address at the other side: what it may be is told by who serves.
+        // The client is given the server's address; which addresses are possible is in the server's note.
         DeviceKind::Virtio(virtio) => format!("the other side is {}", virtio.other()),
         _ => made.note,
     };
     Ok(Made { note, ..made })
 }
 
-/// Makes one device with its networks; `place` is its number, from 0. Faults come between it and the capture, so that the
-/// file has what the stack receives.
+/// Opens one device with its networks; `place` is its number, from 0. Faults are injected between the device and
+/// the capture, so that the file shows what the stack receives.
 pub(super) fn make(
     config: &ServeConfig,
     device: &DeviceSpec,
@@ -95,16 +96,16 @@ pub(super) fn make(
     Ok(Made { queues, faults, ..made })
 }
 
-/// What tells this host from all others, for as long as it is installed: its machine-id, or its name.
+/// Bytes that identify this host for as long as it is installed: its machine-id, or else its host name.
 fn host() -> Vec<u8> {
     let files = ["/etc/machine-id", "/proc/sys/kernel/hostname"];
     let texts = files.into_iter().filter_map(|file| std::fs::read(file).ok());
     { texts }.find(|text| !text.trim_ascii().is_empty()).unwrap_or_default()
 }
 
-/// A device's Ethernet address, a local one: `02:6e:6b`, for napkin's, and 24 bits of a hash of what tells
-/// it from others (FNV-1a, which no release changes). Containers of one host may have its machine-id and
-/// devices of one name; their first addresses are different where they meet.
+/// Derives a locally administered Ethernet address: `02:6e:6b` for napkin, and 24 bits of a hash (FNV-1a, the same
+/// in all releases) over what distinguishes the device. Containers of one host may share its machine-id and device
+/// names, but where they share a network their first addresses differ.
 fn mac(name: &str, place: usize, networks: &[Network], host: &[u8]) -> [u8; 6] {
     let first = networks.first().map(|network| network.ip.to_string()).unwrap_or_default();
     let place = place.to_string();
@@ -112,7 +113,7 @@ fn mac(name: &str, place: usize, networks: &[Network], host: &[u8]) -> [u8; 6] {
     let hash = parts.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     });
-    // All of its bits, as FNV's authors fold it.
+    // XOR-fold all bits of the hash, as FNV's authors recommend.
     let [.., a, b, c] = (hash ^ hash >> 24 ^ hash >> 48).to_be_bytes();
     [2, b'n', b'k', a, b, c]
 }
@@ -127,12 +128,12 @@ fn tap(
     if in_use(name) {
         return Err(TapError::Busy { name: name.to_owned() }.into());
     }
-    // An address that holds on its link alone is in nobody's way.
+    // Link-local addresses cannot conflict with those of other interfaces.
     let networks: Vec<Network> =
         networks.iter().copied().filter(|it| !it.is_link_local()).collect();
     let host = theirs(&networks)?;
     networks.iter().try_for_each(|network| free(name, *network))?;
-    // Whoever may not set addresses may still own an interface that somebody set up for him.
+    // Without the right to set addresses, the user may still own an interface that an administrator has set up.
     let privileged = napkin_os::rights::Right::NetAdmin.held();
     let tap = TapConfig {
         name: name.to_owned(),
@@ -192,12 +193,12 @@ fn tap(
     })
 }
 
-/// The other side's addresses, one in each of our networks, each once.
+/// The other side's addresses: one in each of our networks, without duplicates.
 fn theirs(networks: &[Network]) -> Result<Vec<(IpAddr, u8)>, ServeError> {
     let mut theirs = Vec::new();
     for network in networks {
         let address = (other_side(*network, networks)?, network.prefix);
-        // Two addresses of ours may be in one network.
+        // Several of our addresses may be in the same network.
         if !theirs.contains(&address) {
             theirs.push(address);
         }
@@ -215,7 +216,7 @@ fn other_side(network: Network, ours: &[Network]) -> Result<IpAddr, ServeError> 
     })
 }
 
-/// Sets up the operating system's side: the VLAN's interface, if it is to be in one, and the addresses.
+/// Sets up the operating system's side: the VLAN interface, if there is a VLAN, and the addresses.
 fn set_up(
     name: &str,
     side: &str,
@@ -226,7 +227,7 @@ fn set_up(
         let mut route = Route::open()?;
         let mut ifindex = route.link(name)?.ifindex;
         if let Some(vlan) = vlan {
-            // An interface that outlives the server may have it already.
+            // A persistent TAP interface may have it already.
             ifindex = match route.link(side) {
                 Ok(link) => link.ifindex,
                 Err(NetlinkError::NoDevice { .. }) => route.add_vlan(ifindex, side, vlan)?,
@@ -251,20 +252,20 @@ fn set_up(
     })
 }
 
-/// Whether another process has a queue of a TAP interface. The kernel would give this one another,
-/// and a share of the flows with it, which neither wants. An interface that does not outlive its
-/// queues has one; of one that does, a queue makes the carrier.
+/// Whether another process has a queue of a TAP interface open. The kernel would give this process a further queue,
+/// and with it a share of the flows, which breaks both. A non-persistent interface exists only while a queue is
+/// open; a persistent one has a carrier while a queue is open.
 fn in_use(name: &str) -> bool {
-    /// `IFF_PERSIST`, in hexadecimal as sysfs shows it.
+    /// `IFF_PERSIST`; sysfs shows the flags in hexadecimal.
     const PERSIST: u32 = 0x0800;
-    // Another name's files, should this one not be a name: opening it says so.
+    // An invalid name may read other files; opening the interface then reports it.
     let read = |file: &str| std::fs::read_to_string(format!("/sys/class/net/{name}/{file}"));
     let Ok(flags) = read("tun_flags") else { return false };
     let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap_or(0);
     flags & PERSIST == 0 || read("carrier").is_ok_and(|carrier| carrier.trim() == "1")
 }
 
-/// Whether an interface is a TAP interface that outlives its queues and has none now, or a VLAN of one.
+/// Whether an interface is a persistent TAP interface without open queues, or a VLAN of one.
 fn left_over(link: &str) -> bool {
     let is_tap =
         |name: &str| std::path::Path::new(&format!("/sys/class/net/{name}/tun_flags")).exists();
@@ -272,18 +273,18 @@ fn left_over(link: &str) -> bool {
         Some((tap, _)) if !is_tap(link) => tap,
         _ => link,
     };
-    // While it is down nobody can see whether it has a queue.
+    // An interface that is down does not tell whether it has a queue.
     let carrier = std::fs::read_to_string(format!("/sys/class/net/{tap}/carrier"));
     is_tap(tap) && !in_use(tap) && carrier.is_ok_and(|carrier| carrier.trim() == "0")
 }
 
-/// Refuses a network in which another interface of this host has an address, be it another server's.
-/// Where the kernel does not list addresses, nothing is known of them.
+/// Refuses a network in which another interface of this host (such as another server's) has an address. If the
+/// kernel does not list addresses, nothing is checked.
 fn free(name: &str, network: Network) -> Result<(), ServeError> {
     let addresses = || {
         let mut route = Route::open()?;
         let links = route.links()?;
-        // The VLANs of this interface are ours as well.
+        // VLANs of this interface are our own.
         let own = |link: &str| {
             link.strip_prefix(name).is_some_and(|it| it.is_empty() || it.starts_with('.'))
         };
@@ -341,7 +342,7 @@ fn synthetic(
     pool: &Pool,
     place: usize,
 ) -> Result<Made, ServeError> {
-    // Checked: there is one.
+    // `check` has ensured that there is one.
     let Some(ours) = addresses.list().first().copied() else {
         return Err(ServeError::Usage("a device needs an address".into()));
     };
@@ -382,7 +383,7 @@ fn synthetic(
     })
 }
 
-/// Writes datagrams to the service's port, each flow from a port of its own.
+/// Builds datagrams to the service's port, with a source port for each flow.
 struct Datagrams {
     build: FrameBuilder,
     port: u16,
@@ -391,7 +392,7 @@ struct Datagrams {
 impl Template for Datagrams {
     fn fill(&mut self, flow: u32, seq: u64, buffer: &mut [u8]) -> usize {
         let from = 1_024 + (flow % 60_000) as u16;
-        // A buffer without room for it does not exist; it would be dropped and counted.
+        // Every buffer has room for it; otherwise the frame would be dropped and counted.
         self.build.udp(buffer, from, self.port, &seq.to_be_bytes()).unwrap_or(0)
     }
 }

@@ -1,4 +1,4 @@
-//! What can keep `serve` from serving.
+//! Errors of `serve`.
 
 use std::net::IpAddr;
 
@@ -7,14 +7,14 @@ use thiserror::Error;
 
 use super::network::Network;
 
-/// Why it does not run.
+/// The reason why a server did not start, or ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// An option that makes no sense.
+    /// An invalid option.
     #[error("{0}")]
     Usage(String),
-    /// Two devices' policies disagree about a CPU that they share.
+    /// Two devices' policies conflict on a CPU that they share.
     #[error("{one} and {other} share CPU {cpu}, but {conflict}")]
     Conflict {
         /// The first device's name.
@@ -23,16 +23,16 @@ pub enum ServeError {
         other: String,
         /// The operating system's number of the CPU.
         cpu: usize,
-        /// What they disagree about.
+        /// The setting on which they conflict.
         conflict: Conflict,
     },
-    /// A CPU that the threads were to have, and that this process cannot have.
+    /// A requested CPU is not available to this process.
     #[error(transparent)]
     Cpu(#[from] napkin_os::sched::SchedError),
     /// The engine did not start.
     #[error(transparent)]
     Engine(#[from] napkin_engine::EngineError),
-    /// No right to make the TAP device, and none that was made for this user.
+    /// No permission to create the TAP device, and no existing one belongs to this user.
     #[error(
         "{source}; or let root make the device for this user once: ip tuntap add dev {name} mode \
          tap multi_queue user {uid}"
@@ -42,10 +42,10 @@ pub enum ServeError {
         name: String,
         /// The user who would have to own it.
         uid: u32,
-        /// What was refused.
+        /// The refused operation.
         source: napkin_nic::tap::TapError,
     },
-    /// Another interface is in the network already: the operating system would send to either.
+    /// Another interface is in the same network, so that the operating system's route would be ambiguous.
     #[error(
         "{name} cannot be {ours}: {other} has {theirs} in the same network; give another \
          with --address{}{}",
@@ -55,15 +55,15 @@ pub enum ServeError {
     SameNetwork {
         /// The device's name.
         name: String,
-        /// The address it was to have.
+        /// The address that it was to have.
         ours: Network,
-        /// The interface that is there.
+        /// The other interface.
         other: String,
-        /// The peer's address.
+        /// The other interface's address.
         theirs: IpAddr,
-        /// The bits of its prefix, if that interface is a TAP interface that nobody has open.
+        /// Its prefix length, if the other interface is a TAP interface that no process has open.
         left: Option<u8>,
-        /// One in a network where nobody is.
+        /// An address in a network that is free.
         free: Option<Network>,
     },
     /// The operating system's side of a TAP device could not be set up.
@@ -71,24 +71,24 @@ pub enum ServeError {
     Side {
         /// The TAP interface's name.
         side: String,
-        /// What the kernel refused.
+        /// The kernel's error.
         source: napkin_kernel::netlink::NetlinkError,
-        /// What to do, where that is known: the end of a sentence, or nothing.
+        /// Advice as the end of a sentence; empty if there is none.
         advice: &'static str,
     },
-    /// The addresses cannot be together on one device.
+    /// The addresses cannot be combined on one device.
     #[error(transparent)]
     Address(#[from] napkin_stack::AddressError),
-    /// The TAP device could not be had.
+    /// The TAP device could not be opened.
     #[error(transparent)]
     Tap(#[from] napkin_nic::tap::TapError),
-    /// The virtio device could not be had.
+    /// The virtio device could not be opened.
     #[error(transparent)]
     Vhost(#[from] napkin_nic::vhost::VhostError),
-    /// The AF_XDP device could not be had.
+    /// The AF_XDP device could not be opened.
     #[error(transparent)]
     Xdp(#[from] napkin_nic::xdp::XdpError),
-    /// The interface has no address that could be served.
+    /// The interface has no address to serve.
     #[error(
         "{name} has no IP address, and by port the service is at the interface's own: ip addr add \
          10.99.0.1/24 dev {name}, or take all traffic with xdp:{name}:0:all and --address"
@@ -97,40 +97,40 @@ pub enum ServeError {
         /// The interface's name.
         name: String,
     },
-    /// The kernel does not say what addresses the interface has.
+    /// The kernel did not list the interface's addresses.
     #[error("cannot ask for the addresses of {name}: {source}")]
     Asked {
         /// The interface's name.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: napkin_kernel::netlink::NetlinkError,
     },
-    /// The synthetic source could not be made.
+    /// The synthetic source could not be created.
     #[error(transparent)]
     Synthetic(#[from] napkin_nic::synthetic::ConfigError),
     /// The port could not be bound.
     #[error(transparent)]
     Bind(#[from] napkin_stack::BindError),
-    /// The operating system's port could not be had.
+    /// The operating system's port could not be opened.
     #[error(
         "{address} cannot be served: {source}{}", what_to_do(.source)
     )]
     Listen {
         /// The address and port.
         address: std::net::SocketAddr,
-        /// What the operating system says.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The TCP port could not be listened to.
+    /// Listening on the TCP port failed.
     #[error(transparent)]
     ListenTcp(#[from] napkin_stack::tcp::ListenError),
-    /// The service's limits contradict each other.
+    /// The service's limits are invalid.
     #[error(transparent)]
     Limits(#[from] napkin_service::memcached::LimitError),
     /// The file cannot be served as a disk.
     #[error(transparent)]
     Disk(#[from] crate::disk::DiskError),
-    /// Memory of that size cannot be.
+    /// A memory store cannot have that size.
     #[error(transparent)]
     Size(#[from] napkin_service::nbd::memory::SizeError),
     /// An export cannot have this name.
@@ -145,34 +145,34 @@ pub enum ServeError {
     /// Signals could not be blocked.
     #[error("cannot wait for signals: {0}")]
     Signals(std::io::Error),
-    /// The pcap file could not be made or written.
+    /// The pcap file could not be created or written.
     #[error("cannot write {path}: {error}", path = .path.display())]
     Capture {
-        /// The file as it was given.
+        /// The file as given.
         path: std::path::PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// The kernel's own settings below an AF_XDP device.
+    /// The kernel's settings below an AF_XDP device were not restored completely.
     #[error(
         "not everything that was set of {0} was put back: napkin diff says what, and napkin restore tries again"
     )]
     Left(String),
-    /// No thread was to be had.
+    /// A thread could not be started.
     #[error("cannot start a thread of the application: {0}")]
     Thread(std::io::Error),
-    /// The last devices were removed.
+    /// The last device was removed.
     #[error("device {0} has gone: another program removed it, and there is nothing left to serve")]
     Gone(String),
-    /// A thread of the application ended before its time.
+    /// A thread of the application ended early.
     #[error("the thread that serves {0} has ended before its time; this is a bug in napkin")]
     Ended(String),
-    /// Two things, none of which hides the other.
+    /// Two independent errors.
     #[error("{0}; and {1}")]
     Both(Box<ServeError>, Box<ServeError>),
 }
 
-/// What the second has, if both are well; otherwise what was wrong with either.
+/// The second's value if both succeeded; otherwise the error, or both errors.
 pub(super) fn both<T>(
     first: Result<(), ServeError>,
     second: Result<T, ServeError>,
@@ -185,7 +185,7 @@ pub(super) fn both<T>(
 }
 
 impl ServeError {
-    /// Whether the caller asked for what cannot be, as opposed to what this machine has not.
+    /// Whether the request itself was invalid, as opposed to something that this machine lacks.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -198,8 +198,8 @@ impl ServeError {
     }
 }
 
-/// How the address goes that was left on an interface. Serving beside it would not do: the operating
-/// system goes on sending to the interface that had the network first, without a carrier as well.
+/// Advice on removing the address that a server left on an interface. Serving beside it would not work: the
+/// operating system goes on sending to the interface that had the network first, even without a carrier.
 fn take_away(other: &str, theirs: IpAddr, bits: u8) -> String {
     format!(
         "; or remove that address, as no process has {other} open: ip addr del {theirs}/{bits} dev \
@@ -207,7 +207,7 @@ fn take_away(other: &str, theirs: IpAddr, bits: u8) -> String {
     )
 }
 
-/// What mends it, where that is known.
+/// Advice for an error, if there is any.
 fn what_to_do(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {

@@ -1,11 +1,10 @@
-//! What `napkin serve` does: an engine with real or synthetic devices and a service on each, or the same
-//! service on the operating system's sockets, until a signal or the time ends it.
+//! The implementation of `napkin serve`: runs an engine with real or synthetic devices and a service on each, or
+//! the same service on the operating system's sockets, until a signal or a time limit.
 //!
-//! One application thread a device receives as the device's policy says: through an `Epoll` with the
-//! policy's parameters, or with blocking receive calls that busy poll where the policy sets the
-//! sockets' options; memcached and the remote disk have a thread a queue. Everything of one run, threads
-//! that poll included, stays on the CPUs that were given, so that the parts of their time add up. What
-//! is printed, and where to, is the caller's.
+//! One application thread per device receives as the device's policy says: through an `Epoll` with the policy's
+//! parameters, or with blocking receive calls that busy poll if the policy sets the socket options. memcached and
+//! the remote disk have one thread per queue. All threads of a run, including those that poll, stay on the given
+//! CPUs, so that the shares of CPU time add up. Output is left to the caller.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -43,43 +42,43 @@ pub use status::{DeviceTotals, Status, Totals};
 pub use virtio::{Side, Virtio};
 pub use xdp_spec::XdpSpec;
 
-/// From one status to the next.
+/// Time between two status reports.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What happens in a run.
+/// An event of a run.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Every thread runs, every device is open.
+    /// All devices are open and all threads run.
     Started(&'a Server),
-    /// A second has passed.
+    /// Sent once a second.
     Status(Status),
-    /// A device was removed from outside; the others go on.
+    /// A device was removed from outside; the others continue.
     Gone(&'a str),
-    /// Something was wrong with the other side of a virtio device, which is waited for again; the capture has ended; or
-    /// a driver ignores busy polling: in a sentence.
+    /// A problem, in a sentence: with the peer of a virtio device, which is waited for again; with the capture,
+    /// which has ended; or with a driver that ignores busy polling.
     Trouble(&'a str),
-    /// It has stopped, and this is what has happened in all: also where it ends with an error, which comes after it.
+    /// The server has stopped; these are the totals. Also sent before an error is returned.
     Served(&'a Totals),
 }
 
-/// Serves until a signal comes, or for `limit`; returns the totals, which are told before as well.
+/// Serves until a signal arrives, or for `limit`. Returns the totals, which are also sent as an event.
 ///
 /// # Errors
-/// If it cannot start, a thread of the application ends before its time, the last device goes, the capture
-/// cannot be written, or what was set of the kernel's cannot be put back.
+/// If it cannot start, a thread of the application ends early, the last device is removed, the capture cannot be
+/// written, or the kernel's settings cannot be restored.
 pub fn run(
     config: &ServeConfig,
     limit: Option<Duration>,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Totals, ServeError> {
-    // Before any other thread is made: they inherit it, and no packet's thread is interrupted.
+    // Before any other thread is created: threads inherit the mask, so that no signal interrupts packet processing.
     let signals = Signals::block_ends().map_err(ServeError::Signals)?;
     let mut server = Server::start(config)?;
     tell(Event::Started(&server));
     let served = until_an_end(&mut server, &signals, limit, tell);
     let (totals, stopped) = server.stop();
     tell(Event::Served(&totals));
-    // Another signal did not end it before everything was put back (SIGQUIT does, should anything hang).
+    // Until here a second signal could not interrupt the restoring (SIGQUIT can, should anything hang).
     signals.forget();
     both(served, stopped.map(|()| totals))
 }
@@ -108,7 +107,7 @@ fn until_an_end(
             tell(Event::Trouble(&trouble));
         }
         if start.elapsed() >= next {
-            // Not `+= PERIOD`: after a pause of the whole machine the missed ones are not made up.
+            // Not `+= PERIOD`: after a suspend of the machine, missed reports are not made up for.
             next = start.elapsed() + PERIOD;
             tell(Event::Status(server.status()));
         }

@@ -1,4 +1,4 @@
-//! A device that was made, with what is to be known of it.
+//! An opened device, before the engine takes it over.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use napkin_nic::xdp::BusyVerdict;
 use napkin_nic::{PacketQueue, Pool};
 use napkin_stack::Addresses;
 
-/// A device, open and not yet served.
+/// An open device that is not served yet.
 pub struct Made {
-    /// As it was given, with its number where the operating system chose one.
+    /// Its name, with the number that the operating system chose, if it did.
     pub name: String,
     /// Our addresses on it.
     pub addresses: Addresses,
-    /// What the policy has set of the kernel's below it, until this is dropped: before the queues, with whose
-    /// program the kernel's instances may go.
+    /// The kernel's settings below it, restored when this is dropped. Declared before `queues`, so that it is
+    /// dropped first: when they detach the XDP program, the driver may delete its NAPI instances.
     pub deferral: Option<Temporary>,
-    /// Its queues, in the order of their numbers.
+    /// Its queues, by number.
     pub queues: Vec<Box<dyn PacketQueue>>,
-    /// What it is, in a line for whoever uses it.
+    /// A one-line description for the user.
     pub note: String,
-    /// What was done to frames, of each queue around which there is an injector.
+    /// Counters of the fault injectors, one per queue that has one.
     pub faults: Vec<Arc<FaultCounters>>,
-    /// What is seen of each queue's busy polling of the kernel's NAPI, where there is any.
+    /// Findings about the busy polling of the kernel's NAPI, one per queue that busy polls.
     pub busy: Vec<BusyVerdict>,
-    /// How it goes with who is at the other side of a socket.
+    /// State of the vhost-user peers, for a virtio device.
     pub peers: Option<Arc<Peers>>,
-    /// Its buffers, if they are its own.
+    /// Its buffer pool, if it brings its own.
     pub pool: Option<Pool>,
 }
 

@@ -1,20 +1,20 @@
-//! An address of ours and its network, and what follows from it: the other side's address, the next network.
+//! An IP address of ours with its network, from which the other side's address and the next network are derived.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// An address and its network: `10.99.0.1/24`, `fd00:99::1/64`.
+/// An address and its prefix length: `10.99.0.1/24`, `fd00:99::1/64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     /// Our IP address on the device.
     pub ip: IpAddr,
-    /// Bits of it that name the network.
+    /// Prefix length in bits.
     pub prefix: u8,
 }
 
 impl Network {
-    /// The address as a number, and how many bits of it name the host.
+    /// The address as a number, and the number of host bits.
     fn bits(self) -> (u128, u32) {
         match self.ip {
             IpAddr::V4(ip) => (ip.to_bits().into(), 32u32.saturating_sub(self.prefix.into())),
@@ -22,7 +22,7 @@ impl Network {
         }
     }
 
-    /// An address of the same family; `None` if it has not so many bits.
+    /// An address of the same family from a number; `None` if the number has too many bits.
     fn with(self, bits: u128) -> Option<IpAddr> {
         match self.ip {
             IpAddr::V4(_) => u32::try_from(bits).ok().map(|it| Ipv4Addr::from_bits(it).into()),
@@ -30,16 +30,17 @@ impl Network {
         }
     }
 
-    /// Whether a host of the network can have this address.
+    /// Whether a host of the network may have this address.
     fn is_host(self, address: u128) -> bool {
         let (ours, hosts) = self.bits();
         let mask = 1u128.checked_shl(hosts).unwrap_or(0).wrapping_sub(1);
         let host = address & mask;
-        // The first is every router's in IPv6; the last is everybody's in IPv4, and kept free in both.
+        // Excluded: the first address (in IPv6, all routers), and the last (broadcast in IPv4; left unused in IPv6
+        // as well).
         (address ^ ours) & !mask == 0 && host != 0 && host != mask
     }
 
-    /// Whether an address belongs to it.
+    /// Whether the address is in this network.
     pub fn contains(self, address: IpAddr) -> bool {
         let other = Network { ip: address, ..self };
         let (ours, hosts) = self.bits();
@@ -47,13 +48,13 @@ impl Network {
             && (other.bits().0 ^ ours).checked_shr(hosts).unwrap_or(0) == 0
     }
 
-    /// Whether it is the same on every link (`fe80::/10`).
+    /// Whether it is link-local (`fe80::/10`), and thus the same on every link.
     pub fn is_link_local(self) -> bool {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// The address of the other side: the next one of the network that a host can have and that is none of
-    /// `ours`, or the nearest before where there is none; `None` if all of them are ours.
+    /// The other side's address: the next host address of the network that is none of `ours`, or else the closest
+    /// one below; `None` if all are ours.
     pub fn neighbour(self, ours: &[Network]) -> Option<IpAddr> {
         let (own, _) = self.bits();
         let free = |bits: u128| {
@@ -61,14 +62,15 @@ impl Network {
             let taken = ip == self.ip || ours.iter().any(|it| it.ip == ip);
             (!taken).then_some(ip)
         };
-        // More steps than there are addresses of ours: a free one in this direction is among them.
+        // One step more than there are addresses of ours: if this direction has a free one nearby, it is among
+        // them.
         let steps = 1..=ours.len() as u128 + 1;
         let next = steps.clone().map(|step| own.wrapping_add(step));
         next.chain(steps.map(|step| own.wrapping_sub(step))).find_map(free)
     }
 
-    /// The same address in the network that comes `places` later; `None` beyond the last one. A link-local
-    /// one is the same for all.
+    /// The same host part in the network that is `places` further; `None` beyond the last one. A link-local network
+    /// is the same for all devices.
     pub fn later(self, places: usize) -> Option<Network> {
         if self.is_link_local() {
             return Some(self);

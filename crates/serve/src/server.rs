@@ -1,5 +1,5 @@
-//! A running server: devices, engine, applications and control, in the order in which they start and
-//! the reverse of it in which they stop. On the operating system's sockets there are applications alone.
+//! A running server: devices, engine, applications and control socket, started in this order and stopped in
+//! reverse. On the operating system's sockets there are only applications.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use super::streams::Streams;
 /// A running server. Dropping it stops it.
 #[derive(Debug, Default)]
 pub struct Server {
-    // In the order in which they are dropped: the control keeps the engine.
+    // In drop order: `control` holds a handle of the engine.
     control: Option<Control>,
     engine: Option<Arc<Engine>>,
     sockets: Option<Sockets>,
@@ -37,21 +37,21 @@ pub struct Server {
     meter: Meter,
     capture: Option<(PathBuf, Capture)>,
     notes: Vec<String>,
-    /// Of the service; the engine has its own.
+    /// A warning of the service; the engine has its own.
     warning: Option<String>,
-    /// Devices that have gone, each told once.
+    /// Devices that were removed, to report each one once.
     gone: Vec<String>,
-    /// What devices' policies have set of the kernel's, below them.
+    /// The kernel's settings below devices, which are restored on drop.
     deferrals: Vec<Temporary>,
-    /// Devices with somebody at the other side of a socket.
+    /// vhost-user peers, with the names of their devices.
     peers: Vec<(String, Arc<Peers>)>,
-    /// Devices whose policy polls the kernel's NAPI below, as long as nothing was said of that.
+    /// Findings about the kernel's busy polling, with the names of their devices; removed once reported.
     busy: Vec<(String, Vec<BusyVerdict>)>,
 }
 
-/// A device's policy, and the engine's CPUs that its queues are on.
+/// A device's policy, and the CPUs of the engine that its queues are placed on.
 struct Placed {
-    /// As it is given: the operating system may choose a number in it.
+    /// The name as given; the operating system may replace a number in it.
     name: String,
     policy: Policy,
     first: usize,
@@ -59,10 +59,10 @@ struct Placed {
 }
 
 impl Server {
-    /// Starts everything.
+    /// Starts a server.
     ///
     /// # Errors
-    /// Whatever cannot be had; nothing is left behind then.
+    /// Anything that is invalid or unavailable; whatever was set up by then is undone.
     pub fn start(config: &ServeConfig) -> Result<Server, ServeError> {
         config.check()?;
         let cpus = if config.cpus.is_empty() { sched::usable_cpus() } else { config.cpus.clone() };
@@ -86,7 +86,7 @@ impl Server {
         let streams = Streams::of(&config.what)?;
         let mut devices = Vec::new();
         for (place, device) in config.devices.iter().enumerate() {
-            // Checked: there is one for every device.
+            // `check` has ensured that there is one for every device.
             let networks: Vec<_> =
                 config.networks.iter().filter_map(|network| network.later(place)).collect();
             let capture = capture.as_ref().map(|(_, capture)| capture);
@@ -94,13 +94,14 @@ impl Server {
         }
         let faults: Vec<_> =
             devices.iter_mut().flat_map(|it| std::mem::take(&mut it.faults)).collect();
-        // Kept open, whatever closes the queues, until it is put back: with an interface's program its instances may go.
+        // These transmitters keep the device open until the settings are restored, even if the queues are closed:
+        // without the XDP program, the driver may delete its NAPI instances.
         let open: Vec<_> = devices
             .iter()
             .filter(|it| it.deferral.is_some())
             .flat_map(|it| it.queues.iter().map(|queue| queue.transmitter()))
             .collect();
-        // Put back should anything fail from here on.
+        // If anything fails from here on, dropping these restores the settings.
         let deferrals = devices.iter_mut().filter_map(|it| it.deferral.take()).collect();
         let peers = devices.iter().filter_map(|it| Some((it.name.clone(), it.peers.clone()?)));
         let peers = peers.collect();
@@ -117,20 +118,20 @@ impl Server {
             }
         }
         let engine = Arc::new(engine);
-        // The server has the only handle, so that if anything fails the engine stops with it.
+        // The server has the only handle, so that the engine stops with it if anything fails.
         let mut server = Server::default();
         server.engine = Some(engine);
         server.capture = capture;
         server.peers = peers;
         server.busy = busy;
         server.deferrals = deferrals;
-        // The server puts them back before it lets go of the engine.
+        // From here on, the server restores the settings before it drops the engine.
         drop(open);
         server.warning = streams.as_ref().and_then(Streams::warning).map(str::to_owned);
         let Some(engine) = &server.engine else { return Ok(server) };
         let mut progress = Vec::new();
         for (device, name) in placed.iter().zip(&names) {
-            // Beside its queues, if there are other CPUs.
+            // CPUs after those of the queues, as far as there are any.
             let beside = |place| CpuId(device.on(device.queues + place, cpus.len()) as u16);
             let datagrams: Option<Box<dyn FnOnce(UdpSocket) -> Kind<UdpSocket>>> =
                 match (&config.what, &streams) {
@@ -166,7 +167,8 @@ impl Server {
         notes.push(format!("control: {}", path.display()));
         server.notes = notes;
         server.meter = Meter::new(engine, progress, faults);
-        // The last step, for an older file is lost by it: nothing can fail any more. Frames have waited for it.
+        // Last, because it overwrites an existing file: nothing can fail after it. Captured frames are buffered
+        // until then.
         if let Some((path, capture)) = &server.capture {
             let refused = |error| ServeError::Capture { path: path.clone(), error };
             capture.begin().map_err(refused)?;
@@ -210,31 +212,31 @@ impl Server {
         Ok(server)
     }
 
-    /// What there is to know about it, in sentences: the devices, and where it is controlled.
+    /// Information for the user, in sentences: the devices, and the control socket.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What was asked for and could not be had, and what else is not as it should be, in sentences.
+    /// Warnings, in sentences: what could not be provided as requested, and other problems.
     pub fn warnings(&self) -> Vec<String> {
         let engine = self.engine.as_ref().map(|engine| engine.warnings()).unwrap_or_default();
         engine.into_iter().chain(self.warning.clone()).collect()
     }
 
-    /// Where it is controlled.
+    /// Path of the control socket.
     pub fn control(&self) -> Option<&Path> {
         self.control.as_ref().map(Control::path)
     }
 
-    /// What has happened since the last call.
+    /// What was counted since the last call.
     pub fn status(&mut self) -> Status {
         self.meter.status(self.engine.as_deref())
     }
 
-    /// Looks whether everything still runs; returns the devices that have gone since the last time.
+    /// Checks that everything still runs; returns the devices that were removed since the last call.
     ///
     /// # Errors
-    /// If a thread has ended, or no device is left.
+    /// A thread has ended, or no device is left.
     pub(super) fn check(&mut self) -> Result<Vec<String>, ServeError> {
         if let Some((device, _)) = self.threads.iter().find(|(_, thread)| thread.is_finished()) {
             return Err(ServeError::Ended(device.clone()));
@@ -253,8 +255,8 @@ impl Server {
         Ok(news.to_vec())
     }
 
-    /// What was wrong with the other side of virtio devices, which devices' drivers ignore busy polling, and why the
-    /// capture has ended, each told once.
+    /// Problems with virtio peers, drivers that ignore busy polling, and the end of the capture, each reported
+    /// once.
     pub(super) fn troubles(&mut self) -> Vec<String> {
         let ignored = |(_, queues): &mut (String, Vec<BusyVerdict>)| {
             queues.iter().any(|queue| queue.get() == BusyPolling::Ignored)
@@ -272,11 +274,11 @@ impl Server {
         told.chain(ended).chain(ignored).collect()
     }
 
-    /// Stops: no thread, no device and no socket is left. Returns what has happened in all, and an error beside it if the
-    /// capture could not be written, or the kernel's settings below a device not be put back.
+    /// Stops the server: all threads, devices and sockets are closed. Returns the totals, and an error if the
+    /// capture could not be written, or the kernel's settings below a device could not be restored.
     pub fn stop(mut self) -> (Totals, Result<(), ServeError>) {
         let (engine, missed, stopped) = self.shut_down();
-        // A thread of the application counts what it has answered once it has.
+        // Read after the threads have ended: a thread counts answers after it has sent them.
         let mut totals = self.meter.ended(engine);
         if missed > 0 {
             totals.drops.insert("capture_missed", missed);
@@ -284,10 +286,10 @@ impl Server {
         (totals, stopped)
     }
 
-    /// Returns what the engine has done, the frames that the capture misses, and what went wrong.
+    /// Stops everything. Returns the engine's totals, the number of frames missing from the capture, and any error.
     fn shut_down(&mut self) -> (Totals, u64, Result<(), ServeError>) {
         self.control = None;
-        // While its instances are there: they may go with the device's program.
+        // While the NAPI instances exist: the driver may delete them when the device's program is detached.
         let mut left = Vec::new();
         for deferral in self.deferrals.drain(..) {
             let name = deferral.applied().plan.ifname.clone();
@@ -295,13 +297,13 @@ impl Server {
                 left.push(name);
             }
         }
-        // It delivers until it has stopped, which takes a moment: as late as it can be asked.
+        // The engine delivers until it has stopped, so read its counters as late as possible.
         let engine = self.engine.as_deref().map(Totals::of_engine).unwrap_or_default();
-        // The last one: every wait of the application returns.
+        // Drops the last handle: the engine stops, and every wait of the applications returns.
         self.engine = None;
         self.sockets = None;
         for (_, thread) in self.threads.drain(..) {
-            // One that panicked has said so.
+            // The message of a panic has been printed already.
             let _ = thread.join();
         }
         let left = if left.is_empty() { Ok(()) } else { Err(ServeError::Left(left.join(", "))) };
@@ -314,28 +316,28 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Whoever wants to know has called `stop`.
+        // Callers that want the totals or the errors use `stop`.
         let _ = self.shut_down();
     }
 }
 
 impl Placed {
-    /// The engine's CPU of a queue.
+    /// The engine's CPU index for a queue.
     fn on(&self, queue: usize, cpus: usize) -> usize {
         (self.first + queue) % cpus.max(1)
     }
 }
 
-/// Refuses CPUs that a thread could not be put on: one tries it, and is gone. (Those of this thread may be
-/// fewer than those that can be had.)
+/// Refuses CPUs that threads cannot be pinned to, by trying it in a short-lived thread. (The affinity of this
+/// thread may be narrower than what is allowed.)
 fn can_have(cpus: &[usize]) -> Result<(), ServeError> {
     let cpus = cpus.to_vec();
     let tried = std::thread::Builder::new().spawn(move || sched::pin(None, &cpus));
-    // It does not panic.
+    // The thread does not panic.
     Ok(tried.map_err(ServeError::Thread)?.join().unwrap_or(Ok(()))?)
 }
 
-/// Refuses two policies that disagree about a CPU which they share.
+/// Refuses two policies that conflict on a CPU that their queues share.
 fn agree(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
     let mut rules: Vec<Option<usize>> = vec![None; cpus.len()];
     for (place, device) in placed.iter().enumerate() {
@@ -384,7 +386,7 @@ mod tests {
 
     use super::*;
 
-    /// Beyond what any machine of ours has.
+    /// A CPU number that no test machine has.
     const ABSENT: usize = 1_023;
 
     #[test]
@@ -398,7 +400,7 @@ mod tests {
         let refused = Server::start(&config).expect_err("one of them is not there");
         assert!(refused.to_string().starts_with("CPU 1023 is not available"), "{refused}");
         assert!(!refused.is_usage(), "as on devices");
-        // A thread that is on one CPU only may have threads on others.
+        // A thread that is pinned to one CPU may start threads on others.
         let pinned = std::thread::spawn(move || {
             sched::pin(None, &usable[..1]).expect("it is there");
             can_have(&usable)
@@ -416,7 +418,7 @@ mod tests {
             cpus: vec![ABSENT],
             ..ServeConfig::default()
         };
-        // The devices are open by then.
+        // The devices have been opened by then.
         let refused = Server::start(&config).expect_err("there is no such CPU");
         assert!(refused.to_string().contains("CPU 1023"), "{refused}");
         assert_eq!(std::fs::read(&path).expect("it is there"), b"older");

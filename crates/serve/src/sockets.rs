@@ -1,8 +1,8 @@
-//! The same services on the operating system's own sockets: threads that share a port, without an engine
-//! and without devices.
+//! The same services on the operating system's own sockets: threads that share a port, without an engine and
+//! without devices.
 //!
-//! How the kernel delivers to them is not said here: `napkin run` puts this program, as any other, under a
-//! policy.
+//! The kernel's delivery to these sockets is not configured here: `napkin run` can put this program under a policy,
+//! like any other.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use super::config::{Listen, ServeConfig, What};
 use super::error::ServeError;
 use super::streams::{Serves, Started, Streams};
 
-/// What ends the threads, from outside. Dropping it does.
+/// A handle that ends the threads when it is dropped.
 #[derive(Debug)]
 pub(super) struct Sockets {
     ends: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ impl Drop for Sockets {
     }
 }
 
-/// Starts the threads; they end with what is returned beside them. Each has a name.
+/// Starts the threads, each with the name that errors use for it. They end when the returned `Sockets` is dropped.
 pub(super) fn start(
     config: &ServeConfig,
     listen: Listen,
@@ -59,7 +59,7 @@ pub(super) fn start(
         let one = match (&config.what, streams) {
             (_, Some(streams)) => streams.serve_in(&mut place)?,
             (What::Datagrams(what), None) => place.datagrams(|socket| Kind::of(*what, socket))?,
-            // There are streams for whatever is none of datagrams.
+            // `streams` is set for every service but those of datagrams.
             (_, None) => break,
         };
         started.push((format!("{address}"), one));
@@ -74,17 +74,17 @@ pub(super) fn start(
     Ok((place.sockets, started))
 }
 
-/// Lets this process have as many descriptors as it may: a connection is one.
+/// Raises the limit of open descriptors to the hard limit: each connection needs one.
 fn allow_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Else connections beyond the limit are refused, and counted.
+    // On failure, connections beyond the limit are refused and counted.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Where the next thread serves.
+/// The parameters of the next thread to start.
 struct Place<'a> {
     address: SocketAddr,
-    /// The CPUs for all threads together.
+    /// The CPUs of all threads together.
     cpus: &'a [usize],
     number: usize,
     sockets: Sockets,
@@ -149,7 +149,7 @@ impl Serves for Place<'_> {
                 counted.no_place.store(tcp.counters().refused, Ordering::Relaxed);
                 !ends.load(Ordering::Acquire)
             };
-            // What ends it early is told as an early end.
+            // The server's check reports a thread that ended early.
             let _ = tcp.serve(&mut pump, napkin_engine::now, goes_on);
         })?;
         self.number += 1;

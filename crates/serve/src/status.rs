@@ -1,4 +1,4 @@
-//! What a server does, second by second: rates, drops by name, and where the CPUs' time went.
+//! A server's activity, second by second: rates, drops by name, and the split of CPU time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,40 +16,40 @@ use napkin_measure::report::text::percent;
 use napkin_measure::{CpuSplit, CpuWindow, EngineTotals, EngineWindow};
 use napkin_os::meter::ThreadMeter;
 
-/// What has happened since the start.
+/// Counts since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Of the devices; `None` on the operating system's sockets, which do not tell.
+    /// Counts of the devices; `None` on the operating system's sockets, which provide none.
     pub devices: Option<DeviceTotals>,
-    /// Datagrams, or requests over TCP, that the application took.
+    /// Datagrams, or requests over TCP, that the application received.
     pub received: u64,
-    /// Those that it answered: of a memcached not what wants no answer.
+    /// Requests that the application answered; in memcached, requests that want no answer are not counted.
     pub replies: u64,
-    /// Every drop by the name of its counter, of devices, stacks and applications; no zeros.
+    /// Drops by counter name, of devices, stacks and applications; without zeros.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
-/// What the engine's devices and stacks have done.
+/// Counts of the engine's devices and stacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceTotals {
-    /// Frames that came in.
+    /// Frames received.
     pub packets: u64,
-    /// ARP requests that the stack answered.
+    /// ARP requests that the stacks answered.
     pub arps: u64,
-    /// Neighbour solicitations answered, IPv6's ARP requests.
+    /// Neighbour solicitations (IPv6's ARP requests) that the stacks answered.
     pub ndisc: u64,
-    /// Pings (ICMP echo requests) that the stack answered.
+    /// Pings (ICMP echo requests) that the stacks answered.
     pub pings: u64,
-    /// Interrupts taken, of all instances.
+    /// Interrupts taken by all instances.
     pub interrupts: u64,
-    /// Polls, empty ones included.
+    /// Polls, including empty ones.
     pub polls: u64,
     /// Polls that found nothing.
     pub empty_polls: u64,
 }
 
 impl Totals {
-    /// With what the application and the device's faults have done by now.
+    /// Adds the counts of the application and of the injected faults.
     fn and(mut self, sources: &Sources) -> Totals {
         let totals = &mut self;
         for progress in &sources.progress {
@@ -75,7 +75,7 @@ impl Totals {
         self
     }
 
-    /// What its devices and stacks have done, and nothing of the application.
+    /// The counts of the engine's devices and stacks, without those of the application.
     pub(super) fn of_engine(engine: &Engine) -> Totals {
         let EngineTotals { counts, queues, drops, .. } = EngineTotals::read(engine);
         let mut devices = DeviceTotals {
@@ -94,7 +94,7 @@ impl Totals {
         Totals { devices: Some(devices), drops, ..Totals::default() }
     }
 
-    /// What has happened since an earlier reading.
+    /// The difference to an earlier reading.
     fn since(&self, earlier: &Totals) -> Totals {
         Totals {
             devices: self.devices.map(|it| it.since(earlier.devices.unwrap_or_default())),
@@ -150,16 +150,16 @@ fn list<'a>(
     if none { f.write_str(" none") } else { Ok(()) }
 }
 
-/// What has happened in one window of about a second.
+/// Counts of one window of about a second.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Status {
-    /// Seconds since the start.
+    /// Seconds since the start, at the end of the window.
     pub at: f64,
-    /// The length of the window in seconds.
+    /// Length of the window in seconds.
     pub seconds: f64,
-    /// What was counted in it.
+    /// Counts within the window.
     pub counts: Totals,
-    /// Where the CPUs' time went; `None` if the operating system does not say.
+    /// Split of CPU time; `None` if the operating system does not provide it.
     pub cpu: Option<CpuSplit>,
 }
 
@@ -170,7 +170,7 @@ impl Status {
 }
 
 impl fmt::Display for Status {
-    /// On one line, in rates per second.
+    /// One line, in rates per second.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = |count| self.per_second(count);
         let counts = &self.counts;
@@ -193,7 +193,7 @@ impl fmt::Display for Status {
         };
         let [work, poll, waiting, asleep] = [work, poll, waiting, asleep].map(percent);
         write!(f, ", work {work}, ")?;
-        // Of the kernel's polls nobody knows which found nothing.
+        // The kernel does not tell which of its polls were empty.
         if counts.devices.is_some() {
             write!(f, "poll {poll}, ")?;
         }
@@ -201,19 +201,19 @@ impl fmt::Display for Status {
     }
 }
 
-/// What is read beside the engine.
+/// Counters outside the engine.
 #[derive(Debug, Default)]
 struct Sources {
     progress: Vec<Arc<Progress>>,
     faults: Vec<Arc<FaultCounters>>,
 }
 
-/// Takes one window after the other.
+/// Measures consecutive windows.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     start: Option<Instant>,
     sources: Sources,
-    /// The CPUs of threads on the operating system's sockets.
+    /// CPUs of the threads on the operating system's sockets.
     cpus: Vec<usize>,
     window: Option<Window>,
 }
@@ -225,7 +225,7 @@ struct Window {
     cpu: Option<Cpu>,
 }
 
-/// Whose time is measured.
+/// The CPU time measurement of a window.
 #[derive(Debug)]
 enum Cpu {
     Engine(EngineWindow),
@@ -243,7 +243,7 @@ impl Meter {
         Meter { sources, ..Meter::default() }.begin(Some(engine))
     }
 
-    /// Of threads on the operating system's sockets, which run on these CPUs.
+    /// A meter for threads on the operating system's sockets, which run on these CPUs.
     pub(super) fn of_sockets(progress: Vec<Arc<Progress>>, cpus: &[usize]) -> Meter {
         let sources = Sources { progress, faults: Vec::new() };
         Meter { sources, cpus: cpus.to_vec(), ..Meter::default() }.begin(None)
@@ -267,18 +267,19 @@ impl Meter {
         Window { begun: Instant::now(), before: self.totals(engine), cpu }
     }
 
-    /// Without an engine those of the operating system's sockets.
+    /// The totals now; without an engine, those of the operating system's sockets.
     pub(super) fn totals(&self, engine: Option<&Engine>) -> Totals {
         self.ended(engine.map(Totals::of_engine).unwrap_or_default())
     }
 
-    /// Those of an engine that may be gone by now, and what the application has done.
+    /// The totals with earlier counts of an engine, which may have stopped, and the current ones of the
+    /// application.
     pub(super) fn ended(&self, engine: Totals) -> Totals {
         engine.and(&self.sources)
     }
 
     pub(super) fn status(&mut self, engine: Option<&Engine>) -> Status {
-        // Threads come and go with the settings, so every window has its own.
+        // Threads come and go with the settings, so each window lists them anew.
         let next = self.window(engine);
         let window = self.window.replace(next);
         let (Some(window), Some(next)) = (window, &self.window) else { return Status::default() };

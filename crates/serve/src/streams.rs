@@ -1,7 +1,7 @@
-//! A service over TCP on an engine: a thread a queue, each with the connections whose segments come from its queue.
+//! TCP services on an engine: one thread per queue, which serves the connections whose segments arrive there.
 //!
-//! As with `SO_REUSEPORT` and one socket a queue, a connection stays with the thread of the queue that
-//! its flow falls to, and nothing of TCP is shared.
+//! As with `SO_REUSEPORT` and one socket per queue, a connection stays with the thread of the queue that its flow
+//! hashes to, and no TCP state is shared.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::config::{Export, Store, What};
 use super::disk::Disk;
 use super::error::ServeError;
 
-/// A thread, and what it counts.
+/// A thread and its counters.
 pub(super) type Started = (JoinHandle<()>, Arc<Progress>);
 
-/// What the threads of all devices serve together.
+/// The state of a service that the threads of all devices share.
 pub(super) enum Streams {
     Memcached(Memcached),
     Memory(Export, MemoryStore),
@@ -33,10 +33,10 @@ pub(super) enum Streams {
 }
 
 impl Streams {
-    /// Those of a service; `None` for one of datagrams alone.
+    /// Creates the state of a service; `None` for services of datagrams.
     ///
     /// # Errors
-    /// As [`Streams::memcached`] and [`Streams::disk`].
+    /// Those of [`Streams::memcached`] and [`Streams::disk`].
     pub(super) fn of(what: &What) -> Result<Option<Streams>, ServeError> {
         Ok(match what {
             What::Datagrams(_) => None,
@@ -45,10 +45,10 @@ impl Streams {
         })
     }
 
-    /// An empty memcached.
+    /// Creates an empty memcached.
     ///
     /// # Errors
-    /// Limits that contradict each other.
+    /// Invalid limits.
     fn memcached(limits: Limits) -> Result<Streams, ServeError> {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, seconds);
@@ -57,15 +57,15 @@ impl Streams {
         Ok(Streams::Memcached(service))
     }
 
-    /// A remote disk.
+    /// Opens or creates a remote disk.
     ///
     /// # Errors
-    /// Why the file, or memory of that size, cannot be served.
+    /// The reason why the file, or memory of that size, cannot be served.
     fn disk(export: &Export) -> Result<Streams, ServeError> {
         let streams = match &export.store {
             Store::Memory(size) => {
                 let store = MemoryStore::new(*size)?;
-                // That it can be had under this name is known before any device is made.
+                // Check size and name before any device is opened.
                 Nbd::new(&export.name, export.read_only, store.clone())?;
                 Streams::Memory(export.clone(), store)
             }
@@ -78,7 +78,7 @@ impl Streams {
         Ok(streams)
     }
 
-    /// What their user should know, in a sentence.
+    /// A warning for the user, in a sentence.
     pub(super) fn warning(&self) -> Option<&str> {
         match self {
             Streams::Disk(_, disk) => disk.warning(),
@@ -86,8 +86,8 @@ impl Streams {
         }
     }
 
-    /// Starts the threads that serve `port` of `device`: one for each of its queues, on the CPUs given
-    /// (the engine's own numbers). They end when the engine stops.
+    /// Starts the threads that serve `port` of `device`: one per queue, on the given CPUs (indices into the
+    /// engine's CPUs). They end when the engine stops.
     pub(super) fn start(
         &self,
         engine: &Engine,
@@ -105,7 +105,7 @@ impl Streams {
         Ok(started)
     }
 
-    /// Starts a thread of the service in a place.
+    /// Starts a thread of the service at `place`.
     pub(super) fn serve_in(&self, place: &mut impl Serves) -> Result<Started, ServeError> {
         match self {
             Streams::Memcached(service) => place.start(service.clone(), TcpLimits::DEFAULT, None),
@@ -125,13 +125,13 @@ impl Streams {
 
 /// Signals an event descriptor.
 fn signal(event: &OwnedFd) {
-    // The counter cannot be full: its reader is there.
+    // The counter cannot be full, because a reader drains it.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// A place where a service on byte streams can be served by a thread.
+/// Starts threads for byte-stream services, on an engine or on the operating system's sockets.
 pub(super) trait Serves {
-    /// Starts the thread; `event` is signalled when something has ended that the service had begun.
+    /// Starts a thread. `event` is signalled when the service's asynchronous operations complete.
     fn start<S>(
         &mut self,
         service: S,
@@ -143,7 +143,7 @@ pub(super) trait Serves {
         S::Connection: Send;
 }
 
-/// Where one thread serves a queue.
+/// The queue and the CPU of one thread.
 struct Place<'a> {
     engine: &'a Engine,
     device: &'a str,
@@ -180,7 +180,7 @@ impl Serves for Place<'_> {
         let own = engine.cpus().get(usize::from(cpu.0)).copied();
         let body = move || {
             let _relay = relay;
-            // An error is the engine's end.
+            // An error means that the engine has stopped.
             let _ = waits.serve(&mut worker, &mut pump, |worker, pump| {
                 let counters = worker.counters();
                 counted.received.store(pump.served, Ordering::Relaxed);

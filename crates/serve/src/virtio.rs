@@ -1,4 +1,4 @@
-//! Virtio devices over vhost-user, as options name them, and as queues.
+//! Virtio devices over vhost-user: the syntax of the option, and opening the queues.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,36 +6,36 @@ use std::path::PathBuf;
 use napkin_nic::Pool;
 use napkin_nic::vhost::{FrontendConfig, MAX_RING, MAX_VHOST_QUEUES, Vhost, VhostError};
 
-/// Entries of a frontend's rings, if nobody says otherwise.
+/// Default number of entries of a frontend's rings.
 const RING: u16 = 256;
 
-/// Which side of the rings is ours.
+/// Our side of the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// We listen, and are the NIC of who connects: a virtual machine, DPDK's `virtio_user`.
+    /// We listen, and are the NIC of the driver that connects: a virtual machine, DPDK's `virtio_user`.
     Backend,
-    /// We connect, and drive the device of who listens: DPDK's `net_vhost`, another napkin.
+    /// We connect, and drive the device of the backend that listens: DPDK's `net_vhost`, another napkin.
     Frontend,
 }
 
 /// A virtio device: `vhost:PATH[:QUEUES]`, `virtio-user:PATH[:QUEUES][:packed][:ring-N]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Virtio {
-    /// Which side of the socket is ours.
+    /// Our side of the socket.
     pub side: Side,
-    /// The path of the vhost-user socket.
+    /// Path of the vhost-user socket.
     pub path: PathBuf,
-    /// Pairs of rings; `None` for as many as the other devices have queues.
+    /// Pairs of rings; `None` for the common number of queues.
     pub queues: Option<u16>,
-    /// Whether a frontend makes packed rings. A backend takes what its driver makes.
+    /// Whether a frontend uses packed rings. A backend accepts what its driver chooses.
     pub packed: bool,
-    /// Entries of each of a frontend's rings, a power of two.
+    /// Entries of each ring of a frontend, a power of two.
     pub ring: u16,
 }
 
 impl Virtio {
-    /// Reads what stands behind `vhost:` or `virtio-user:`. A path may have colons, as long as what is
-    /// behind the last one is no option.
+    /// Parses the text after `vhost:` or `virtio-user:`. A path may contain colons if the part after the last one
+    /// is not an option.
     pub(super) fn parse(side: Side, text: &str) -> Result<Virtio, String> {
         let mut this =
             Virtio { side, path: PathBuf::new(), queues: None, packed: false, ring: RING };
@@ -77,9 +77,10 @@ impl Virtio {
         Ok(this)
     }
 
-    /// What the device is called: as its socket, without an ending, and cut to what can be a name.
+    /// The device's name: that of its socket without the extension, truncated, and with unusual characters
+    /// replaced.
     pub(super) fn name(&self) -> String {
-        /// As many bytes as an interface's name has.
+        /// Longest name of an interface in bytes.
         const LONGEST: usize = 15;
         let stem = self.path.file_stem().unwrap_or(self.path.as_os_str());
         let harmless =
@@ -87,7 +88,7 @@ impl Virtio {
         stem.to_string_lossy().chars().take(LONGEST).map(harmless).collect()
     }
 
-    /// Listens, or begins to connect.
+    /// Starts to listen, or to connect.
     pub(super) fn open(&self, queues: u16, pool: &Pool) -> Result<Vhost, VhostError> {
         match self.side {
             Side::Backend => Vhost::backend(&self.path, queues, pool),
@@ -99,7 +100,7 @@ impl Virtio {
         }
     }
 
-    /// Who is at the other side, as the end of a sentence about it.
+    /// A description of the peer, as part of a sentence.
     pub(super) fn other(&self) -> String {
         let path = self.path.display();
         match self.side {

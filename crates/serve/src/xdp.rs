@@ -1,8 +1,8 @@
-//! AF_XDP devices: an interface that is there already, with the kernel's own addresses or with ours.
+//! AF_XDP devices: an existing interface, with the kernel's addresses or with ours.
 //!
-//! By port the device is the interface's own: its Ethernet address and its IP addresses, for which the
-//! kernel goes on to answer ARP, ping and everything but what goes to the service's port there. With `all`
-//! its queues are ours, and so are the addresses that were given.
+//! By port, the device has the interface's own Ethernet and IP addresses. The kernel goes on to answer ARP, ping
+//! and everything but the traffic to the service's port. With `all`, the queues are ours completely, and so are the
+//! addresses given.
 
 use napkin_kernel::netlink::{NetlinkError, Route};
 use napkin_nic::xdp::{Traffic, Xdp, XdpConfig, XdpError};
@@ -18,7 +18,7 @@ use super::made::Made;
 use super::network::Network;
 use super::xdp_spec::XdpSpec;
 
-/// Buffers of a queue beside those that the kernel has: more than sockets hold.
+/// Buffers per queue besides those that the kernel holds: more than sockets hold.
 const FRAMES: usize = 4_096;
 
 /// Opens the device.
@@ -70,7 +70,7 @@ pub(super) fn make(
     })
 }
 
-/// The addresses that the interface has: as many as a stack, and those beyond.
+/// The interface's addresses: those that the stack can serve, and the excess ones.
 fn own(name: &str) -> Result<(Vec<Network>, Vec<Network>), ServeError> {
     let addresses = || {
         let mut route = Route::open()?;
@@ -91,7 +91,8 @@ fn own(name: &str) -> Result<(Vec<Network>, Vec<Network>), ServeError> {
     Ok(divide(once(own)))
 }
 
-/// Each address once. The kernel may have one under several prefixes; the shortest reaches all neighbours of the others.
+/// Removes duplicate addresses. The kernel may have an address under several prefixes; the shortest covers the
+/// neighbours of the others.
 fn once(own: Vec<Network>) -> Vec<Network> {
     let mut once: Vec<Network> = Vec::new();
     for network in own {
@@ -103,14 +104,14 @@ fn once(own: Vec<Network>) -> Vec<Network> {
     once
 }
 
-/// As many as a stack has, and the rest; those that hold on their link alone are the first to be left.
+/// Splits off the addresses beyond what a stack can have, link-local ones first.
 fn divide(mut own: Vec<Network>) -> (Vec<Network>, Vec<Network>) {
     own.sort_by_key(|network| network.is_link_local());
     let left = own.split_off(own.len().min(ADDRESSES));
     (own, left)
 }
 
-/// What there is to know about it.
+/// A description for the user.
 fn note(spec: &XdpSpec, port: u16, left: &[Network], xdp: &Xdp) -> String {
     let mode = if xdp.native { "native" } else { "generic" };
     let copies = if xdp.zero_copy { "zero-copy" } else { "copied by the kernel" };

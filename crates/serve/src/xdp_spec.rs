@@ -1,28 +1,27 @@
-//! How an AF_XDP device is named.
+//! The syntax of an AF_XDP device.
 
 use std::str::FromStr;
 
 use napkin_nic::tap::MAX_TAP_QUEUES;
 
-/// An interface and those of its queues that are served: `eth0`, `eth0:2`, `eth0:0-3`, `eth0:0-3:all`.
+/// An interface with the queues to serve: `eth0`, `eth0:2`, `eth0:0-3`, `eth0:0-3:all`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpSpec {
     /// The interface, as `ip link` names it.
     pub interface: String,
-    /// Its first queue and its last; `None` for as many as each device has, from 0 on.
+    /// First and last queue; `None` for the common number of queues, from 0 on.
     pub queues: Option<(u32, u32)>,
-    /// Whether all that arrives is taken, and not what goes to the service's port at the interface's own
-    /// addresses alone.
+    /// Whether to take all traffic, instead of only that to the service's port at the interface's own addresses.
     pub all: bool,
 }
 
 impl XdpSpec {
-    /// How many that are; checked to be few.
+    /// Number of queues, which parsing has limited; `usual` is the common number.
     pub(super) fn count(&self, usual: u16) -> u16 {
         self.queues.map_or(usual, |(first, last)| (last - first) as u16 + 1)
     }
 
-    /// Its queues, where each device has so many.
+    /// Queue numbers; `usual` is the common number of queues.
     pub(super) fn numbers(&self, usual: u16) -> Vec<u32> {
         let (first, last) = self.queues.unwrap_or((0, u32::from(usual).saturating_sub(1)));
         (first..=last).collect()

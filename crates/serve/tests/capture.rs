@@ -1,4 +1,4 @@
-//! A capture that ends before the server does.
+//! A capture that fails before the server stops.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,7 +26,7 @@ fn what_was_served_is_told_also_where_the_capture_could_not_be_written() {
     let mut reader = Some(reader.expect("it is there"));
     let (mut told, mut troubles) = (None, Vec::new());
     let served = run(&config, limit, &mut |event| match event {
-        // From here on nobody reads.
+        // From here on the FIFO has no reader.
         Event::Started(_) => drop(reader.take()),
         Event::Trouble(trouble) => troubles.push(trouble.to_owned()),
         Event::Served(totals) => told = Some(totals.clone()),

@@ -1,4 +1,4 @@
-//! A file behind io_uring: it does what an array would, and says what it cannot.
+//! A file behind io_uring: it behaves like an array, and reports what it cannot do.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,7 +13,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 const SIZE: u64 = 300_001;
 
-/// A file of the test's own, in a directory.
+/// A temporary file of one test.
 struct Own(PathBuf);
 
 impl Own {
@@ -46,7 +46,7 @@ fn here() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// Takes what ends until so many have.
+/// Collects completed operations until there are `count`.
 fn collect(store: &mut FileStore, count: usize) -> Vec<(Operation, Result<(), StoreError>)> {
     let mut ended = Vec::new();
     while ended.len() < count {
@@ -80,7 +80,7 @@ fn array(directory: &Path) {
         let own = Own::new(directory, SIZE);
         let (mut store, mut model) = (own.store(), vec![0u8; SIZE as usize]);
         for (turn, (kind, at, length)) in operations.into_iter().enumerate() {
-            // The kernel refuses to allocate nothing, and a server does not ask it to.
+            // The kernel refuses to allocate 0 bytes, and a server never asks for it.
             let length = length.min(SIZE - at).max(1).min(SIZE - at);
             let range = at as usize..(at + length) as usize;
             if length == 0 {
@@ -98,7 +98,7 @@ fn array(directory: &Path) {
             match kind {
                 0 | 1 => model[range].fill(turn as u8 + 1),
                 2 | 3 => model[range].fill(0),
-                // As it was, or gone.
+                // Trimmed bytes are unchanged or zero.
                 4 => {
                     let left = read(&mut store, at, length);
                     let kept = |(now, before): (&u8, &u8)| now == before || *now == 0;
@@ -126,7 +126,7 @@ fn a_file_does_what_an_array_would() {
 
 #[test]
 fn where_zeroes_cannot_be_asked_for_they_are_written() {
-    // tmpfs makes holes, and no zeroes without them.
+    // tmpfs supports punching holes, but not zeroing a range.
     let directory = Path::new("/dev/shm");
     needs(directory.is_dir(), "/dev/shm");
     drop(Own::new(directory, 1).store());
@@ -141,7 +141,7 @@ fn what_nobody_waits_for_any_more_is_let_go() {
         let action = Action::Write(vec![1; 4_096]);
         assert_eq!(store.begin(Operation { tag, offset: tag * 4_096, action }), None);
     }
-    // Some are with the kernel by then, in their order.
+    // Some are submitted by then, in order.
     store.submit();
     store.forget(&|tag| tag >= 990);
     let (mut wanted, mut others) = (0, 0);
@@ -165,7 +165,7 @@ fn zeroes_that_are_written_by_hand_for_nobody_end_with_the_piece_that_is_under_w
     assert_eq!(store.begin(Operation { tag: 1, offset: 0, action }), None);
     store.submit();
     store.forget(&|_| false);
-    // Time for more pieces than there are.
+    // Time enough for more pieces than there are.
     for _ in 0..300 {
         assert_eq!(one(&mut store, 0, Action::Write(vec![1])).1, Ok(()));
     }
@@ -184,9 +184,9 @@ fn more_operations_than_the_kernel_takes_at_a_time_end_all() {
     let mut tags: Vec<u64> = collect(&mut store, 1_000).iter().map(|it| it.0.tag).collect();
     tags.sort();
     assert!(tags.iter().copied().eq(0..1_000));
-    // Another thread's handle, at once.
+    // The completed writes are visible.
     assert_eq!(read(&mut store, 4_096 * 7, 1), [7]);
-    // What is under way when a handle goes is waited for.
+    // Dropping a handle waits for the operations in flight.
     for tag in 0..300u64 {
         store.begin(Operation { tag, offset: tag * 4_096, action: Action::Write(vec![1; 4_096]) });
     }
@@ -228,7 +228,7 @@ fn what_cannot_be_served_is_refused() {
     let (own, shared) = (Own::new(&here(), 10), Own::new(&here(), 10));
     let _writer = own.disk();
     let _readers = [(), ()].map(|()| Disk::open(&shared.0, true).expect("a reader"));
-    // At once: each waits for a while, lest it is about to be let go.
+    // In parallel, because each waits for a while in case the lock is about to be released.
     std::thread::scope(|scope| {
         for (file, read_only) in [(&own, false), (&own, true), (&shared, false)] {
             scope.spawn(move || {

@@ -1,4 +1,4 @@
-//! A server behind virtio rings, asked by a driver in the same process.
+//! A server behind virtio rings, and a driver in the same process.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use napkin_serve::{ServeConfig, ServeError, Server};
 
 const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// Who has 10.99.0.1? Tell 10.99.0.2.
+/// An ARP request: who has 10.99.0.1? Tell 10.99.0.2.
 fn question() -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend(THEIRS);
@@ -39,7 +39,7 @@ fn a_server_answers_the_driver_of_its_rings_and_its_socket_is_its_own() {
     let start = Instant::now();
     let answer = loop {
         assert!(start.elapsed() < Duration::from_secs(10), "nobody answers");
-        // Until the rings are there it is down, and what was sent is lost.
+        // Until the rings are set up the link is down, and frames sent are lost.
         let _ = wire.send(&question(), 0);
         std::thread::sleep(Duration::from_millis(5));
         queue.poll(64, 0, &mut frames);

@@ -1,4 +1,4 @@
-//! What a server sets of the kernel's below an AF_XDP device, when it cannot start after all. Ignored without
+//! The kernel's settings below an AF_XDP device are restored, also if the server fails to start. Ignored without
 //! CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN.
 
 #[path = "../../kernel/tests/harness/namespace.rs"]
@@ -17,7 +17,7 @@ use namespace::{fresh, needs_rights};
 
 const CHILD: &str = "NAPKIN_SERVE_XDP";
 
-/// A server that defers on CPUs like these, with its journal and its socket in a directory.
+/// Starts a server with a deferral on these CPUs; its journal and control socket are in a directory.
 fn start(directory: &Path, cpus: Vec<usize>) -> Result<Server, ServeError> {
     let config = ServeConfig {
         devices: vec!["xdp:nk-server:0=defer20".parse().expect("a device")],
@@ -28,13 +28,13 @@ fn start(directory: &Path, cpus: Vec<usize>) -> Result<Server, ServeError> {
     Server::start(&config)
 }
 
-/// The process of a test, whose environment says where the journal is.
+/// The test's child process; its environment names the directory of the journal.
 fn child() -> bool {
     let Some(directory) = std::env::var_os(CHILD).map(PathBuf::from) else { return false };
     let server = start(&directory, Vec::new()).expect("it starts");
     println!("{}", server.notes().join("\n"));
     server.stop().1.expect("it ends");
-    // The device is there by the time that the engine asks for its CPU.
+    // The device has been opened by the time the engine finds that there is no such CPU.
     println!("{}", start(&directory, vec![1_023]).expect_err("there is no such CPU"));
     let changes = |found| match found {
         Found::Device(journal) => journal.records().len(),
@@ -61,7 +61,7 @@ fn what_was_set_below_is_put_back_while_the_device_is_open_also_where_the_engine
     let ifindex = route.add_veth(&veth).unwrap_or_else(|error| ignore(error));
     route.add_address(ifindex, [198_u8, 18, 0, 1], 24).expect("an address");
     route.set_up(ifindex).expect("up");
-    // Without GRO the NAPI instance goes with the program, and with it what there is to be put back.
+    // Without GRO, the NAPI instance is deleted with the program, and its settings with it.
     let off: Vec<_> = GRO.iter().map(|name| (*name, false)).collect();
     Ethtool::open().expect("netlink").set_features("nk-server", &off).expect("a veth has GRO");
 

@@ -1,5 +1,5 @@
-//! Who else has a device open. Only who claims it for himself (a mount, another device that it is a part
-//! of) keeps others out; any other program may write beside a server, and neither knows.
+//! Finds other processes that have a block device open. Only an exclusive claim (a mount, or a device stacked on
+//! it) keeps others out. Any other program may write to the device while it is served, and neither side notices.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -7,8 +7,7 @@ use std::path::Path;
 
 use napkin_os::procfs::thread::comm;
 
-/// The programs that have the block device `device` open, other than this one, as `812 (fio)`: as far as
-/// this process may see.
+/// The other processes that have the block device `device` open, as `812 (fio)`, as far as this process may see.
 pub(super) fn holders(device: &Path) -> Vec<String> {
     let Some(number) = block_device(device) else { return Vec::new() };
     let own = std::process::id().to_string();
@@ -24,7 +23,7 @@ pub(super) fn holders(device: &Path) -> Vec<String> {
 
 fn has_open(process: &str, number: u64) -> bool {
     let open = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-    // Only what is in /dev is looked at: on other file systems that may take for ever.
+    // Only follow links into /dev: on other file systems, a stat may block for ever.
     let in_dev = |link: &Path| fs::read_link(link).is_ok_and(|it| it.starts_with("/dev"));
     open.map(|entry| entry.path()).any(|link| in_dev(&link) && block_device(&link) == Some(number))
 }

@@ -1,5 +1,5 @@
-//! A file or block device as an NBD export's store: io_uring, so that no thread of the application
-//! waits for a disk.
+//! A file or block device as the store of an NBD export, through io_uring, so that no thread of the application
+//! blocks on a disk.
 
 mod holders;
 mod ring;
@@ -19,7 +19,7 @@ use thiserror::Error;
 
 pub use ring::FileStore;
 
-/// Why a file or device cannot be served.
+/// An error of a file or device that is to be served.
 #[derive(Debug, Error)]
 pub enum DiskError {
     /// It could not be opened.
@@ -34,21 +34,21 @@ pub enum DiskError {
         }
     )]
     Open {
-        /// The file or device as it was given.
+        /// The file or device as given.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A directory, a pipe, a terminal.
+    /// It is neither a file nor a block device, but a directory, a pipe or a terminal, say.
     #[error("{} is neither a file nor a block device", .0.display())]
     Kind(PathBuf),
-    /// There is nothing to serve.
+    /// Its size is 0.
     #[error("{path} is empty: give it a size: truncate -s 1G {path}", path = .0.display())]
     Empty(PathBuf),
-    /// Another server has it.
+    /// Another program has locked it.
     #[error("{} is in use: another program has locked it (lsof shows which)", .0.display())]
     Locked(PathBuf),
-    /// No ring is to be had.
+    /// io_uring is not available.
     #[error(
         "cannot use io_uring, which --file needs: {0}; allow it (sysctl kernel.io_uring_disabled=0, or \
          io_uring_setup in the container's seccomp profile), or serve memory with --size"
@@ -56,30 +56,29 @@ pub enum DiskError {
     Ring(io::Error),
 }
 
-/// How long somebody may take to let a file go: the kernel gives back what a ring of a killed server held
-/// some time after the process has ended.
+/// How long to wait for a lock: after a server was killed, the kernel releases what its ring held some time after
+/// the process has ended.
 const LET_GO: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// A file or block device that is served, locked for as long: against writers, and if it is written,
-/// against everybody.
+/// An open file or block device, locked while it is served: shared if it is only read, else exclusively.
 #[derive(Debug, Clone)]
 pub struct Disk {
     file: Arc<File>,
     size: u64,
-    /// A flush of any of its handles has failed.
+    /// Whether a flush through any of its handles has failed.
     lost: Arc<AtomicBool>,
     warning: Option<String>,
 }
 
 impl Disk {
-    /// Opens it. Its size is the export's from then on.
+    /// Opens and locks it. The export keeps the size that it has now.
     ///
     /// # Errors
-    /// What it is, or who has it.
+    /// [`DiskError`]: it is unsuitable, unavailable or locked.
     pub fn open(path: &Path, read_only: bool) -> Result<Disk, DiskError> {
         let failed = |source| DiskError::Open { path: path.to_owned(), source };
-        // Before it is opened, for that may wait (a pipe) or do something (a terminal).
+        // Checked before opening, because opening may block (a pipe) or have side effects (a terminal).
         let kind = path.metadata().map_err(failed)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(DiskError::Kind(path.to_owned()));
@@ -87,7 +86,7 @@ impl Disk {
         let mut options = OpenOptions::new();
         options.read(true).write(!read_only);
         if kind.is_block_device() && !read_only {
-            // Refused while it is mounted, or part of another device.
+            // Fails while it is mounted or part of another device.
             options.custom_flags(libc::O_EXCL);
         }
         let mut file = options.open(path).map_err(failed)?;
@@ -103,7 +102,7 @@ impl Disk {
                 error => return Err(failed(error.into())),
             }
         }
-        // Of a block device, too.
+        // Works for block devices as well.
         let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
         match size {
             0 => Err(DiskError::Empty(path.to_owned())),
@@ -114,24 +113,24 @@ impl Disk {
         }
     }
 
-    /// What its user should know before he relies on it, in a sentence.
+    /// A warning for the user, in a sentence.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
 
-    /// A handle for one thread. All see one file: the operating system's cache is theirs together, and
-    /// a flush of one covers what any has written. Where one has failed all later ones do, for the operating
-    /// system tells of what it could not write once, and drops it.
+    /// Creates a handle for one thread. All handles share the file and the operating system's page cache, and a
+    /// flush of one covers the writes of all. After one flush has failed, all later ones fail, because the kernel
+    /// reports a write-back error only once and then drops the data.
     ///
     /// # Errors
-    /// If this kernel, or whoever confines this process, does not permit io_uring.
+    /// If the kernel or a sandbox (seccomp) does not permit io_uring.
     pub fn handle(&self) -> Result<FileStore, DiskError> {
         let lost = Arc::clone(&self.lost);
         FileStore::new(Arc::clone(&self.file), self.size, lost).map_err(DiskError::Ring)
     }
 }
 
-/// That others have a device open, for no lock keeps them from writing.
+/// Warns of other processes that have the device open, because no lock keeps them from writing.
 fn warning(path: &Path, read_only: bool) -> Option<String> {
     let others = holders::holders(path);
     let harm = match read_only {

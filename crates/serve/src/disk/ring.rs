@@ -1,4 +1,4 @@
-//! One thread's operations on a file, by io_uring.
+//! One thread's operations on a file, through io_uring.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,10 +13,10 @@ use napkin_service::nbd::{Action, BlockStore, Ended, Operation, StoreError};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Operations that the kernel has at a time; the others wait here. The completion queue has room for
-/// twice as many.
+/// Most operations submitted to the kernel at a time; others wait here. The completion queue has room for twice as
+/// many.
 const ENTRIES: u32 = 128;
-/// Written where a range cannot be made zero otherwise.
+/// Source of writes where `fallocate` cannot zero a range.
 static ZEROES: [u8; 64 * 1_024] = [0; 64 * 1_024];
 
 /// One thread's handle of a file.
@@ -24,28 +24,28 @@ pub struct FileStore {
     ring: IoUring,
     file: Arc<File>,
     size: u64,
-    /// A flush of any handle has failed, so that none may succeed any more.
+    /// Whether a flush through any handle has failed; then none may succeed any more.
     lost: Arc<AtomicBool>,
-    /// Signalled when operations have ended.
+    /// eventfd that is signalled when operations have completed.
     event: Arc<OwnedFd>,
-    /// By number, which is what the kernel tells of them.
+    /// Indexed by job number, which is the `user_data` of the submission.
     jobs: Vec<Option<Job>>,
     free: Vec<usize>,
-    /// Not handed over yet.
+    /// Jobs that have not been submitted.
     waiting: VecDeque<usize>,
-    /// With the kernel.
+    /// Number of jobs submitted to the kernel.
     handed: u32,
 }
 
-/// An operation, and how much of it is done.
+/// An operation, and its progress.
 #[derive(Debug)]
 struct Job {
     operation: Operation,
-    /// Bytes of it that are done.
+    /// Bytes completed.
     done: u64,
-    /// It writes zeroes, for want of another way.
+    /// Whether zeroes are written because `fallocate` does not support the range.
     by_hand: bool,
-    /// Nobody waits for it: what is left of it is not done.
+    /// Whether the result is not wanted any more, so that the rest need not be done.
     forgotten: bool,
 }
 
@@ -67,12 +67,12 @@ impl FileStore {
         })
     }
 
-    /// Signalled whenever operations have ended that [`ended`](BlockStore::ended) will tell of.
+    /// eventfd that is signalled when operations have completed, which [`ended`](BlockStore::ended) then returns.
     pub(crate) fn event(&self) -> &Arc<OwnedFd> {
         &self.event
     }
 
-    /// What the kernel is asked to do next for a job.
+    /// Builds the next submission of a job.
     fn entry(&mut self, number: usize) -> Option<squeue::Entry> {
         let job = self.jobs.get_mut(number)?.as_mut()?;
         let fd = Fd(self.file.as_raw_fd());
@@ -86,7 +86,7 @@ impl FileStore {
         let entry = match &mut job.operation.action {
             Action::Read(bytes) => {
                 let rest = &mut bytes[done..];
-                // A piece of a request: it is far below 4 GiB.
+                // It is a piece of a request, far below 4 GiB.
                 opcode::Read::new(fd, rest.as_mut_ptr(), rest.len() as u32).offset(at).build()
             }
             Action::Write(bytes) => {
@@ -104,7 +104,7 @@ impl FileStore {
         Some(entry.user_data(number as u64))
     }
 
-    /// The kernel has done something of a job. What ended; `None` if more of it is to be done.
+    /// Handles a completion. Returns the operation if it has ended; `None` if more of it is left to do.
     fn settle(&mut self, number: usize, result: i32) -> Option<Ended> {
         let job = self.jobs.get_mut(number)?.as_mut()?;
         let length = match &job.operation.action {
@@ -115,7 +115,7 @@ impl FileStore {
         let errno = (result < 0).then(|| Errno::from_raw_os_error(result.wrapping_neg()));
         let ended = match (errno, length) {
             (Some(Errno::INTR | Errno::AGAIN), _) => None,
-            // Of this kind of file, or not so aligned; a trim need not do anything.
+            // Not supported for this file or alignment. A trim is only a hint; zeroes can be written instead.
             (Some(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS), None) => {
                 match &job.operation.action {
                     Action::Trim(_) => Some(Ok(())),
@@ -127,7 +127,7 @@ impl FileStore {
                 }
             }
             (Some(errno), _) => Some(Err(meaning(errno))),
-            // The file has become shorter, or the device takes nothing.
+            // The file was truncated, or the device accepts no more.
             (None, Some(_)) if result == 0 => Some(Err(StoreError::Io)),
             (None, Some(length)) => {
                 job.done += u64::from(result.unsigned_abs());
@@ -140,7 +140,7 @@ impl FileStore {
                 if result.is_err() {
                     self.lost.store(true, Ordering::Relaxed);
                 }
-                // The kernel has told of what was lost by then, and does so once.
+                // The kernel reports a write-back error only once: every later flush must fail as well.
                 let lost = self.lost.load(Ordering::Relaxed);
                 Some(if lost { result.and(Err(StoreError::Io)) } else { result })
             }
@@ -167,7 +167,7 @@ impl FileStore {
         self.free.push(number);
     }
 
-    /// Takes a completion from the kernel.
+    /// Takes one completion off the ring.
     fn completed(&mut self) -> Option<(usize, i32)> {
         let completion = self.ring.completion().next()?;
         self.handed -= 1;
@@ -175,7 +175,7 @@ impl FileStore {
     }
 }
 
-/// An error of the kernel's, as the protocol has words for it.
+/// Converts an errno to an error of the protocol.
 fn meaning(errno: Errno) -> StoreError {
     match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => StoreError::NoSpace,
@@ -225,8 +225,8 @@ impl BlockStore for FileStore {
             && let Some(number) = self.waiting.pop_front()
         {
             let Some(entry) = self.entry(number) else { continue };
-            // SAFETY: its buffer, if it has one, is the job's, which stays in `jobs`, untouched, until
-            // its completion was taken; dropping the store waits for that, too. The file stays open.
+            // SAFETY: the buffer, if there is one, belongs to the job, which stays in `jobs` unchanged until its
+            // completion is taken; dropping the store waits for that as well. The file stays open.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             if pushed.is_err() {
                 self.waiting.push_front(number);
@@ -239,7 +239,7 @@ impl BlockStore for FileStore {
         }
         while let Err(error) = self.ring.submit() {
             if error.kind() != io::ErrorKind::Interrupted {
-                // For want of memory, or because completions wait: the thread comes again.
+                // No memory, or completions must be taken first: wake the thread, so that it tries again.
                 let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
                 return;
             }
@@ -249,7 +249,7 @@ impl BlockStore for FileStore {
 
 impl Drop for FileStore {
     fn drop(&mut self) {
-        // The kernel reads and writes the jobs' buffers.
+        // The kernel still accesses the jobs' buffers.
         while self.handed > 0 {
             let waited = self.ring.submit_and_wait(1);
             while self.completed().is_some() {}
@@ -274,7 +274,7 @@ impl std::fmt::Debug for FileStore {
 mod tests {
     use super::*;
 
-    /// What a flush ends with.
+    /// Flushes, and returns the result.
     fn flush(store: &mut FileStore) -> Result<(), StoreError> {
         store.begin(Operation { tag: 1, offset: 0, action: Action::Flush });
         loop {
@@ -291,7 +291,7 @@ mod tests {
         let lost = Arc::<AtomicBool>::default();
         let handle = |file| FileStore::new(Arc::new(file), 1, Arc::clone(&lost));
         let ours = File::open(std::env::current_exe().expect("a path")).expect("a file");
-        // Where io_uring is not permitted there is none.
+        // io_uring is not permitted here.
         let Ok(mut sound) = handle(ours) else { return };
         let (pipe, _end) = io::pipe().expect("a pipe");
         let mut broken = handle(File::from(OwnedFd::from(pipe))).expect("another");
