@@ -1,8 +1,8 @@
-//! What a running engine has counted, and a window over its threads.
+//! Counters of a running engine, and a measurement window over its threads.
 //!
-//! The one place where an engine's counters get the names under which they are reported, and where
-//! its threads' own account of their time meets the operating system's. `bench` and `serve` both
-//! measure with this. What the application counts, and how anything is shown, is not here.
+//! This is the one place where an engine's counters get the names used in reports, and where its threads' own
+//! accounting is combined with the operating system's. `bench` and `serve` both use it. Counters of applications
+//! and output are elsewhere.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,22 +17,22 @@ use super::window::{CpuWindow, WindowUsage};
 use napkin_os::meter::ThreadMeter;
 use napkin_os::usage::ThreadUsage;
 
-/// What an engine has counted: since its start, or over a window.
+/// Counters of an engine, since its start or over a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineTotals {
-    /// Counts of all instances together.
+    /// Counters of all instances together.
     pub counts: Counts,
-    /// Counts of all queues together.
+    /// Counters of all queues together.
     pub queues: QueueCounts,
-    /// Every drop by the name of its counter, of devices and stacks; no zeros.
+    /// Drops by counter name, of devices and stacks; without zeros.
     pub drops: BTreeMap<&'static str, u64>,
-    /// Rounds of the receive softirq that ended for lack of time or budget, whether or not work was left
-    /// (`time_squeeze`), on all CPUs.
+    /// Rounds of the receive softirq that ended for lack of time or budget (`time_squeeze`), with or without work
+    /// left, on all CPUs.
     pub squeezes: u64,
 }
 
 impl EngineTotals {
-    /// Reads everything, one after the other: the counts need not be of the same moment.
+    /// Reads all counters, one after the other: they are not a snapshot of one moment.
     pub fn read(engine: &Engine) -> EngineTotals {
         let mut counts = Counts { idle_gap_min: NEVER, ..Counts::default() };
         let mut queues = QueueCounts::default();
@@ -52,8 +52,8 @@ impl EngineTotals {
         EngineTotals { counts, queues, drops, squeezes }
     }
 
-    /// What was counted since an earlier reading of the same engine. The shortest idle gap is no
-    /// count: see [`Engine::restart_idle_gaps`].
+    /// The difference to an earlier reading of the same engine. The shortest idle gap is a minimum, not a count:
+    /// see [`Engine::restart_idle_gaps`].
     #[must_use]
     pub fn since(&self, earlier: &EngineTotals) -> EngineTotals {
         EngineTotals {
@@ -65,7 +65,7 @@ impl EngineTotals {
     }
 }
 
-/// The drops of a device, named as its counters are.
+/// The drops of a device, by counter name.
 fn device_drops(counts: &QueueCounts) -> [(&'static str, u64); 6] {
     [
         (RING_DROPS, counts.rx_dropped_ring),
@@ -77,10 +77,10 @@ fn device_drops(counts: &QueueCounts) -> [(&'static str, u64); 6] {
     ]
 }
 
-/// The name of the drops that cost the CPU nothing: frames that found the receive ring full.
+/// Name of the drops that cost no CPU time: frames that found the receive ring full.
 pub const RING_DROPS: &str = "rx_dropped_ring";
 
-/// The counts that grew, by as much as they did.
+/// The counts that grew, with their growth.
 pub fn grown(
     now: &BTreeMap<&'static str, u64>,
     then: &BTreeMap<&'static str, u64>,
@@ -91,15 +91,15 @@ pub fn grown(
     growth.filter(|(_, count)| *count != 0).collect()
 }
 
-/// A window over the threads that serve an engine's traffic, those of the application included, and
-/// over the CPUs that they run on.
+/// A measurement window over the threads that serve an engine's traffic, including the application's, and the CPUs
+/// that they run on.
 #[derive(Debug)]
 pub struct EngineWindow {
     cpus: CpuWindow,
     threads: Vec<Served>,
 }
 
-/// A thread, with its own account of its time as it was at the beginning.
+/// A thread, with the values of its own accounting at the start of the window.
 #[derive(Debug)]
 struct Served {
     activity: Arc<Activity>,
@@ -109,7 +109,7 @@ struct Served {
 }
 
 impl Served {
-    /// What it did since, by the wall clock: work, and polls that found nothing.
+    /// Wall-clock time since then: of work, and of empty polls.
     fn since(&self, now: u64) -> (u64, u64) {
         let work = self.activity.work_until(now).saturating_sub(self.work);
         (work, self.activity.poll().saturating_sub(self.poll))
@@ -117,13 +117,13 @@ impl Served {
 }
 
 impl EngineWindow {
-    /// Begins one. Threads that register later, as an application's does with its first wait, are
-    /// part of it from its beginning, or from their start.
+    /// Starts a window. Threads that register later, as an application's does on its first wait, are included from
+    /// the start of the window, or from their own.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn begin(engine: &Engine, cpus: Vec<usize>) -> io::Result<EngineWindow> {
-        // Every thread of the process: which of them serve is only known at the end.
+        // All threads of the process, because only at the end is it known which ones serve.
         let mut cpus = CpuWindow::new(ThreadMeter::of_self(|_, _| true)?, cpus)?;
         let now = napkin_engine::now();
         let threads = engine.activities().into_iter().map(|activity| Served {
@@ -137,15 +137,15 @@ impl EngineWindow {
         Ok(EngineWindow { cpus, threads })
     }
 
-    /// Ends it. `looking` is the time that an application's own looks at its sockets took and found
-    /// nothing, in nanoseconds.
+    /// Ends the window. `looking` is the time, in nanoseconds, of an application's own socket checks that found
+    /// nothing.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
     pub fn end(mut self, engine: &Engine, looking: u64) -> io::Result<WindowUsage> {
         for activity in engine.activities() {
             match self.threads.iter_mut().find(|it| Arc::ptr_eq(&it.activity, &activity)) {
-                // Where it has ended by now the id that it had.
+                // The thread may have ended by now: keep the id that it had.
                 Some(known) if known.tid != 0 => {}
                 Some(known) => known.tid = tid(&activity),
                 None => {
@@ -171,15 +171,15 @@ fn tid(activity: &Activity) -> u32 {
     u32::try_from(activity.tid()).unwrap_or(0)
 }
 
-/// What threads say that they did, by the wall clock, against the CPU time that they had for it.
+/// Scales what threads accounted by wall-clock time to the CPU time that they got.
 ///
-/// A thread that is preempted, or whose CPU the hypervisor takes, goes on by the wall clock. Whether
-/// that fell into a poll or into work nobody counts, so both are shortened alike.
+/// While a thread is preempted, or the hypervisor has its CPU, its wall-clock time goes on. Whether that fell into
+/// polls or into work is unknown, so both are scaled alike.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Account {
-    /// CPU time of polls that found nothing.
+    /// CPU time of empty polls, in nanoseconds.
     poll: u64,
-    /// Of the application's threads: wall time in all, and their CPU time.
+    /// Wall-clock time, and below CPU time, of the application's threads.
     application: u64,
     application_cpu: u64,
 }
@@ -187,8 +187,7 @@ struct Account {
 impl Account {
     fn of(threads: &[Served], used: &ThreadUsage, now: u64) -> Account {
         let (mut wall, mut poll, mut application) = (u64::MAX, 0u64, false);
-        // An application's thread that waits in two places has an account for each; for either, a
-        // sleep in the other is work.
+        // A thread that waits in two places has two accounts, each of which counts a sleep in the other as work.
         for it in threads.iter().filter(|it| it.tid == used.tid) {
             let (its_work, its_poll) = it.since(now);
             wall = wall.min(its_work.saturating_add(its_poll));
@@ -202,8 +201,8 @@ impl Account {
         account
     }
 
-    /// CPU time of all polls that found nothing, with the looks of an application's own, which took
-    /// so long by the wall clock and are in its work.
+    /// CPU time of all empty polls, including the application's own checks, which took `looking` by the wall clock
+    /// and are part of its work.
     fn poll(self, looking: u64) -> u64 {
         self.poll.saturating_add(share(self.application_cpu, looking, self.application))
     }
@@ -219,7 +218,7 @@ impl std::iter::Sum for Account {
     }
 }
 
-/// The CPU time of a part of the wall time, at most all of it.
+/// CPU time of a part of the wall-clock time, at most all of it.
 fn share(cpu_ns: u64, part: u64, wall: u64) -> u64 {
     match wall {
         0 => 0,
@@ -254,7 +253,7 @@ mod tests {
 
     #[test]
     fn wall_time_becomes_cpu_time() {
-        // Of 100 ns by the wall clock, 40 in vain; preempted for half of them.
+        // Of 100 ns of wall-clock time, 40 in empty polls; preempted for half of the time.
         assert_eq!(share(50, 40, 100), 20);
         assert_eq!(share(50, 0, 0), 0);
         assert_eq!(share(50, 40, 40), 50, "all that it did");

@@ -1,19 +1,18 @@
-//! The estimator behind the 2025 document's figures (threaded busy poll, measured with `xsk_rr`).
+//! The estimator behind the figures of the 2025 document (threaded busy poll, measured with `xsk_rr`).
 //!
-//! The column that the document calls p5, p50, p95 and p99 holds no percentiles. For each p the
-//! published tool takes the mean of the fastest p % of the samples, with three further effects, all
-//! reproduced here:
+//! The columns that the document calls p5, p50, p95 and p99 are not percentiles. For each p, the published tool
+//! takes the mean of the fastest p % of the samples, with three further effects, all reproduced here:
 //!
-//! 1. Samples fall into 20 000 buckets of 100 ns, the last of which takes all from 1.9999 ms on.
-//! 2. The mean is a running one over whole bucket numbers and is rounded down at every bucket. A
-//!    thin tail, a few samples a bucket, is therefore rounded away entirely.
-//! 3. To take exactly p %, the tool cuts the bucket in which p % is reached, in place. The next
-//!    figure is worked out from the histogram so cut, with a smaller total.
+//! 1. Samples fall into 20 000 buckets of 100 ns; the last one takes everything from 1.9999 ms on.
+//! 2. The mean is a running mean of whole bucket numbers, rounded down at every bucket. A thin tail of a few
+//! samples per bucket is therefore rounded away completely.
+//! 3. To take exactly p %, the tool truncates the bucket in which p % is reached, in place. The next figure is
+//! computed from the truncated histogram, with its smaller total.
 //!
-//! It exists to reproduce the published column beside the true one ([`super::Latency`]), and for
-//! nothing else: 2 % of samples around 200 us leave its "p99" where the other 98 % are. It must be
-//! fed the samples themselves: whether a bucket of the tail is rounded away depends on how many
-//! samples share it, and a [`super::Latency`] has buckets of other widths.
+//! It exists only to reproduce the published column next to the true one ([`super::Latency`]): if 2 % of the
+//! samples are around 200 us, its "p99" stays where the other 98 % are. It must be fed with the samples themselves,
+//! because whether a tail bucket is rounded away depends on how many samples share it, and [`super::Latency`] has
+//! buckets of other widths.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,16 +27,16 @@ pub const BUCKETS: usize = 20_000;
 pub struct Published {
     /// Rounded-down mean of the fastest 5 %.
     pub p5: u64,
-    /// Rounded-down mean of the fastest 50 % of what the figure before left.
+    /// Rounded-down mean of the fastest 50 % of what the previous figure left.
     pub p50: u64,
-    /// Rounded-down mean of the fastest 95 % of what the figures before left.
+    /// Rounded-down mean of the fastest 95 % of what the previous figures left.
     pub p95: u64,
-    /// Rounded-down mean of the fastest 99 % of what the figures before left.
+    /// Rounded-down mean of the fastest 99 % of what the previous figures left.
     pub p99: u64,
 }
 
-/// The published tool's histogram. It prints and clears once a second: call [`Self::take`] at the
-/// end of each such interval.
+/// The published tool's histogram. The tool prints and clears it once a second: call [`Self::take`] at the end of
+/// each second.
 #[derive(Debug, Clone)]
 pub struct PublishedEstimator {
     buckets: Box<[u64]>,
@@ -50,12 +49,12 @@ impl PublishedEstimator {
         PublishedEstimator { buckets: vec![0; BUCKETS].into_boxed_slice(), count: 0 }
     }
 
-    /// Takes one round-trip time. Allocates nothing.
+    /// Records one round-trip time. Does not allocate.
     pub fn record(&mut self, ns: u64) {
         self.record_n(ns, 1);
     }
 
-    /// Takes the same round-trip time `count` times.
+    /// Records the same round-trip time `count` times.
     pub fn record_n(&mut self, ns: u64, count: u64) {
         let bucket = usize::try_from(ns / BUCKET_NS).unwrap_or(usize::MAX).min(BUCKETS - 1);
         self.buckets[bucket] = self.buckets[bucket].saturating_add(count);
@@ -67,8 +66,8 @@ impl PublishedEstimator {
         self.count
     }
 
-    /// The four figures in the order in which the tool prints them, which matters because each
-    /// cuts the histogram; afterwards the histogram is empty. `None` without samples.
+    /// Computes the four figures in the order in which the tool prints them, which matters because each truncates
+    /// the histogram, and then empties the histogram. `None` without samples.
     pub fn take(&mut self) -> Option<Published> {
         if self.count == 0 {
             return None;
@@ -84,7 +83,7 @@ impl PublishedEstimator {
         Some(published)
     }
 
-    /// One figure in nanoseconds, cutting the bucket where it ends.
+    /// One figure in nanoseconds; truncates the bucket in which it ends.
     fn figure(&mut self, percent: u64) -> u64 {
         let total: u128 = self.buckets.iter().map(|&n| u128::from(n)).sum();
         let wanted = total * u128::from(percent) / 100;
@@ -96,8 +95,8 @@ impl PublishedEstimator {
             let taken = u128::from(*bucket).min(wanted - seen);
             *bucket = u64::try_from(taken).unwrap_or(*bucket);
             seen += taken;
-            // Rounded down to a whole bucket, each time: this is what loses thin tails. The first
-            // samples find no mean to add to, and empty buckets before them none to make.
+            // Rounded down to a whole bucket at each step, which is what loses thin tails. Before the first sample,
+            // `seen` is 0 and there is no mean.
             let sum = taken * number + (seen - taken) * mean;
             mean = sum.checked_div(seen).unwrap_or(0);
         }
@@ -139,17 +138,16 @@ mod tests {
         assert_eq!(figures(of_samples(vec![12_799; 1000]).unwrap()), [12_700; 4]);
     }
 
-    /// Worked by hand: 100 samples in bucket 10, 100 in bucket 30.
-    /// p5: 10 of 200, all in bucket 10, which is cut to 10. p50: half of 110 is 55: 10 in bucket 10
-    /// and 45 in bucket 30, which is cut; (10 * 10 + 45 * 30) / 55 = 26. p95: 52 of 55: 10 and 42,
-    /// (100 + 1260) / 52 = 26. p99: 51 of 52: 10 and 41, (100 + 1230) / 51 = 26.
+    /// By hand: 100 samples in bucket 10, 100 in bucket 30. p5: 10 of 200, all in bucket 10, which is truncated to
+    /// 10. p50: half of 110 is 55: 10 in bucket 10 and 45 in bucket 30, which is truncated; (10 * 10 + 45 * 30) /
+    /// 55 = 26. p95: 52 of 55: 10 and 42, (100 + 1260) / 52 = 26. p99: 51 of 52: 10 and 41, (100 + 1230) / 51 = 26.
     #[test]
     fn each_figure_reads_what_the_one_before_cut() {
         let samples = (0..200).map(|i| if i % 2 == 0 { 1_000 } else { 3_000 });
         assert_eq!(figures(of_samples(samples).unwrap()), [1_000, 2_600, 2_600, 2_600]);
     }
 
-    /// As the tool: with fewer than 20 samples, 5 % of them is none, and it prints 0.
+    /// Like the tool: with fewer than 20 samples, 5 % of them is none, and it prints 0.
     #[test]
     fn five_percent_of_ten_samples_is_nothing() {
         assert_eq!(figures(of_samples(vec![5_000; 10]).unwrap()), [0, 5_000, 5_000, 5_000]);
@@ -177,7 +175,7 @@ mod tests {
             if i % 50 == 49 {
                 195_000 + (i / 50) % 100 * 100
             } else {
-                // The sum of two even spreads: a triangle around its middle.
+                // The sum of two uniform distributions: a triangular one.
                 12_600 + (i * 7) % 351 + (i * 11) % 349
             }
         })

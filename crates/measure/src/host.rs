@@ -1,8 +1,7 @@
-//! The machine under a measurement: what a reader needs to judge its figures.
+//! A description of the machine that a measurement ran on, with which a reader can judge its figures.
 //!
-//! Gathered from `/proc` and `/sys`, with the overshoot of this machine's timers measured once.
-//! What cannot be read is `None`. What is known only after a run is added then: `realtime_priority`, and
-//! with [`Host::note_steal`] how much time the hypervisor stole.
+//! It is gathered from `/proc` and `/sys`; the overshoot of timers is measured once. Unreadable values are `None`.
+//! `realtime_priority`, and the stolen time ([`Host::note_steal`]), are known only after a run and added then.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,35 +21,35 @@ pub struct Host {
     pub arch: String,
     /// Processor model, as in `/proc/cpuinfo`.
     pub cpu_model: Option<String>,
-    /// CPUs online, whoever may use them.
+    /// CPUs online, whether or not this process may use them.
     pub cpus: Option<u32>,
     /// CPUs that this process may use.
     pub cpus_allowed: Option<u32>,
-    /// Whether two CPUs share a core.
+    /// Whether SMT is active.
     pub smt: Option<bool>,
-    /// Whether the processor says that it is virtual.
+    /// Whether the processor reports a hypervisor.
     pub virtual_machine: Option<bool>,
     /// Clock source of the kernel.
     pub clocksource: Option<String>,
-    /// Whether this process may give its interrupts real-time priority, and so does.
+    /// Whether this process may raise interrupt threads to real-time priority, and does so.
     pub realtime_priority: Option<bool>,
-    /// Share of the time of the CPUs under test that the hypervisor took during the run, 0 to 1.
+    /// Share of the tested CPUs' time that the hypervisor stole during the run, 0 to 1.
     pub steal: Option<f64>,
-    /// How much longer than asked a sleep takes here.
+    /// The overshoot of sleeps.
     pub timer: Option<TimerOvershoot>,
-    /// The testbed, where it was modelled.
+    /// The modelled testbed, in the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Testbed>,
 }
 
-/// How much longer than asked sleeps took.
+/// By how much sleeps exceed the time asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimerOvershoot {
-    /// The sleep asked for.
+    /// The sleep asked for, ns.
     pub asked_ns: u64,
-    /// Timer slack of the measuring thread; the kernel may add as much on purpose.
+    /// Timer slack of the measuring thread, ns; the kernel may delay a wake-up by as much on purpose.
     pub slack_ns: Option<u64>,
-    /// Sleeps behind these figures.
+    /// Number of sleeps measured.
     pub sleeps: u64,
     /// Median time past the deadline, ns.
     pub p50_ns: u64,
@@ -60,35 +59,35 @@ pub struct TimerOvershoot {
     pub max_ns: u64,
 }
 
-/// The modelled testbed. It stands in the report's host block as `profile`.
+/// The modelled testbed, the field `profile` of the host block.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Testbed {
     /// The profile's name.
     pub name: String,
-    /// What it describes.
+    /// A description.
     pub about: String,
-    /// Where the profile was read: `built-in`, or the file's path.
+    /// Origin of the profile: `built-in`, or the file's path.
     pub source: String,
-    /// CPUs that the modelled host has.
+    /// CPUs of the modelled host.
     pub cpus: u64,
-    /// Receive queues that its NIC has.
+    /// Receive queues of its NIC.
     pub queues: u64,
     /// The processor's frequency.
     pub frequency_hz: f64,
-    /// How many of its constants were fitted to published figures.
+    /// Number of its constants that were fitted to published figures.
     pub fitted: usize,
-    /// The constants that this run has changed (`--set`), in base units.
+    /// Constants overridden in this run (`--set`), in base units.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, f64>,
 }
 
 impl Host {
-    /// Gathers everything that is known before a run. Takes about 10 ms, for the timers.
+    /// Gathers everything that is known before a run. Takes about 10 ms, to measure the timers.
     pub fn gather() -> Host {
         Host { timer: timer_overshoot(Duration::from_micros(20), 100), ..Host::known() }
     }
 
-    /// What is known without measuring: whether two runs are of one host.
+    /// The part that is known without measuring, for comparing whether two runs used the same host.
     pub fn known() -> Host {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -111,15 +110,15 @@ impl Host {
         }
     }
 
-    /// Notes how much the hypervisor stole over the run, from a difference of two readings.
+    /// Sets the share that the hypervisor stole, from the difference of two readings.
     pub fn note_steal(&mut self, window: CpuTimes) {
         let total = window.total_ns();
         self.steal = (total != 0).then(|| window.steal_ns as f64 / total as f64);
     }
 }
 
-/// Sleeps `sleeps` times for `asked` and tells by how much it was late, with the timer slack that
-/// this thread has: a thread that lowered its slack should measure for itself.
+/// Measures by how much `sleeps` sleeps of `asked` overshoot, with this thread's timer slack: a thread with a
+/// lowered slack should call this itself.
 pub fn timer_overshoot(asked: Duration, sleeps: u32) -> Option<TimerOvershoot> {
     let mut overshoot = Latency::new();
     for _ in 0..sleeps {
@@ -139,12 +138,12 @@ pub fn timer_overshoot(asked: Duration, sleeps: u32) -> Option<TimerOvershoot> {
     })
 }
 
-/// The one line of a file, without its end.
+/// The content of a one-line file, trimmed.
 fn line_of(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// What follows the first `key :` in a file of such lines.
+/// The value of the first `key :` line.
 fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;
@@ -152,7 +151,7 @@ fn value_of<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     })
 }
 
-/// How many CPUs a kernel list such as `0-3,8` names.
+/// The number of CPUs in a kernel list such as `0-3,8`.
 fn count_cpus(list: &str) -> Option<u32> {
     list.trim().split(',').try_fold(0_u32, |sum, part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

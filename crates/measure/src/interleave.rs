@@ -1,43 +1,43 @@
-//! Interleaved repetition, and what it shows.
+//! Interleaved repetitions: their order, and the spread of their figures.
 //!
-//! Policies that are compared run in one session in turn, because a shared machine drifts: what
-//! disturbs one repetition of A then disturbs B and C as likely. Each turn has an order of its own,
-//! A B C C A B ..., or the drift would favour a place. A table shows the median of the repetitions, and
-//! the report their spread. This file knows the order and the arithmetic, not what a policy is.
+//! Policies to be compared run in turn within one session, because a shared machine drifts: a disturbance then hits
+//! repetitions of A, B and C with equal chance. Each round has its own order (A B C, C A B, ...), or drift would
+//! favour a position. Tables show the median of the repetitions, reports also their spread. This file knows the
+//! order and the arithmetic, not what a policy is.
 
 use napkin_traffic::Rng;
 use serde::{Deserialize, Serialize};
 
-/// The order of an interleaved run: every subject once, then every subject again. Those of a group,
-/// which are compared, run next to each other, each time in an order drawn from the seed.
+/// The order of an interleaved run: every subject once, then every subject again. Subjects of one group, which are
+/// compared, run next to each other, in an order drawn from the seed each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Things that are compared: policies.
+    /// Number of subjects to compare: policies.
     pub subjects: usize,
-    /// Groups of them, in their order: loads.
+    /// Number of groups, which run in order: loads.
     pub groups: usize,
-    /// How often each of them runs.
+    /// Runs of each subject.
     pub repetitions: usize,
-    /// Where the order comes from.
+    /// Seed of the random order.
     pub seed: u64,
 }
 
 /// One step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// Which subject runs, from 0, those of the first group before those of the second.
+    /// Index of the subject, from 0; those of the first group precede those of the second.
     pub subject: usize,
-    /// Its how-manieth run this is, from 0.
+    /// Number of its repetition, from 0.
     pub repetition: usize,
 }
 
 impl Plan {
-    /// Steps in all.
+    /// Total number of steps.
     pub fn len(self) -> usize {
         self.subjects.saturating_mul(self.groups).saturating_mul(self.repetitions)
     }
 
-    /// Whether there is nothing to run.
+    /// Whether the plan has no steps.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -51,7 +51,7 @@ impl Plan {
                 let first = steps.len();
                 let of_group = (0..self.subjects).map(|it| group * self.subjects + it);
                 steps.extend(of_group.map(|subject| Step { subject, repetition }));
-                // Fisher and Yates: every order is as likely.
+                // Fisher-Yates shuffle: every order is equally likely.
                 for last in (1..self.subjects).rev() {
                     steps.swap(first + last, first + rng.below(last as u64 + 1) as usize);
                 }
@@ -61,10 +61,10 @@ impl Plan {
     }
 }
 
-/// Where the repetitions of one figure lie.
+/// The spread of one figure's repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one, or the mean of the two in the middle.
+    /// The median: the middle value, or the mean of the two middle ones.
     pub median: f64,
     /// The smallest repetition.
     pub min: f64,
@@ -73,8 +73,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of some figures. Figures that are not finite are left out, since they are no
-    /// measurements; `None` if nothing is left.
+    /// The spread of some values. Values that are not finite are left out, because they are not measurements;
+    /// `None` if nothing remains.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = figures.into_iter().filter(|f| f.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -83,14 +83,14 @@ impl Spread {
         let median = if sorted.len() % 2 == 1 {
             sorted[middle]
         } else {
-            // Halved first: two large figures must not overflow into infinity.
+            // Halve first: the sum of two large values could overflow to infinity.
             sorted[middle - 1] / 2.0 + sorted[middle] / 2.0
         };
         Some(Spread { median, min, max })
     }
 }
 
-/// The median of some figures, as [`Spread::of`] takes it.
+/// The median of some values, as in [`Spread::of`].
 pub fn median(figures: impl IntoIterator<Item = f64>) -> Option<f64> {
     Spread::of(figures).map(|spread| spread.median)
 }
@@ -123,7 +123,7 @@ mod tests {
         for (place, step) in steps.iter().enumerate() {
             places[step.subject % 3][place % 3] += 1;
         }
-        // 133 of 400 on average, with a deviation of 9.
+        // An expected 133 of 400, with a standard deviation of 9.
         assert!(places.iter().flatten().all(|times| (95..172).contains(times)), "{places:?}");
         assert_eq!(plan(1).steps().collect::<Vec<_>>(), steps);
         assert_ne!(plan(2).steps().collect::<Vec<_>>(), steps);

@@ -1,21 +1,21 @@
-//! For how long this host kept a run from the CPUs that it wanted.
+//! Measures for how long this host kept a run from the CPUs that it needed.
 //!
-//! A policy that spins answers in a microsecond, or, where another program has the CPU for a slice, in
-//! milliseconds: its figures are then that program's. So each window is watched, each CPU for itself:
+//! A policy that spins answers within a microsecond, or within milliseconds if another program has the CPU for a
+//! time slice: its figures then describe that program. So each window is watched, per CPU:
 //!
 //! | part | is | from |
 //! |---|---|---|
 //! | stolen | the hypervisor had the CPU | `steal` in `/proc/stat` |
-//! | waited | threads of the run wanted it and did not run | run-queue delay in `/proc/<pid>/task/*/schedstat` |
-//! | foreign | it ran threads that are not of the run | user, nice and system time in `/proc/stat`, less the CPU time of the run's |
+//! | waited | threads of the run were runnable and did not run | run-queue delay in `/proc/<pid>/task/*/schedstat` |
+//! | foreign | threads of other programs ran | user, nice and system time in `/proc/stat`, less the run's |
 //!
-//! Threads of the run wait for each other as well, which is no interruption; and what is foreign disturbs
-//! nobody while the run sleeps. So a CPU was interrupted for what was stolen, and of the rest for the lesser of
-//! waited and foreign. A request goes from CPU to CPU: the one that was interrupted most counts.
+//! Threads of the run also wait for each other, which is no interruption, and foreign threads do no harm while the
+//! run sleeps. So a CPU was interrupted for the stolen time plus the smaller of waited and foreign. A request
+//! passes through several CPUs: the most interrupted one counts.
 //!
-//! Limits: `/proc/stat` counts in ticks (10 ms), so a window of a second is known to 1 %; only threads
-//! that are pinned to one CPU are told apart, as a run's are; a hypervisor that does not report what it
-//! takes is not seen here, but in the spread of the repetitions.
+//! Limits: `/proc/stat` counts in ticks (10 ms), so a window of a second is precise to 1 %. Only threads that are
+//! pinned to one CPU, as a run's are, can be attributed. A hypervisor that does not report stolen time shows only
+//! in the spread of the repetitions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,31 +25,31 @@ use napkin_os::meter::ThreadMeter;
 use napkin_os::procfs::CpuTimes;
 use napkin_os::usage::ThreadUsage;
 
-/// A watch over one window.
+/// A watch over one measurement window.
 #[derive(Debug)]
 pub struct Interruption {
-    /// The threads of each process, and what they had used at the beginning.
+    /// The threads of each process, with their usage at the start.
     processes: Vec<(ThreadMeter, Vec<ThreadUsage>)>,
     cpus: BTreeMap<usize, CpuTimes>,
     begun: Instant,
 }
 
-/// What became of a CPU's time, in nanoseconds.
+/// The use of a CPU's time, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct OnCpu {
     /// Threads of the run ran.
     ran: u64,
-    /// They were ready to, and did not.
+    /// Threads of the run were runnable and did not run.
     waited: u64,
     /// Threads of any program ran.
     threads: u64,
-    /// The hypervisor had it.
+    /// The hypervisor had the CPU.
     stolen: u64,
 }
 
 impl Interruption {
-    /// Begins to watch some CPUs. The run's threads are this process's, and those of other processes, by
-    /// id.
+    /// Starts to watch the CPUs `watched`. The run consists of this process's threads and those of the processes
+    /// `others`, by id.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -69,8 +69,8 @@ impl Interruption {
         Ok(Interruption { processes, cpus, begun: Instant::now() })
     }
 
-    /// The share of the time since then, from 0 to 1, for which the CPU that was interrupted most was
-    /// interrupted. `None` where this kernel does not say how long threads waited.
+    /// The share of the window, from 0 to 1, for which the most interrupted CPU was interrupted. `None` if this
+    /// kernel does not report run-queue delays.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -96,7 +96,7 @@ impl Interruption {
     }
 }
 
-/// What became of one CPU's time; `None` if it is unknown how long a thread waited.
+/// The use of one CPU's time; `None` if the run-queue delay of a thread is unknown.
 fn on_cpu(cpu: u32, times: CpuTimes, used: &[ThreadUsage], wall: u64) -> Option<OnCpu> {
     let none = OnCpu { threads: times.threads_ns(), stolen: times.steal_ns, ..OnCpu::default() };
     let here = used.iter().filter(|thread| thread.cpu == Some(cpu));
@@ -110,7 +110,7 @@ fn on_cpu(cpu: u32, times: CpuTimes, used: &[ThreadUsage], wall: u64) -> Option<
     })
 }
 
-/// The share of the worst CPU, to four digits; `None` without a CPU or time.
+/// The share of the most interrupted CPU, to four digits; `None` without a CPU or time.
 fn share(wall: u64, cpus: &[OnCpu]) -> Option<f64> {
     let lost = |cpu: &OnCpu| {
         let foreign = cpu.threads.saturating_sub(cpu.ran);
@@ -174,7 +174,7 @@ mod tests {
     fn a_thread_that_shares_its_cpu_with_another_process_is_interrupted() {
         let cpu = napkin_os::sched::usable_cpus()[0];
         let mut other = std::process::Command::new("sh");
-        // It ends by itself, whatever becomes of the test.
+        // It ends by itself, even if the test fails.
         let spin = "end=$(($(date +%s) + 20)); while [ $(date +%s) -lt $end ]; do :; done";
         let mut other = other.args(["-c", spin]).spawn().expect("a shell");
         let pid = i32::try_from(other.id()).expect("an id");
@@ -190,7 +190,7 @@ mod tests {
         let interrupted = std::thread::spawn(spin).join().expect("no panic");
         other.kill().expect("our own child");
         other.wait().expect("our own child");
-        // How much is the scheduler's, and other programs'. A kernel that does not say has no figure.
+        // The amount depends on the scheduler and other programs. Without schedstat there is no figure.
         assert!(interrupted.is_none_or(|share| share > 0.0), "{interrupted:?}");
     }
 }

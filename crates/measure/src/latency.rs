@@ -1,14 +1,14 @@
 //! Latency of requests, in nanoseconds from the *intended* send time.
 //!
-//! A recorder of bounded memory (about 220 KiB, taken once) that a hot thread can own; recorders of
-//! several threads are merged afterwards. Percentiles carry three significant digits; mean and
-//! maximum are exact. It does not know when a request was meant to leave: the caller passes the
-//! difference, and must pass it for late requests too, or coordinated omission returns.
+//! A recorder of bounded memory (about 220 KiB, allocated once) for a hot thread; recorders of several threads are
+//! merged afterwards. Percentiles have three significant digits; mean and maximum are exact. The recorder does not
+//! know the intended send times: the caller passes the differences, and must pass those of late requests as well,
+//! or coordinated omission returns.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest latency told apart: 100 s. Longer ones are counted as this long, and counted in
+/// The longest latency that can be recorded: 100 s. Longer ones are recorded as this, and counted in
 /// [`Latency::saturated`].
 pub const LONGEST_NS: u64 = 100_000_000_000;
 
@@ -19,21 +19,21 @@ const DIGITS: u8 = 3;
 #[derive(Debug, Clone)]
 pub struct Latency {
     histogram: Histogram<u64>,
-    /// Exact sum: the histogram's own mean is only as good as its buckets.
+    /// The exact sum; the histogram's own mean is limited by its buckets.
     sum_ns: u128,
     max_ns: u64,
     saturated: u64,
 }
 
 impl Latency {
-    /// An empty recorder. This is its only allocation.
+    /// An empty recorder. Nothing after this allocates.
     pub fn new() -> Latency {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
             .expect("constant bounds: 1 <= low, 2 * low <= high, digits <= 5");
         Latency { histogram, sum_ns: 0, max_ns: 0, saturated: 0 }
     }
 
-    /// Takes one latency. Allocates nothing; 0 counts as 1 ns, more than [`LONGEST_NS`] as that.
+    /// Records one latency. Does not allocate; 0 is recorded as 1 ns, more than [`LONGEST_NS`] as that.
     pub fn record(&mut self, ns: u64) {
         let clamped = ns.clamp(1, LONGEST_NS);
         self.saturated += u64::from(ns > LONGEST_NS);
@@ -50,7 +50,7 @@ impl Latency {
         self.saturated += other.saturated;
     }
 
-    /// Forgets all samples and keeps the memory, for the end of a warm-up.
+    /// Removes all samples and keeps the memory, at the end of a warm-up.
     pub fn clear(&mut self) {
         self.histogram.reset();
         self.sum_ns = 0;
@@ -58,32 +58,30 @@ impl Latency {
         self.saturated = 0;
     }
 
-    /// Samples taken since the last reset.
+    /// Samples since the last [`clear`](Self::clear).
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Samples longer than [`LONGEST_NS`]; where this is not 0, the mean and the maximum are too low.
+    /// Samples longer than [`LONGEST_NS`]; if there are any, the mean and the maximum are too low.
     pub fn saturated(&self) -> u64 {
         self.saturated
     }
 
     /// The latency that a share of the samples (0 to 1) does not exceed; `None` without samples.
     pub fn quantile(&self, share: f64) -> Option<u64> {
-        // A bucket answers with its upper end, which may lie above the longest sample.
+        // The histogram returns the upper end of a bucket, which may exceed the longest sample.
         (self.count() != 0).then(|| self.histogram.value_at_quantile(share).min(self.max_ns))
     }
 
-    /// The recorded values in ascending order with their counts, each value being the middle of
-    /// its bucket.
+    /// The recorded values with their counts, in ascending order; a value is the middle of its bucket.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.histogram.iter_recorded().map(|step| {
             (self.histogram.median_equivalent(step.value_iterated_to()), step.count_at_value())
         })
     }
 
-    /// The figures of a table row, if so many requests beside these had no answer; `None` without
-    /// samples, because then there is no latency.
+    /// The figures of a table row, given the number of requests without an answer; `None` without samples.
     pub fn summary(&self, unanswered: u64) -> Option<LatencyNs> {
         let count = self.count();
         (count != 0).then(|| LatencyNs {
@@ -102,12 +100,12 @@ impl Default for Latency {
     }
 }
 
-/// Percentiles of a latency, in nanoseconds; `None` where these samples do not tell it.
+/// Percentiles of a latency, in nanoseconds; `None` where the samples do not determine one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Exceeded by 95 % of the samples; the 2025 table starts with it.
+    /// 5th percentile, ns, with which the 2025 table starts.
     pub p5: Option<u64>,
-    /// 50 % of the requests took no longer, ns.
+    /// Median, ns.
     pub p50: Option<u64>,
     /// 90th percentile, ns.
     pub p90: Option<u64>,
@@ -120,7 +118,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Each by a function of its share, from 0 to 1.
+    /// Computes each percentile with a function of its share, from 0 to 1.
     pub fn each(mut of: impl FnMut(f64) -> Option<u64>) -> Percentiles {
         Percentiles {
             p5: of(0.05),
@@ -132,7 +130,7 @@ impl Percentiles {
         }
     }
 
-    /// The one of such a share; `None` if it is not known, or not one of them.
+    /// The percentile of a share; `None` if it is unknown or not among the fields.
     pub fn of(&self, share: f64) -> Option<u64> {
         match (share * 1000.0).round() as u64 {
             50 => self.p5,
@@ -145,9 +143,9 @@ impl Percentiles {
         }
     }
 
-    /// Those of all requests, answered or not, by a function of a share of the answered ones: whoever has
-    /// no answer is later than all that have one. One that such a request may have as its latency is that
-    /// of the answered ones, which it exceeds.
+    /// The percentiles over all requests, answered or not, from a function that gives those of the answered ones. A
+    /// request without an answer counts as later than all answered ones. A percentile that may fall on such a
+    /// request is set to that of the answered ones, as a lower bound.
     pub fn of_all(
         answered: u64,
         unanswered: u64,
@@ -158,7 +156,7 @@ impl Percentiles {
         Percentiles::each(|share| {
             let known = !is_bound(share, answered, unanswered);
             let of = if known { (share * all / answered as f64).min(1.0) } else { share };
-            // A bound is no less than what is known of a smaller share.
+            // A bound is at least the percentile of any smaller share.
             let at = of_answered(of).map(|ns| ns.max(least));
             least = at.unwrap_or(least);
             at
@@ -166,40 +164,39 @@ impl Percentiles {
     }
 }
 
-/// Whether a request without an answer may have this percentile of all as its latency.
+/// Whether a percentile over all requests may fall on a request without an answer.
 fn is_bound(share: f64, answered: u64, unanswered: u64) -> bool {
     let all = answered as f64 + unanswered as f64;
-    // Rounding makes no difference.
+    // Tolerate rounding errors.
     unanswered as f64 > (1.0 - share) * all + 1e-6
 }
 
 /// Latency figures of one row or repetition, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencyNs {
-    /// Arithmetic mean of what was answered, exact; `None` of repetitions of which one had no answer.
+    /// Exact arithmetic mean of the answered requests; `None` for a row with a repetition that has no answers.
     pub mean: Option<f64>,
-    /// The percentiles that are known.
+    /// The known percentiles.
     #[serde(flatten)]
     pub at: Percentiles,
-    /// The longest that was answered, exact.
+    /// The exact maximum of the answered requests.
     pub max: u64,
-    /// Samples behind these figures.
+    /// Number of samples.
     pub count: u64,
-    /// Of percentiles that are not known because too many requests had no answer, or because their queue
-    /// grows: what they exceed.
+    /// Lower bounds of the percentiles that are unknown, because too many requests had no answer or because their
+    /// queue grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<Percentiles>,
 }
 
 impl LatencyNs {
-    /// Samples that have to lie beyond a percentile.
+    /// Number of samples that must lie beyond a percentile.
     const BEYOND: f64 = 10.0;
 
-    /// Keeps the percentiles that the samples tell, where so many requests beside them had no answer:
-    /// one with fewer than ten samples beyond it is none, and one that a request without an answer may
-    /// have as its latency is but a bound ([`LatencyNs::above`]). Where the queue `grows`, all are
-    /// bounds: a longer window would show longer ones. Doing it again changes nothing. It only leaves out:
-    /// the percentiles are to be those of all requests already ([`Percentiles::of_all`]).
+    /// Keeps the percentiles that the samples support, given the number of requests without an answer. One with
+    /// fewer than ten samples beyond it is removed. One that may fall on an unanswered request is turned into a
+    /// lower bound ([`LatencyNs::above`]); if the queue `grows`, all are, because a longer window would show longer
+    /// latencies. Idempotent. The percentiles must already be those of all requests ([`Percentiles::of_all`]).
     #[must_use]
     pub fn told(self, unanswered: u64, grows: bool) -> LatencyNs {
         let all = self.count as f64 + unanswered as f64;
@@ -219,7 +216,7 @@ impl LatencyNs {
 mod tests {
     use super::*;
 
-    /// Whether `got` is `want` to three significant digits.
+    /// Whether `got` equals `want` to three significant digits.
     fn near(got: u64, want: u64) -> bool {
         got.abs_diff(want) * 1000 <= want
     }
@@ -250,7 +247,7 @@ mod tests {
         }
     }
 
-    /// A recorder's figures of so many samples of 1 to 1000 us, and so many requests without an answer.
+    /// The figures of `count` samples of 1 to 1000 us, with `unanswered` requests without an answer.
     fn samples(count: u64, unanswered: u64) -> LatencyNs {
         let mut latency = Latency::new();
         (0..count).for_each(|i| latency.record((1 + i % 1000) * 1000));
@@ -291,13 +288,13 @@ mod tests {
 
     #[test]
     fn a_percentile_is_that_of_all_that_fell_due_and_not_of_the_answered_ones() {
-        // Up to 500 us there are ten samples of each microsecond, beyond it nine.
+        // Up to 500 us there are ten samples per microsecond, above that nine.
         let told = samples(9_500, 500).told(500, false).at;
         for (got, want) in [(told.p5, 50), (told.p50, 500), (told.p90, 945), (told.p95, 1_000)] {
             let got = got.unwrap();
             assert!(got.abs_diff(want * 1_000) <= 2_000, "{got} for {want} us");
         }
-        // A bound is what the answered ones say.
+        // A bound is the percentile of the answered requests.
         let (all, answered) = (samples(9_500, 500).at, samples(9_500, 0).at);
         assert_eq!((all.p99, all.p999), (all.p95, all.p95.max(answered.p999)));
         assert!(all.p50 > answered.p50 && all.p95 > answered.p95);

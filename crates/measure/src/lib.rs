@@ -1,14 +1,13 @@
-//! What a run is measured with.
+//! Measurement: turns the raw events of a run into figures and reports.
 //!
-//! Everything that turns raw events into figures lives here: latency, the published estimator of
-//! 2025, receive-call times, CPU time in four parts, for how long the host interrupted a run, what an
-//! engine has counted, repetitions and the host. [`report`] turns figures into tables, JSON, pages and
-//! progress, and [`conclusion`] says what to learn from a table. Nothing here decides a policy or starts a
-//! workload.
+//! Covered are latency, the published estimator of 2025, the duration of receive calls, CPU time in four parts,
+//! interruptions by the host, an engine's counters, repetitions, and the host. [`report`] turns figures into
+//! tables, JSON, pages and progress lines, and [`conclusion`] summarizes a table. Nothing here chooses a policy or
+//! starts a workload.
 //!
-//! Two rules hold throughout. What runs in a thread under test ([`Latency::record`],
-//! [`Pow2::record`], [`PublishedEstimator::record`]) neither allocates nor locks. And what could not
-//! be measured is `None`, never zero.
+//! Two rules hold throughout. Code that runs in a thread under test ([`Latency::record`], [`Pow2::record`],
+//! [`PublishedEstimator::record`]) neither allocates nor locks. And a value that could not be measured is `None`,
+//! never zero.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

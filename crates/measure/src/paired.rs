@@ -1,33 +1,33 @@
-//! Two things measured side by side in several rounds: their ratio, and how sure it is.
+//! Paired comparison of two subjects over several rounds: the ratio, with a confidence interval.
 //!
-//! What disturbs a round disturbs both, so each round gives a ratio, and the middle of the ratios is the
-//! answer. Its interval is from one of them to another, counted from the two ends: the middle of what all
-//! rounds would give lies above any of them with even chance, so the chance that k or more of n lie on
-//! its wrong side is the binomial's, exactly, whatever the ratios' distribution. With six rounds the
-//! least and the greatest hold it with 97 %; with five no two do with 95 %.
+//! A disturbance of a round hits both subjects, so each round gives one ratio, and their median is the estimate.
+//! The interval lies between two of the sorted ratios, equally far from either end. Each ratio lies above the true
+//! median with a probability of one half, so the probability that the interval misses it is binomial, exactly,
+//! whatever the distribution of the ratios. With six rounds, minimum and maximum enclose it with 97 %; with five,
+//! no interval reaches 95 %.
 
-/// The chance with which an interval should hold the middle.
+/// The confidence wanted of an interval.
 pub const WANTED: f64 = 0.95;
 
 /// The ratio of two figures over several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Ratio {
-    /// The middle one, or the mean of the two in the middle.
+    /// The median of the rounds' ratios.
     pub median: f64,
-    /// The lower end of its interval.
+    /// Lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// Upper end of the interval.
     pub high: f64,
-    /// The chance with which the interval holds it, from 0 to 1: at least [`WANTED`] where so many
-    /// rounds can tell, otherwise that of the widest.
+    /// Probability, from 0 to 1, that the interval contains the true median: at least [`WANTED`] with enough
+    /// rounds, otherwise that of the widest interval.
     pub confidence: f64,
-    /// Rounds that have both figures.
+    /// Number of rounds that have both figures.
     pub rounds: usize,
 }
 
 impl Ratio {
-    /// Of pairs (figure, reference), one a round. Pairs without a ratio above 0 are left out; `None` if
-    /// nothing is left.
+    /// The ratio of pairs (figure, reference), one per round. Pairs without a positive finite ratio are left out;
+    /// `None` if nothing remains.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Ratio> {
         let ratios = pairs.into_iter().map(|(figure, reference)| figure / reference);
         let mut sorted: Vec<f64> = ratios.filter(|it| it.is_finite() && *it > 0.0).collect();
@@ -39,20 +39,20 @@ impl Ratio {
         Some(Ratio { median, low, high, confidence, rounds: sorted.len() })
     }
 
-    /// Whether its interval says that the figure is below the reference.
+    /// Whether the figure is significantly below the reference.
     pub fn is_less(&self) -> bool {
         self.confidence >= WANTED && self.high < 1.0
     }
 
-    /// Whether its interval says that it is above.
+    /// Whether the figure is significantly above the reference.
     pub fn is_more(&self) -> bool {
         self.confidence >= WANTED && self.low > 1.0
     }
 }
 
-/// The chance that the middle lies between the ends, with so many left out at each.
+/// Probability that the median lies within the interval that omits `left_out` ratios at each end.
 fn confidence(rounds: usize, left_out: usize) -> f64 {
-    // Of 2^n ways for the rounds to fall above or below.
+    // Counts, out of 2^n, the outcomes in which at most `left_out` rounds lie below the median.
     let mut ways = 1.0_f64;
     let mut outside = 0.0;
     for below in 0..=left_out {
@@ -62,13 +62,13 @@ fn confidence(rounds: usize, left_out: usize) -> f64 {
     (1.0 - 2.0 * outside / 2.0_f64.powi(i32::try_from(rounds).unwrap_or(i32::MAX))).max(0.0)
 }
 
-/// How many may be left out at each end, so that what is between still holds the middle as wanted.
+/// How many ratios may be omitted at each end while the confidence stays at [`WANTED`] or above.
 fn left_out(rounds: usize) -> usize {
     let most = rounds.saturating_sub(1) / 2;
     (0..=most).take_while(|it| *it == 0 || confidence(rounds, *it) >= WANTED).last().unwrap_or(0)
 }
 
-/// The fewest rounds that can tell.
+/// The smallest number of rounds that gives an interval of the confidence [`WANTED`].
 pub fn fewest_rounds() -> usize {
     (1..64).find(|rounds| confidence(*rounds, 0) >= WANTED).unwrap_or(64)
 }
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!((six.low, six.high, six.median), (0.1, 0.6, 0.35));
         assert!((six.confidence - 0.96875).abs() < 1e-12);
         assert!(six.is_less() && !six.is_more());
-        // Nine rounds bear one lost at each end: 1 - 2 * 10 / 512.
+        // Nine rounds allow one to be omitted at each end: 1 - 2 * 10 / 512.
         let nine = of(9);
         assert_eq!((nine.low, nine.high), (0.2, 0.8));
         assert!((nine.confidence - 0.9609375).abs() < 1e-12);
@@ -101,14 +101,14 @@ mod tests {
         let (mut held, mut confidence) = (0, 0.0);
         let trials = 4_000;
         for _ in 0..trials {
-            // Skewed, with its middle at 1.
+            // A skewed distribution with median 1.
             let ratio = |_| (2.0_f64.powf(rng.unit() * 8.0 - 4.0), 1.0);
             let ratio = Ratio::of((0..12).map(ratio)).expect("some");
             held += u32::from(ratio.low <= 1.0 && 1.0 <= ratio.high);
             confidence = ratio.confidence;
         }
         let share = f64::from(held) / f64::from(trials);
-        // Four deviations of so many trials.
+        // Four standard deviations for this number of trials.
         assert!((share - confidence).abs() < 0.014, "{share} for {confidence}");
     }
 

@@ -1,7 +1,7 @@
-//! A histogram of power-of-two buckets, as bpftrace's `hist()` prints it.
+//! A histogram with power-of-two buckets, in the format of bpftrace's `hist()`.
 //!
-//! The 2025 document shows the time spent in receive calls this way, so that is what this is for:
-//! one bucket per doubling, no percentiles. For latencies use [`super::Latency`].
+//! The 2025 document shows the duration of receive calls in this form: one bucket per doubling, no percentiles. For
+//! latencies use [`super::Latency`].
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 /// Bucket 0 holds the value 0; bucket i holds [2^(i-1), 2^i).
 const BUCKETS: usize = 65;
 
-/// Characters of the longest bar.
+/// Length of the longest bar in characters.
 const BAR: u64 = 52;
 
-/// Counts by power of two. Fixed size; recording allocates nothing.
+/// Counts by power of two, of fixed size; recording does not allocate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Vec<Bucket>", from = "Vec<Bucket>")]
 pub struct Pow2 {
     counts: [u64; BUCKETS],
 }
 
-/// One bucket in the JSON report.
+/// One bucket, as in the JSON report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
-    /// The smallest value in it.
+    /// Smallest value in it.
     pub lo: u64,
-    /// The smallest value above it (`u64::MAX` for the last bucket, which includes it).
+    /// Smallest value above it (`u64::MAX` for the last bucket, which includes it).
     pub hi: u64,
     /// Samples in it.
     pub count: u64,
@@ -37,7 +37,7 @@ impl Pow2 {
         Pow2 { counts: [0; BUCKETS] }
     }
 
-    /// Takes one value.
+    /// Records one value.
     pub fn record(&mut self, value: u64) {
         let count = &mut self.counts[index(value)];
         *count = count.saturating_add(1);
@@ -50,13 +50,13 @@ impl Pow2 {
         }
     }
 
-    /// Samples taken, of all sizes.
+    /// Number of samples.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// Every bucket from the first that holds a sample to the last, empty ones between included;
-    /// nothing without samples.
+    /// All buckets from the first to the last that has a sample, including empty ones between; none without
+    /// samples.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         let first = self.counts.iter().position(|&n| n != 0).unwrap_or(BUCKETS);
         let end = self.counts.iter().rposition(|&n| n != 0).map_or(BUCKETS, |last| last + 1);
@@ -64,17 +64,17 @@ impl Pow2 {
     }
 }
 
-/// The bucket that a value falls into.
+/// The bucket of a value.
 fn index(value: u64) -> usize {
     (u64::BITS - value.leading_zeros()) as usize
 }
 
-/// The smallest value of a bucket.
+/// Smallest value of a bucket.
 fn lower(index: usize) -> u64 {
     if index == 0 { 0 } else { 1 << (index - 1) }
 }
 
-/// The smallest value above a bucket.
+/// Smallest value above a bucket.
 fn upper(index: usize) -> u64 {
     1_u64.checked_shl(u32::try_from(index).unwrap_or(u32::MAX)).unwrap_or(u64::MAX)
 }
@@ -92,7 +92,7 @@ impl From<Pow2> for Vec<Bucket> {
 }
 
 impl From<Vec<Bucket>> for Pow2 {
-    /// Reads a report back. Only `lo` and `count` matter: `hi` follows from `lo`.
+    /// Used to read a report. Only `lo` and `count` matter: `hi` follows from `lo`.
     fn from(buckets: Vec<Bucket>) -> Self {
         let mut histogram = Pow2::new();
         for bucket in buckets {
@@ -103,7 +103,7 @@ impl From<Vec<Bucket>> for Pow2 {
     }
 }
 
-/// One line a bucket: `[256, 512)         55633 |@@@@    |`.
+/// One line per bucket: `[256, 512)         55633 |@@@@    |`.
 impl fmt::Display for Pow2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tallest = self.counts.iter().copied().max().unwrap_or(0).max(1);
@@ -113,7 +113,7 @@ impl fmt::Display for Pow2 {
                 lo if bucket.hi == u64::MAX => format!("[{}, ...)", short(lo)),
                 lo => format!("[{}, {})", short(lo), short(bucket.hi)),
             };
-            // In u128, because a count may be anything.
+            // In u128, because counts may be large.
             let length = u128::from(bucket.count) * u128::from(BAR) / u128::from(tallest);
             let bar = "@".repeat(usize::try_from(length).unwrap_or(0));
             writeln!(f, "{range:<16} {:>8} |{bar:<width$}|", bucket.count, width = BAR as usize)?;

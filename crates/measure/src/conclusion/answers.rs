@@ -1,17 +1,17 @@
-//! Workloads that are answered: who answers as soon as the soonest for less CPU, or sooner than what
-//! Linux does by itself, and for how much more of it.
+//! The conclusion for request-response workloads: the policy that answers as fast as the fastest for less CPU, or
+//! that answers faster than Linux's default, with its CPU cost.
 
 use super::evidence::{CPU, Figure, Group, Inconclusive, Order, P50, P99, RATE, Witness};
 use super::evidence::{cannot_tell, least, most, worse};
 use super::{of_its_cpu, times};
 
-/// A policy that serves less than this share of what it is asked for does not carry the load.
+/// A policy that serves less than this share of the offered load does not carry it.
 const CARRIED: f64 = 0.98;
 
 pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let group = highest(groups)?;
     let rows = Group { load: group.load.clone(), rows: carrying(group) };
-    // The tail first; the median bears more.
+    // The tail first. The median tolerates more interruption.
     let mut doubt: Option<Inconclusive> = None;
     let mut told = None;
     for figure in [P99, P50] {
@@ -33,8 +33,8 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     Some([Some(sentence), more].into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
 
-/// The group of the highest load that all policies carry with a p99; else that two carry with one; else the
-/// same with a median; else the first that two were measured under.
+/// The group to compare: that of the highest load that all policies carry and have a p99 for; else that two
+/// policies do; else the same for the median; else the first group with two rows.
 fn highest<'a, 'b>(groups: &'b [Group<'a>]) -> Option<&'b Group<'a>> {
     let rate = |group: &&Group<'_>| group.offered().unwrap_or(0.0);
     let highest = |figure: Figure, least: &dyn Fn(&Group<'_>) -> usize| {
@@ -52,7 +52,7 @@ fn highest<'a, 'b>(groups: &'b [Group<'a>]) -> Option<&'b Group<'a>> {
     of(P99).or_else(|| of(P50)).or_else(closed)
 }
 
-/// The rows that serve what they are asked for, as far as they are asked for something.
+/// The rows that carry their load; all rows of a closed loop.
 fn carrying<'a>(group: &Group<'a>) -> Vec<Witness<'a>> {
     let carries = |row: &Witness<'_>| match (row.median(RATE), row.offered()) {
         (Some(served), Some(asked)) => served >= CARRIED * asked,
@@ -61,7 +61,7 @@ fn carrying<'a>(group: &Group<'a>) -> Vec<Witness<'a>> {
     group.rows.iter().copied().filter(carries).collect()
 }
 
-/// Who answers as soon as the soonest for less CPU, or sooner than the reference.
+/// The policy that answers as fast as the fastest for less CPU, or else faster than the reference.
 fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclusive>> {
     let (rows, doubt, left_out) = group.sound(figure);
     let unsure = |doubt: Option<Inconclusive>| doubt.map(Err);
@@ -84,7 +84,7 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclus
     let sound = Group { load: None, rows: rows.clone() };
     let reference = sound.reference()?;
     let against = if reference.name() == first.name() {
-        // The next: is the first really ahead?
+        // The reference itself is the fastest: compare it with the second.
         let others: Vec<_> = rows.iter().filter(|it| it.name() != first.name()).copied().collect();
         least(&others, figure)?
     } else {
@@ -107,12 +107,12 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclus
                 against.shown(figure)
             )))
         }
-        // The least cannot be more.
+        // The minimum cannot be larger.
         Ok(_) => Some(Ok(none_faster(&rows, &reference, figure) + &beside)),
     }
 }
 
-/// The rows that answer as fast as another.
+/// The rows whose figure is alike to that of `other`.
 fn as_fast<'a>(
     rows: &[Witness<'a>],
     other: &Witness<'_>,
@@ -124,7 +124,7 @@ fn as_fast<'a>(
     })
 }
 
-/// Who answers as fast as another for the least CPU, if it is less.
+/// The row that answers as fast as `other` for the least CPU, if that is clearly less.
 fn cheaper(rows: &[Witness<'_>], other: &Witness<'_>, figure: Figure) -> Option<String> {
     let less = |row: &Witness<'_>| matches!(row.compare(CPU, other), Some(Ok((Order::Less, _))));
     let all: Vec<_> = as_fast(rows, other, figure).filter(less).collect();
@@ -141,8 +141,8 @@ fn cheaper(rows: &[Witness<'_>], other: &Witness<'_>, figure: Figure) -> Option<
     ))
 }
 
-/// Where nobody answers faster than the reference: whether somebody does as fast for less CPU, if that can be
-/// told of all who do.
+/// The sentence if no row answers faster than the reference: names a row that is as fast for less CPU, or says that
+/// there is none, as far as the CPU of all such rows can be compared.
 fn none_faster(rows: &[Witness<'_>], reference: &Witness<'_>, figure: Figure) -> String {
     if let Some(told) = cheaper(rows, reference, figure) {
         return told;
@@ -156,12 +156,12 @@ fn none_faster(rows: &[Witness<'_>], reference: &Witness<'_>, figure: Figure) ->
     format!("no policy answers faster than {name} ({} {shown}{unknown}){cpu}", figure.name)
 }
 
-/// A factor between things that are alike, which is no share.
+/// A quotient of like figures, always as a factor and never in per cent.
 fn factor(ratio: f64) -> String {
     format!("{ratio:.1}x")
 }
 
-/// Where nothing is offered at a rate: who serves more than the reference.
+/// In a closed loop: the policy that serves more than the reference.
 fn serves_most(group: &Group<'_>) -> Option<String> {
     let (rows, _, _) = group.sound(RATE);
     let (best, reference) = (most(&rows, RATE)?, Group { load: None, rows: rows.clone() });
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(told("linux", beside("defer20")), want);
     }
 
-    /// With too few answers for a p99.
+    /// Removes the p99, as if there were too few answers for one.
     fn few(row: Fixed) -> Row {
         let mut row = row.row();
         let all = row.repetitions.iter_mut().map(|it| &mut it.figures).chain([&mut row.figures]);
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_run_cannot_tell() {
-        // As it was seen: 1 us in one run and 404 us in the next.
+        // As observed: 1 us in one run and 404 us in the next.
         let rows = [
             row("base", [40.0, 44.0, 42.0], 0.5).interrupted(0.21),
             row("busypoll", [4.0, 404.0, 300.0], 1.0).interrupted(0.34),
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_p99_that_one_repetition_does_not_tell_is_none_to_compare() {
-        // In one of three, as many as 2 % may have waited for ever: 10 us are those of the others.
+        // In one of three repetitions up to 2 % may have waited for ever: the 10 us are those of the others.
         let fullbusy = || row("fullbusy", [10.0, 10.4, 10.2], 1.0).unanswered_last(2);
         let base = || row("base", [40.0, 44.0, 42.0], 0.5);
         for world in ["engine", "machine"] {
@@ -358,7 +358,7 @@ mod tests {
             at(2e5, row("suspend20", [10.0; 3], 0.2)).served(&[2e5; 3]),
             at(6e5, row("base", [40.0; 3], 0.5)).served(&[6e5; 3]),
             at(6e5, row("suspend20", [10.0; 3], 0.25)).served(&[6e5; 3]),
-            // Not all carry this.
+            // Not all policies carry this load.
             at(9e5, row("base", [4e4; 3], 1.0)).served(&[7e5; 3]),
             at(9e5, row("suspend20", [3e4; 3], 1.0)).served(&[9e5; 3]),
             most("base", 7e5),

@@ -1,9 +1,9 @@
-//! When figures of two rows may be compared, and how they compare.
+//! Decides whether figures of two rows may be compared, and how they compare.
 //!
-//! On a real host two things speak against it: that the host [interrupted](crate::Interruption)
-//! a run for longer than the figure bears, and that the repetitions of the rows overlap. In the machine
-//! time is virtual and nobody interrupts; there the repetitions are seeds. In linux nobody's CPU is compared
-//! with the reference's: a veth has most of that on the sender's CPU.
+//! On a real host, two things prevent a comparison: the host [interrupted](crate::Interruption) a run for longer
+//! than the figure tolerates, or the repetitions of the rows overlap. In the machine, time is virtual, nothing
+//! interrupts a run, and repetitions are seeds. In linux, no CPU figure is compared with the reference's: over a
+//! veth, most of the reference's work runs on the sender's CPU.
 
 use serde_json::{Map, Value};
 
@@ -11,26 +11,25 @@ use crate::Spread;
 use crate::report::text::{percent, rate, ratio, time};
 use crate::report::{Column, Measurement, Report, Row};
 
-/// Medians that differ by less are alike ...
+/// Medians whose quotient is below this are alike ...
 const ALIKE: f64 = 1.25;
 
-/// ... if no two repetitions lie further apart than this.
+/// ... if no two repetitions differ by a larger factor than this.
 const TOGETHER: f64 = 1.5;
 
 /// A figure by which rows are compared.
 #[derive(Clone, Copy)]
 pub(super) struct Figure {
-    /// Its name in a sentence.
+    /// Its name in sentences.
     pub(super) name: &'static str,
     get: fn(&Measurement) -> Option<f64>,
-    /// The longest that a host may interrupt a run before the figure is the host's, as a share of the
-    /// time.
+    /// The longest interruption by the host, as a share of the time, that does not distort the figure.
     pub(super) bears: f64,
     show: fn(f64) -> String,
 }
 
-/// One in a hundred requests is in it, and so is whatever takes a hundredth of the time, or two, since
-/// ticks tell no better.
+/// One in a hundred requests exceeds it, so that an interruption for 1 % of the time can set it. The limit is 2 %,
+/// because tick-based accounting is no more precise.
 pub(super) const P99: Figure = Figure {
     name: "p99",
     get: |figures| figures.latency_ns?.at.p99.map(|ns| ns as f64),
@@ -38,7 +37,7 @@ pub(super) const P99: Figure = Figure {
     show: time,
 };
 
-/// One in a thousand: as the p99, but sooner.
+/// As [`P99`], for one request in a thousand.
 pub(super) const P999: Figure = Figure {
     name: "p99.9",
     get: |figures| figures.latency_ns?.at.p999.map(|ns| ns as f64),
@@ -46,7 +45,8 @@ pub(super) const P999: Figure = Figure {
     show: time,
 };
 
-/// Bears more, but not all that is below a half: queues outlast what made them.
+/// Tolerates more than the tail, but far less than one half, because queues outlast the interruption that caused
+/// them.
 pub(super) const P50: Figure = Figure {
     name: "p50",
     get: |figures| figures.latency_ns?.at.p50.map(|ns| ns as f64),
@@ -54,15 +54,15 @@ pub(super) const P50: Figure = Figure {
     show: time,
 };
 
-/// What of the serving CPUs ran.
+/// The busy share of the serving CPUs' time.
 pub(super) const CPU: Figure =
     Figure { name: "CPU", get: Measurement::cpu_busy, bears: 0.1, show: percent };
 
-/// Replies, answers or received datagrams a second.
+/// Replies, answers or received datagrams per second.
 pub(super) const RATE: Figure =
     Figure { name: "rate", get: |figures| figures.achieved_per_s, bears: 0.1, show: rate };
 
-/// Receive interrupts a packet: a quotient of counts, which an interruption stretches alike.
+/// Receive interrupts per packet: a quotient of counts, both of which an interruption affects alike.
 pub(super) const INTERRUPTS: Figure = Figure {
     name: "interrupts a packet",
     get: |figures| figures.interrupts_per_packet,
@@ -70,25 +70,25 @@ pub(super) const INTERRUPTS: Figure = Figure {
     show: |value| if value == 0.0 { "no".to_owned() } else { ratio(value) },
 };
 
-/// How a row stands to another.
+/// The result of comparing a row's figure with another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Its figure is clearly smaller.
+    /// The figure is clearly smaller.
     Less,
     /// The figures are alike.
     Alike,
-    /// It is clearly larger.
+    /// The figure is clearly larger.
     More,
 }
 
-/// Why nothing can be told.
+/// The reason why figures cannot be compared.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Inconclusive {
-    /// A run was interrupted, for this share of the time.
+    /// The host interrupted a run, for this share of the time.
     Interrupted(f64),
-    /// Some repetitions of a row do not tell the figure: mostly those in which it is worst.
+    /// Some repetitions of a row lack the figure, usually those in which it would be worst.
     Partly(String),
-    /// The repetitions of a row lie too far apart.
+    /// The repetitions of a row differ too much.
     Apart(String),
     /// There is only one repetition.
     Once,
@@ -109,23 +109,23 @@ impl std::fmt::Display for Inconclusive {
     }
 }
 
-/// What is said of an interruption.
+/// The text for an interruption.
 pub(super) fn interrupted(share: f64) -> String {
     format!("this host interrupted it for {:.0} % of the time", share * 100.0)
 }
 
-/// The sentence that is none.
+/// The sentence that takes the place of a conclusion.
 pub(super) fn cannot_tell(doubt: &Inconclusive) -> String {
     format!("cannot tell: {doubt}")
 }
 
-/// A row, as evidence.
+/// A row with what is needed to judge its figures.
 #[derive(Clone, Copy)]
 pub(super) struct Witness<'a> {
     row: &'a Row,
-    /// In virtual time nobody interrupts, and a single run is not chance.
+    /// Whether time is virtual: then nothing interrupts a run, and a single repetition is not subject to chance.
     virtual_time: bool,
-    /// Over a veth the reference is served on the sender's CPU, mostly.
+    /// Whether the run used a veth, over which most of the reference's work runs on the sender's CPU.
     over_veth: bool,
 }
 
@@ -138,13 +138,13 @@ impl<'a> Witness<'a> {
         &self.row.load
     }
 
-    /// Whether it is what Linux does without being told.
+    /// Whether it is Linux's default, without a policy applied.
     pub(super) fn is_reference(&self) -> bool {
         let policy = self.row.policy.as_str();
         ["base", "base-6.4", "interrupts"].contains(&policy)
     }
 
-    /// Whether it is known who served, and it was not napkin.
+    /// Whether the server is known, and is not napkin.
     fn is_another_server(&self) -> bool {
         self.row.server.as_deref().is_some_and(|server| server != "napkin")
     }
@@ -161,38 +161,38 @@ impl<'a> Witness<'a> {
         (figure.get)(&self.row.figures).filter(|value| value.is_finite())
     }
 
-    /// The median as it is shown.
+    /// The median with its unit.
     pub(super) fn shown(&self, figure: Figure) -> String {
         self.median(figure).map(figure.show).unwrap_or_default()
     }
 
-    /// What was asked of it a second; `None` in a closed loop.
+    /// The offered rate per second; `None` in a closed loop.
     pub(super) fn offered(&self) -> Option<f64> {
         self.row.figures.offered_per_s
     }
 
-    /// Why a figure of this row says nothing, by itself.
+    /// The reason why the row's figure cannot be used at all.
     pub(super) fn doubt(&self, figure: Figure) -> Option<Inconclusive> {
         if let Some(share) = self.interrupted().filter(|share| *share > figure.bears) {
             return Some(Inconclusive::Interrupted(share));
         }
         let all = &self.row.repetitions;
         let known = all.iter().filter(|it| (figure.get)(&it.figures).is_some()).count();
-        // A p99 that too many requests without an answer may exceed is such a figure, in whatever time.
+        // A p99 that too many unanswered requests may exceed is such a figure, in virtual time as well.
         if known != 0 && known != all.len() {
             return Some(Inconclusive::Partly(format!("{} of {}", figure.name, self.name())));
         }
         (!self.virtual_time && all.len() < 2).then_some(Inconclusive::Once)
     }
 
-    /// Whether both rows have all of a figure: over a veth the reference does not of its CPU.
+    /// Whether the figure can be compared between these rows; CPU over a veth cannot if one is the reference.
     pub(super) fn has_beside(&self, figure: Figure, other: &Witness<'_>) -> bool {
         let elsewhere = |it: &Witness<'_>| it.over_veth && it.is_reference();
         figure.name != CPU.name || !(elsewhere(self) || elsewhere(other))
     }
 
-    /// How this row's figure stands to another's, with the quotient of the medians. `None` if one of them
-    /// does not have it, or, of CPU over a veth, not all of it.
+    /// Compares the figure with that of another row; returns the order and the quotient of the medians. `None` if a
+    /// row lacks the figure, or if it is CPU over a veth and one row is the reference.
     pub(super) fn compare(
         &self,
         figure: Figure,
@@ -207,7 +207,7 @@ impl<'a> Witness<'a> {
         {
             return Some(Err(doubt));
         }
-        // Of two zeros there is no quotient, and no difference.
+        // Two zeros have no quotient, and are alike.
         let by = |a: f64, b: f64| if a == b { 1.0 } else { a / b };
         let quotient = by(one.median, two.median);
         let furthest = by(one.max.max(two.max), one.min.min(two.min));
@@ -229,7 +229,7 @@ impl<'a> Witness<'a> {
     }
 }
 
-/// The doubt that is told of two: the longer interruption.
+/// The more important of two doubts: the longer interruption.
 pub(super) fn worse(one: Inconclusive, other: Inconclusive) -> Inconclusive {
     match (&one, &other) {
         (Inconclusive::Interrupted(a), Inconclusive::Interrupted(b)) if b > a => other,
@@ -239,15 +239,15 @@ pub(super) fn worse(one: Inconclusive, other: Inconclusive) -> Inconclusive {
     }
 }
 
-/// The rows under one load, in their order.
+/// The rows under one load, in the report's order.
 pub(super) struct Group<'a> {
-    /// The load in words, if there is more than one.
+    /// The load in words, if there are several.
     pub(super) load: Option<String>,
     pub(super) rows: Vec<Witness<'a>>,
 }
 
 impl<'a> Group<'a> {
-    /// The groups of a report, without rows of which nothing was measured.
+    /// The groups of a report, without rows that were not measured.
     pub(super) fn all(report: &'a Report) -> Vec<Group<'a>> {
         let [virtual_time, over_veth] = ["machine", "linux"].map(|world| report.world == world);
         let mut groups: Vec<(&Row, Vec<Witness<'_>>)> = Vec::new();
@@ -266,25 +266,25 @@ impl<'a> Group<'a> {
             .collect()
     }
 
-    /// ` at requests/s 600000`, or nothing where there is one load.
+    /// ` at requests/s 600000`, or nothing if there is only one load.
     pub(super) fn at(&self) -> String {
         self.load.as_ref().map(|load| format!(" at {load}")).unwrap_or_default()
     }
 
-    /// What others are compared with: what Linux does without being told, or the first. Of several
-    /// servers the last that is not napkin: a program of others, if there is one.
+    /// The row to compare with: Linux's default, or else the first row. With several servers, the default policy of
+    /// the last server that is not napkin, if there is one.
     pub(super) fn reference(&self) -> Option<Witness<'a>> {
         let linux = self.rows.iter().rfind(|row| row.is_reference() && row.is_another_server());
         linux.or(self.rows.iter().find(|row| row.is_reference())).or(self.rows.first()).copied()
     }
 
-    /// What is offered a second under this load; `None` in a closed loop.
+    /// The offered rate per second under this load; `None` in a closed loop.
     pub(super) fn offered(&self) -> Option<f64> {
         let offered: Option<Vec<f64>> = self.rows.iter().map(Witness::offered).collect();
         offered?.into_iter().reduce(f64::max)
     }
 
-    /// The rows that have a figure and may be believed in it, and the doubt about the others.
+    /// The rows whose figure is usable, the worst doubt about the others, and the others' names.
     pub(super) fn sound(
         &self,
         figure: Figure,
@@ -304,7 +304,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// What tells a load from the others: columns and their values.
+/// A load in words: the columns in which loads differ, with their values.
 fn in_words(row: &Row, all: &[&Row]) -> String {
     let differs = |key: &&String| all.iter().any(|it| it.load.get(*key) != row.load.get(*key));
     let keys = row.load.keys().filter(differs);
@@ -316,20 +316,20 @@ fn in_words(row: &Row, all: &[&Row]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The row with the least of a figure.
+/// The row with the smallest figure.
 pub(super) fn least<'a>(rows: &[Witness<'a>], figure: Figure) -> Option<Witness<'a>> {
     let known = rows.iter().filter_map(|row| Some((row.median(figure)?, *row)));
     known.min_by(|a, b| a.0.total_cmp(&b.0)).map(|it| it.1)
 }
 
-/// The row with the most of a figure.
+/// The row with the largest figure.
 pub(super) fn most<'a>(rows: &[Witness<'a>], figure: Figure) -> Option<Witness<'a>> {
     let known = rows.iter().filter_map(|row| Some((row.median(figure)?, *row)));
-    // Of two with the same, the first.
+    // If several are equal, the first.
     known.rev().max_by(|a, b| a.0.total_cmp(&b.0)).map(|it| it.1)
 }
 
-/// Rows of fixed figures, for tests.
+/// Rows with given figures, for tests.
 #[cfg(test)]
 pub(crate) mod fixed {
     use serde_json::{Map, Value};
@@ -337,7 +337,7 @@ pub(crate) mod fixed {
     use crate::report::{Measurement, Repetition, Report, Row};
     use crate::{CpuSplit, Host, Latency};
 
-    /// A row in the making.
+    /// A builder of rows.
     #[derive(Debug, Clone)]
     pub(crate) struct Fixed {
         name: String,
@@ -379,10 +379,10 @@ pub(crate) mod fixed {
         pub(crate) fn p50(self, values: &[f64]) -> Fixed {
             self.each(values, |it, value| {
                 let mut latency = Latency::new();
-                // As many as a p99 takes.
+                // Enough samples for a p99.
                 (0..1_000).for_each(|_| latency.record(value as u64));
                 it.latency_ns = latency.summary(0);
-                // As it was given, and not as a histogram keeps it.
+                // The exact value, not the histogram's bucket.
                 it.latency_ns.iter_mut().for_each(|latency| latency.at.p50 = Some(value as u64));
             })
         }
@@ -394,7 +394,7 @@ pub(crate) mod fixed {
             })
         }
 
-        /// In the last repetition so many percent of the requests had no answer.
+        /// Leaves so many per cent of the requests unanswered in the last repetition.
         pub(crate) fn unanswered_last(mut self, percent: u64) -> Fixed {
             if let Some(figures) = self.repetitions.last_mut() {
                 figures.set_due(1_000, 1_000 - 10 * percent);
@@ -416,7 +416,7 @@ pub(crate) mod fixed {
         }
 
         pub(crate) fn row(self) -> Row {
-            // A run of which nothing is known was not made.
+            // A repetition without any figure counts as not run.
             let measured = self.repetitions.into_iter().filter(|it| *it != Measurement::default());
             let repetitions = measured
                 .enumerate()

@@ -1,10 +1,11 @@
-//! A flood of requests: who takes fewer interrupts for them, and what that costs.
+//! The conclusion for floods of requests: the policy that takes the fewest interrupts, and its CPU cost.
 
 use super::evidence::{CPU, Group, INTERRUPTS, Inconclusive, Order, RATE, Witness};
 use super::evidence::{cannot_tell, least, most};
 use super::{of_its_cpu, times};
 
-/// The sentence, of the first closed loop: there an interrupt is a choice.
+/// Uses the first closed loop, in which the policy decides about interrupts; without one, the first load with two
+/// rows.
 pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let two = || groups.iter().filter(|group| group.rows.len() > 1);
     let group = two().find(|group| group.offered().is_none()).or_else(|| two().next())?;
@@ -12,7 +13,7 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     Some(told.unwrap_or_else(|doubt| cannot_tell(&doubt)))
 }
 
-/// By interrupts, where these are counted.
+/// Compares interrupts per packet, if they were counted.
 fn fewest(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
     let best = least(&group.rows, INTERRUPTS)?;
     let reference = group.reference()?;
@@ -43,7 +44,7 @@ fn fewest(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
     }))
 }
 
-/// By answers, where there are no interrupts to count.
+/// Compares rates, if there are no interrupt counts.
 fn answers_most(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
     let (rows, doubt, _) = group.sound(RATE);
     if rows.len() < 2 {

@@ -1,8 +1,9 @@
-//! What to learn from a workload's table, in a sentence.
+//! Summarizes a workload's table in one sentence.
 //!
-//! The sentence is drawn from the table's own figures, by a rule for each kind of workload: `answers`
-//! (latency, and the CPU that it takes), `overload` (what a receiver gets of too much), `interrupts`
-//! (how many a packet takes). `worlds` sets several worlds' tables beside each other. It compares medians and gives ratios. `evidence` says when figures may be
+//! The sentence compares medians from the table and gives ratios. There is a rule for each kind of workload:
+//! `answers` (latency, and the CPU it takes), `overload` (what a receiver gets under overload), `interrupts`
+//! (interrupts per packet). `worlds` compares tables of several worlds. `evidence` decides whether figures can be
+//! compared; if not, the sentence is *cannot tell*, with the reason.
 //! compared at all; where they may not, the sentence is *cannot tell*, and why.
 
 mod answers;
@@ -20,19 +21,19 @@ pub use worlds::{COLUMNS as WORLDS, apart, disagreements, side_by_side};
 
 use evidence::{CPU, Figure, Group, P50, P99, RATE, interrupted};
 
-/// By which figures the rows of a workload's table are compared.
+/// The figures by which the rows of a workload's table are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rule {
     /// Latency, and the CPU that it takes.
     #[default]
     Answers,
-    /// What a receiver gets of too much.
+    /// The rate of a receiver under overload.
     Overload,
-    /// How many interrupts a packet takes.
+    /// Interrupts per packet.
     Interrupts,
 }
 
-/// What to learn from a report, by its workload's rule; `None` where nothing was measured.
+/// Returns the conclusion of a report by its workload's rule; `None` if nothing was measured.
 pub fn conclude(report: &Report, rule: Rule) -> Option<String> {
     let groups = Group::all(report);
     if groups.iter().all(|group| group.rows.len() == 1) {
@@ -45,7 +46,7 @@ pub fn conclude(report: &Report, rule: Rule) -> Option<String> {
     }
 }
 
-/// Of one policy: its own figures.
+/// The sentence for a report of a single policy: its own figures.
 fn alone(group: &Group<'_>) -> Option<String> {
     let only = group.rows.first()?;
     let of = |figure: Figure| only.median(figure);
@@ -63,7 +64,7 @@ fn alone(group: &Group<'_>) -> Option<String> {
     (!parts.is_empty()).then_some(told)
 }
 
-/// A quotient for people: shares below one in per cent.
+/// Formats a quotient: below one in per cent, else as a factor.
 fn times(ratio: f64) -> String {
     match ratio {
         _ if ratio < 0.01 => format!("{:.2} %", ratio * 100.0),
@@ -73,7 +74,7 @@ fn times(ratio: f64) -> String {
     }
 }
 
-/// A quotient of CPU time: `45 % of its CPU`, `1.8x its CPU`.
+/// Formats a quotient of CPU time: `45 % of its CPU`, `1.8x its CPU`.
 fn of_its_cpu(ratio: f64) -> String {
     let of = if ratio < 0.995 { "of " } else { "" };
     format!("{} {of}its CPU", times(ratio))

@@ -1,9 +1,9 @@
-//! A receiver that is offered more than it can take: who still receives.
+//! The conclusion for a receiver under overload: which policy still receives.
 
 use super::evidence::{Group, Inconclusive, Order, RATE, Witness, cannot_tell, least, most, worse};
 use super::times;
 
-/// The sentence, of the load under which it matters most who polls.
+/// The sentence for the load under which the best and the worst policy differ most.
 pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let (mut doubt, mut told) = (None, Vec::new());
     for group in groups.iter().filter(|group| group.rows.len() > 1) {
@@ -29,7 +29,7 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     }
 }
 
-/// How many times as much the best receives as the worst, and that in words.
+/// The ratio of the best to the worst, and the sentence about it.
 fn compare(
     best: &Witness<'_>,
     worst: &Witness<'_>,

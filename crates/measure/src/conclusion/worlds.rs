@@ -1,14 +1,14 @@
-//! The same experiment in several worlds: rows beside each other, and in what the worlds disagree.
+//! Compares the same experiment in several worlds: their rows side by side, and their disagreements.
 //!
-//! Absolute figures are each world's own. What can be compared is how policies stand to each other: to
-//! the row of the same world and load that is the reference, and in which order two of them are.
+//! Absolute figures are not comparable between worlds. What can be compared is a policy relative to the reference
+//! of the same world and load, and the order of two policies.
 
 use serde_json::{Map, Value};
 
 use super::evidence::{CPU, Figure, Group, Order, P50, P99, P999, RATE, Witness};
 use crate::report::{Column, Report, Row, column};
 
-/// The figures that are set beside each other, each with the name of its quotient.
+/// The figures to compare, each with the JSON name of its quotient.
 const FIGURES: [(Figure, &str); 5] = [
     (RATE, "achieved_of_reference"),
     (P50, "p50_of_reference"),
@@ -17,7 +17,7 @@ const FIGURES: [(Figure, &str); 5] = [
     (CPU, "cpu_of_reference"),
 ];
 
-/// The columns of the table.
+/// Columns of the table.
 pub const COLUMNS: [&Column; 17] = [
     column::WORLD,
     column::POLICY,
@@ -38,9 +38,8 @@ pub const COLUMNS: [&Column; 17] = [
     column::CPU_OF_REFERENCE,
 ];
 
-/// Why rows of these reports cannot stand beside each other: what their loads have in common does not tell
-/// the loads of one of them apart, so that it would say of different ones that they are the same. `None`
-/// where it does.
+/// Explains why the rows of these reports cannot be put side by side: the load fields that they share do not
+/// distinguish the loads of some report, so that different loads would appear as the same. `None` if they can.
 pub fn apart(reports: &[Report]) -> Option<String> {
     let shared = shared_keys(reports);
     let told = |report: &Report| {
@@ -71,8 +70,8 @@ pub fn apart(reports: &[Report]) -> Option<String> {
     })
 }
 
-/// The rows of several reports, those of one policy under one load together, with the quotients to the
-/// reference of their own world. A load is what the reports' loads have in common: see [`apart`].
+/// The rows of several reports, with those of one policy and load next to each other, and with quotients to the
+/// reference of their own world. A load is reduced to the fields that all reports share: see [`apart`].
 pub fn side_by_side(reports: &[Report]) -> Vec<Row> {
     let shared = shared_keys(reports);
     let mut rows: Vec<Row> = Vec::new();
@@ -96,8 +95,8 @@ pub fn side_by_side(reports: &[Report]) -> Vec<Row> {
     rows
 }
 
-/// In which pairs of policies two worlds have a figure in opposite order, each in a sentence. Pairs of
-/// which one world cannot tell are no disagreement. `None` where no two worlds have a pair under one load.
+/// The pairs of policies that two worlds put in opposite order by some figure, one sentence each. A pair that one
+/// world cannot order is no disagreement. `None` if no two worlds have a pair of policies under the same load.
 pub fn disagreements(reports: &[Report]) -> Option<Vec<String>> {
     let shared = shared_keys(reports);
     let load = |it: &Witness<'_>| common(it.load(), &shared);
@@ -133,14 +132,14 @@ pub fn disagreements(reports: &[Report]) -> Option<Vec<String>> {
     pairs.then_some(told)
 }
 
-/// `80 % of base's`.
+/// Formats a quotient: `80 % of base's`.
 fn against(group: &Group<'_>, figure: Figure, name: &str, other: &str) -> String {
     let of = |name: &str| group.rows.iter().find(|it| it.name() == name)?.median(figure);
     let ratio = of(name).zip(of(other)).map_or(f64::NAN, |(a, b)| a / b);
     format!("{} of {other}'s", super::times(ratio))
 }
 
-/// Pairs that stand in one order here and in the opposite one there.
+/// The pairs whose order `here` is opposite to that `there`.
 fn opposites(here: &Group<'_>, there: &Group<'_>, figure: Figure) -> Vec<(String, String)> {
     let order = |group: &Group<'_>, a: &str, b: &str| -> Option<Order> {
         let of = |name: &str| group.rows.iter().find(|it| it.name() == name);
@@ -160,7 +159,7 @@ fn opposites(here: &Group<'_>, there: &Group<'_>, figure: Figure) -> Vec<(String
     pairs
 }
 
-/// A row's figures as parts of its reference's.
+/// A row's figures as fractions of its reference's.
 fn quotients(group: &Group<'_>, row: &Row) -> Map<String, Value> {
     let Some(reference) = group.reference() else { return Map::new() };
     let Some(own) = group.rows.iter().find(|it| it.name() == row.name) else { return Map::new() };
@@ -169,7 +168,7 @@ fn quotients(group: &Group<'_>, row: &Row) -> Map<String, Value> {
             return None;
         }
         let ratio = own.median(figure)? / reference.median(figure)?;
-        // Of nothing there is no quotient.
+        // A reference of 0 gives no quotient.
         ratio.is_finite().then(|| (name.to_owned(), ((ratio * 1e4).round() / 1e4).into()))
     };
     FIGURES.into_iter().filter_map(quotient).collect()
@@ -181,7 +180,7 @@ fn common(load: &Map<String, Value>, shared: &[String]) -> Map<String, Value> {
     parts.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// What the loads of all reports are told apart by.
+/// The load fields that all reports have.
 fn shared_keys(reports: &[Report]) -> Vec<String> {
     let keys = |report: &Report| -> Vec<String> {
         let load = report.rows.first().map(|row| &row.load);
@@ -212,7 +211,7 @@ mod tests {
     #[test]
     fn rows_of_one_policy_stand_together_with_what_they_are_to_their_own_reference() {
         let mut engine = of("engine", [row("base", 1e4, 0.5), row("fullbusy", 5e3, 1.0)]);
-        // What only one world has tells no load apart.
+        // A field of only one world does not distinguish loads.
         engine.rows.iter_mut().for_each(|row| {
             row.load.insert("connections".to_owned(), 32.into());
         });
@@ -263,7 +262,7 @@ mod tests {
         assert_eq!(disagreements(&[other(6), other(6)]), Some(Vec::new()));
     }
 
-    /// A report whose rows have these loads.
+    /// A report with rows under these loads.
     fn under(world: &str, loads: &[Value]) -> Report {
         let rows = loads.iter().map(|load| {
             let load = load.as_object().cloned().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Runs of `napkin bench` as one HTML page: a section a workload, with figures over its loads.
+//! Runs of `napkin bench` as one HTML page: a section per workload, with charts over its loads.
 //!
-//! What is drawn is what stands in the JSON.
+//! All values drawn are also in the JSON report.
 
 mod charts;
 
@@ -15,7 +15,7 @@ use super::text::{percent, time};
 use super::{Column, Provenance, Report};
 use charts::figures;
 
-/// A page in the making.
+/// A page under construction.
 #[derive(Debug, Default)]
 pub struct Page {
     names: Vec<String>,
@@ -23,19 +23,18 @@ pub struct Page {
 }
 
 impl Page {
-    /// Adds a run, with what is said over its table (a heading, and what the workload shows) and the table's
-    /// columns.
+    /// Adds a run, with the texts above its table (a heading, and what the workload shows) and the table's columns.
     pub fn add(&mut self, heading: &str, shows: &str, columns: &[&Column], report: &Report) {
         self.sections.push_str(&section(heading, shows, columns, report));
         self.names.push(report.workload.clone());
     }
 
-    /// Whether nothing was added.
+    /// Whether no run was added.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The page, whole.
+    /// Returns the complete page.
     pub fn render(&self, provenance: &Provenance) -> String {
         let body = format!("{INTRODUCTION}{}{}", page::facts(&provenance.facts()), self.sections);
         page::whole(&format!("napkin bench: {}", self.names.join(", ")), &body)
@@ -49,7 +48,7 @@ const INTRODUCTION: &str = "<p>Each workload ran under each policy in turn, and 
 fn section(heading: &str, shows: &str, columns: &[&Column], report: &Report) -> String {
     let mut out = format!(
         "<h2>{}</h2>\n<p>{}</p>\n",
-        // What the modelled host is stands below, among the facts.
+        // The description of the modelled host follows among the facts.
         escape(heading.split_once(": ").map_or(heading, |(name, _)| name)),
         escape(shows)
     );
@@ -81,7 +80,7 @@ fn section(heading: &str, shows: &str, columns: &[&Column], report: &Report) -> 
     out
 }
 
-/// Where and how the figures were taken.
+/// The circumstances of a run.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let host = &report.host;
     let mut facts = vec![("world", report.world.clone())];
@@ -118,7 +117,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// The table, as on the terminal, with all columns.
+/// The table with all columns, as on the terminal.
 fn table(columns: &[&Column], report: &Report) -> String {
     let values: Vec<Value> =
         report.rows.iter().map(|row| serde_json::to_value(row).unwrap_or_default()).collect();

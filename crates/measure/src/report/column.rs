@@ -1,26 +1,26 @@
-//! The columns of the tables: name, field in the JSON report, unit and meaning, in one place.
+//! Definitions of table columns: name, field in the JSON report, unit and description.
 //!
-//! Header, help and cells come from [`COLUMNS`]: a cell is the value that stands in a row of the JSON
-//! report under the column's field, rounded to three digits and with its unit. Nothing is computed here.
+//! Headers, help and cells come from [`COLUMNS`]. A cell is the value of the column's field in a row of the JSON
+//! report, rounded to three digits and with its unit. Nothing is computed here.
 
 use serde_json::{Map, Value};
 
 use super::text::{count, percent, plain, rate, ratio, time, time_range};
 use Unit::{Count, Plain, Rate, Ratio, Share, Time};
 
-/// What is shown for a figure that a row does not have.
+/// Shown for a figure that a row does not have.
 pub const ABSENT: &str = "-";
 
-/// What a value in the JSON report is, and so how it is printed.
+/// The unit of a value in the JSON report, which determines how it is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// A text, or a number that is printed as it stands.
+    /// Text, or a number that is printed unchanged.
     Plain,
-    /// A count; of a map of counts, their sum.
+    /// A count; a map of counts is summed up.
     Count,
-    /// Nanoseconds, printed in the unit that suits them.
+    /// Nanoseconds, printed in a suitable unit.
     Time,
-    /// A number a second.
+    /// A number per second.
     Rate,
     /// A fraction from 0 to 1, printed in per cent.
     Share,
@@ -28,20 +28,20 @@ pub enum Unit {
     Ratio,
 }
 
-/// A table's column: its heading, unit and value of a row.
+/// A column of a table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Column {
-    /// What stands over it.
+    /// Its heading.
     pub name: &'static str,
-    /// Where its value stands in a row of the JSON report; a dot leads into an object.
+    /// Path of its field in a row of the JSON report, separated by dots.
     pub field: &'static str,
-    /// What its value is.
+    /// The unit of its values.
     pub unit: Unit,
-    /// What it says, in a line.
+    /// A one-line description.
     pub what: &'static str,
 }
 
-/// Makes each column a constant, and the list of them all.
+/// Defines a constant for each column, and the list of all.
 macro_rules! columns {
     ($($id:ident: $name:literal, $field:literal, $unit:ident, $what:literal;)*) => {
         $(
@@ -50,7 +50,7 @@ macro_rules! columns {
                 &Column { name: $name, field: $field, unit: $unit, what: $what };
         )*
 
-        /// All columns, the most important first: the order in which they get their place on a line.
+        /// All columns by importance, the order in which they are fitted onto a line.
         pub const COLUMNS: &[&Column] = &[$($id),*];
     };
 }
@@ -125,25 +125,25 @@ impl Column {
         COLUMNS.iter().copied().find(|column| column.field.strip_prefix(LOAD) == Some(key))
     }
 
-    /// Whether it says under which load a row is.
+    /// Whether it is a field of the load.
     pub fn is_load(&self) -> bool {
         self.field.starts_with(LOAD)
     }
 
-    /// Its place among all columns: the less, the more important.
+    /// Its position among all columns; lower is more important.
     pub fn rank(&self) -> usize {
         COLUMNS.iter().position(|column| *column == self).unwrap_or(COLUMNS.len())
     }
 
-    /// Its value in a row of the JSON report, if it is there and not `null`.
+    /// Its value in a row of the JSON report; `None` if missing or `null`.
     pub fn value<'a>(&self, row: &'a Value) -> Option<&'a Value> {
         let found = self.field.split('.').try_fold(row, |value, name| value.get(name))?;
-        // No count in a map is a count of 0, unless nothing was measured at all.
+        // An empty map of counts means 0, unless nothing was measured at all.
         let empty = found.as_object().is_some_and(Map::is_empty) && row.get("window_ns").is_none();
         (!found.is_null() && !empty).then_some(found)
     }
 
-    /// What it shows of a row of the JSON report.
+    /// Its cell for a row of the JSON report.
     pub fn cell(&self, row: &Value) -> String {
         let shown = self.value(row).and_then(|value| self.show(value));
         let shown = shown.map(|shown| match self.range(row) {
@@ -153,13 +153,13 @@ impl Column {
         shown.or_else(|| self.bound(row)).unwrap_or_else(|| ABSENT.to_owned())
     }
 
-    /// What stands over it where these rows are: of a p99 that has its range beside it, that too.
+    /// Its heading above these rows; that of a p99 also mentions the range if the rows have one.
     pub fn heading(&self, rows: &[Value]) -> String {
         let ranges = rows.iter().any(|row| self.value(row).and(self.range(row)).is_some());
         if ranges { format!("{} [min..max]", self.name) } else { self.name.to_owned() }
     }
 
-    /// The range of the repetitions of a p99, and whether the best row's overlaps it.
+    /// The range of a p99's repetitions, and whether it overlaps that of the best row.
     fn range(&self, row: &Value) -> Option<String> {
         let spread = (self == P99).then(|| row.get("spread")?.get("latency_p99_ns")).flatten()?;
         let several = row.get("repetitions")?.as_array()?.len() > 1;
@@ -169,7 +169,7 @@ impl Column {
         several.then(|| format!("[{range}]{}", if best { " =" } else { "" }))
     }
 
-    /// What a percentile that is not known exceeds.
+    /// The lower bound of an unknown percentile.
     fn bound(&self, row: &Value) -> Option<String> {
         let percentile = self.field.strip_prefix("latency_ns.")?;
         let bound = row.get("latency_ns")?.get("above")?.get(percentile)?.as_f64()?;
@@ -177,7 +177,7 @@ impl Column {
         Some(format!(">{}{}", time(bound), if grows { " grows" } else { "" }))
     }
 
-    /// A value in its unit; `None` if it is of another kind.
+    /// A value with its unit; `None` if it is of another type.
     fn show(&self, value: &Value) -> Option<String> {
         Some(match self.unit {
             Plain => plain(value),
@@ -193,10 +193,10 @@ impl Column {
     }
 }
 
-/// How the fields of a load begin.
+/// Prefix of the fields of a load.
 const LOAD: &str = "load.";
 
-/// All columns for help: name, meaning, and the field in a row of the JSON report.
+/// Help on all columns: name, description, and field in a row of the JSON report.
 pub fn explained() -> String {
     const LINE: usize = 80;
     let longest = COLUMNS.iter().map(|column| column.name.len()).max().unwrap_or(0);

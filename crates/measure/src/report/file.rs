@@ -1,5 +1,6 @@
-//! Writes a report to a file so that a reader sees the old one or the new one, never half of one; but for a file that
-//! is a mount of its own, or whose folder takes no other one, which is written in place. `-` is standard output.
+//! Writes reports to files atomically, so that a reader sees the old one or the new one. The exceptions are files
+//! that are mount points, or whose directory cannot be written to: these are written in place. `-` is standard
+//! output.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -8,33 +9,33 @@ use std::path::{Path, PathBuf};
 use super::json::Report;
 use super::round;
 
-/// A report could not be written.
+/// An error of writing a report.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the report to {}: {source}", path.display())]
 pub struct WriteError {
-    /// The file asked for.
+    /// The file as given.
     pub path: PathBuf,
-    /// The operating system's answer.
+    /// The operating system's error.
     #[source]
     pub source: io::Error,
 }
 
-/// Whether this is standard output: `-`. (A file of that name is `./-`.)
+/// Whether the path is standard output: `-`. (A file of that name is `./-`.)
 pub fn is_stdout(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Whether what is written there is read as it comes: standard output, a pipe, a device. Tables and
-/// other words then do not belong on standard output.
+/// Whether output is read while it is written: standard output, a pipe, a device. Tables and other text must then
+/// not go to standard output.
 pub fn is_stream(path: &Path) -> bool {
     is_stdout(path) || fs::metadata(path).is_ok_and(|it| !it.is_file())
 }
 
-/// Finds out whether several reports could be written: each to its path, and no two of them to standard output, or to
-/// one file by whatever links.
+/// Checks that several reports can be written: each to its path, at most one to standard output, and no two to the
+/// same file, also through links.
 ///
 /// # Errors
-/// The first that could not.
+/// That of the first report that cannot be written.
 pub fn check_all<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), WriteError> {
     let (mut streams, mut targets) = (0, Vec::new());
     let another = || io::Error::other("another one goes there; name a file for one of them");
@@ -53,24 +54,23 @@ pub fn check_all<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), Wr
     Ok(())
 }
 
-/// The file that would be replaced, by a name that does not depend on links; `None` of a stream, which takes one report
-/// after the other.
+/// The file to be replaced, with links resolved; `None` for a stream, which accepts several reports in sequence.
 fn target(path: &Path) -> Option<PathBuf> {
     if is_stream(path) {
         return None;
     }
     fs::canonicalize(path).ok().or_else(|| {
-        // It is not there yet.
+        // The file does not exist yet.
         let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
         let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
         Some(folder.join(path.file_name()?))
     })
 }
 
-/// Finds out whether a report could be written there, and leaves everything as it is.
+/// Checks that a report can be written, without changing anything.
 ///
 /// # Errors
-/// If not, as far as can be told before there is anything to write.
+/// If it cannot, as far as that is known before there is anything to write.
 pub fn check(path: &Path) -> Result<(), WriteError> {
     try_check(path).map_err(|source| WriteError { path: path.to_owned(), source })
 }
@@ -82,7 +82,7 @@ fn try_check(path: &Path) -> io::Result<()> {
     let target = match fs::metadata(path) {
         Ok(old) if old.is_file() => fs::canonicalize(path)?,
         Ok(old) if old.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        // Not opened: a pipe would wait for its reader.
+        // Not opened, because opening a pipe waits for a reader.
         Ok(_) => return Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
         Err(error) => return Err(error),
@@ -95,11 +95,11 @@ fn try_check(path: &Path) -> io::Result<()> {
 }
 
 impl Report {
-    /// Writes the report, indented, with a newline at its end. A regular file is replaced by renaming
-    /// a finished one over it; what is no regular file (`-`, a pipe) is written to directly.
+    /// Writes the report, indented and with a final newline. A regular file is replaced by renaming a complete
+    /// temporary file over it; anything else (`-`, a pipe) is written to directly.
     ///
     /// # Errors
-    /// If the file, or its neighbour while it grows, cannot be written; the error names the path.
+    /// If the file or its temporary file cannot be written; the error names the path.
     pub fn write(&self, path: &Path) -> Result<(), WriteError> {
         self.try_write(path).map_err(|source| WriteError { path: path.to_owned(), source })
     }
@@ -109,10 +109,10 @@ impl Report {
     }
 }
 
-/// Writes the text of any other report (a page, another JSON form) in the same way.
+/// Writes any other report (a page, another JSON format) in the same way.
 ///
 /// # Errors
-/// If the file, or its neighbour while it grows, cannot be written; the error names the path.
+/// If the file or its temporary file cannot be written; the error names the path.
 pub fn write(path: &Path, text: &str) -> Result<(), WriteError> {
     put(path, text.as_bytes()).map_err(|source| WriteError { path: path.to_owned(), source })
 }
@@ -121,14 +121,14 @@ fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     if is_stdout(path) {
         let mut out = io::stdout().lock();
         return match out.write_all(text).and_then(|()| out.flush()) {
-            // Whoever reads has had enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written,
         };
     }
     match fs::metadata(path) {
         Ok(old) if old.is_file() => {
-            // Through a symbolic link, to what it names: renaming would replace the link itself.
+            // Follow a symbolic link, because renaming would replace the link itself.
             replace(&fs::canonicalize(path)?, text, Some(old.permissions()))
         }
         Ok(_) => OpenOptions::new().write(true).open(path)?.write_all(text),
@@ -137,7 +137,8 @@ fn put(path: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Writes a neighbour of the file and renames it over the file. Where there can be none the file is written in place.
+/// Writes a temporary file next to the file and renames it over the file, or writes in place if neither is
+/// possible.
 fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
     let neighbour = neighbour(path)?;
     let mut file = match create(&neighbour) {
@@ -149,11 +150,11 @@ fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io
             file.set_permissions(permissions)?;
         }
         file.write_all(text)?;
-        // The name must not become durable before the bytes.
+        // The data must be durable before the rename.
         file.sync_all()
     })();
     if let Err(error) = grown {
-        // Nothing half-written stays; if it cannot be removed either, the first error says more.
+        // Leave no incomplete file; if it cannot be removed, the first error is more informative.
         let _ = fs::remove_file(&neighbour);
         return Err(error);
     }
@@ -167,13 +168,13 @@ fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io
     }
 }
 
-/// Whether a file cannot be renamed over for it is a mount of its own, as one that a container was given.
+/// Whether renaming fails because the file is a mount point, for example a bind mount in a container.
 fn is_mounted(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::CrossesDevices)
 }
 
-/// Writes over a file that nothing can be renamed over. Its neighbour has all of it already, and stays if this fails:
-/// what was there is gone then.
+/// Overwrites a file that cannot be replaced by renaming. The old content is lost on failure, so the complete
+/// temporary file is kept then.
 fn in_place(path: &Path, neighbour: &Path, text: &[u8]) -> io::Result<()> {
     let opened = OpenOptions::new().write(true).open(path);
     match opened.and_then(|file| overwrite(file, text)) {
@@ -188,17 +189,17 @@ fn in_place(path: &Path, neighbour: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The file itself, unchanged and open for writing, where its neighbour cannot be made as its folder takes no other
-/// file: one that a container was given as a mount is often in such a folder.
+/// Opens the file itself, unchanged, for writing if the temporary file was refused because the directory is not
+/// writable: a file that is bind-mounted into a container is often in such a directory.
 ///
 /// # Errors
-/// Why the neighbour could not be made, if it is not that, or the file cannot be written either.
+/// The original error, if it was another one, or if the file cannot be written either.
 fn instead(path: &Path, refused: io::Error) -> io::Result<File> {
     let closed = matches!(
         refused.kind(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
     );
-    // What is missing is not made in its place: it cannot be.
+    // Never creates the file, which is not possible in such a directory.
     let file = closed.then(|| OpenOptions::new().write(true).open(path));
     file.and_then(Result::ok).ok_or(refused)
 }
@@ -209,7 +210,7 @@ fn overwrite(mut file: File, text: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Where the file grows: hidden, beside it, and this process's own.
+/// Path of the temporary file: hidden, in the same directory, and specific to this process.
 fn neighbour(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()
@@ -220,8 +221,8 @@ fn neighbour(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(hidden))
 }
 
-/// Makes the neighbour, always a new file: its name can be guessed, and what is there already was left by a process
-/// that was killed, or is a link to a file of ours that somebody else has put there.
+/// Creates the temporary file, always anew: its name can be guessed, and an existing file is left over from a
+/// killed process, or is a link that another user has planted.
 fn create(neighbour: &Path) -> io::Result<File> {
     let _ = fs::remove_file(neighbour);
     File::create_new(neighbour)
@@ -375,7 +376,7 @@ mod tests {
         allow(0o555);
         let (file, missing) = (path.clone(), folder.join("other.html"));
         let written = std::thread::spawn(move || {
-            // Without its rights root is refused as everybody else.
+            // Without its capabilities, root is refused like any other user.
             napkin_os::rights::keep_only(&[]).unwrap();
             assert!(check(&missing).is_err() && write(&missing, "<p>").is_err());
             check(&file).unwrap();

@@ -1,18 +1,17 @@
-//! What of a table has its place on a line, and what is said of the rest.
+//! Fits table columns onto a line, and abbreviates long names.
 
 /// Blanks between two columns.
 pub const GAP: usize = 2;
 
-/// The part of a line that a name may take: longer ones are shown as a sign, and explained below.
+/// Divisor of the line width for the longest name; longer ones are replaced by a sign and explained below.
 const NAME_PART: usize = 4;
 
-/// Those of the columns that fit on a line of `width` characters, for columns and their widths in the order in which
-/// they get their place.
+/// Selects the columns that fit on a line of `width` characters, given columns and widths by importance.
 pub fn fit<T>(by_rank: impl IntoIterator<Item = (T, usize)>, width: usize) -> Vec<T> {
     let (mut used, mut chosen) = (0, Vec::new());
     for (column, its_width) in by_rank {
         used += its_width + if chosen.is_empty() { 0 } else { GAP };
-        // The first has its place in any case: it names the row.
+        // The first column is always included, because it names the row.
         if used > width && !chosen.is_empty() {
             break;
         }
@@ -21,7 +20,7 @@ pub fn fit<T>(by_rank: impl IntoIterator<Item = (T, usize)>, width: usize) -> Ve
     chosen
 }
 
-/// What stands below a table for the columns that do not fit; nothing if all do.
+/// The note below a table about columns that do not fit; `None` if all do.
 pub fn left_out(names: &[String]) -> Option<String> {
     let named = names.join(", ");
     (!names.is_empty()).then(|| {
@@ -29,21 +28,21 @@ pub fn left_out(names: &[String]) -> Option<String> {
     })
 }
 
-/// Short signs in the place of names that would take too much of a line.
+/// Short signs that replace names which would take too much of a line.
 #[derive(Debug)]
 pub struct Signs {
     longest: usize,
-    /// Which signs there are, and what each stands for.
+    /// Signs and their meanings.
     signs: Vec<(String, String)>,
 }
 
 impl Signs {
-    /// For a line of `width` characters.
+    /// For lines of `width` characters.
     pub fn new(width: usize) -> Signs {
         Signs { longest: width / NAME_PART, signs: Vec::new() }
     }
 
-    /// The sign for a name that is too long, which means that; `None` of one that is not.
+    /// The sign for a name that is too long, with the meaning to explain; `None` if the name is short enough.
     pub fn of(&mut self, name: &str, meaning: &str) -> Option<String> {
         if name.chars().count() <= self.longest {
             return None;
@@ -56,7 +55,7 @@ impl Signs {
         }))
     }
 
-    /// A line for each sign: what it stands for.
+    /// One line per sign with its meaning.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.signs.iter().map(|(sign, meaning)| format!("{sign}: {meaning}"))
     }

@@ -1,7 +1,7 @@
-//! The charts of a run: latency, CPU and rate over the loads, and where the CPUs' time went.
+//! Charts of a run: latency, CPU and rate over the loads, and the split of CPU time.
 //!
-//! Lines over loads that are numbers, rows of dots otherwise; medians, with a thin line from the least to the
-//! most of the repetitions.
+//! Lines if the loads are numbers, otherwise rows of dots. Each shows medians, with a thin line over the range of
+//! the repetitions.
 
 use std::collections::BTreeSet;
 
@@ -15,18 +15,18 @@ use super::super::text::plain;
 use super::super::{Column, Measurement, Report, Row};
 use crate::Spread;
 
-/// Takes a figure, in the unit of its axis.
+/// Gets a figure, in the unit of its axis.
 type Get = fn(&Measurement) -> Option<f64>;
 
-/// What is drawn.
+/// A quantity to draw.
 pub(super) struct Quantity {
     pub(super) title: &'static str,
     caption: &'static str,
-    /// With its unit.
+    /// Axis label with the unit.
     label: &'static str,
     log: bool,
     get: Get,
-    /// The table's column of it, which says what is known where there is no figure.
+    /// Its table column, which provides a bound where there is no figure.
     column: Option<&'static Column>,
 }
 
@@ -81,13 +81,13 @@ impl Quantity {
         (self.get)(&row.figures).filter(|value| value.is_finite())
     }
 
-    /// What is known of a row without a figure: a bound, and that it grows.
+    /// What is known of a row without a figure: a lower bound, and whether it grows.
     fn bound(&self, row: &Row) -> Option<String> {
         let cell = self.column?.cell(&serde_json::to_value(row).ok()?);
         (cell != column::ABSENT).then_some(cell)
     }
 
-    /// From the least to the most of the repetitions, if there are several and each tells it.
+    /// The range of the repetitions, if there are several and all have the figure.
     fn interval(&self, row: &Row) -> Option<(f64, f64)> {
         let all: Option<Vec<f64>> =
             row.repetitions.iter().map(|it| (self.get)(&it.figures)).collect();
@@ -103,13 +103,13 @@ pub(super) fn figures(report: &Report) -> Vec<Figure> {
     if known(&P50) && !loads.are_numbers() {
         figures.push(loads.latencies(report));
     } else {
-        // Where all are but bounds, the plot is empty and the bounds stand below it.
+        // If only bounds are known, the plot is empty and the bounds are listed below it.
         let bound = |it: &Quantity| report.rows.iter().any(|row| it.bound(row).is_some());
         let known = [&P99, &P50].into_iter().filter(|it| known(it) || bound(it));
         figures.extend(known.map(|quantity| loads.draw(report, quantity)));
     }
     if known(&CPU) {
-        // Of a server outside of the engine it is only known how busy its CPU was: that has no parts.
+        // For a server outside of the engine, only the busy share is known, without its parts.
         let split =
             report.rows.iter().all(|row| row.figures.cpu.is_some() || CPU.of(row).is_none());
         figures.push(match loads.values.len() > 1 || !split {
@@ -117,7 +117,7 @@ pub(super) fn figures(report: &Report) -> Vec<Figure> {
             false => shares(report),
         });
     }
-    // Where everybody serves what is asked for it says nothing.
+    // If all policies carry the load, the rate adds nothing.
     let short = |row: &Row| match (row.figures.achieved_per_s, row.figures.offered_per_s) {
         (Some(served), Some(asked)) => served < 0.95 * asked,
         _ => true,
@@ -133,9 +133,9 @@ pub(super) fn figures(report: &Report) -> Vec<Figure> {
 
 /// The loads of a report.
 struct Loads {
-    /// Each in words; one alone has none.
+    /// Each load, with its text; the text is empty if there is only one load.
     values: Vec<(Map<String, Value>, String)>,
-    /// The column of the one field in which they differ, if it is one.
+    /// The column of the field in which the loads differ, if it is a single one.
     only: Option<&'static Column>,
 }
 
@@ -148,7 +148,7 @@ impl Loads {
             }
         }
         let Some(first) = values.first() else { return Loads { values: Vec::new(), only: None } };
-        // Loads of one kind only: a corner and a rate share no axis.
+        // Only loads of one kind: a corner case and a rate share no axis.
         let keys: BTreeSet<&String> = values.iter().flat_map(|load| load.keys()).collect();
         let differs = |key: &&String| values.iter().any(|load| load.get(*key) != first.get(*key));
         let differing: Vec<&'static Column> =
@@ -172,20 +172,20 @@ impl Loads {
         Loads { values, only }
     }
 
-    /// A load as a number: a time in microseconds, anything else as it stands.
+    /// A load as a number: times in microseconds, others unchanged.
     fn number(&self, load: &Map<String, Value>) -> Option<f64> {
         let column = self.only?;
         let value = field(column, load)?.as_f64()?;
         Some(if column.unit == Unit::Time { value / US } else { value })
     }
 
-    /// What stands along an axis of such numbers.
+    /// The label of an axis of such numbers.
     fn label(&self) -> String {
         let unit = |column: &Column| if column.unit == Unit::Time { ", us" } else { "" };
         self.only.map(|column| format!("{}{}", column.name, unit(column))).unwrap_or_default()
     }
 
-    /// Whether lines can run over them.
+    /// Whether there are enough numeric loads for a line.
     fn are_numbers(&self) -> bool {
         self.values.iter().filter(|(load, _)| self.number(load).is_some()).count() > 1
     }
@@ -230,7 +230,7 @@ impl Loads {
                 interval: quantity.interval(row),
             });
             let mut points: Vec<Point> = points.collect();
-            // A line goes from left to right, in whatever order the loads were given.
+            // Sort, because a line runs from left to right whatever the order of the loads.
             let place = |point: &Point| match point.x {
                 At::Number(number) => number,
                 At::Name(_) => f64::INFINITY,
@@ -250,7 +250,7 @@ impl Loads {
         self.rows_of_dots(report, quantity, &[(quantity.title, quantity.get)])
     }
 
-    /// Several quantities of one unit beside each other.
+    /// Several quantities of one unit in one plot.
     fn rows_of_dots(&self, report: &Report, quantity: &Quantity, kinds: &[(&str, Get)]) -> Plot {
         let mut rows = Vec::new();
         for (load, words) in &self.values {
@@ -287,12 +287,12 @@ impl Loads {
     }
 }
 
-/// What stands under a column of loads.
+/// A load's value for a column.
 fn field<'a>(column: &Column, load: &'a Map<String, Value>) -> Option<&'a Value> {
     load.get(column.field.split('.').next_back()?)
 }
 
-/// The four parts of the CPUs' time, of one load.
+/// The four parts of the CPUs' time, under one load.
 fn shares(report: &Report) -> Figure {
     let parts = ["work", "poll", "waiting", "asleep"].map(str::to_owned).into();
     let row = |row: &Row| {
