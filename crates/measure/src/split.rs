@@ -1,58 +1,57 @@
 //! CPU time in four parts: work, poll, waiting, asleep.
 //!
-//! One percentage means nothing for a poller, which is at 100 % whether it serves anything or not.
-//! So the capacity of the serving CPUs, wall time x CPUs, is divided completely. In this order,
-//! each part getting at most what those before it left:
+//! A single percentage says nothing about a busy poller, which is at 100 % with or without traffic. So the capacity
+//! of the serving CPUs, wall time x CPUs, is divided completely. The parts are taken in this order, each limited to
+//! what the previous ones left:
 //!
 //! | part | is | from |
 //! |---|---|---|
-//! | poll | running, in rounds that found neither a frame nor an event | the engine's own count, scaled to CPU time; the machine's |
-//! | work | running otherwise: polls that found something, protocol, application | CPU time less poll; in Linux all of it, which cannot tell them apart |
-//! | waiting | wanting to run and not running | run-queue delay of our threads + time stolen by the hypervisor |
+//! | poll | running, in rounds that found neither frame nor event | the engine's count, scaled to CPU time; the machine's |
+//! | work | running otherwise (polls, protocol, application) | CPU time less poll; all of it in Linux, which cannot tell |
+//! | waiting | runnable and not running | run-queue delay of our threads + time stolen by the hypervisor |
 //! | asleep | the rest | |
 //!
-//! What this does not show: *asleep* includes what other processes ran on these CPUs while none of
-//! ours wanted them. Two threads that wait for one CPU count twice as waiting, and a wait behind
-//! another of our own threads counts as waiting although the CPU works for us; a thread that wants
-//! to run at both ends of the window and never does has waited for all of it; all are limited by
-//! the capacity, so at overload *asleep* may be too small, but the parts never add up to more
-//! than there is. Run-queue delay also goes on while the hypervisor has the CPU, and that time is
-//! steal as well. A hypervisor that does not report what it takes makes it look like work.
+//! Limits: *asleep* includes the time of other processes on these CPUs while none of our threads was runnable. Two
+//! threads that wait for one CPU count twice as waiting, and waiting for another of our threads counts although the
+//! CPU works for us. A thread that is runnable at both ends of the window and never runs counts as waiting all the
+//! time. All parts are limited by the capacity: under overload *asleep* may be too small, but the sum never exceeds
+//! the whole. Run-queue delay continues while the hypervisor has the CPU, which also counts as steal. Stolen time
+//! that the hypervisor does not report looks like work.
 
 use serde::{Deserialize, Serialize};
 
-/// Fractions of the serving CPUs' time, each from 0 to 1, adding up to 1.
+/// Fractions of the serving CPUs' time, each from 0 to 1, which add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CpuSplit {
-    /// Running and achieving something.
+    /// Running, with something to do.
     pub work: f64,
-    /// Running in rounds that found nothing; 0 in Linux, which does not know.
+    /// Running in empty polls; 0 in Linux, which does not distinguish them.
     pub poll: f64,
     /// Runnable but not running, or stolen by the hypervisor.
     pub waiting: f64,
-    /// The rest of the time: nobody used the CPU.
+    /// The rest of the time.
     pub asleep: f64,
 }
 
-/// What a split is computed from; all times in nanoseconds over the same window.
+/// Inputs of a split; all times in nanoseconds over the same window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SplitInputs {
     /// Length of the window.
     pub wall_ns: u64,
-    /// How many CPUs serve the traffic.
+    /// Number of CPUs that serve the traffic.
     pub cpus: u32,
     /// CPU time of our threads on them.
     pub cpu_ns: u64,
-    /// Time in polls that found nothing, as the engine counted it.
+    /// Time in empty polls, as counted by the engine.
     pub poll_ns: u64,
-    /// Time our threads were runnable and did not run.
+    /// Time for which our threads were runnable and did not run.
     pub run_delay_ns: u64,
-    /// Time that the hypervisor took from these CPUs.
+    /// Time that the hypervisor stole from these CPUs.
     pub steal_ns: u64,
 }
 
 impl CpuSplit {
-    /// Divides the capacity; `None` if there is none (no window or no CPU).
+    /// Divides the capacity; `None` if it is zero (no window or no CPU).
     pub fn of(inputs: SplitInputs) -> Option<CpuSplit> {
         let capacity = u128::from(inputs.wall_ns) * u128::from(inputs.cpus);
         if capacity == 0 {
@@ -72,12 +71,12 @@ impl CpuSplit {
         })
     }
 
-    /// The share that ran at all, usefully or not.
+    /// The share that ran, including empty polls.
     pub fn busy(&self) -> f64 {
         self.work + self.poll
     }
 
-    /// The sum of the parts: 1, but for rounding.
+    /// The sum of the parts: 1, except for rounding.
     pub fn sum(&self) -> f64 {
         self.work + self.poll + self.waiting + self.asleep
     }
@@ -141,7 +140,7 @@ mod tests {
 
     #[test]
     fn readings_that_exceed_their_limits_are_cut_to_them() {
-        // The engine's clock counts time in which it was preempted; the scheduler does not.
+        // The engine's clock includes time in which a thread was preempted; the scheduler's does not.
         let inputs = SplitInputs {
             wall_ns: SECOND,
             cpus: 1,
@@ -150,7 +149,7 @@ mod tests {
             ..SplitInputs::default()
         };
         assert_eq!(parts(inputs), [0.0, 0.5, 0.0, 0.5]);
-        // Many threads may wait for one CPU: longer, together, than the window.
+        // Many threads may wait for one CPU: in sum, longer than the window.
         let crowd = SplitInputs { run_delay_ns: 9 * SECOND, ..inputs };
         assert_eq!(parts(crowd), [0.0, 0.5, 0.5, 0.0]);
         let absurd = SplitInputs {

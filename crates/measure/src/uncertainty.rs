@@ -1,35 +1,35 @@
-//! How sure the model is: what is left of its figures, and of the order of two policies, when everything
-//! that nobody measured is drawn anew.
+//! Uncertainty of the model: intervals of its figures, and the stability of the order of two policies, when all
+//! constants that were not measured are drawn at random.
 //!
-//! Each draw takes all fitted and assumed constants of the profile from their ranges
-//! (`Profile::drawn` of `napkin-machine`), and seeds of its own. The constants are
-//! drawn independently of each other, although a fit would allow only some of these combinations: the
-//! intervals are too wide rather than too narrow. What the mechanisms leave out is not in them.
+//! Each draw takes all fitted and assumed constants of the profile from their ranges (`Profile::drawn` of
+//! `napkin-machine`), and its own seeds. The constants are drawn independently, although a fit would allow only
+//! some combinations: the intervals are rather too wide than too narrow. Errors of the modelled mechanisms are not
+//! included.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Of the draws, the part that an interval leaves out at each end.
+/// Share of the draws that an interval omits at each end.
 const TAIL: f64 = 0.05;
 
-/// An order that fewer of the draws keep is none that the model can tell.
+/// The minimum share of the draws that must agree on an order for the model to assert it.
 pub const TOLD: f64 = 0.9;
 
-/// Where nine of ten draws put a figure.
+/// The interval that contains nine of ten draws of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The lower end, in the figure's unit: a twentieth of the draws is below.
+    /// Lower end, in the figure's unit: a twentieth of the draws is below.
     pub low: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
     /// Draws in which the figure was modelled.
     pub draws: usize,
 }
 
 impl Interval {
-    /// The interval of these values; `None` without one.
+    /// The interval of some values; `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Interval> {
         values.sort_by(f64::total_cmp);
         let at =
@@ -41,58 +41,58 @@ impl Interval {
     }
 }
 
-/// Two configurations, and how sure their order is.
+/// Two configurations, and the stability of their order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// The one with the smaller figure, as modelled without a draw.
+    /// The one with the smaller figure in the undrawn model.
     pub low: String,
     /// The one with the larger figure.
     pub high: String,
-    /// The part of the draws with the same order.
+    /// Share of the draws with the same order.
     pub kept: f64,
 }
 
-/// All pairs of configurations in one quantity under one load.
+/// All pairs of configurations for one quantity and load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Orders {
-    /// The table, where the experiment has several.
+    /// The table, if the experiment has several.
     pub table: String,
-    /// What is compared, as in `p99`.
+    /// The quantity compared, such as `p99`.
     pub quantity: String,
-    /// Under which load, as the table says it; empty where it has only one.
+    /// The load, as in the table; empty if there is only one.
     pub load: String,
-    /// Pairs whose modelled figures differ.
+    /// Number of pairs whose modelled figures differ.
     pub pairs: usize,
-    /// The mean, over them, of the part of the draws that keeps the order.
+    /// Mean share, over all pairs, of draws that keep the order.
     pub kept: f64,
-    /// The pairs of which fewer than [`TOLD`] of the draws keep it, the least sure first.
+    /// Pairs whose order fewer than [`TOLD`] of the draws keep, the least stable first.
     pub untold: Vec<Pair>,
 }
 
-/// What a number of draws left of the orders.
+/// Stability of the orders over a number of draws.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Uncertainty {
-    /// How many draws were made.
+    /// Number of draws.
     pub draws: usize,
-    /// Orders of the configurations, for each quantity and load that more than one of them has.
+    /// Orders of configurations, for each quantity and load with at least two of them.
     pub orders: Vec<Orders>,
 }
 
-/// One figure, as modelled, and in each draw.
+/// One figure, as modelled and in each draw.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drawn<'a> {
-    /// The table, where there are several.
+    /// The table, if there are several.
     pub table: &'a str,
-    /// What is compared, as in `p99`.
+    /// The quantity compared, such as `p99`.
     pub quantity: &'a str,
-    /// Under which load, as the table says it; empty where it has only one.
+    /// The load, as in the table; empty if there is only one.
     pub load: &'a str,
-    /// Whose figure it is: a policy, by the table's name.
+    /// The configuration: a policy, by its name in the table.
     pub config: &'a str,
-    /// The figure without a draw, which says what the order is.
+    /// The figure without a draw, which defines the order.
     pub value: Option<f64>,
-    /// Of each draw; `None` where it was not modelled. Infinite where it is known to be beyond all others: two
-    /// such have no order.
+    /// The figure in each draw; `None` if it was not modelled. Infinite if it is known to exceed all others: two
+    /// infinite figures have no order.
     pub draws: Vec<Option<f64>>,
 }
 
@@ -101,7 +101,7 @@ impl Drawn<'_> {
         (self.table, self.quantity, self.load)
     }
 
-    /// How many draws keep the order of two figures; `None` where there is no order to keep.
+    /// Counts the draws that keep the order of two figures; `None` if they have no order.
     fn pair(&self, other: &Drawn<'_>) -> Option<Pair> {
         let (one, two) = (self.value?, other.value?);
         if one == two || self.config == other.config {
@@ -121,7 +121,7 @@ impl Drawn<'_> {
 }
 
 impl Uncertainty {
-    /// Which orders a number of draws keeps.
+    /// Evaluates the orders over `draws` draws.
     pub fn of(figures: &[Drawn<'_>], draws: usize) -> Uncertainty {
         let mut seen = BTreeSet::new();
         let mut orders = Vec::new();
@@ -149,13 +149,13 @@ impl Uncertainty {
         Uncertainty { draws, orders }
     }
 
-    /// The same in words, a line for each quantity and load.
+    /// One line of text per quantity and load.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.orders.iter().map(Orders::to_string)
     }
 }
 
-/// How many of a load's undecided pairs are named.
+/// Most unstable pairs that a line names.
 const NAMED: usize = 6;
 
 impl fmt::Display for Orders {

@@ -1,8 +1,7 @@
-//! One measured window: threads, CPUs and wall time, read together at its two ends.
+//! A measurement window: usage of threads, CPUs and wall time, read together at both ends.
 //!
-//! It ties [`ThreadMeter`], [`CpuTimes`] and [`CpuSplit`] together, so that every workload counts the
-//! same things over the same time. What polling found nothing for, only the engine knows: the
-//! caller gives it at the end.
+//! Combines [`ThreadMeter`], [`CpuTimes`] and [`CpuSplit`], so that every workload counts the same things over the
+//! same time. Only the engine knows the time of empty polls: the caller passes it at the end.
 
 use std::io;
 use std::time::Instant;
@@ -12,7 +11,7 @@ use napkin_os::meter::ThreadMeter;
 use napkin_os::procfs::CpuTimes;
 use napkin_os::usage::{ThreadUsage, UsageTotals};
 
-/// Measures windows one after the other, over the same threads and CPUs.
+/// Measures consecutive windows over the same threads and CPUs.
 #[derive(Debug)]
 pub struct CpuWindow {
     threads: ThreadMeter,
@@ -23,31 +22,31 @@ pub struct CpuWindow {
     start: Instant,
 }
 
-/// What a window used.
+/// Usage within a window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WindowUsage {
-    /// Its length, ns on the monotonic clock.
+    /// Length, ns on the monotonic clock.
     pub wall_ns: u64,
-    /// Where the CPUs' time went; `None` if no CPU was named or the window has no length.
+    /// Split of the CPUs' time; `None` if there are no CPUs or the window has no length.
     pub split: Option<CpuSplit>,
-    /// The threads added up.
+    /// Sum over the threads.
     pub totals: UsageTotals,
-    /// Each thread, in ascending order of thread id.
+    /// Threads, by ascending id.
     pub threads: Vec<ThreadUsage>,
-    /// The CPUs' own times, steal among them.
+    /// Sum over the CPUs, including steal.
     pub cpus: CpuTimes,
-    /// How many CPUs these are of.
+    /// Number of CPUs in that sum.
     pub of_cpus: u64,
-    /// What is missing from these figures, and why.
+    /// Missing parts of these figures, with reasons.
     pub notes: Vec<String>,
 }
 
 impl WindowUsage {
-    /// CPU time that the traffic took: of these threads, and of the CPUs' interrupts and softirqs.
+    /// CPU time that the traffic took: that of these threads, and of the CPUs' interrupts and softirqs.
     ///
-    /// The kernel measures how long a CPU is idle, so that what it is not is known to a tick (10 ms),
-    /// other programs' time among it. Its interrupts and softirqs it samples, and charges them to
-    /// the thread that they interrupt as well. So of the two sums, which are both too large, the smaller.
+    /// The kernel measures idle time, so that busy time is precise to a tick (10 ms), but includes other programs.
+    /// It samples the time of interrupts and softirqs, and also charges that to the interrupted thread. Both sums
+    /// are thus too large; the smaller one is returned.
     pub fn busy_ns(&self) -> u64 {
         let cpus = self.wall_ns.saturating_mul(self.of_cpus);
         let interrupts = self.cpus.irq_ns.saturating_add(self.cpus.softirq_ns);
@@ -56,8 +55,8 @@ impl WindowUsage {
 }
 
 impl CpuWindow {
-    /// A window over these threads, which serve the traffic, and these CPUs, which they run on. It
-    /// has begun; to measure from later on, call [`Self::begin`].
+    /// A window over the threads that serve the traffic, and the CPUs that they run on. It starts at once; call
+    /// [`Self::begin`] to restart it.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -76,7 +75,7 @@ impl CpuWindow {
         Ok(window)
     }
 
-    /// Begins anew, for example when the warm-up is over.
+    /// Restarts the window, for example after the warm-up.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -87,7 +86,7 @@ impl CpuWindow {
         Ok(())
     }
 
-    /// What was used since the beginning; `poll_ns` is the time in polls that found nothing.
+    /// Returns the usage since the start; `poll_ns` is the time of empty polls.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -95,8 +94,8 @@ impl CpuWindow {
         self.finish(|_| true, |_| poll_ns)
     }
 
-    /// The same over those threads alone whose id is `wanted`, those that started in the window
-    /// among them; `poll_ns` is told what each of them used.
+    /// As [`end`](Self::end), for threads whose id is `wanted`, including those that started within the window;
+    /// `poll_ns` gets the usage of each.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -105,7 +104,7 @@ impl CpuWindow {
         wanted: impl Fn(u32) -> bool,
         poll_ns: impl FnOnce(&[ThreadUsage]) -> u64,
     ) -> io::Result<WindowUsage> {
-        // Before the clock is read: it takes a while.
+        // Before the clock is read, because it takes a while.
         self.threads.admit(|tid, _| wanted(tid))?;
         self.finish(wanted, poll_ns)
     }
@@ -138,7 +137,7 @@ impl CpuWindow {
             cpus: u32::try_from(self.cpus.len()).unwrap_or(u32::MAX),
             cpu_ns: totals.cpu_ns,
             poll_ns: poll_ns(&threads),
-            // Where the delay is unknown a note says that `waiting` holds steal alone.
+            // If the delay is unknown, a note says that `waiting` is steal alone.
             run_delay_ns: totals.run_delay_ns.unwrap_or(0),
             steal_ns: cpus.steal_ns,
         });
@@ -169,7 +168,7 @@ mod tests {
         let own = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
         let meter = ThreadMeter::of_self(|tid, _| tid == own).unwrap();
         let mut window = CpuWindow::new(meter, vec![0]).unwrap();
-        // More than one, because a sleep may be over before the thread has left its CPU.
+        // Several sleeps, because one may end before the thread has left its CPU.
         for _ in 0..20 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -202,7 +201,7 @@ mod tests {
             };
             usage.busy_ns() / 1_000_000
         };
-        // Half of the softirqs came while a thread ran, and are in its time.
+        // Half of the softirq time is also charged to a thread.
         assert_eq!(usage(300, 600), 350);
         // Another program ran for 300 ms.
         assert_eq!(usage(300, 250), 400);

@@ -1,17 +1,14 @@
-//! The JSON form of a bench run.
+//! The JSON format of a bench run.
 //!
-//! Whoever reads the files counts on the names of fields: one that is renamed stands in the changelog, and `docs/json.md`
-//! has them all.
-//! Rates are per second, times in nanoseconds, `cpu` parts are fractions of the CPUs that serve the
-//! traffic, and counts cover the measured window. A figure of the contract that could not be
-//! measured is `null`, with the reason among the `notes`; figures that only some workloads have are
-//! left out where there are none.
+//! Readers of the files rely on field names: a renamed field is listed in the changelog, and `docs/json.md`
+//! documents all of them. Rates are per second, times in nanoseconds, the parts of `cpu` fractions of the serving
+//! CPUs' time, and counts cover the measured window. A figure that every workload has is `null` if it could not be
+//! measured, with the reason in `notes`; figures of only some workloads are omitted if missing.
 //!
-//! Among the further figures of every workload are `interrupts_won` and `interrupts_missed`: interrupts
-//! of either kind, receive and transmit, that found the instance free, or owned by a poll that then
-//! looked once more. `interrupts` and `interrupts_tx` count the won ones, each its kind; the machine does not
-//! tell them apart, and `interrupts` are all.
-//! `serving_cpus` are the operating system's numbers of the CPUs that `cpu` is of.
+//! All workloads also have `interrupts_won` and `interrupts_missed`: receive and transmit interrupts that found the
+//! instance free, or owned by a poll that then polled once more. `interrupts` and `interrupts_tx` count the won
+//! ones by kind; the machine does not distinguish them, and its `interrupts` are all of them. `serving_cpus` are
+//! the operating system's numbers of the CPUs that `cpu` refers to.
 
 use std::collections::BTreeMap;
 
@@ -20,21 +17,21 @@ use serde_json::{Map, Value};
 
 use crate::{CpuSplit, Host, LatencyNs, Pow2, Published, Spread};
 
-/// A whole run.
+/// A complete run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which workload ran.
+    /// Name of the workload.
     pub workload: String,
-    /// In which world: `engine`, `machine` or `linux`.
+    /// The world: `engine`, `machine` or `linux`.
     pub world: String,
     /// The machine it ran on.
     pub host: Host,
-    /// What to learn from the rows, in a sentence of their own figures; or that it cannot be told, and why.
+    /// A one-sentence summary of the rows; or that none can be given, with the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<String>,
-    /// One row for each policy and load.
+    /// One row per policy and load.
     pub rows: Vec<Row>,
-    /// What could not be measured in any row, and why.
+    /// Figures that could not be measured in any row, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Further fields of this workload.
@@ -42,38 +39,38 @@ pub struct Report {
     pub extra: Map<String, Value>,
 }
 
-/// One policy under one load. Make it with [`Row::from_repetitions`].
+/// One policy under one load. Create it with [`Row::from_repetitions`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What the row is called: the name that the policy was given, or the policy's text.
+    /// Name of the row: the name given to the policy, or the policy's text.
     pub name: String,
-    /// Who served, where several are compared: `napkin`, `kernel` or `memcached`. The row's name then
-    /// begins with it.
+    /// The server, where several are compared: `napkin`, `kernel` or `memcached`. The row's name then starts with
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
     /// The policy, in its text form or by its preset's name.
     pub policy: String,
     /// The load, in the workload's own terms.
     pub load: Map<String, Value>,
-    /// The figures of the repetitions, combined.
+    /// The combined figures of the repetitions.
     #[serde(flatten)]
     pub figures: Measurement,
-    /// How far the repetitions lie apart, for the main figures.
+    /// Spread of the repetitions, for the main figures.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub spread: BTreeMap<String, Spread>,
-    /// Its p99 ranges over values of the best row's under the same load: see [`super::ties`].
+    /// Whether its p99 overlaps that of the best row under the same load: see [`super::ties`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub p99_overlaps_best: bool,
-    /// What could not be measured in this row, and why.
+    /// Figures that could not be measured in this row, with reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Each repetition as it was.
+    /// The individual repetitions.
     pub repetitions: Vec<Repetition>,
 }
 
 impl Row {
-    /// Whether its name is the policy's text, but for the server before it: then nothing is left to say of
-    /// what it stands for.
+    /// Whether its name is the policy's text, apart from a server's prefix, so that the policy needs no further
+    /// explanation.
     pub(super) fn says_its_policy(&self) -> bool {
         let server = self.server.as_deref();
         let own = server.and_then(|server| self.name.strip_prefix(server)?.strip_prefix('/'));
@@ -84,9 +81,9 @@ impl Row {
 /// One run of one policy under one load.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Repetition {
-    /// When it ran: its step in the interleaved order, from 0.
+    /// Position in the interleaved order, from 0.
     pub step: u64,
-    /// What it measured.
+    /// The figures measured.
     #[serde(flatten)]
     pub figures: Measurement,
 }
@@ -94,69 +91,69 @@ pub struct Repetition {
 /// The figures of a row or a repetition.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Requests or packets a second that fell due in the window, as counted; `None` in a closed loop.
+    /// Requests or packets per second that fell due in the window, as counted; `None` in a closed loop.
     pub offered_per_s: Option<f64>,
-    /// Requests or packets a second that were served.
+    /// Requests or packets per second that were served.
     pub achieved_per_s: Option<f64>,
     /// Latency from the intended send time.
     pub latency_ns: Option<LatencyNs>,
-    /// Where the serving CPUs' time went.
+    /// Split of the serving CPUs' time.
     pub cpu: Option<CpuSplit>,
-    /// Receive interrupts that won the instance; a missed one, which found it owned, is not among them.
+    /// Receive interrupts that won the instance; missed ones, which found it owned, are not included.
     pub interrupts: Option<u64>,
-    /// Polls, empty ones included.
+    /// Polls, including empty ones.
     pub polls: Option<u64>,
     /// Polls that found nothing.
     pub empty_polls: Option<u64>,
     /// Packets served: echo requests answered (`flood-ping`), datagrams that the application received
     /// (`udp-sink`), packets replied to (`xsk-rr`).
     pub packets: Option<u64>,
-    /// Packets lost, by the counter that counted them.
+    /// Packets lost, by counter name.
     pub drops: BTreeMap<String, u64>,
 
     /// Requests or packets that fell due in the window; `None` in a closed loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<u64>,
-    /// How many more fell due in the window than were answered (received) in it: lost, never sent, or
+    /// Requests or packets that fell due in the window minus those answered (received) in it: lost, never sent, or
     /// waiting at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<u64>,
-    /// Less than 99 % of what fell due was answered, and the rest was not dropped: it waits in a queue
-    /// that grows, and a latency measures how long the run was.
+    /// Whether less than 99 % of what fell due was answered and the rest was not dropped: it waits in a growing
+    /// queue, and the latency depends on the length of the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub grows: bool,
-    /// Share of the window for which this host kept the run from a CPU that it wanted; of the CPU of
-    /// which that was most. See [`Interruption`](crate::Interruption). None in the machine.
+    /// Share of the window for which this host kept the run from a CPU that it needed; that of the most affected
+    /// CPU. See [`Interruption`](crate::Interruption). `None` in the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<f64>,
-    /// Length of the measured window.
+    /// Length of the measured window, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_ns: Option<u64>,
-    /// Packets polled from the receive ring, whatever became of them then.
+    /// Packets polled from the receive ring, including those dropped later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polled_packets: Option<u64>,
     /// Transmit interrupts that won the instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts_tx: Option<u64>,
-    /// Receive interrupts for each packet polled from the ring.
+    /// Receive interrupts per packet polled from the ring.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts_per_packet: Option<f64>,
-    /// Context switches of the serving threads, of either kind.
+    /// Context switches of the serving threads, voluntary and involuntary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_switches: Option<u64>,
-    /// Context switches for each packet served (`packets`).
+    /// Context switches per packet served (`packets`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_switches_per_packet: Option<f64>,
     /// Voluntary context switches of the serving threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeups: Option<u64>,
-    /// Wake-ups a second.
+    /// Wake-ups per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wakeups_per_s: Option<f64>,
-    /// The 2025 document's estimator; its names are percentiles, its values are not.
+    /// The 2025 document's estimator; its fields are named like percentiles, but are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published_estimator_ns: Option<Published>,
-    /// Time spent in receive calls, in nanoseconds.
+    /// Durations of receive calls, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_time_histogram: Option<Pow2>,
     /// Further figures of this workload.
@@ -164,22 +161,22 @@ pub struct Measurement {
     pub extra: Map<String, Value>,
 }
 
-/// The share of what falls due that is answered where no queue grows.
+/// The minimum share of due requests that is answered if no queue grows.
 const CARRIED: f64 = 0.99;
 
 /// Fewer requests than this may wait at the end of any window.
 const LEAST_GROWTH: f64 = 10.0;
 
-/// How far the number that waits at a window's end may lie from that at its beginning by chance, in
-/// deviations of a Poisson count of what fell due.
+/// How much the numbers waiting at the start and at the end of a window may differ by chance, in standard
+/// deviations of a Poisson count of the requests due.
 const CHANCE: f64 = 3.0;
 
-/// The longest time, in nanoseconds, for which another program or the hypervisor may have had the
-/// CPU just as the window ended: what fell due meanwhile waits, and is served when it is back.
+/// Longest time, in nanoseconds, for which another program or the hypervisor may have had the CPU at the end of the
+/// window: requests due meanwhile are waiting, and will be served afterwards.
 const EDGE: f64 = 10e6;
 
 impl Measurement {
-    /// Sets how many requests fell due in the window, and of these less those that were answered in it.
+    /// Sets how many requests fell due in the window, and how many of these were answered in it.
     pub fn set_due(&mut self, due: u64, answered: u64) {
         self.due = Some(due);
         self.unanswered = Some(due.saturating_sub(answered));
@@ -187,8 +184,8 @@ impl Measurement {
             self.window_ns.filter(|ns| *ns != 0).map(|ns| due as f64 * 1e9 / ns as f64);
     }
 
-    /// How many requests had no answer beside so many that had one and were measured. These may be a sample
-    /// of all: the same share went without.
+    /// Scales the unanswered requests to `measured` answered ones. These may be a sample of all requests, of which
+    /// the same share had no answer.
     pub fn unanswered_beside(&self, measured: u64) -> u64 {
         let unanswered = self.unanswered.unwrap_or(0);
         let answered = self.due.map(|due| due.saturating_sub(unanswered)).filter(|it| *it != 0);
@@ -196,9 +193,9 @@ impl Measurement {
         (unanswered as f64 * sampled.min(1.0)).round() as u64
     }
 
-    /// Whether less than 99 % of what fell due was answered, the rest was not dropped, and is more
-    /// than chance and an interruption at the window's end explain. A short window has few requests,
-    /// of which an interruption takes a large part.
+    /// Whether less than 99 % of what fell due was answered, the rest was not dropped, and it exceeds what chance
+    /// and an interruption at the window's end explain. A short window has few requests, of which an interruption
+    /// affects a large part.
     pub fn queue_grows(&self) -> bool {
         let (due, unanswered) = (self.due.unwrap_or(0), self.unanswered.unwrap_or(0));
         let waiting = unanswered.saturating_sub(self.dropped()) as f64;
@@ -209,8 +206,8 @@ impl Measurement {
         waiting > ((1.0 - CARRIED) * due).max(chance) + due * edge.min(interrupted)
     }
 
-    /// Fills in the ratios that follow from other figures and are not there yet: interrupts and
-    /// context switches for each packet, and wake-ups a second. Keeps the percentiles that can be told.
+    /// Computes the missing ratios of other figures: interrupts and context switches per packet, and wake-ups per
+    /// second. Keeps only the percentiles that the samples support.
     pub fn derive(&mut self) {
         self.grows |= self.queue_grows();
         let told = |it: LatencyNs| it.told(self.unanswered_beside(it.count), self.grows);
@@ -227,8 +224,7 @@ impl Measurement {
             self.wakeups_per_s.or(per(self.wakeups, self.window_ns).map(|rate| rate * 1e9));
     }
 
-    /// The share of the serving CPUs that ran, usefully or not, of 1; with the kernel's own part, where that
-    /// is known.
+    /// Busy share of the serving CPUs' time, 0 to 1, including empty polls; that measured by the kernel, if known.
     pub fn cpu_busy(&self) -> Option<f64> {
         let kernel = self.extra.get("server_busy").and_then(Value::as_f64);
         kernel.or(self.cpu.map(|cpu| cpu.busy()))
@@ -334,7 +330,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report());
     }
 
-    /// A window of a second in which so many fell due, and so many of these were answered or dropped.
+    /// A window of a second with so many requests due, of which so many were answered or dropped.
     fn window(due: u64, answered: u64, dropped: u64) -> Measurement {
         let mut latency = crate::Latency::new();
         (0..answered).for_each(|i| latency.record(1_000 + i));
@@ -357,7 +353,7 @@ mod tests {
         let latency = figures.latency_ns.unwrap();
         assert!(figures.grows && latency.at == Default::default());
         assert!(latency.above.unwrap().p50.is_some() && latency.above.unwrap().p999.is_some());
-        // What fell due before the window was answered in it: nothing grows.
+        // Requests due before the window may be answered in it: nothing grows.
         assert!(!window(10_000, 10_100, 0).grows);
         assert!(!window(1_000_000, 991_000, 0).grows && window(1_000_000, 989_000, 0).grows);
         assert!(!window(10, 0, 0).grows, "ten may wait at the end of any window");
@@ -365,11 +361,11 @@ mod tests {
 
     #[test]
     fn what_chance_leaves_at_the_end_of_a_short_window_does_not_grow() {
-        // 2 % of 1000 and of 10 000 are within three deviations of a count, of 100 000 far beyond.
+        // 2 % of 1000 and of 10 000 are within three standard deviations of a count, of 100 000 far beyond.
         assert!(!window(1_000, 980, 0).grows && !window(10_000, 9_800, 0).grows);
         assert!(window(100_000, 98_000, 0).grows);
         assert!(window(1_000, 900, 0).grows && window(10_000, 9_600, 0).grows);
-        // It is still said of the percentiles that requests without an answer may have.
+        // Percentiles that may fall on requests without an answer are still bounds.
         let latency = window(10_000, 9_800, 0).latency_ns.unwrap();
         assert!(latency.at.p95.is_some() && latency.at.p99.is_none());
     }
@@ -382,7 +378,7 @@ mod tests {
             figures.set_due(100_000, 100_000 - unanswered);
             figures.queue_grows()
         };
-        // Of 500 ms, 10 ms are 2 %, beside the 1 % that may always wait.
+        // 10 ms are 2 % of 500 ms, in addition to the 1 % that may always wait.
         let short = 500_000_000;
         assert!(told(short, None, 1_100), "nobody interrupted it");
         assert!(told(short, Some(0.0), 1_100) && !told(short, Some(0.5), 1_100));
@@ -402,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_latency_of_some_of_the_requests_is_told_by_the_same_share() {
-        // One client of seven measures.
+        // Only one of seven clients measures.
         let mut latency = crate::Latency::new();
         (0..10_000).for_each(|i| latency.record(1_000 + i));
         let mut figures = Measurement::default();

@@ -1,8 +1,8 @@
-//! How long something takes, for a person: `1 min 10 s`.
+//! Formats durations for people: `1 min 10 s`.
 
-/// A length of time in its two largest units.
+/// A duration in its two largest units.
 pub fn length(seconds: f64) -> String {
-    /// Each with how many of the next one it has.
+    /// Name, length in seconds, and how many of the next smaller unit it has.
     const UNITS: [(&str, f64, f64); 4] = [
         ("years", 31_557_600.0, 365.25),
         ("days", 86_400.0, 24.0),
@@ -17,7 +17,7 @@ pub fn length(seconds: f64) -> String {
     }
     let smaller = ["days", "h", "min", "s"];
     for ((name, unit, parts), small) in UNITS.into_iter().zip(smaller) {
-        // Rounded first, so that nothing is 60 s.
+        // Round first, so that there is never a remainder of 60 s.
         let all = (seconds / unit * parts).round();
         if all >= parts {
             let (whole, rest) = ((all / parts).floor(), all % parts);

@@ -1,17 +1,17 @@
-//! A row from its repetitions: the one place where repetitions are combined.
+//! Combines repetitions into a row. No other code combines repetitions.
 //!
-//! Every figure is the median of the repetitions that have it, with six exceptions, each of which
-//! would be untrue as that:
+//! Every figure is the median of the repetitions that have it, with six exceptions for which a median would be
+//! wrong:
 //!
-//! - the maximum of a latency is the largest of all, and its count the sum; a percentile that one
-//!   repetition does not tell (one in which nothing was answered tells none, and no mean) the row does
-//!   not tell, and one that is a bound in half of them is a bound;
-//! - a queue that grows in half of the repetitions grows;
+//! - the maximum of a latency is the largest of all, and its count the sum. A percentile that is unknown in one
+//!   repetition (a repetition without answers has no percentiles, and no mean) is unknown in the row, and one that
+//!   is a bound in half of them is a bound;
+//! - a queue counts as growing if it grows in half of the repetitions;
 //! - `cpu` is that of the repetition whose busy share is the median (of an even number, the mean
 //!   of the two in the middle), so that its parts still add up to 1;
-//! - a drop counter that a repetition does not name counted nothing there, and enters as 0;
-//! - the receive-time histogram holds the calls of all repetitions;
-//! - a further figure that is no number is kept if all repetitions agree on it.
+//! - a drop counter that is missing in a repetition counts as 0 there;
+//! - the histogram of receive calls includes all repetitions;
+//! - a further figure that is not a number is kept if all repetitions have the same value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use crate::{CpuSplit, LatencyNs, Percentiles, Pow2, Published, Spread};
 use napkin_policy::NamedPolicy;
 
 impl Row {
-    /// Combines repetitions of a policy into its row, after filling in their derived ratios.
+    /// Combines repetitions of a policy into its row, after computing their derived ratios.
     pub fn of(
         policy: &NamedPolicy,
         load: Map<String, Value>,
@@ -34,7 +34,7 @@ impl Row {
         Row { name, ..Row::from_repetitions(policy.policy.to_string(), load, repetitions, notes) }
     }
 
-    /// The same of a policy that is called by its text.
+    /// As [`Row::of`], for a policy without a name of its own.
     pub fn from_repetitions(
         policy: impl Into<String>,
         load: Map<String, Value>,
@@ -99,14 +99,14 @@ fn spreads(all: &[&Measurement]) -> BTreeMap<String, Spread> {
     ];
     let spread = |name: &str, get: Get| {
         let known = present(all, get);
-        // Where a repetition does not tell its latency, that one is mostly the longest.
+        // If a repetition lacks the percentile, it would usually be the largest.
         let whole = known.len() == all.len() || !name.starts_with("latency_");
         Spread::of(known).filter(|_| whole)
     };
     main.into_iter().filter_map(|(name, get)| Some((name.to_owned(), spread(name, get)?))).collect()
 }
 
-/// Whether requests fell due and none had an answer.
+/// Whether requests fell due and none was answered.
 fn is_silent(figures: &Measurement) -> bool {
     figures.latency_ns.is_none() && figures.due.is_some_and(|due| due > 0)
 }
@@ -115,7 +115,7 @@ fn present<T>(all: &[&Measurement], get: fn(&Measurement) -> Option<T>) -> Vec<T
     all.iter().filter_map(|f| get(f)).collect()
 }
 
-/// The middle count; between two, their mean, rounded down.
+/// The median of counts; of an even number, the mean of the two middle ones, rounded down.
 fn median_count(counts: impl IntoIterator<Item = u64>) -> Option<u64> {
     let mut sorted: Vec<u64> = counts.into_iter().collect();
     sorted.sort_unstable();
@@ -124,21 +124,21 @@ fn median_count(counts: impl IntoIterator<Item = u64>) -> Option<u64> {
     Some(if sorted.len() % 2 == 1 { upper } else { u64::midpoint(sorted[middle - 1], upper) })
 }
 
-/// Whether so many of so many are at least half of them, and any at all.
+/// Whether `some` is at least half of `all`, and not 0.
 fn half(some: usize, all: usize) -> bool {
     some != 0 && 2 * some >= all
 }
 
-/// `silent`: there is a repetition beside these that has none, although it was asked.
+/// Combines latencies. `silent`: there is another repetition in which requests fell due and none was answered.
 fn latency(all: &[LatencyNs], silent: bool) -> Option<LatencyNs> {
     let max = all.iter().map(|l| l.max).max()?;
     let middle = |share: f64, bounds: bool| {
         let bound = |l: &LatencyNs| l.above.and_then(|above| above.of(share));
         let bounded = all.iter().filter(|l| bound(l).is_some()).count();
-        // Beside figures, a bound stands for the longest.
+        // When combining known percentiles, a bound counts as the largest.
         let bound = |l: &LatencyNs| bound(l).map(|ns| if bounds { ns } else { u64::MAX });
         let values: Vec<u64> = all.iter().filter_map(|l| l.at.of(share).or(bound(l))).collect();
-        // One that a repetition does not tell is not told by the others: these may be another kind.
+        // If a repetition lacks the percentile, it is unknown: the others are not representative.
         let told = !silent && values.len() == all.len() && half(bounded, all.len()) == bounds;
         median_count(values).filter(|_| told)
     };
@@ -152,7 +152,7 @@ fn latency(all: &[LatencyNs], silent: bool) -> Option<LatencyNs> {
     })
 }
 
-/// What a reader must know of a latency that leaves requests out.
+/// The note on a latency that is missing unanswered requests.
 fn without_an_answer(figures: &Measurement) -> Option<String> {
     let (due, unanswered) = (figures.due?, figures.unanswered?);
     figures.latency_ns?.above?;
@@ -209,7 +209,7 @@ fn extra(all: &[&Measurement]) -> Map<String, Value> {
         .collect()
 }
 
-/// Whole numbers stay whole, other numbers become reals, anything else must be agreed on.
+/// Whole numbers stay whole, other numbers become reals, and other values must all be equal.
 fn middle_value(values: &[&Value]) -> Option<Value> {
     let whole: Option<Vec<u64>> = values.iter().map(|v| v.as_u64()).collect();
     if let Some(whole) = whole {
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use crate::Latency;
 
-    /// A repetition with twenty requests of `ns`, `work` of the CPU, and some of everything else.
+    /// A repetition with twenty requests of `ns`, a share `work` of the CPU, and some of everything else.
     fn repetition(step: u64, ns: u64, work: f64) -> Repetition {
         let mut latency = Latency::new();
         (0..20).for_each(|_| latency.record(ns));
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(row.repetitions.len(), 3, "each repetition is kept");
     }
 
-    /// A repetition with so many requests, of which so many had an answer after `ns`.
+    /// A repetition with `due` requests, of which `answered` had an answer after `ns`.
     fn answered(due: u64, answered: u64, ns: u64) -> Repetition {
         let mut latency = Latency::new();
         (0..answered).for_each(|_| latency.record(ns));
@@ -313,7 +313,7 @@ mod tests {
         let latency = row.figures.latency_ns.unwrap();
         assert_eq!((latency.at.p99, latency.above), (Some(7_000), None));
         assert!(!row.figures.grows && row.notes.is_empty());
-        // What is longest is not known: there is no range, but of the mean.
+        // The longest repetition is unknown, so there is no range, except that of the mean.
         let ranges = ["latency_p99_ns", "latency_mean_ns"].map(|it| row.spread.contains_key(it));
         assert_eq!(ranges, [false, true]);
     }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((latency.at, latency.above), (Percentiles::default(), None));
         assert_eq!((latency.mean, latency.max, latency.count), (None, 7_000, 4_000));
         assert!(!row.spread.keys().any(|it| it.starts_with("latency_")), "{:?}", row.spread);
-        // Nobody asked in this one.
+        // No requests fell due in the second repetition.
         let row = super::tests::row(vec![answered(2_000, 2_000, 5_000), Repetition::default()]);
         let latency = row.figures.latency_ns.unwrap();
         assert_eq!((latency.mean, latency.at.p50), (Some(5_000.0), Some(5_000)));

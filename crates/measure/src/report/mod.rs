@@ -1,9 +1,8 @@
-//! What a run leaves behind: JSON, tables, and a progress line while it lasts.
+//! Output of a run: JSON, tables, pages, and a progress line while it runs.
 //!
-//! [`json`] holds the report's types, the one source of every printed number; [`median`] makes a row
-//! from its repetitions; [`mod@file`] writes the JSON form; [`mod@column`] says what there is to be shown
-//! of a row, [`table`] shows it, [`mod@bench`] makes a page of it, [`text`] has units and lines,
-//! [`mod@length`] times. Nothing here measures.
+//! [`json`] has the report's types, from which every printed number comes; [`median`] combines repetitions into a
+//! row; [`mod@file`] writes files; [`mod@column`] defines the columns, [`table`] prints them, [`mod@bench`] draws a
+//! page; [`text`] formats units and lines, [`mod@length`] durations. Nothing here measures.
 
 pub mod bench;
 pub mod column;

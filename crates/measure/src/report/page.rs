@@ -1,17 +1,17 @@
-//! What every HTML page has: its head and style, where it comes from, and its figures.
+//! Common parts of all HTML pages: head and style, provenance, and figures.
 //!
-//! A page needs no script and no network, and follows the reader's choice of light or dark. It says when,
-//! where and how its figures were taken, since it will be read apart from the program.
+//! A page needs no script and no network, and follows the reader's light or dark mode. It states when, where and
+//! how its figures were taken, because it is read apart from the program.
 
 use super::plot::Figure;
 use super::plot::draw::draw;
 pub use super::plot::svg::escape;
 use super::proposal::Proposal;
 
-/// The style sheet. Each style's colour has a contrast of at least 4.5 with both grounds.
+/// The style sheet. Each style's colour has a contrast of at least 4.5 with both backgrounds.
 const STYLE: &str = include_str!("page.css");
 
-/// The whole page around its body.
+/// The complete page around a body.
 pub fn whole(title: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -21,7 +21,7 @@ pub fn whole(title: &str, body: &str) -> String {
     )
 }
 
-/// A table of what a reader must know first: names, and what they are.
+/// A table of facts that a reader needs first: names and values.
 pub fn facts(facts: &[(&str, String)]) -> String {
     let row = |(name, value): &(&str, String)| {
         format!("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", escape(name), escape(value))
@@ -30,7 +30,7 @@ pub fn facts(facts: &[(&str, String)]) -> String {
     format!("<table class=\"words facts\">\n{rows}</table>\n")
 }
 
-/// A figure with its words, and what it has no figure of.
+/// A figure with its title and caption, and a list of its missing values.
 pub fn figure(figure: &Figure) -> String {
     let gaps: String = figure.gaps.iter().map(|gap| format!("<li>{}</li>", escape(gap))).collect();
     let gaps = match figure.gaps.len() {
@@ -48,7 +48,7 @@ pub fn figure(figure: &Figure) -> String {
     )
 }
 
-/// A list of links to proposals, and to the kernel's own words.
+/// A list of links to proposals, and to the kernel's documentation.
 pub fn links(proposals: &[&Proposal]) -> String {
     let item = |it: &&Proposal| {
         format!(

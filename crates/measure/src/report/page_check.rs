@@ -1,9 +1,9 @@
-//! What every page of a report is, for the tests of whoever makes one.
+//! Checks that every HTML page of a report must pass, for the tests of page generators.
 
-/// Checks what holds for each page: nothing is loaded, every figure is a number, every element is closed.
+/// Checks a page: it loads nothing, every figure is a number, and every element is closed.
 ///
 /// # Panics
-/// If it does not hold.
+/// If one of these does not hold.
 pub fn check(page: &str) {
     for word in ["<script", "@import", "url(", "src=", "<link", "NaN", "inf\""] {
         assert!(!page.contains(word), "{word}");

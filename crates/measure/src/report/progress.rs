@@ -1,8 +1,8 @@
-//! Where a run is, on standard error.
+//! Progress output of a run, on standard error.
 //!
-//! On a terminal one line that is rewritten; otherwise (a log, a pipe, `TERM=dumb`) a plain line as
-//! a step begins, at most one a second. It is redrawn only when a step begins, never by a timer: a
-//! thread that wakes up to animate a line would disturb what is measured.
+//! On a terminal, a single line that is rewritten; otherwise (a log, a pipe, `TERM=dumb`) a plain line at the start
+//! of a step, at most one per second. Output happens only at steps, never on a timer: a thread that wakes up to
+//! animate a line would disturb the measurement.
 
 use std::fmt;
 use std::io::Write;
@@ -14,18 +14,18 @@ use napkin_policy::text::{escaped, escaped_lines};
 
 use super::length::length;
 
-/// Least time between two plain lines.
+/// Minimum time between two plain lines.
 const PLAIN_GAP: Duration = Duration::from_secs(1);
 
-/// The progress of a run of a known number of steps. Dropping it takes the line away.
+/// Progress of a run with a known number of steps. Dropping it removes the line.
 #[derive(Debug)]
 pub struct Progress {
     shown: Shown,
     total: u64,
     begun: u64,
-    /// Of those that have begun, the ones that an earlier run had done.
+    /// Of the steps begun, those that an earlier run had completed.
     past: u64,
-    /// Of the work of all others, the share that is done, where it is told.
+    /// Share of the remaining work that is done, where steps report their share.
     done: f64,
     since: Instant,
 }
@@ -51,12 +51,12 @@ impl Progress {
         Progress::of(Shown::Bar(bar), total)
     }
 
-    /// Plain lines to a writer.
+    /// Progress as plain lines to a writer.
     pub fn plain(total: u64, out: Box<dyn Write + Send>) -> Progress {
         Progress::of(Shown::Plain { out, last: None }, total)
     }
 
-    /// Shows nothing, for `--quiet`.
+    /// No output, for `--quiet`.
     pub fn hidden(total: u64) -> Progress {
         Progress::of(Shown::Nothing, total)
     }
@@ -65,14 +65,14 @@ impl Progress {
         Progress { shown, total, begun: 0, past: 0, done: 0.0, since: Instant::now() }
     }
 
-    /// A step has ended, of several that are taken at a time by so many `jobs`. After the first the time
-    /// that all of them will take is said.
+    /// Reports that a step has ended, where `jobs` steps run in parallel. After the first, prints an estimate of
+    /// the total time.
     pub fn ended(&mut self, name: &str, jobs: NonZeroUsize) {
         let left = self.total.saturating_sub(self.past).max(1);
         self.ended_of(name, jobs, 1.0 / left as f64);
     }
 
-    /// The same, of a step that is such a share of the work of all steps that are to be taken.
+    /// As [`ended`](Self::ended), for a step that makes up `share` of the work of all steps to run.
     pub fn ended_of(&mut self, name: &str, jobs: NonZeroUsize, share: f64) {
         self.ended_at(Instant::now(), name, jobs, share);
     }
@@ -90,19 +90,19 @@ impl Progress {
         }
         self.begun += 1;
         self.done += share;
-        // Of those under way half is done.
+        // On average, the steps still running are half done.
         let done = self.done + share * (cpus - 1) as f64 / 2.0;
         let left = seconds / done * (1.0 - self.done);
         self.show(now, name, self.begun, left);
     }
 
-    /// A step needs not be taken: an earlier run has done it.
+    /// Skips a step that an earlier run has completed.
     pub fn past(&mut self) {
         self.begun += 1;
         self.past += 1;
     }
 
-    /// A step begins, and the one before it has ended.
+    /// Reports that a step begins, and the previous one has ended.
     pub fn step(&mut self, name: &str) {
         self.step_at(Instant::now(), name);
     }
@@ -120,8 +120,8 @@ impl Progress {
         );
     }
 
-    /// Shows a step, how many have ended, and the seconds that the others will take if they are like
-    /// those; nothing below a second.
+    /// Shows a step, the number of steps ended, and the estimated remaining seconds; estimates below a second are
+    /// not shown.
     fn show(&mut self, now: Instant, name: &str, ended: u64, left: f64) {
         let name = &escaped(name);
         let left = (left >= 1.0).then(|| format!("about {} left", length(left)));
@@ -135,7 +135,7 @@ impl Progress {
                 let due = last.is_none_or(|last| now.saturating_duration_since(last) >= PLAIN_GAP);
                 if due {
                     *last = Some(now);
-                    // A progress line that nobody can read is no reason to end a run.
+                    // A progress line that cannot be written is no reason to end a run.
                     let left = left.map(|left| format!(" ({left})")).unwrap_or_default();
                     let _ = writeln!(out, "[{}/{}] {name}{left}", self.begun, self.total);
                 }
@@ -144,7 +144,7 @@ impl Progress {
         }
     }
 
-    /// Prints a line that stays, above the bar if there is one.
+    /// Prints a permanent line, above the bar if there is one.
     pub fn say(&mut self, line: &str) {
         let line = &escaped_lines(line);
         match &mut self.shown {

@@ -1,24 +1,24 @@
-//! The proposals to the Linux network stack that the policies come from, and where they can be read.
+//! The proposals to the Linux network stack from which the policies come, with links.
 
 use napkin_policy::{FAMILIES, PRESETS};
 
-/// The kernel's documentation of what has become of them.
+/// The kernel's documentation of the features that resulted.
 pub const KERNEL_DOCUMENTATION: &str = "https://docs.kernel.org/networking/napi.html";
 
-/// A published proposal, as a page names it.
+/// A published proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal {
-    /// Its year, by which policies and experiments name it.
+    /// Year, by which policies and experiments refer to it.
     pub year: &'static str,
-    /// Its subject line.
+    /// Subject line.
     pub title: &'static str,
-    /// Its authors, as they signed it.
+    /// Authors, as signed.
     pub by: &'static str,
-    /// Where it can be read: the message with the figures, or a search for its subject in the archive.
+    /// Link to the message with the figures, or a search for its subject in the archive.
     pub url: &'static str,
 }
 
-/// All of them.
+/// All proposals.
 pub const PROPOSALS: [Proposal; 5] = [
     Proposal {
         year: "2007",
@@ -58,8 +58,8 @@ impl Proposal {
         PROPOSALS.iter().find(|proposal| proposal.year == year)
     }
 
-    /// The proposal that a policy is from, by its text form: that of the preset or family it begins with.
-    /// `None` for one without such a name, and for what no proposal brought.
+    /// The proposal that a policy comes from, given the policy's text: that of the preset or family it starts with.
+    /// `None` if it starts with neither, or did not come from a proposal.
     pub fn of_policy(policy: &str) -> Option<&'static Proposal> {
         let name = policy.split(',').next().unwrap_or(policy);
         let preset = PRESETS.iter().find(|it| it.name == name).map(|it| it.proposal);

@@ -1,23 +1,22 @@
-//! Where a page comes from: when it was made, by which version of what, and by which command.
+//! Provenance of a page: the date, the program's version, and the command.
 //!
-//! It stands on pages only. Text and JSON of the machine are the same bytes for the same seed, and a date
-//! would end that.
+//! Only pages have it. Text and JSON of the machine are byte-identical for the same seed, which a date would break.
 
 use std::time::SystemTime;
 
-/// When and how a page was made.
+/// Date, version and command of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provenance {
-    /// The date and time, in UTC.
+    /// Date and time, in UTC.
     pub date: String,
-    /// The version, with the commit where it is known.
+    /// Version, with the commit if known.
     pub version: String,
-    /// The command, as a shell would take it.
+    /// Command line in shell syntax.
     pub command: String,
 }
 
 impl Provenance {
-    /// Now, by this process's arguments. `commit` is that of the program's source, where it was built in a
+    /// The provenance of this process, now. `commit` is that of the program's source, if it was built in a
     /// checkout.
     pub fn now(commit: Option<&str>) -> Provenance {
         let arguments = std::env::args_os().skip(1);
@@ -28,7 +27,7 @@ impl Provenance {
         }
     }
 
-    /// What a page says of it.
+    /// The facts that a page shows.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         vec![
             ("date", self.date.clone()),
@@ -38,19 +37,19 @@ impl Provenance {
     }
 }
 
-/// The version, with the commit if it is known.
+/// The version, with the commit if known.
 pub fn version(commit: Option<&str>) -> String {
     let commit = commit.map(|commit| format!(", commit {commit}")).unwrap_or_default();
     format!("napkin {}{commit}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The command with these arguments, as a shell takes it.
+/// The command line with these arguments, in shell syntax.
 pub fn command(arguments: impl IntoIterator<Item = String>) -> String {
     let arguments = arguments.into_iter().map(|argument| quoted(&argument));
     ["napkin".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// An argument as a shell takes it.
+/// Quotes an argument for a shell if necessary.
 fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {

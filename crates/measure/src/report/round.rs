@@ -1,7 +1,7 @@
-//! Figures as they are written: 0.6769, not 0.6769000000000001.
+//! Rounds figures for output: 0.6769, not 0.6769000000000001.
 //!
-//! Binary fractions leave noise in the sixteenth digit of a sum or a quotient. It is taken out where a
-//! figure is written, and nowhere before: what is computed with is never rounded.
+//! Binary fractions leave noise in the sixteenth digit of a sum or a quotient. It is removed only in output; values
+//! used in calculations are never rounded.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
 use serde_json::{Number, Value};
 
-/// Digits that are kept behind the first: nine in all, more than any measurement has.
+/// Digits after the first: nine in total, more than any measurement has.
 const DIGITS: usize = 8;
 
-/// A figure without noise. Whole numbers stay as they are.
+/// Rounds a figure. Whole numbers are unchanged.
 pub fn rounded(figure: f64) -> f64 {
     if !figure.is_finite() || figure.fract() == 0.0 {
         return figure;
@@ -20,7 +20,7 @@ pub fn rounded(figure: f64) -> f64 {
     format!("{figure:.DIGITS$e}").parse().unwrap_or(figure)
 }
 
-/// A number as JSON writes it, rounded.
+/// A number as in the JSON output, rounded.
 pub fn number(number: &Number) -> String {
     match number.as_f64().filter(|_| number.is_f64()) {
         Some(figure) => Value::from(rounded(figure)).to_string(),
@@ -28,7 +28,7 @@ pub fn number(number: &Number) -> String {
     }
 }
 
-/// The indented JSON of a report, its figures rounded, with a newline at its end.
+/// Formats a report as indented JSON with rounded figures and a final newline.
 ///
 /// # Errors
 /// Those of `serde_json`.
@@ -42,7 +42,7 @@ pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
 
 struct Rounding(PrettyFormatter<'static>);
 
-/// What is as the pretty formatter has it.
+/// Methods that are delegated to the pretty formatter.
 macro_rules! pretty {
     ($($name:ident($($first:ident)?);)*) => {
         $(

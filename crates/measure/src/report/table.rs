@@ -1,7 +1,7 @@
-//! Rows as a table for people, as wide as the line that it is for.
+//! Prints rows as a table that fits the width of a line.
 //!
-//! The most important columns get their place first; what is left out is said below, and so is what a
-//! short sign in the place of a long policy means. No number is ever cut, no line broken by a terminal.
+//! The most important columns are fitted first; omitted ones are listed below, as are the policies that short signs
+//! stand for. No number is ever truncated, and no line is wrapped by the terminal.
 
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde_json::Value;
@@ -11,19 +11,19 @@ use super::fit::{GAP, Signs, fit, left_out};
 use super::json::Row;
 use super::text::{count, wrap};
 
-/// Of a load that is the same in all rows; see [`Shown::rank`].
+/// Rank class of a load that is the same in all rows; see [`Shown::rank`].
 const SAME: u8 = 1;
 
-/// Of a column of dashes.
+/// Rank class of a column that has only dashes.
 const SILENT: u8 = 2;
 
-/// Rows as the table shows them.
+/// Rows in the form shown.
 struct Shown {
-    /// Each row in the JSON report's form, its name as it is shown.
+    /// Each row in the form of the JSON report, with its name as shown.
     rows: Vec<Value>,
-    /// What stands in the place of policies that are too long.
+    /// Signs for names that are too long.
     signs: Signs,
-    /// Policies that were given a name, by that.
+    /// Named policies: name and text.
     named: Vec<(String, String)>,
 }
 
@@ -31,7 +31,7 @@ impl Shown {
     fn new(rows: &[Row], width: usize) -> Shown {
         let (mut signs, mut named) = (Signs::new(width), Vec::<(String, String)>::new());
         let rows = rows.iter().map(|row| {
-            // Numbers, strings, lists and maps with names: nothing in there can fail.
+            // Numbers, strings, lists and maps with string keys: serializing cannot fail.
             let mut shown = serde_json::to_value(row).unwrap_or_default();
             let meaning = match row.says_its_policy() {
                 true => row.name.clone(),
@@ -51,20 +51,20 @@ impl Shown {
         self.rows.iter().map(|row| column.cell(row)).collect()
     }
 
-    /// What a column takes, without the gap.
+    /// Width of a column, without the gap.
     fn width(&self, column: &Column) -> usize {
         let cells = self.cells(column).into_iter().map(|cell| cell.chars().count());
         cells.chain([column.heading(&self.rows).chars().count()]).max().unwrap_or(0)
     }
 
-    /// Whether a column holds words, which stand left; numbers stand right.
+    /// Whether a column holds text, which is left-aligned; numbers are right-aligned.
     fn is_text(&self, column: &Column) -> bool {
         column.unit == Unit::Plain
             && self.rows.iter().any(|row| column.value(row).is_some_and(Value::is_string))
     }
 
-    /// How late a column gets its place: a load that is the same in all rows tells none from another,
-    /// and a column of dashes says nothing.
+    /// The order in which columns are fitted: a load that is the same in all rows does not distinguish them, and a
+    /// column of dashes says nothing, so both come last.
     fn rank(&self, column: &Column) -> (u8, usize) {
         let cells = self.cells(column);
         let same = cells.windows(2).all(|pair| pair[0] == pair[1]);
@@ -76,7 +76,7 @@ impl Shown {
         (class, column.rank())
     }
 
-    /// Those of the columns that fit on a line, in their order, and those that do not.
+    /// Splits columns into those that fit on a line and those that do not, keeping their order.
     fn fit(&self, columns: &[&'static Column], width: usize) -> (Columns, Columns) {
         let mut by_rank = columns.to_vec();
         by_rank.sort_by_key(|column| self.rank(column));
@@ -87,8 +87,8 @@ impl Shown {
 
 type Columns = Vec<&'static Column>;
 
-/// The rows under those of the columns that fit on a line of `width` characters, and below them what was
-/// left out and what could not be measured. Ends with a newline.
+/// The rows with the columns that fit on a line of `width` characters, followed by the omitted columns and the
+/// figures that could not be measured. Ends with a newline.
 pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String {
     let shown = Shown::new(rows, width);
     let (fitting, others) = shown.fit(columns, width);
@@ -117,7 +117,7 @@ pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String
     let mut told: Vec<(&str, &str)> = Vec::new();
     for (row, value) in rows.iter().zip(&shown.rows) {
         for note in &row.notes {
-            // Loads of one policy often share a note: once is enough.
+            // Loads of one policy often share a note: print it once.
             if !told.contains(&(&row.name, note)) {
                 told.push((&row.name, note));
                 say(&format!("not measured ({}): {note}", POLICY.cell(value)));
@@ -127,8 +127,8 @@ pub fn render(rows: &[Row], columns: &[&'static Column], width: usize) -> String
     text
 }
 
-/// The histograms of the time in receive calls, one for each row that has one, named as the row is by
-/// the columns; empty if there is none.
+/// The histograms of receive calls, one for each row that has one, with the row's name and load; empty if there is
+/// none.
 pub fn receive_times(rows: &[Row], columns: &[&Column], width: usize) -> String {
     let shown = Shown::new(rows, width);
     let mut text = String::new();
@@ -147,9 +147,9 @@ pub fn receive_times(rows: &[Row], columns: &[&Column], width: usize) -> String 
     text
 }
 
-/// Cells under their headers, two blanks apart, without a newline at the end. Columns are as wide as they
-/// are, or what is longer than a line of `width` characters is wrapped; those that are `numbers`, by their
-/// place, stand right.
+/// Formats cells under their headers, two blanks apart, without a final newline. With a `width`, cells that do not
+/// fit are wrapped; otherwise columns are as wide as their content. Columns for which `numbers` is true, given
+/// their index, are right-aligned.
 pub fn draw(
     header: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -208,7 +208,7 @@ mod tests {
         Row::from_repetitions(policy, load, vec![Repetition { step: 0, figures }], Vec::new())
     }
 
-    /// Every column that there is, over rows of policies with names of any length.
+    /// Rows for all columns, with names of any length.
     fn all() -> Vec<Row> {
         let spelled = "defer-hard-irqs=100,gro-flush-timeout=20us,irq-suspend-timeout=20ms,\
                        hold=50us,epoll-busy-poll-budget=64,epoll-prefer-busy-poll=on";
@@ -274,12 +274,12 @@ not on this line: \"p99\", idle gap; a wider terminal has
             assert!(lines(&text) <= width, "{width}:\n{text}");
             let (fitting, left_out) = Shown::new(&rows, width).fit(COLUMNS, width);
             assert_eq!(fitting.len() + left_out.len(), COLUMNS.len());
-            // The policy is never left out; before it stands at most the world.
+            // The policy is never omitted; only the world may precede it.
             let first = fitting.iter().find(|column| **column != WORLD);
             assert_eq!(first, Some(&POLICY));
             let header = text.lines().next().unwrap_or("");
             assert!(fitting.iter().all(|column| header.contains(column.name)), "{width}:\n{text}");
-            // Only the sentence below may be broken.
+            // Only the sentence below may be wrapped.
             let told = text.replace("\n  ", " ");
             assert!(left_out.iter().all(|column| told.contains(column.name)), "{width}:\n{text}");
         }

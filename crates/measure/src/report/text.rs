@@ -1,4 +1,4 @@
-//! Numbers in their units, and sentences in lines: what tables and what stands around them share.
+//! Formatting of numbers with units, and wrapping of text.
 
 use rustix::fd::AsFd;
 use serde_json::Value;
@@ -7,14 +7,13 @@ use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::round::number;
 
-/// Characters of a line where nobody says how many there are: in a pipe, in a file.
+/// Line width where none is known: in a pipe, in a file.
 pub const WIDTH: usize = 120;
 
-/// The narrowest line that is written for; whatever a terminal says.
+/// Minimum line width, whatever the terminal reports.
 const NARROWEST: usize = 20;
 
-/// Characters of a line of this output: what the environment says (`COLUMNS`), or the terminal, if it is
-/// one, or [`WIDTH`].
+/// Line width of an output: from the environment (`COLUMNS`), else from the terminal, else [`WIDTH`].
 pub fn line_width(output: impl AsFd) -> usize {
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
     let terminal = || rustix::termios::tcgetwinsize(output).ok().map(|size| size.ws_col.into());
@@ -22,8 +21,8 @@ pub fn line_width(output: impl AsFd) -> usize {
     width.map_or(WIDTH, |width| width.max(NARROWEST))
 }
 
-/// A text in lines of at most `width` characters, all but the first behind two blanks. What has no
-/// blanks, such as a policy that is spelled out, is broken behind its commas.
+/// Wraps text to `width` characters, and indents all lines but the first by two blanks. Text without blanks, such
+/// as the text of a policy, is broken after commas.
 pub fn wrap(text: &str, width: usize) -> String {
     let words =
         WordSeparator::Custom(|line| Box::new(line.split_inclusive([' ', ',']).map(Word::from)));
@@ -31,8 +30,8 @@ pub fn wrap(text: &str, width: usize) -> String {
     textwrap::fill(text, options)
 }
 
-/// A text in lines of at most `width` characters, broken at blanks only, so that what is longer has a line
-/// of its own. The first line stands behind `first`, the others behind `rest`.
+/// Wraps text to `width` characters at blanks only, so that a longer word has a line of its own. `first` precedes
+/// the first line, `rest` the others.
 pub fn fill(text: &str, width: usize, first: &str, rest: &str) -> String {
     let options = Options::new(width)
         .initial_indent(first)
@@ -43,12 +42,12 @@ pub fn fill(text: &str, width: usize, first: &str, rest: &str) -> String {
     textwrap::fill(text, options)
 }
 
-/// A length of time, given in nanoseconds.
+/// Formats a duration in nanoseconds.
 pub fn time(ns: f64) -> String {
     scaled(ns, 1000.0, &[" ns", " us", " ms", " s"])
 }
 
-/// From one length of time to another, given in nanoseconds; the unit stands once if it is the same.
+/// Formats a range of durations in nanoseconds; the unit is given once if both are the same.
 pub fn time_range(least: f64, most: f64) -> String {
     let (least, most) = (time(least), time(most));
     match (least.split_once(' '), most.split_once(' ')) {
@@ -57,17 +56,17 @@ pub fn time_range(least: f64, most: f64) -> String {
     }
 }
 
-/// A rate, given per second.
+/// Formats a rate per second.
 pub fn rate(per_s: f64) -> String {
     scaled(per_s, 1000.0, &["/s", " k/s", " M/s", " G/s"])
 }
 
-/// A fraction as a percentage.
+/// Formats a fraction in per cent.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)
 }
 
-/// A count: exact up to six digits, then rounded.
+/// Formats a count: exact up to six digits, then rounded.
 pub fn count(n: u64) -> String {
     if n < 1_000_000 {
         n.to_string()
@@ -76,12 +75,12 @@ pub fn count(n: u64) -> String {
     }
 }
 
-/// A ratio of two counts.
+/// Formats a ratio of two counts.
 pub fn ratio(value: f64) -> String {
     format!("{value:.3}")
 }
 
-/// A value of the report as it stands there, without a string's quotes.
+/// Formats a value of the report without a unit, and strings without quotes.
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -90,12 +89,12 @@ pub(super) fn plain(value: &Value) -> String {
     }
 }
 
-/// Three significant digits in the largest unit that keeps the number at or above 1.
+/// Formats three significant digits, in the largest unit in which the number is at least 1.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut units = units.iter();
     let mut unit = units.next().copied().unwrap_or("");
-    // 999.5 would be printed as 1000: it already belongs to the next unit.
+    // 999.5 would be printed as 1000, so it already takes the next unit.
     while value.abs() >= step - 0.5 {
         let Some(next) = units.next() else { break };
         unit = next;

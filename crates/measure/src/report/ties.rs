@@ -1,12 +1,12 @@
-//! Which rows are no worse than the best, as far as their repetitions tell.
+//! Finds rows whose repetitions do not distinguish them from the best row.
 
 use super::Row;
 
 /// The spread that is compared.
 const P99: &str = "latency_p99_ns";
 
-/// Marks, under each load, the rows whose p99 ranges over a value that the best row's has, too: between
-/// such two the repetitions do not tell a difference. The best is the one with the least median.
+/// For each load, marks the rows whose p99 range overlaps that of the best row: the repetitions show no difference
+/// between the two. The best row is the one with the lowest median.
 pub fn mark(rows: &mut [Row]) {
     let p99 = |row: &Row| Some((*row.spread.get(P99)?, row.figures.latency_ns?.at.p99?));
     for place in 0..rows.len() {
@@ -15,7 +15,7 @@ pub fn mark(rows: &mut [Row]) {
             .filter_map(|(other, row)| Some((other, p99(row)?.0)))
             .min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median));
         let overlaps = match (best, p99(&rows[place])) {
-            // One repetition ranges over nothing.
+            // A single repetition has no range.
             (Some((other, best)), Some((own, _))) if rows[place].repetitions.len() > 1 => {
                 other != place && rows[other].repetitions.len() > 1 && own.min <= best.max
             }

@@ -1,27 +1,27 @@
-//! A horizontal axis of numbers, of names, or of numbers with names behind them.
+//! A horizontal axis of numbers, of names, or of numbers followed by names.
 
 use super::axis::Scale;
 use super::{At, Lines};
 
-/// Width of each name's place behind the numbers.
+/// Width of a name's slot after the numbers.
 const SLOT: f64 = 52.0;
 
-/// Room between the last number and the border to the names.
+/// Space between the last number and the border to the names.
 const GAP: f64 = 12.0;
 
-/// The axis of some lines.
+/// The horizontal axis of a line plot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Across<'a> {
-    /// `None` without a number.
+    /// `None` if there are no numbers.
     scale: Option<Scale>,
     named: &'a [String],
-    /// Share of the axis that is the numbers', and of the gap behind them.
+    /// Share of the axis for the numbers, and for the gap after them.
     numbers: f64,
     gap: f64,
 }
 
 impl<'a> Across<'a> {
-    /// The axis of a plot so wide.
+    /// The axis of a plot of this width.
     pub(super) fn of(lines: &'a Lines, width: f64) -> Across<'a> {
         let points = lines.series.iter().flat_map(|series| &series.points);
         let numbers: Vec<f64> = points
@@ -36,12 +36,12 @@ impl<'a> Across<'a> {
         let both = any && !named.is_empty();
         let gap = if both { GAP / width } else { 0.0 };
         let names = SLOT * named.len() as f64 / width;
-        // However many names there are: the numbers keep a third.
+        // However many names there are, the numbers keep a third.
         let numbers = if any { (1.0 - names - gap).max(1.0 / 3.0) } else { 0.0 };
         Across { scale, named, numbers, gap }
     }
 
-    /// Where something stands: 0 at the left end and 1 at the right.
+    /// The position of a value: 0 at the left end and 1 at the right.
     pub(super) fn place(self, at: At) -> Option<f64> {
         match at {
             At::Number(x) => Some(self.scale?.place(x)? * self.numbers),
@@ -54,7 +54,7 @@ impl<'a> Across<'a> {
         }
     }
 
-    /// What stands along it, with its words; names first, for they are few.
+    /// Positions and texts of the ticks; names first, because they are few.
     pub(super) fn ticks(self) -> Vec<(f64, String)> {
         let numbers = self.scale.map_or(Vec::new(), Scale::ticks);
         let numbers = numbers
@@ -65,13 +65,13 @@ impl<'a> Across<'a> {
         names.chain(numbers).collect()
     }
 
-    /// Where the numbers end and the names begin, if it has both.
+    /// Where the numbers end and the names begin, if there are both.
     pub(super) fn border(self) -> Option<f64> {
         (self.gap > 0.0).then_some(self.numbers + self.gap)
     }
 
-    /// Whether a line may run from one place to another: between numbers, and between names where there
-    /// is nothing else. (A number and a name have no distance.)
+    /// Whether a line may connect two positions: two numbers, or two names if there are no numbers. (There is no
+    /// distance between a number and a name.)
     pub(super) fn joins(self, one: At, other: At) -> bool {
         match (one, other) {
             (At::Number(_), At::Number(_)) => true,

@@ -1,6 +1,6 @@
-//! An axis: from values to places, with ticks at round numbers.
+//! A numeric axis: maps values to positions, with ticks at round numbers.
 
-/// The most ticks that are wanted on a linear axis.
+/// Largest number of ticks wanted on a linear axis.
 const TICKS: f64 = 7.0;
 
 /// A scale from values to fractions of an axis's length.
@@ -12,9 +12,9 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// A scale that holds all values: from zero, or the smallest if it is below, to a round number on a
-    /// linear one; between 1, 2 or 5 times powers of ten on a logarithmic one, which leaves out values at or
-    /// below zero. Without a value it goes from 0 to 1, or from 1 to 10.
+    /// A scale that includes all values. A linear one runs from zero, or from the minimum if that is negative, to a
+    /// round number. A logarithmic one runs between 1, 2 or 5 times powers of ten, and leaves out values at or
+    /// below zero. Without values, it runs from 0 to 1, or from 1 to 10.
     pub fn over(values: impl IntoIterator<Item = f64>, log: bool) -> Scale {
         let shown = values.into_iter().filter(|v| v.is_finite() && (!log || *v > 0.0));
         let bounds = shown.fold(None, |bounds: Option<(f64, f64)>, v| {
@@ -23,7 +23,7 @@ impl Scale {
         if log {
             let (low, high) = bounds.unwrap_or((1.0, 10.0));
             let (low, high) = (round_down(low), round_up(high));
-            // A single round value would have no width.
+            // A single round value would give an empty range.
             let high = if high > low { high } else { low * 10.0 };
             return Scale { low, high, log };
         }
@@ -34,8 +34,8 @@ impl Scale {
         Scale { low: (low / step).floor() * step, high: (high / step).ceil() * step, log }
     }
 
-    /// Where a value stands: 0 at the lower end and 1 at the upper; `None` for one that a logarithmic axis
-    /// cannot show, or that is no number.
+    /// The position of a value: 0 at the lower end and 1 at the upper; `None` if it is not finite, or not positive
+    /// on a logarithmic axis.
     pub fn place(self, value: f64) -> Option<f64> {
         if !value.is_finite() || (self.log && value <= 0.0) {
             return None;
@@ -47,7 +47,7 @@ impl Scale {
         })
     }
 
-    /// Values of the ticks, rising.
+    /// Values of the ticks, ascending.
     pub fn ticks(self) -> Vec<f64> {
         if !self.log {
             let step = step(self.high - self.low);
@@ -64,40 +64,40 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, so that a range has few steps.
+/// 1, 2 or 5 times a power of ten, such that a range has few steps.
 fn step(range: f64) -> f64 {
     round_up(range / TICKS)
 }
 
-/// The smallest 1, 2 or 5 times a power of ten that is not below a value above zero.
+/// The smallest 1, 2 or 5 times a power of ten that is at least a positive value.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powi(value.log10().floor() as i32);
     let fits = |part: &f64| part * power >= value * (1.0 - 1e-9);
     [1.0, 2.0, 5.0].into_iter().find(fits).unwrap_or(10.0) * power
 }
 
-/// The largest 1, 2 or 5 times a power of ten that is not above a value above zero.
+/// The largest 1, 2 or 5 times a power of ten that is at most a positive value.
 fn round_down(value: f64) -> f64 {
     let power = 10f64.powi(value.log10().floor() as i32);
     let fits = |part: &f64| part * power <= value * (1.0 + 1e-9);
     [5.0, 2.0, 1.0].into_iter().find(fits).unwrap_or(1.0) * power
 }
 
-/// A figure for people: whole numbers as they are, others with enough digits to compare.
+/// Formats a value: whole numbers in full, others with enough digits to compare.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     let digits = match size {
-        // Whole but for the rounding of binary fractions counts as whole.
+        // A difference by rounding of binary fractions still counts as whole.
         _ if size >= 1000.0 || (value - value.round()).abs() <= size * 1e-12 => 0,
         _ if size >= 10.0 => 1,
         _ if size >= 0.1 => 2,
-        // Three digits, and four places at least.
+        // Three significant digits, and at least four decimals.
         _ => (2 - size.log10().floor() as i32).max(4) as usize,
     };
     format!("{value:.digits$}")
 }
 
-/// A tick's text: large numbers in thousands (k) or millions (M).
+/// Text of a tick: large numbers in thousands (k) or millions (M).
 pub fn tick_text(value: f64) -> String {
     if value != 0.0 && value.abs() < 1e-4 {
         let text = format!("{value:.2e}");
@@ -109,7 +109,7 @@ pub fn tick_text(value: f64) -> String {
         size if size >= 1e4 => (value / 1e3, "k"),
         _ => (value, ""),
     };
-    // Ticks are round: six digits are enough, and hide the rounding of binary fractions.
+    // Ticks are round: six decimals are enough, and hide the rounding of binary fractions.
     let text = format!("{value:.6}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text}{unit}")

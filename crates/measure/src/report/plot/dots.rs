@@ -1,6 +1,6 @@
-//! Rows of dots on one axis: one load with many quantities, or many scenarios with two figures each.
+//! Rows of dots on one axis: one load with several quantities, or several scenarios with two figures each.
 //!
-//! A bar on a logarithmic axis has no foot to stand on; a dot needs none.
+//! A bar would need a baseline, which a logarithmic axis does not have; a dot does not.
 
 use super::axis::{Scale, tick_text};
 use super::svg::{
@@ -12,20 +12,20 @@ use super::{Dot, DotRow, Dots, Source};
 const TOP: f64 = 8.0;
 const ROW: f64 = 19.0;
 
-/// Height of a heading over a group.
+/// Height of a group's heading.
 const HEAD: f64 = 24.0;
 
-/// The most letters of a name.
+/// Longest name in characters.
 const LONGEST: usize = 36;
 
-/// Share of a logarithmic axis that is left to zero, where there is one.
+/// Share of a logarithmic axis that is reserved for zero, if there is a zero.
 const ZERO: f64 = 0.07;
 
-/// The axis of a plot.
+/// The horizontal axis of a plot.
 #[derive(Clone, Copy)]
 struct Axis {
     scale: Scale,
-    /// Where the smallest value above zero stands.
+    /// Position of the smallest positive value.
     begin: f64,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn draw(dots: &Dots) -> Drawing {
     }
     let below = panel.bottom + 18.0 + LINE;
     label_x(&mut body, &dots.x, panel.left, panel.right, below + LINE / 2.0);
-    // One kind alone is what the figure is called.
+    // A single kind needs no legend: the figure's title names it.
     let kinds = if dots.kinds.len() > 1 { &dots.kinds[..] } else { &[] };
     let legend = kinds.iter().map(|kind| {
         let key = mark(kind.style, kind.source, 11.0, -4.0, "");

@@ -1,4 +1,4 @@
-//! Draws a figure's plot as one SVG element, its legend below it.
+//! Draws a figure's plot as one SVG element, with a legend below it.
 
 use super::svg::{Drawing, LETTER, MARGIN, WIDTH, escape, put, tenth};
 use super::{Figure, Plot, dots, lines, shares};
@@ -6,7 +6,7 @@ use super::{Figure, Plot, dots, lines, shares};
 /// Height of a line of the legend.
 const LEGEND_LINE: f64 = 20.0;
 
-/// The SVG element of a figure's plot, its legend included.
+/// The SVG element of a figure's plot, including the legend.
 pub(crate) fn draw(figure: &Figure) -> String {
     let Drawing { body, height, legend } = match &figure.plot {
         Plot::Lines(plot) => lines::draw(plot),
@@ -21,7 +21,7 @@ pub(crate) fn draw(figure: &Figure) -> String {
     )
 }
 
-/// The legend below the plot, in as many lines as it needs, and their height.
+/// The legend below the plot, in as many lines as needed, and their total height.
 fn place_legend(entries: &[(String, String)], top: f64) -> (String, f64) {
     if entries.is_empty() {
         return (String::new(), 0.0);

@@ -1,7 +1,7 @@
-//! Lines over loads: in one plot, or, of many names, in a small one each.
+//! Line plots over loads: one plot, or a small plot per name if there are many.
 //!
-//! In a small plot the other names' lines stand behind in grey, and all have the same axes, so that they
-//! compare.
+//! A small plot shows the other names' lines in grey behind its own, and all have the same axes, so that they can
+//! be compared.
 
 use super::across::Across;
 use super::axis::{Scale, number};
@@ -14,10 +14,10 @@ use super::{At, Lines, MOST_TOGETHER, Point, Series, Source, names};
 const LEFT: f64 = 72.0;
 const TOP: f64 = 14.0;
 
-/// Height of a plot that stands alone.
+/// Height of a single plot.
 const TALL: f64 = 306.0;
 
-/// Small plots side by side, their height, and the room between them; the gap below holds a heading.
+/// Layout of small plots: how many side by side, their height, and gaps; the vertical gap holds a heading.
 const COLUMNS: usize = 3;
 const SMALL: f64 = 120.0;
 const BESIDE: f64 = 14.0;
@@ -33,7 +33,7 @@ struct Axes<'a> {
 
 pub(super) fn draw(lines: &Lines) -> Drawing {
     let points = lines.series.iter().flat_map(|series| &series.points);
-    // A wide interval must not press the lines together: it may run out of the plot.
+    // Without the intervals: a wide one must not compress the lines, and may extend beyond the plot.
     let up = Scale::over(points.filter_map(|point| point.y), lines.y.log);
     let panel = Panel { left: LEFT, right: WIDTH - MARGIN, top: TOP, bottom: TOP + TALL };
     let axes = Axes { lines, up, panel };
@@ -55,7 +55,7 @@ fn together(axes: Axes<'_>) -> Drawing {
     let mut legend = sources(&lines.series);
     for series in &lines.series {
         if !legend.iter().any(|(_, words)| *words == series.name) {
-            // The line of the machine, where it stands beside a published one.
+            // The modelled line, where there is also a published one.
             let source = match series.source {
                 Source::Published => Source::Modelled,
                 source => source,
@@ -109,7 +109,7 @@ fn small(axes: Axes<'_>, names: &[&str]) -> Drawing {
     Drawing { body, height: below + LINE + 4.0, legend }
 }
 
-/// Whether a line stands behind others': published ones would double the grey.
+/// Whether the line is drawn in grey behind others'; published ones would double it.
 fn behind(source: Source) -> bool {
     source != Source::Published
 }
@@ -120,7 +120,7 @@ fn key(style: usize, source: Source) -> String {
     line + &mark(style, source, 11.0, -4.0, "")
 }
 
-/// Entries for published and modelled, where both are there.
+/// Legend entries for published and modelled, if there are published lines.
 fn sources(series: &[Series]) -> Vec<(String, String)> {
     if !series.iter().any(|series| series.source == Source::Published) {
         return Vec::new();
@@ -137,7 +137,7 @@ impl<'a> Axes<'a> {
         Across::of(self.lines, self.panel.right - self.panel.left)
     }
 
-    /// Height of the words below the plot: of the names that are broken into most lines.
+    /// Height of the texts below the plot, given the one with the most lines.
     fn words_below(self) -> f64 {
         let ticks = self.across().ticks();
         let lines = ticks.iter().map(|(_, text)| text.split(", ").count()).max().unwrap_or(1);
@@ -167,7 +167,7 @@ impl<'a> Axes<'a> {
         Some((x, self.panel.y(self.up.place(point.y?)?)))
     }
 
-    /// The line, interrupted where a point is missing.
+    /// Draws the line, interrupted where a point is missing.
     fn line(self, body: &mut String, series: &Series, class: &str) {
         let across = self.across();
         let mut path = String::new();
@@ -186,7 +186,7 @@ impl<'a> Axes<'a> {
         }
     }
 
-    /// The marks, each with its interval, cut where the plot ends.
+    /// Draws the marks with their intervals, clipped to the plot.
     fn marks(self, body: &mut String, series: &Series, style: usize) {
         let across = self.across();
         for point in &series.points {
@@ -285,7 +285,7 @@ mod tests {
         let heads = |svg: &str| svg.matches("class=\"head\"").count();
         let (few, many) = (plot(series(MOST_TOGETHER), &[]), plot(series(MOST_TOGETHER + 1), &[]));
         assert_eq!((heads(&few), heads(&many)), (0, 7), "{many}");
-        // Six others in each of seven, and the key of the legend.
+        // Six others in each of the seven plots, and one in the legend.
         assert_eq!(many.matches("class=\"line ghost\"").count(), 6 * 7 + 1);
     }
 

@@ -1,11 +1,11 @@
-//! Plots for a page: what they show, without a pixel.
+//! Plots for pages: what they show, independent of drawing.
 //!
-//! [`Lines`] run over loads, [`Dots`] stand in rows on one axis, [`Shares`] divide a whole. The drawing in
-//! [`svg`] is our own: of the crates that were looked at, plotters writes its colours into every element,
-//! which rules out one page for light and dark, and poloto has no logarithmic axis.
+//! [`Lines`] run over loads, [`Dots`] are in rows on one axis, [`Shares`] divide a whole. [`svg`] draws them
+//! without a plotting crate: of those considered, plotters writes colours into every element, which rules out one
+//! page for light and dark mode, and poloto has no logarithmic axis.
 //!
-//! A style is a number: a colour, a shape of the mark and a dash pattern, so that nobody has to tell lines
-//! apart by colour alone. Names of more than [`MOST_TOGETHER`] lines get a small plot each.
+//! A style is a number that selects a colour, a mark shape and a dash pattern, so that lines can be told apart
+//! without colour. If there are more than [`MOST_TOGETHER`] names, each gets a small plot.
 
 mod across;
 pub mod axis;
@@ -15,23 +15,23 @@ mod lines;
 mod shares;
 pub mod svg;
 
-/// The most names whose lines stand in one plot.
+/// Most names whose lines share one plot.
 pub const MOST_TOGETHER: usize = 6;
 
-/// A plot with its words.
+/// A plot with its texts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// What it shows, in a line.
+    /// Title.
     pub title: String,
-    /// How to read it, and what to look for.
+    /// Caption: how to read it, and what to look for.
     pub caption: String,
-    /// What is drawn above the caption.
+    /// The plot above the caption.
     pub plot: Plot,
-    /// What has no figure in it, and why, a sentence each.
+    /// Missing values, with reasons, a sentence each.
     pub gaps: Vec<String>,
 }
 
-/// The kinds of plots that a page has.
+/// The kinds of plots.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plot {
     /// Lines with marks.
@@ -42,23 +42,23 @@ pub enum Plot {
     Shares(Shares),
 }
 
-/// What an axis says, and its kind.
+/// Label and kind of an axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axis {
-    /// What stands along it, with the unit.
+    /// Label with the unit.
     pub label: String,
     /// Whether it is logarithmic.
     pub log: bool,
 }
 
-/// Where a figure comes from.
+/// Origin of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A publication: hollow and dashed.
+    /// A publication: drawn hollow and dashed.
     Published,
-    /// The machine, beside a publication.
+    /// The machine, next to a publication.
     Modelled,
-    /// The run that a page is about.
+    /// The run that the page is about.
     Run,
 }
 
@@ -67,102 +67,102 @@ pub enum Source {
 pub struct Lines {
     /// The horizontal axis.
     pub x: Axis,
-    /// Loads that are no numbers, such as `max`: places behind the numbers. Without a number among the
-    /// loads they have the axis to themselves.
+    /// Loads that are not numbers, such as `max`: positions after the numbers. Without any numbers, they take the
+    /// whole axis.
     pub named: Vec<String>,
     /// The vertical axis. A logarithmic one does not show values at or below zero.
     pub y: Axis,
-    /// The lines, in the order of the legend.
+    /// Lines, in the order of the legend.
     pub series: Vec<Series>,
 }
 
-/// A line, with its name in the legend.
+/// A line with its name in the legend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// Whose it is.
+    /// Name of the policy.
     pub name: String,
-    /// Its style, by number.
+    /// Number of its style.
     pub style: usize,
-    /// Where its figures come from.
+    /// Origin of its figures.
     pub source: Source,
-    /// Its points, in the order of the line.
+    /// Points, in the order of the line.
     pub points: Vec<Point>,
 }
 
-/// A place on a horizontal axis.
+/// A position on a horizontal axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum At {
-    /// A place on a scale of numbers.
+    /// A number on the scale.
     Number(f64),
-    /// One of the axis's named places.
+    /// Index of a named position.
     Name(usize),
 }
 
 /// A point of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Its place on the horizontal axis.
+    /// Position on the horizontal axis.
     pub x: At,
-    /// Up; `None` where there is no figure, and the line is interrupted.
+    /// Value on the vertical axis; `None` if there is none, which interrupts the line.
     pub y: Option<f64>,
-    /// How far `y` is uncertain, or the repetitions lie apart.
+    /// Uncertainty of `y`, or the range of the repetitions.
     pub interval: Option<(f64, f64)>,
 }
 
 /// Rows of dots over one horizontal axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
-    /// The axis. A logarithmic one has a place of its own for zero.
+    /// The axis. A logarithmic one has a separate position for zero.
     pub x: Axis,
-    /// What the dots are of, in the legend's order.
+    /// Kinds of dots, in the order of the legend.
     pub kinds: Vec<Kind>,
-    /// The rows, downwards.
+    /// Rows, from top to bottom.
     pub rows: Vec<DotRow>,
 }
 
-/// What a dot is of.
+/// A kind of dots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kind {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its style, by number.
+    /// Number of its style.
     pub style: usize,
-    /// Where it comes from.
+    /// Origin of its figures.
     pub source: Source,
 }
 
 /// A row of dots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DotRow {
-    /// The heading that it stands under; empty without one.
+    /// Heading of its group; empty if there is none.
     pub group: String,
-    /// Its name, left of the row.
+    /// Name, left of the row.
     pub name: String,
-    /// Its dots, in any order.
+    /// Dots, in any order.
     pub dots: Vec<Dot>,
 }
 
 /// A dot of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dot {
-    /// What it is of, by number.
+    /// Index of its kind.
     pub kind: usize,
-    /// Where it stands.
+    /// Its value.
     pub value: f64,
-    /// How far that is uncertain, or the repetitions lie apart.
+    /// Uncertainty of the value, or the range of the repetitions.
     pub interval: Option<(f64, f64)>,
 }
 
-/// Rows of bars, each a whole in parts.
+/// Rows of bars, each of which divides a whole into parts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares {
-    /// The parts' names, in their order from the left. The last is what is left over.
+    /// Names of the parts, from left to right. The last one is the remainder.
     pub parts: Vec<String>,
-    /// The rows: name and the fractions of the parts; no fractions where there is no figure.
+    /// Rows: a name, and the fractions of the parts; no fractions if there are no figures.
     pub rows: Vec<(String, Vec<f64>)>,
 }
 
-/// The different names, each where it stood first.
+/// The distinct names, in order of first appearance.
 pub fn names<'a>(all: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for name in all {

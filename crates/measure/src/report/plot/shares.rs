@@ -1,4 +1,4 @@
-//! Rows of bars, each a whole that is divided: where the CPUs' time went.
+//! Rows of bars, each of which divides a whole: the split of CPU time.
 
 use super::Shares;
 use super::axis::number;
@@ -8,7 +8,7 @@ const TOP: f64 = 8.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 16.0;
 
-/// The most letters of a name.
+/// Longest name in characters.
 const LONGEST: usize = 36;
 
 pub(super) fn draw(shares: &Shares) -> Drawing {
@@ -45,7 +45,7 @@ pub(super) fn draw(shares: &Shares) -> Drawing {
     Drawing { body, height: bottom + 18.0 + LINE / 2.0, legend: legend.collect() }
 }
 
-/// What is left over is empty.
+/// Class of a part; the remainder is drawn empty.
 fn class(parts: &[String], i: usize) -> String {
     if i + 1 == parts.len() { "part rest".to_owned() } else { format!("part s{i}") }
 }

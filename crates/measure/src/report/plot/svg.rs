@@ -1,39 +1,39 @@
-//! The parts of an SVG plot: its panel, axes, marks and words.
+//! Building blocks of SVG plots: panel, axes, marks and texts.
 //!
-//! Colours and dashes are classes, which the page's style sheet gives for light and dark; every mark has a
-//! title, which a browser shows under the pointer, and without a script. Coordinates are rounded to tenths
-//! of a pixel, so that the text does not depend on the last bits of a logarithm.
+//! Colours and dashes are classes, which the page's style sheet defines for light and dark mode. Every mark has a
+//! title, which browsers show under the pointer without a script. Coordinates are rounded to tenths of a pixel, so
+//! that the text does not depend on the last bits of a logarithm.
 
 use std::fmt::Write;
 
 use super::axis::{Scale, number, tick_text};
 use super::{Axis, Source};
 
-/// Styles that the style sheet has; later ones begin again with the first.
+/// Number of styles in the style sheet; higher numbers wrap around.
 pub const STYLES: usize = 6;
 
 /// Width of every plot.
 pub(super) const WIDTH: f64 = 760.0;
 
-/// Room at the right, for half of the last tick's words.
+/// Margin at the right, for half of the last tick's text.
 pub(super) const MARGIN: f64 = 16.0;
 
-/// Height of a line of words.
+/// Height of a line of text.
 pub(super) const LINE: f64 = 15.0;
 
-/// Width of a letter, roughly: too much rather than too little.
+/// Approximate width of a letter, rather too large than too small.
 pub(super) const LETTER: f64 = 7.2;
 
-/// What is drawn of a plot.
+/// A drawn plot.
 pub(super) struct Drawing {
     pub(super) body: String,
-    /// Its height without the legend.
+    /// Height without the legend.
     pub(super) height: f64,
-    /// Keys, drawn at 0 0 and 22 wide, with their words.
+    /// Legend entries: keys, drawn at 0 0 and 22 wide, with their texts.
     pub(super) legend: Vec<(String, String)>,
 }
 
-/// A rectangle in which values stand.
+/// The rectangle in which values are drawn.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Panel {
     pub(super) left: f64,
@@ -51,8 +51,8 @@ impl Panel {
         tenth(self.bottom - fraction * (self.bottom - self.top))
     }
 
-    /// Vertical lines at some places, with words below them where these do not overlap, the first given
-    /// first; a comma in them is followed by a new line.
+    /// Draws vertical grid lines, with texts below where these do not overlap earlier ones; a comma in a text
+    /// starts a new line.
     pub(super) fn columns(self, out: &mut String, ticks: &[(f64, String)], words: bool) {
         let mut taken: Vec<(f64, f64)> = Vec::new();
         for (place, text) in ticks {
@@ -86,7 +86,7 @@ impl Panel {
         }
     }
 
-    /// Horizontal lines at the ticks of a scale, with words at their left.
+    /// Draws horizontal grid lines at the ticks of a scale, with texts at their left.
     pub(super) fn levels(self, out: &mut String, up: Scale, words: bool) {
         let mut free = f64::INFINITY;
         for tick in up.ticks() {
@@ -114,7 +114,7 @@ impl Panel {
         }
     }
 
-    /// The two axes' own lines.
+    /// Draws the lines of both axes.
     pub(super) fn frame(self, out: &mut String) {
         put(
             out,
@@ -129,7 +129,7 @@ impl Panel {
     }
 }
 
-/// What stands along a vertical axis from `top` to `bottom`, at the left edge.
+/// Draws the label of a vertical axis from `top` to `bottom`, at the left edge.
 pub(super) fn label_y(out: &mut String, axis: &Axis, top: f64, bottom: f64) {
     put(
         out,
@@ -141,7 +141,7 @@ pub(super) fn label_y(out: &mut String, axis: &Axis, top: f64, bottom: f64) {
     );
 }
 
-/// What stands along a horizontal axis.
+/// Draws the label of a horizontal axis.
 pub(super) fn label_x(out: &mut String, axis: &Axis, left: f64, right: f64, y: f64) {
     put(
         out,
@@ -200,12 +200,12 @@ pub(super) fn mark(style: usize, source: Source, x: f64, y: f64, title: &str) ->
     }
 }
 
-/// The classes of whatever is drawn in a style.
+/// Class attribute of a style.
 pub(super) fn class(source: Source, style: usize) -> String {
     format!("{} s{}", said(source), style % STYLES)
 }
 
-/// A source in words; what a page is about needs none.
+/// The class and legend text of a source.
 pub(super) fn said(source: Source) -> &'static str {
     match source {
         Source::Published => "published",
@@ -214,7 +214,7 @@ pub(super) fn said(source: Source) -> &'static str {
     }
 }
 
-/// What a mark says under the pointer: whose it is, at what, and how much.
+/// The title of a mark: name, source, position and value.
 pub(super) fn title(
     name: &str,
     source: Source,
@@ -232,18 +232,18 @@ pub(super) fn title(
 
 /// Rounds to tenths of a pixel.
 pub(super) fn tenth(value: f64) -> f64 {
-    // Adding zero turns a negative zero into a plain one.
+    // Adding zero turns a negative zero into a positive one.
     (value * 10.0).round() / 10.0 + 0.0
 }
 
-/// Adds a line.
+/// Appends a line.
 pub(super) fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = out.write_fmt(line);
     out.push('\n');
 }
 
-/// At most so many letters, the last of them an ellipsis where more were given.
+/// Truncates text to `most` characters, the last of which is then an ellipsis.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -251,7 +251,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).chain(['\u{2026}']).collect()
 }
 
-/// Text for HTML and SVG, in elements and in attributes.
+/// Escapes text for HTML and SVG, for elements and attributes.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
