@@ -6,8 +6,8 @@
 //!
 //! | part | is | from |
 //! |---|---|---|
-//! | poll | running, in rounds that found neither frame nor event | the engine's count, scaled to CPU time; the machine's |
-//! | work | running otherwise (polls, protocol, application) | CPU time less poll; all of it in Linux, which cannot tell |
+//! | poll | running, in rounds that found no frame and no event | engine's count, scaled to CPU time; the machine's |
+//! | work | running otherwise (polls, protocol, application) | CPU time less poll; in Linux, which cannot tell, all |
 //! | waiting | runnable and not running | run-queue delay of our threads + time stolen by the hypervisor |
 //! | asleep | the rest | |
 //!
