@@ -1,4 +1,4 @@
-//! Every experiment, by its name on the command line.
+//! All experiments, by their names on the command line.
 
 use napkin_machine::profile::Profile;
 
@@ -10,16 +10,16 @@ use super::ksoftirqd::{self, Ksoftirqd};
 use super::suspend::{self, Suspend};
 use super::threaded::{self, ThreadedPolling};
 
-/// An experiment that there is.
+/// An available experiment.
 #[derive(Debug, Clone, Copy)]
 pub struct Known {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// The profile of its testbed.
+    /// Name of its testbed's profile.
     pub profile: &'static str,
-    /// Builds the experiment.
+    /// Constructs the experiment.
     pub make: fn() -> Box<dyn Reproduce>,
-    /// The error of a profile over the rows that a fit may know.
+    /// The error of a profile over the rows that a fit may use.
     pub fit_error: fn(&Profile) -> f64,
 }
 
@@ -28,7 +28,7 @@ const fn known<E: Experiment + Default + 'static>(fit_error: fn(&Profile) -> f64
     Known { name: E::ABOUT.name, profile: E::ABOUT.profile, make, fit_error }
 }
 
-/// All of them, in the order of their years.
+/// All experiments, by year.
 pub const ALL: &[Known] = &[
     known::<Hold>(hold::fit_error),
     known::<Ksoftirqd>(ksoftirqd::fit_error),
@@ -38,7 +38,7 @@ pub const ALL: &[Known] = &[
     known::<Kernel>(kernel::fit_error),
 ];
 
-/// The experiment of that name.
+/// Returns the experiment of that name.
 pub fn find(name: &str) -> Option<&'static Known> {
     ALL.iter().find(|known| known.name == name)
 }

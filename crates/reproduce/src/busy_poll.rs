@@ -1,7 +1,7 @@
-//! 2025: threaded busy poll. Round trips of `xsk_rr` over AF_XDP under four configurations of polling.
+//! 2025: threaded busy poll. Round trips of `xsk_rr` over AF_XDP under four polling configurations.
 //!
-//! The published "percentiles" are none ([`napkin_measure::PublishedEstimator`]): each cell gives the
-//! tool's own estimate of the modelled round trips, and the true percentile beside it.
+//! The published "percentiles" are not percentiles ([`napkin_measure::PublishedEstimator`]): each cell applies the
+//! tool's own estimator to the modelled round trips, and gives the true percentile as well.
 
 use napkin_machine::profile::Profile;
 use napkin_policy::{Ns, Policy};
@@ -19,13 +19,13 @@ use napkin_measure::{LatencyNs, Pow2, Published, PublishedEstimator};
 use napkin_workload::machine::measurement::measurement;
 use napkin_workload::xsk_rr::pace::PACES;
 
-/// The profile of the testbed.
+/// Name of the testbed's profile.
 pub const PROFILE: &str = "xsk-2025";
 
-/// The rows that the profile was fitted to, and the only ones, a fifth of the table: configuration,
-/// rate and delay in microseconds. Two idle rows; one that says how long a CPU takes to leave its
-/// deeper idle state; and one that says in which of its two rhythms inline polling is under a delay,
-/// which the idle rows cannot say (a fit to the four idle rows and the third one here got that wrong).
+/// The only rows that the profile was fitted to, a fifth of the table: configuration, rate and delay in
+/// microseconds. Two are idle rows. One determines how long a CPU takes to leave its deeper idle state. One
+/// determines which of its two rhythms inline polling has under a delay, which idle rows cannot (a fit to the four
+/// idle rows and the third one here got it wrong).
 pub const FITTED: [(&str, f64, f64); 4] = [
     ("interrupts", 12_000.0, 0.0),
     ("so_busypoll_separate_core", 12_000.0, 0.0),
@@ -33,7 +33,7 @@ pub const FITTED: [(&str, f64, f64); 4] = [
     ("so_busypoll_inline", 25_000.0, 38.0),
 ];
 
-/// The configurations by the table's names, and the presets that they are.
+/// Names of the configurations in the table, and the corresponding presets.
 const CONFIGS: [(&str, Policy); 4] = [
     ("interrupts", Policy::INTERRUPTS),
     ("so_busypoll_inline", Policy::BUSYPOLL),
@@ -41,20 +41,20 @@ const CONFIGS: [(&str, Policy); 4] = [
     ("napi_threaded_busypoll", Policy::THREADED_BUSY_POLL),
 ];
 
-/// The configuration and the load whose receive calls the document timed.
+/// The configuration and the load for which the document timed the receive calls.
 const TIMED: (&str, f64, f64) = ("so_busypoll_inline", 32_000.0, 30.0);
 
-/// Virtual seconds before the window, and of it. Calls that poll once are stepped one by one, so that
-/// a second here is dear; a tenth holds 1250 round trips at least.
+/// Virtual seconds of warm-up, of the window, and of a quick window. Calls that poll once are stepped one by one,
+/// so that a virtual second is expensive; a tenth has at least 1250 round trips.
 const WARM_UP_S: f64 = 0.04;
 const WINDOW_S: f64 = 0.1;
 const QUICK_S: f64 = 0.03;
 
-/// How far an excess over the idle row may be off, and in how many of the 20 cells of a figure.
+/// Allowed error of an excess over the idle row, and the share of a figure's 20 cells that must be within it.
 const WITHIN_NS: f64 = 1_000.0;
 const NEEDED: f64 = 0.9;
 
-/// A figure: its name, the published one, the modelled one, and what its name promises.
+/// A figure: its name, the published value, the modelled one, and the true percentile of that name.
 type Estimated =
     (&'static str, fn(&BusyPollRow) -> f64, fn(&Published) -> u64, fn(&LatencyNs) -> Option<u64>);
 
@@ -65,7 +65,7 @@ const ESTIMATES: [Estimated; 4] = [
     ("\"p99\"", |row| row.p99_ns, |p| p.p99, |l| l.at.p99),
 ];
 
-/// One run of the table: what is changed from row to row, and the host.
+/// One run of the table: the parameters that differ between rows, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     config: String,
@@ -97,10 +97,10 @@ impl Point {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BusyPoll;
 
-/// Runs one point: the tool's estimate, its histogram of receive calls and all else.
+/// Runs one point: computes the tool's estimate, its histogram of receive calls and all other figures.
 ///
 /// # Errors
-/// If the configuration or the rate is not the document's, or the profile does not describe the tool.
+/// If the document has no such configuration or rate, or the profile does not describe the tool.
 fn outcome(point: &Point, seed: u64) -> Result<Measurement, String> {
     let policy = CONFIGS.iter().find(|(name, _)| *name == point.config);
     let (_, policy) =
@@ -115,7 +115,7 @@ fn outcome(point: &Point, seed: u64) -> Result<Measurement, String> {
     Ok(of(&xsk_rr::run(run, pace)?))
 }
 
-/// All figures of a run: those of every scenario, the tool's estimate and the receive calls.
+/// All figures of a run, including the tool's estimate and the receive calls.
 pub fn of(run: &xsk_rr::RoundTrips) -> Measurement {
     let mut estimator = PublishedEstimator::new();
     for (bucket, &count) in (0..).zip(&run.round_trips) {
@@ -134,8 +134,8 @@ pub fn of(run: &xsk_rr::RoundTrips) -> Measurement {
     }
 }
 
-/// How far a profile is from the rows of [`FITTED`]: the mean absolute error of their four figures, as
-/// a fraction. Infinite where a run fails.
+/// The fit error of a profile on the rows of [`FITTED`]: the mean absolute relative error of their four figures.
+/// Infinite if a run fails.
 pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = published::busy_poll() else { return f64::INFINITY };
     let (mut sum, mut count) = (0.0, 0.0);
@@ -167,12 +167,12 @@ fn load_of(row: &BusyPollRow) -> String {
     load(row.rate_pkt_per_s, (row.app_delay_us * 1e3) as Ns)
 }
 
-/// The load at which nothing waits for the application.
+/// The load at which no packet waits for the application.
 fn idle() -> String {
     load(12_000.0, 0)
 }
 
-/// What came out of the runs of a row, or why nothing did.
+/// The modelled value of a row, or the reason why there is none.
 fn modelled(
     runs: &[&Run<Point, Measurement>],
     value: impl Fn(&Measurement) -> Option<f64>,
@@ -181,7 +181,7 @@ fn modelled(
     Modelled::of_runs(runs.iter().copied(), value, "no round trip was completed")
 }
 
-/// The cells of the histogram of receive calls: each bucket's share of all calls.
+/// Cells of the histogram of receive calls: each bucket's share of all calls.
 fn histogram(rows: &[RecvfromRow], runs: &[Run<Point, Measurement>]) -> Vec<Cell> {
     let (config, rate, delay) = TIMED;
     let timed: Vec<_> = runs
@@ -382,7 +382,7 @@ mod tests {
             busy - estimate(config, 12_000.0, 0.0).p50 as i64
         };
         let (inline, apart) = (excess("so_busypoll_inline"), excess("napi_threaded_busypoll"));
-        // Published are 3500 ns: how much it pays is a miss (see the notes), that it does is not.
+        // Published are 3500 ns. The model misses the amount (see the notes), but not that there is a cost.
         assert!(inline > 500, "{inline}");
         assert!(apart.abs() < 500, "{apart}");
     }

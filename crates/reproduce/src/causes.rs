@@ -1,50 +1,50 @@
-//! Why rows are off: changes of the model, each tried on all rows.
+//! Tests of why rows miss: changes of the model, each tried on all rows.
 //!
-//! A change is something that the model takes as fixed and that is not: when frames come, how long a turn
-//! of an emulator is. It is drawn many times, and each draw is held against what was published. A row that
-//! meets it in some draw was off for the sake of what was drawn. That explains a row and passes none: no
-//! verdict changes by it. A change that is wide enough explains anything, so two controls stand beside it:
-//! how many of the rows that are met stay met, and how many rows meet the published counts of another row.
+//! A change varies something that the model takes as fixed although it is not: arrival times, or the length of an
+//! emulator's turn. It is drawn many times, and each draw is compared with the published counts. If some draw meets
+//! a row, the varied quantity explains its miss. That does not make the row pass: no verdict changes. A
+//! sufficiently wide change explains anything, so there are two controls: how many rows that are met stay met, and
+//! how many rows meet the published counts of a different row.
 
 use serde::{Deserialize, Serialize};
 
 use super::cell::{Cell, Unit};
 use super::grid::{FITTED, Grid, TextColumn};
 
-/// What came out of trying.
+/// Results of trying the changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Causes {
     /// Draws of each change.
     pub draws: u64,
-    /// The changes tried, each with what it did to the rows.
+    /// The changes, with their effects on the rows.
     pub changes: Vec<Tried>,
-    /// The rows that are off without any of them.
+    /// The rows that miss without any change.
     pub rows: Vec<Missed>,
 }
 
-/// A change, and what it did to all rows.
+/// A change, and its effects on all rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tried {
     /// A short name: `phase`.
     pub name: String,
     /// What is drawn, and from which range.
     pub what: String,
-    /// Draws of a row that failed.
+    /// Draws that failed, over all rows.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: u64,
     /// Rows that are met without it.
     pub met: usize,
-    /// Those of them that are met in at least half of its draws.
+    /// Of those, the rows that at least half of the draws still meet.
     pub stay: usize,
-    /// Rows that are off without it and met as a whole in one of its draws or more.
+    /// Rows that miss without it, and that at least one draw meets completely.
     pub cured: usize,
-    /// Rows that are off without it, and each of whose published counts lies among those of its draws.
+    /// Rows that miss without it, and whose published counts each lie within the range of the draws.
     pub spanned: usize,
-    /// Rows that were held against the published counts of another row, which they do not meet.
+    /// Rows that were compared with the published counts of another row, which they do not meet.
     pub others: usize,
-    /// Those of them that one of its draws or more meets as a whole.
+    /// Of those, the rows for which at least one draw meets the other row's counts completely.
     pub others_cured: usize,
-    /// Those of them each of whose counts lies among those of its draws.
+    /// Of those, the rows for which each of these counts lies within the range of the draws.
     pub others_spanned: usize,
 }
 
@@ -52,34 +52,34 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A row that is off.
+/// A row that misses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
-    /// The row's name in the table.
+    /// Name of the row in the table.
     pub row: String,
-    /// What it runs, in words.
+    /// Its load, in words.
     pub load: String,
     /// Whether the profile was fitted to it.
     pub fitted: bool,
-    /// What is off, in words: `interrupts 16, modelled 6`.
+    /// The counts that miss, in words: `interrupts 16, modelled 6`.
     pub off: Vec<String>,
-    /// The changes that meet it as a whole, the most draws first.
+    /// The changes that meet it completely, by descending number of draws.
     pub cured: Vec<Cure>,
-    /// The changes that span each of its counts, and meet it as a whole in no draw.
+    /// The changes that span each of its counts, but meet it completely in no draw.
     pub spanned: Vec<String>,
 }
 
 /// A change that meets a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cure {
-    /// The change's name, as [`Tried::name`].
+    /// Name of the change, as in [`Tried::name`].
     pub change: String,
-    /// The draws in which it does.
+    /// Number of draws that meet the row.
     pub draws: u64,
 }
 
 impl Missed {
-    /// What cures it, in words.
+    /// The changes that cure it, in words.
     pub fn words(&self, draws: u64) -> String {
         let cures = self.cured.iter().map(|it| format!("{} ({} of {draws})", it.change, it.draws));
         let cured = (!self.cured.is_empty())
@@ -95,7 +95,7 @@ impl Missed {
 }
 
 impl Causes {
-    /// What is shown above the table of the changes, and what each of them is.
+    /// Texts above the table of changes: an explanation, and a description of each change.
     pub fn about(&self) -> Vec<String> {
         let first = format!(
             "Why {} rows are off: {} changes of the model, {} draws of each on every row. A change cures a row \
@@ -118,7 +118,7 @@ impl Causes {
         [first].into_iter().chain(each).collect()
     }
 
-    /// The changes, a row each.
+    /// The table of changes, one row each.
     pub(super) fn grid(&self) -> Grid {
         let column = |header: &str, value: &dyn Fn(&Tried) -> String| TextColumn {
             header: header.to_owned(),
@@ -144,7 +144,7 @@ impl Causes {
         }
     }
 
-    /// Notes at the figures of each row that is off what cures it.
+    /// Adds a note about the cures to the figures of each row that misses.
     pub(super) fn note(&self, cells: &mut [Cell]) {
         for cell in cells.iter_mut().filter(|cell| cell.note.is_none() && cell.unit == Unit::Count)
         {
@@ -153,7 +153,7 @@ impl Causes {
         }
     }
 
-    /// The rows that are off, a line each.
+    /// One line of text for each row that misses.
     pub fn lines(&self) -> Vec<String> {
         let line = |it: &Missed| {
             let mark = if it.fitted { FITTED.to_string() } else { String::new() };

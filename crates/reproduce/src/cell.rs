@@ -1,4 +1,4 @@
-//! One figure: published beside modelled, with its error.
+//! One figure: published and modelled value, with the error.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::run::Run;
 pub use napkin_measure::report::plot::axis::number;
 use napkin_measure::uncertainty::Interval;
 
-/// What a figure counts in. Published and modelled are always in the same unit.
+/// The unit of a figure, for both the published and the modelled value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// A time in nanoseconds.
@@ -17,10 +17,10 @@ pub enum Unit {
     /// A time in microseconds.
     #[serde(rename = "us")]
     Us,
-    /// Percent; differences are in points.
+    /// Per cent; differences are in percentage points.
     #[serde(rename = "%")]
     Percent,
-    /// A rate a second.
+    /// A rate per second.
     #[serde(rename = "/s")]
     PerS,
     /// A number of events.
@@ -32,7 +32,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What stands behind a number; empty where nothing does.
+    /// The unit's suffix after a number; may be empty.
     pub fn suffix(self) -> &'static str {
         match self {
             Unit::Ns => "ns",
@@ -44,16 +44,16 @@ impl Unit {
     }
 }
 
-/// What the machine says of a figure, over its seeds.
+/// The machine's estimate of a figure, over its seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The mean of the runs.
+    /// Mean of the runs.
     pub value: f64,
-    /// Lower end of the 95 % confidence interval of that mean; `None` for a single run.
+    /// Lower end of the 95 % confidence interval of the mean; `None` for a single run.
     pub low: Option<f64>,
-    /// Upper end of it; `None` for a single run.
+    /// Upper end of the interval; `None` for a single run.
     pub high: Option<f64>,
-    /// The runs that it is taken over, one a seed.
+    /// Number of runs, one per seed.
     pub runs: usize,
 }
 
@@ -64,11 +64,11 @@ const STUDENT: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The same for more than 30: the largest that any of them has, so that no interval is too narrow.
+/// For more than 30 degrees of freedom: the largest of these quantiles, so that no interval is too narrow.
 const STUDENT_BEYOND: f64 = 2.040;
 
 impl Estimate {
-    /// The estimate that some runs give; `None` without a run, or if one is not finite.
+    /// The estimate from some runs; `None` without runs, or if one is not finite.
     pub fn of(runs: &[f64]) -> Option<Estimate> {
         if runs.is_empty() || runs.iter().any(|run| !run.is_finite()) {
             return None;
@@ -85,13 +85,13 @@ impl Estimate {
     }
 }
 
-/// What the machine says of a figure, or why it says nothing.
+/// The modelled value of a figure, or the reason why there is none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Modelled {
-    /// The figure came out of every run.
+    /// The estimate; all runs have the figure.
     Value(Estimate),
-    /// None, and why.
+    /// There is no value.
     Absent {
         /// The reason, in a few words.
         why: String,
@@ -99,7 +99,7 @@ pub enum Modelled {
 }
 
 impl Modelled {
-    /// The estimate of some runs, or the reason where there is none.
+    /// The estimate from some values, or the reason if there is none.
     pub fn of(runs: &[f64], why_not: &str) -> Modelled {
         match Estimate::of(runs) {
             Some(estimate) => Modelled::Value(estimate),
@@ -107,7 +107,7 @@ impl Modelled {
         }
     }
 
-    /// The estimate of what came out of some runs, `why_not` where that is none, or why one of them failed.
+    /// The estimate from the outcomes of some runs; otherwise `why_not`, or the reason of a failed run.
     pub fn of_runs<'r, T: 'r, O: 'r>(
         runs: impl IntoIterator<Item = &'r Run<T, O>>,
         value: impl Fn(&O) -> f64,
@@ -120,12 +120,12 @@ impl Modelled {
         }
     }
 
-    /// The figure cannot be had, for a reason in a few words.
+    /// No value, for a reason in a few words.
     pub fn absent(why: &str) -> Modelled {
         Modelled::Absent { why: why.to_owned() }
     }
 
-    /// The estimate, if there is one.
+    /// Returns the estimate, if there is one.
     pub fn estimate(&self) -> Option<Estimate> {
         match self {
             Modelled::Value(estimate) => Some(*estimate),
@@ -134,47 +134,47 @@ impl Modelled {
     }
 }
 
-/// One figure of one row of a published table. Start from [`Cell::new`].
+/// One figure of one row of a published table. Create it with [`Cell::new`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     /// The experiment: `2007`, `2018`, `2020`, `2024`, `2025` or `kernel`.
     pub experiment: String,
-    /// The table, where the experiment has several.
+    /// The table, if the experiment has several.
     pub table: String,
-    /// Whose row it is: the policy, mode, configuration or scenario, by the table's own name.
+    /// The policy, mode, configuration or scenario of the row, by its name in the table.
     pub config: String,
-    /// Under which load, as a reader would say it; empty where the table has one load.
+    /// The load, in words; empty if the table has only one.
     pub load: String,
-    /// The load as a number, for the axis of a plot; `None` for one that is none (`MAX`).
+    /// The load as a number, for the axis of a plot; `None` if it is not a number (`MAX`).
     pub load_value: Option<f64>,
-    /// What the figure is: `p99`, `achieved`, `CPU`.
+    /// The quantity: `p99`, `achieved`, `CPU`.
     pub quantity: String,
-    /// What both figures below are in.
+    /// Unit of the published and the modelled value.
     pub unit: Unit,
-    /// As published; `None` for a prediction that nobody has published.
+    /// The published value; `None` for a prediction without a published counterpart.
     pub published: Option<f64>,
-    /// As modelled, taken as the publication took it.
+    /// The modelled value, computed like the published one.
     pub modelled: Modelled,
-    /// What the quantity's name promises, modelled, where the publication's estimator is something else.
+    /// The modelled value of what the quantity's name says, if the publication's estimator is something else.
     pub true_value: Option<f64>,
-    /// There is no such value: less than 99 % of what fell due was answered, so that a latency from the
-    /// intended time grows as long as the run goes on.
+    /// Whether there is no such value because less than 99 % of the due requests were answered, so that latency
+    /// from the intended time grows with the length of the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub true_grows: bool,
-    /// Whether this figure was among those that the profile was fitted to.
+    /// Whether the profile was fitted to this figure.
     pub fitted: bool,
-    /// Shown, and not judged: for example the empty polls of something that spins, or a figure that no
-    /// constant of a profile could move.
+    /// Whether it is shown but not judged: for example the empty polls of a busy poller, or a figure on which no
+    /// constant of a profile has an effect.
     pub exempt: bool,
-    /// Where draws of what nobody measured put it; `None` without draws.
+    /// The interval over draws of unmeasured constants; `None` without draws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
-    /// What a reader should know of it: why it is exempt, or which invariant it departs for.
+    /// A note for the reader: why it is exempt, or which invariant explains its deviation.
     pub note: Option<String>,
 }
 
 impl Cell {
-    /// A figure that nobody has published or modelled yet.
+    /// A figure without a published and a modelled value.
     pub fn new(experiment: &str, config: &str, load: &str, quantity: &str, unit: Unit) -> Cell {
         Cell {
             experiment: experiment.to_owned(),
@@ -200,28 +200,28 @@ impl Cell {
         self.modelled.estimate().map(|estimate| estimate.value)
     }
 
-    /// Modelled less published, in the cell's unit; `None` unless both are known.
+    /// The modelled minus the published value, in the cell's unit; `None` unless both are known.
     pub fn difference(&self) -> Option<f64> {
         Some(self.model()? - self.published?)
     }
 
-    /// The difference as a fraction of the published value; `None` unless both are known, or if the
-    /// published value is zero and the modelled one is not.
+    /// The difference as a fraction of the published value; `None` unless both are known, or if only the published
+    /// value is zero.
     pub fn relative(&self) -> Option<f64> {
         relative(self.model()?, self.published?)
     }
 
-    /// Whether it says something of the model: it was published, and is not exempt.
+    /// Whether it has a published value and is not exempt.
     pub fn is_informative(&self) -> bool {
         self.published.is_some() && !self.exempt
     }
 
-    /// Whether it counts in a verdict: it says something, and the profile was not fitted to it.
+    /// Whether it counts in a verdict: it is informative, and the profile was not fitted to it.
     pub fn is_judged(&self) -> bool {
         self.is_informative() && !self.fitted
     }
 
-    /// Which row it stands in, in words.
+    /// Its row, in words.
     pub fn row(&self) -> String {
         let mut row = String::new();
         for part in [&self.table, &self.config, &self.load] {
@@ -235,8 +235,7 @@ impl Cell {
     }
 }
 
-/// How far a value is from the one meant, as a fraction of it; 0 where both are zero, and `None` where
-/// only the one meant is.
+/// The relative error of a value; 0 if both values are zero, and `None` if only the reference `meant` is zero.
 pub fn relative(value: f64, meant: f64) -> Option<f64> {
     match (value, meant) {
         (0.0, 0.0) => Some(0.0),
@@ -245,14 +244,14 @@ pub fn relative(value: f64, meant: f64) -> Option<f64> {
     }
 }
 
-/// A number with its unit.
+/// Formats a number with its unit.
 pub fn with_unit(value: f64, unit: Unit) -> String {
     let gap = if matches!(unit, Unit::PerS | Unit::Count | Unit::Ratio) { "" } else { " " };
     format!("{}{gap}{}", number(value), unit.suffix())
 }
 
 impl fmt::Display for Cell {
-    /// The figure in one sentence, as a list of misses shows it.
+    /// One sentence, as in a list of misses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.row(), self.quantity)?;
         match self.published {
@@ -270,8 +269,8 @@ impl fmt::Display for Cell {
     }
 }
 
-/// A cell's error as people read it: in points for percentages, in events where nothing was published to
-/// divide by, and otherwise in percent; empty where there is none.
+/// Formats a cell's error: in points for percentages, as an absolute difference if the published value is zero, and
+/// otherwise in per cent; empty if there is none.
 pub fn error(cell: &Cell) -> String {
     let Some(difference) = cell.difference() else { return String::new() };
     match (cell.unit, cell.relative()) {

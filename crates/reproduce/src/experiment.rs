@@ -1,14 +1,14 @@
-//! An experiment: what it runs, and how its outcomes become cells, verdicts and plots.
+//! An experiment: its tasks, and how their outcomes become cells, verdicts and plots.
 //!
-//! An experiment is planned as tasks that know nothing of each other, one a published row and seed, so
-//! that all cores can run them. Results are put back into the order of the plan: the output does not depend
-//! on which thread ran what, or on how many there were. A task that fails, or panics, costs its own
-//! figures only, and its cells say why.
+//! An experiment is planned as independent tasks, one per published row and seed, which run on all cores. Results
+//! are put back into the order of the plan, so that the output does not depend on the number of threads or their
+//! scheduling. A task that fails or panics affects only its own figures, whose cells give the reason.
 //!
-//! It is no [`Workload`](napkin_workload::Workload) and not joined with one. A workload's load is a word that a
-//! user may give; a task is a published row, with settings of a profile and of the set-up that no word has. One
-//! experiment runs two workloads (2020), one runs none that has a name (the kernel's counts). And a workload must
-//! not know what was published. What they share is a function: a task calls a workload's `run` with a set-up.
+//! An experiment is not a [`Workload`](napkin_workload::Workload), and the two are kept apart. A workload's load is
+//! a word from a user; a task is a published row, with settings of a profile and of the set-up that no such word
+//! expresses. One experiment runs two workloads (2020), one runs none with a name (the kernel's counts). And
+//! workloads must not know published values. They share one function: a task calls a workload's `run` with a
+//! set-up.
 
 mod options;
 
@@ -35,10 +35,10 @@ use napkin_workload::partial::Partial;
 pub use super::run::{Run, Task};
 pub use options::Options;
 
-/// Why a run that an interruption came before has no outcome.
+/// The reason of a run that was not started because of an interruption.
 const NOT_RUN: &str = "interrupted before it was run";
 
-/// Why an experiment did not take place at all.
+/// The reason why an experiment did not take place.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReproduceError {
@@ -50,53 +50,53 @@ pub enum ReproduceError {
     File {
         /// The file that was to be read.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// Anything else that stands against it, such as a profile that does not fit.
+    /// Any other obstacle, such as an unsuitable profile.
     #[error("{0}")]
     Setup(String),
 }
 
 impl ReproduceError {
-    /// Whether it is the fault of what was asked for, and not of a file that cannot be read.
+    /// Whether the request was invalid, as opposed to a file that cannot be read.
     pub fn is_usage(&self) -> bool {
         !matches!(self, ReproduceError::File { .. })
     }
 }
 
-/// What an experiment is called, and what was done in it.
+/// Name and description of an experiment.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
-    /// Its name on the command line: `2007`, `kernel`.
+    /// Name on the command line: `2007`, `kernel`.
     pub name: &'static str,
-    /// A line for a heading.
+    /// Heading.
     pub title: &'static str,
-    /// The profile of the host that it runs on.
+    /// Name of the host's profile.
     pub profile: &'static str,
-    /// How the published figures were taken, and how the modelled ones are: a paragraph or more, for a
-    /// reader who has not read the proposal.
+    /// How the published and the modelled figures were taken: one or more paragraphs, for readers who have not read
+    /// the proposal.
     pub about: &'static str,
 }
 
 /// A published experiment.
 pub trait Experiment: Sync {
-    /// What a task runs: a policy under a load, a scenario.
+    /// The parameters of a task: a policy and a load, a scenario.
     type Task: Send + Sync;
-    /// What a run leaves: figures, and the counts that nobody published. It becomes part of the JSON, and
-    /// is read back from there when an interrupted reproduction goes on.
+    /// The result of a run: figures, and counts that were not published. It is stored in the JSON, and read back
+    /// from there when an interrupted reproduction is resumed.
     type Outcome: Serialize + DeserializeOwned + Send;
 
-    /// Which experiment it is.
+    /// Name and description.
     const ABOUT: About;
 
-    /// The tasks, the longest first where it is known: the order in which they start.
+    /// Plans the tasks, in the order in which they start: longest first, if known.
     ///
     /// # Errors
     /// If a table or a profile cannot be used.
     fn plan(&self, options: &Options) -> Result<Vec<Task<Self::Task>>, ReproduceError>;
 
-    /// How much work a task is, beside the others: for an estimate of the time.
+    /// Relative amount of work of a task, to estimate the remaining time.
     fn work(&self, _task: &Task<Self::Task>) -> f64 {
         1.0
     }
@@ -104,11 +104,11 @@ pub trait Experiment: Sync {
     /// Runs one task. The same task must give the same outcome.
     ///
     /// # Errors
-    /// If it has no outcome; the reason becomes that of its cells.
+    /// If there is no outcome; the cells give the reason.
     fn run(&self, task: &Task<Self::Task>) -> Result<Self::Outcome, String>;
 
-    /// Runs of changed models, that are to tell why rows are off: as many draws of each change as the
-    /// options ask for.
+    /// Plans runs of changed models, to find out why rows miss: as many draws of each change as the options ask
+    /// for.
     ///
     /// # Errors
     /// If they cannot be planned.
@@ -116,7 +116,7 @@ pub trait Experiment: Sync {
         Ok(Vec::new())
     }
 
-    /// What they tell.
+    /// Evaluates the trials.
     fn causes(
         &self,
         _options: &Options,
@@ -126,34 +126,34 @@ pub trait Experiment: Sync {
         None
     }
 
-    /// The figures, in the order in which they are printed. Every published figure has a cell, with a
-    /// value or with the reason why there is none.
+    /// Computes the cells, in the order in which they are printed. Every published figure has a cell, with a value
+    /// or with the reason why there is none.
     fn cells(&self, runs: &[Run<Self::Task, Self::Outcome>]) -> Vec<Cell>;
 
-    /// What the experiment is asked to show.
+    /// Evaluates the criteria of the experiment.
     fn verdicts(&self, cells: &[Cell]) -> Vec<Verdict>;
 
-    /// The plots of a report: published and modelled in one.
+    /// Creates the plots of a report, each with published and modelled values.
     fn figures(&self, cells: &[Cell]) -> Vec<Figure>;
 
-    /// What a reader should know before believing it, such as what was fitted to what.
+    /// Caveats for the reader, such as what was fitted to what.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// An experiment of any kind, as the command line sees it.
+/// An experiment of any type, as used by the command line.
 pub trait Reproduce {
-    /// Its name on the command line: [`About::name`].
+    /// Name on the command line: [`About::name`].
     fn name(&self) -> &str;
 
-    /// How many runs it takes.
+    /// The number of runs.
     ///
     /// # Errors
     /// If it cannot be planned.
     fn size(&self, options: &Options) -> Result<u64, ReproduceError>;
 
-    /// Runs all of it. `progress` makes the progress line for a number of steps.
+    /// Runs the experiment. `progress` creates a progress line for a number of steps.
     ///
     /// # Errors
     /// If it cannot be planned.
@@ -165,8 +165,8 @@ pub trait Reproduce {
         self.resumable(options, progress, &Interrupt::default(), &mut Partial::default())
     }
 
-    /// The same, but that runs which `partial` has are taken from there, all others are kept there, and
-    /// it ends when asked to: with what there is, without a verdict on it, and with a note.
+    /// As [`reproduce`](Self::reproduce), but takes finished runs from `partial`, stores all others there, and
+    /// stops if interrupted: the result is then partial, has no verdicts, and says so in a note.
     ///
     /// # Errors
     /// If it cannot be planned.
@@ -252,8 +252,7 @@ impl<E: Experiment> Reproduce for E {
     }
 }
 
-/// The name of the profile that an experiment runs on, and what a reader should know if it is another than
-/// its own.
+/// The name of the profile used, and a note if it is not the experiment's own.
 fn profile_of(own: &str, options: &Options) -> Result<(String, Option<String>), ReproduceError> {
     let Some(given) = options.profile.as_deref().filter(|given| *given != Path::new(own)) else {
         return Ok((own.to_owned(), None));
@@ -265,8 +264,8 @@ fn profile_of(own: &str, options: &Options) -> Result<(String, Option<String>), 
     Ok((options.host(own)?.name().to_owned(), Some(note)))
 }
 
-/// Gives each cell its interval, and says which orders the draws keep. Each of `draws` are the cells of one
-/// draw, in the order of `cells`.
+/// Sets the interval of each cell, and evaluates the orders. Each of `draws` has the cells of one draw, in the
+/// order of `cells`.
 fn uncertainty_of(cells: &mut [Cell], draws: &[Vec<Cell>]) -> Uncertainty {
     let of = |index: usize| draws.iter().map(move |draw| draw.get(index)?.model());
     for (index, cell) in cells.iter_mut().enumerate() {
@@ -289,7 +288,7 @@ fn uncertainty_of(cells: &mut [Cell], draws: &[Vec<Cell>]) -> Uncertainty {
 /// Runs of an experiment's tasks.
 type RunsOf<E> = Vec<Run<<E as Experiment>::Task, <E as Experiment>::Outcome>>;
 
-/// The runs that are to tell why rows are off; `None` if not all of them were run.
+/// Runs the trials; `None` if they were interrupted.
 fn trials<E: Experiment>(
     experiment: &E,
     options: &Options,
@@ -308,7 +307,7 @@ fn trials<E: Experiment>(
     Ok(whole.then_some(runs))
 }
 
-/// The cells of each draw, as far as nobody interrupts.
+/// Runs the draws and returns the cells of each, up to an interruption.
 fn draws<E: Experiment>(
     experiment: &E,
     options: &Options,
@@ -331,7 +330,7 @@ fn draws<E: Experiment>(
     Ok(draws)
 }
 
-/// Runs the tasks on all cores, but for those that `partial` has under this name, and answers in the order
+/// Runs the tasks on all cores, except those that `partial` has under this name, and returns the runs in the order
 /// of the plan.
 fn run_all<E: Experiment>(
     experiment: &E,

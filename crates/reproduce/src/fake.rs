@@ -1,4 +1,4 @@
-//! An invented experiment, for the tests of what all experiments share.
+//! An invented experiment, for tests of the common code.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +9,12 @@ use super::plot::{self, Figure};
 use super::verdict::{self, Verdict};
 use napkin_measure::report::Progress;
 
-/// Two configurations at two loads; its machine is off by an eighth and a little by its seed.
+/// Two configurations at two loads; the modelled value is too high by an eighth, and by the seed.
 #[derive(Debug, Default)]
 pub(super) struct Fake {
-    /// The task that has no outcome.
+    /// Label of the task that fails.
     pub(super) fails: Option<&'static str>,
-    /// The task that panics.
+    /// Label of the task that panics.
     pub(super) panics: Option<&'static str>,
 }
 
@@ -28,7 +28,7 @@ const ROWS: [(&str, f64, f64); 4] =
     [("a", 1.0, 100.0), ("a", 2.0, 200.0), ("b", 1.0, 150.0), ("b", 2.0, 1500.0)];
 
 impl Fake {
-    /// Runs it as it is.
+    /// Runs it with default options.
     pub(super) fn run(&self) -> Reproduction {
         self.reproduce(&Options::default(), Progress::hidden).expect("a fake has no table to fail")
     }

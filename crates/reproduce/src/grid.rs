@@ -1,4 +1,4 @@
-//! A table of text in columns that belong together, drawn in parts that fit a terminal.
+//! A text table with groups of columns, printed in parts that fit a terminal.
 
 use napkin_measure::report::table;
 use napkin_measure::report::text::WIDTH;
@@ -6,29 +6,29 @@ use napkin_measure::report::text::WIDTH;
 /// Blanks between two columns.
 const GAP: usize = 2;
 
-/// Marks a figure that the profile was fitted to.
+/// Mark of a figure that the profile was fitted to.
 pub(crate) const FITTED: char = '*';
 
-/// A column of strings under its header.
+/// A column of text.
 #[derive(Debug, Clone)]
 pub(super) struct TextColumn {
     pub(super) header: String,
     pub(super) values: Vec<String>,
 }
 
-/// The rows of one table, transposed into columns that are ready to be printed.
+/// The rows of one table, transposed into text columns.
 #[derive(Debug)]
 pub(super) struct Grid {
-    /// The table's name; empty for an experiment with one.
+    /// Name of the table; empty if the experiment has only one.
     pub(super) table: String,
-    /// The columns that name the row.
+    /// Columns that identify the row.
     pub(super) leading: Vec<TextColumn>,
-    /// The columns of each quantity, which belong together.
+    /// Groups of columns, one per quantity.
     pub(super) quantities: Vec<Vec<TextColumn>>,
 }
 
-/// Draws a grid in parts of at most [`WIDTH`] characters, each led by the columns that name the row; the
-/// columns of one quantity are never parted.
+/// Prints a grid in parts of at most [`WIDTH`] characters. Each part starts with the leading columns; the columns
+/// of a quantity are never split.
 pub(super) fn draw(grid: &Grid) -> String {
     let width = |column: &TextColumn| {
         let texts = column.values.iter().chain([&column.header]);

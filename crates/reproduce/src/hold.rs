@@ -1,9 +1,9 @@
-//! 2007: hold in polled mode. A desktop with one CPU floods another host with pings.
+//! 2007: hold in polled mode. A desktop with one CPU flood-pings another host.
 //!
-//! Three curves: the baseline, the hold by jiffies that was posted, and the hold by high-resolution time
-//! that its author had in mind next. Three unknowns meet six figures, so the rates are identification;
-//! what is tested are the interrupts, the full CPU, and how the result moves with HZ. The flood is
-//! published. The paced pings, whose gaps a hold may or may not outlast, are a prediction.
+//! There are three curves: the baseline, the hold by jiffies that was posted, and a hold by high-resolution time
+//! that its author considered next. Three unknowns are fitted to six figures, so the rates are identification;
+//! tested are the interrupts, the full CPU, and the dependence on HZ. The flood was published. The paced pings,
+//! whose gaps a hold may or may not outlast, are a prediction.
 
 use napkin_machine::profile::Profile;
 use napkin_policy::Policy;
@@ -19,42 +19,41 @@ use super::verdict::{self, Tolerance, Verdict};
 use napkin_measure::report::Measurement;
 use napkin_workload::machine::measurement::measurement;
 
-/// The profile of the testbed.
+/// Name of the testbed's profile.
 pub const PROFILE: &str = "desktop-2007";
 
-/// The figures that the profile was fitted to: a mode of the published table and a quantity.
+/// The figures that the profile was fitted to: mode in the published table, and quantity.
 pub const FITTED: [(&str, &str); 3] = [(BASELINE, PACKETS), (BASELINE, CPU), (BY_JIFFIES, PACKETS)];
 
-/// The published table's modes.
+/// Modes of the published table.
 const BASELINE: &str = "baseline_napi";
 const BY_JIFFIES: &str = "hold_in_poll_1_2_jiffies";
 
-/// What the figures are called.
+/// Names of the figures.
 const PACKETS: &str = "packets";
 const CPU: &str = "CPU";
 const INTERRUPTS: &str = "interrupts";
 
-/// The two tables.
+/// Names of the two tables.
 const FLOOD: &str = "flood";
 const PACED: &str = "paced";
 
-/// Ticks a second that kernels of the time were built with; the published machine's is not known, and the
-/// second is the default.
+/// Ticks per second of kernels of that time. The published machine's value is not known; 250 is the default.
 const HZ: [u32; 3] = [100, 250, 1_000];
 const DEFAULT_HZ: u32 = 250;
 
-/// Pings a second where they are paced: what a flood falls back to without answers.
+/// Paced pings per second: the rate to which a flood ping falls back without answers.
 const PACE: f64 = 100.0;
 
-/// Virtual seconds before the window, and of it.
+/// Virtual seconds of warm-up, of the window, and of a quick window.
 const WARM_UP_S: f64 = 0.2;
 const WINDOW_S: f64 = 1.0;
 const QUICK_S: f64 = 0.3;
 
-/// A way of leaving polled mode.
+/// The condition for leaving polled mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Without work, at once.
+    /// As soon as there is no work.
     Baseline,
     /// At the first jiffy after two without work.
     Jiffies,
@@ -63,10 +62,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them, in the order in which they are shown.
+    /// All modes, in the order in which they are shown.
     pub const ALL: [Mode; 3] = [Mode::Baseline, Mode::Jiffies, Mode::Time];
 
-    /// Its name in the cells.
+    /// Name in the cells.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Baseline => "baseline",
@@ -83,7 +82,7 @@ impl Mode {
         }
     }
 
-    /// Its name in the published table.
+    /// Name in the published table.
     fn row(self) -> Option<&'static str> {
         match self {
             Mode::Baseline => Some(BASELINE),
@@ -93,7 +92,7 @@ impl Mode {
     }
 }
 
-/// One run of the table: what is changed from row to row, and the host.
+/// One run of the table: the parameters that differ between rows, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     mode: Mode,
@@ -119,7 +118,7 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     flood_ping::run(run, point.paced.then_some(PACE))
 }
 
-/// A published figure.
+/// A published figure, by its name.
 fn figure(row: &HoldRow, quantity: &str) -> f64 {
     match quantity {
         PACKETS => row.packets_sent_received,
@@ -128,8 +127,8 @@ fn figure(row: &HoldRow, quantity: &str) -> f64 {
     }
 }
 
-/// How far a profile is from the figures of [`FITTED`]: the mean absolute logarithm of modelled over
-/// published. Infinite where a run fails.
+/// The fit error of a profile on the figures of [`FITTED`]: the mean absolute logarithm of modelled over published.
+/// Infinite if a run fails.
 pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = published::hold() else { return f64::INFINITY };
     let mut sum = 0.0;
@@ -146,7 +145,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
     sum / FITTED.len() as f64
 }
 
-/// A run's figure of that name.
+/// A modelled figure, by its name.
 fn modelled(figures: &Measurement, quantity: &str) -> f64 {
     let number = match quantity {
         PACKETS => figures.achieved_per_s,
@@ -160,9 +159,9 @@ fn load(hz: u32) -> String {
     format!("HZ {hz}")
 }
 
-/// What a hold in jiffies makes of pings 10 ms apart, by its own rule: between two and three jiffies of
-/// 10 ms outlast the gap and no interrupt is left; of 1 ms they do not, and each ping has one (its
-/// answer is found by the poll that its transmission began).
+/// Checks the effect of a hold in jiffies on pings 10 ms apart, as its rule predicts. Two to three jiffies of 10 ms
+/// outlast the gap, so that there are no interrupts. Those of 1 ms do not, so that each ping has one (its answer is
+/// found by the poll that its transmission began).
 fn moves_with_hz(cells: &[Cell]) -> Verdict {
     let interrupts = |hz: u32| {
         cells

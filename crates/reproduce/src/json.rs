@@ -1,7 +1,7 @@
-//! The JSON form of a reproduction: the source of every figure that is printed or drawn.
+//! The JSON format of a reproduction, from which every figure is printed or drawn.
 //!
-//! Whoever reads the files counts on the names of fields: one that is renamed stands in the changelog. Figures
-//! that were not modelled have a `why` in the place of their values, and are never left out.
+//! Readers of the files rely on field names: a renamed field is listed in the changelog. Figures that were not
+//! modelled have a `why` instead of a value, and are never omitted.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,22 +13,22 @@ use super::verdict::Verdict;
 use napkin_measure::report::round;
 use napkin_measure::uncertainty::Uncertainty;
 
-/// All experiments of one call.
+/// All experiments of one command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// The program's version.
     pub version: String,
-    /// The experiments, in the order in which they were asked for.
+    /// The experiments, in the order requested.
     pub experiments: Vec<Reproduction>,
 }
 
 impl Document {
-    /// A document of this version.
+    /// A document of the current version.
     pub fn new(experiments: Vec<Reproduction>) -> Document {
         Document { version: env!("CARGO_PKG_VERSION").to_owned(), experiments }
     }
 
-    /// The text of a JSON file, indented, with a newline at its end.
+    /// Formats the document as indented JSON with a final newline.
     ///
     /// # Errors
     /// If a run's outcome has no JSON form, which would be a bug.
@@ -37,35 +37,35 @@ impl Document {
     }
 }
 
-/// One experiment, reproduced.
+/// The result of one experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reproduction {
-    /// Its name: `2024`.
+    /// Name: `2024`.
     pub experiment: String,
-    /// A line for a heading.
+    /// Heading.
     pub title: String,
-    /// How the figures were taken, published and modelled.
+    /// How the published and the modelled figures were taken.
     pub about: String,
-    /// The host profiles that it ran on, by their names.
+    /// Names of the host profiles used.
     pub profiles: Vec<String>,
-    /// Whether it ran fewer and shorter runs than it should.
+    /// Whether fewer and shorter runs were made than the figures need.
     pub quick: bool,
-    /// What a reader should know before believing it.
+    /// Caveats for the reader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Every figure, published beside modelled.
+    /// All figures, published and modelled.
     pub cells: Vec<Cell>,
-    /// What it was asked to show, and whether it did.
+    /// Criteria, and whether they were met.
     pub verdicts: Vec<Verdict>,
-    /// What draws of what nobody measured left of it; `None` without draws.
+    /// Stability of the orders over draws of unmeasured constants; `None` without draws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncertainty: Option<Uncertainty>,
-    /// Why rows are off, as far as changes of the model tell; `None` where none were tried.
+    /// Causes of misses, as far as changes of the model show them; `None` if none were tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub causes: Option<Causes>,
-    /// Each run as it was.
+    /// The individual runs.
     pub runs: Vec<RunRecord>,
-    /// The plots; drawn from the cells, and therefore no part of the JSON.
+    /// The plots; not part of the JSON, because they are drawn from the cells.
     #[serde(skip)]
     pub figures: Vec<Figure>,
 }
@@ -73,13 +73,13 @@ pub struct Reproduction {
 /// One run of one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// What was run.
+    /// Label of the task.
     pub label: String,
     /// With which seed.
     pub seed: u64,
-    /// All that it left; `None` if it failed.
+    /// The outcome; `None` if the run failed.
     pub outcome: Option<Value>,
-    /// Why it failed.
+    /// The reason of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_document_is_read_back_as_it_was_written_but_for_its_plots() {
-        // One run a cell, whose figures have few digits: reading may lose the last bit of others.
+        // One run per cell, with figures of few digits: reading others back may lose the last bit.
         let quick = Options { quick: true, ..Options::default() };
         let fake = Fake { fails: Some("a at 2"), ..Fake::default() };
         let document = Document::new(vec![fake.reproduce(&quick, Progress::hidden).unwrap()]);

@@ -1,9 +1,9 @@
-//! The real kernel's scenarios: what stock Linux counted on an emulated machine, and what the core
-//! counts there.
+//! Scenarios of the real kernel: compares what stock Linux counted on an emulated machine with what the core counts
+//! on a model of it.
 //!
-//! Any table of the form of `kernel_oracle.csv` will do. Nothing here knows a row by its name but the
-//! list of those that the profile was fitted to. Why rows are off is asked of changes of the model
-//! ([`change`]), never of a list.
+//! Any table in the format of `kernel_oracle.csv` can be used. No code depends on a row's name, except the list of
+//! rows that the profile was fitted to. Why rows miss is tested with changes of the model ([`change`]), not read
+//! from a list.
 
 use napkin_machine::profile::Profile;
 use napkin_policy::{EpollPolicy, InstancePolicy};
@@ -23,21 +23,21 @@ pub mod change;
 mod counts;
 mod cure;
 
-/// The profile of the emulated machine.
+/// Name of the emulated machine's profile.
 pub const PROFILE: &str = "emulator-7.2";
 
-/// The rows of the profile's last fit. It began where fits to A051, A053, C103, D114, F142 and F151 had
-/// ended, and all rows were looked at while mechanisms were chosen.
+/// Rows of the profile's last fit. It started from the results of fits to A051, A053, C103, D114, F142 and F151,
+/// and all rows were looked at while mechanisms were chosen.
 pub const FITTED: [&str; 10] =
     ["A006", "A008", "A013", "A022", "B074", "B076", "B077", "C092", "E117", "F148"];
 
-/// The share of the rows that must be within it.
+/// Share of the rows that must be within the tolerance.
 const NEEDED: f64 = 0.9;
 
-/// The largest median error of the median latency.
+/// Largest allowed median error of the median latency.
 const LATENCY: f64 = 0.15;
 
-/// Names of the quantities that are judged apart from the counts.
+/// Name of a quantity that is judged separately from the counts.
 const MEDIAN: &str = "median latency";
 
 /// One scenario on a profile.
@@ -45,18 +45,18 @@ const MEDIAN: &str = "median latency";
 pub struct Point {
     row: OracleRow,
     profile: Profile,
-    /// What is drawn in it: the seed says which draw.
+    /// A change of the model; the seed selects the draw.
     change: Option<Change>,
 }
 
-/// What a real kernel counted, poll by poll, against what the machine counts.
+/// Conformance: counts of a real kernel against those of the machine, poll by poll.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Kernel;
 
-/// The scenario that a row describes.
+/// Converts a row to a scenario.
 ///
 /// # Errors
-/// If the machine has no such scenario; says which column it is.
+/// If the machine does not support it; names the column.
 fn scenario(row: &OracleRow) -> Result<Scenario, String> {
     let wait = match row.wait.as_str() {
         "epoll" => oracle::Wait::Epoll,
@@ -117,7 +117,7 @@ fn outcome(point: &Point, seed: u64) -> Result<Counted, String> {
     Ok(Counted::of(&seen))
 }
 
-/// A row as a reader would name it.
+/// A row's load, in words.
 fn load(row: &OracleRow) -> String {
     let mut words = format!("{} {}", row.mode, row.pattern);
     if row.spin_ns > 0 {
@@ -140,9 +140,9 @@ fn load(row: &OracleRow) -> String {
     words
 }
 
-/// How far a profile is from the rows of [`FITTED`]: each count's error in units of what it may be off,
-/// at most 3 so that one row that has gone another way does not outweigh all others, and the median
-/// latency's in units of its limit; the mean. Infinite where a run fails.
+/// The fit error of a profile on the rows of [`FITTED`]: the mean over all counts and median latencies. A count's
+/// error is in units of its tolerance, at most 3, so that a row that behaves differently does not outweigh all
+/// others; a median latency's is in units of its limit. Infinite if a run fails.
 pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = scenarios() else { return f64::INFINITY };
     let (mut sum, mut count) = (0.0, 0.0);
@@ -166,7 +166,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
     sum / count
 }
 
-/// The cells of one row.
+/// Cells of one row.
 fn cells_of(run: &Run<Point, Counted>) -> Vec<Cell> {
     let row = &run.task.what.row;
     let value = |of: &dyn Fn(&Counted) -> Option<u64>| match &run.outcome {
@@ -238,7 +238,7 @@ impl Experiment for Kernel {
             }
         };
         let profile = options.host(PROFILE)?;
-        // Nothing here is drawn at random: one run says it all.
+        // Nothing here is random: one run per row is enough.
         let task = |row: OracleRow| Task {
             label: row.id.clone(),
             seed: options.seed,

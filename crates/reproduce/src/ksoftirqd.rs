@@ -1,8 +1,7 @@
-//! 2018: network softirqs to ksoftirqd. A generator floods a blocking UDP sink whose CPU also has the
-//! interrupt.
+//! 2018: network softirqs to ksoftirqd. A generator floods a blocking UDP sink whose CPU also takes the interrupt.
 //!
-//! Three curves over the offered rate: the kernel of that time, the proposal as it was posted, and as it
-//! was meant, which nobody has published.
+//! Three curves over the offered rate: the kernel of that time, the proposal as posted, and the proposal as meant,
+//! for which nothing was published.
 
 use napkin_machine::profile::Profile;
 use napkin_policy::Policy;
@@ -18,19 +17,19 @@ use super::verdict::{self, Verdict};
 use napkin_measure::report::Measurement;
 use napkin_workload::machine::measurement::measurement;
 
-/// The profile of the testbed.
+/// Name of the testbed's profile.
 pub const PROFILE: &str = "qemu-2018";
 
-/// The offered rates that the profile was fitted to, in both columns: one on the falling branch, one at
-/// its foot, the first of the recovery, and the largest.
+/// Offered rates that the profile was fitted to, in both columns: one on the falling branch, one at the minimum,
+/// the first of the recovery, and the highest.
 pub const FITTED: [f64; 4] = [16_000.0, 22_000.0, 25_000.0, 100_000.0];
 
-/// Virtual seconds before the window, and of it.
+/// Virtual seconds of warm-up, of the window, and of a quick window.
 const WARM_UP_S: f64 = 0.2;
 const WINDOW_S: f64 = 1.0;
 const QUICK_S: f64 = 0.3;
 
-/// What a figure is called.
+/// Name of the figure.
 const DELIVERED: &str = "delivered";
 
 /// One kernel of the published plot.
@@ -38,17 +37,17 @@ const DELIVERED: &str = "delivered";
 pub enum Curve {
     /// The unpatched kernel, Linux 4.15-rc4.
     Master,
-    /// The proposal, its mask included.
+    /// The proposal with the softirq mask as posted.
     AsPosted,
-    /// The proposal with the mask that it meant.
+    /// The proposal with the softirq mask that was meant.
     AsMeant,
 }
 
 impl Curve {
-    /// All of them, in the order in which they are shown.
+    /// All curves, in the order in which they are shown.
     pub const ALL: [Curve; 3] = [Curve::Master, Curve::AsPosted, Curve::AsMeant];
 
-    /// Its name in the cells.
+    /// Name in the cells.
     pub fn name(self) -> &'static str {
         match self {
             Curve::Master => "master",
@@ -74,7 +73,7 @@ impl Curve {
     }
 }
 
-/// One run of the table: what is changed from row to row, and the host.
+/// One run of the table: the parameters that differ between rows, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     curve: Curve,
@@ -83,7 +82,7 @@ pub struct Point {
     window_s: f64,
 }
 
-/// 2018: a UDP sink while network softirqs run in ksoftirqd.
+/// 2018: a UDP sink with network softirqs deferred to ksoftirqd.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ksoftirqd;
 
@@ -97,8 +96,8 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     udp_sink::run(run, point.offered_per_s)
 }
 
-/// How far a profile is from the rows of [`FITTED`]: the mean absolute logarithm of modelled over
-/// published, over both columns. Infinite where a run fails.
+/// The fit error of a profile on the rows of [`FITTED`]: the mean absolute logarithm of modelled over published,
+/// over both columns. Infinite if a run fails.
 pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = published::ksoftirqd() else { return f64::INFINITY };
     let rows = rows.iter().filter(|row| FITTED.contains(&row.source_pps));

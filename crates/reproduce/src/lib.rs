@@ -1,14 +1,14 @@
-//! Published experiments, reproduced: published beside modelled, cell by cell.
+//! Reproductions of published experiments: published and modelled values, cell by cell.
 //!
-//! - [`published`] reads the tables of the five proposals, [`oracle`] those of the real
-//!   kernel; [`sheet`] is the CSV file below all of them.
-//! - [`experiment`] runs an experiment's tasks on all cores; the experiments themselves stand beside it.
-//! - [`cell`] is one figure with its error, [`verdict`] what was asked of many, [`null`] the model that
-//!   knows some other row of a table and nothing else.
-//! - [`causes`] asks changes of a model why rows of it are off.
-//! - [`json`], [`text`], [`plot`] and [`page`] show the result.
+//! - [`published`] reads the tables of the five proposals, [`oracle`] those of the real kernel; both use [`sheet`]
+//!   to parse CSV.
+//! - [`experiment`] runs an experiment's tasks on all cores; the experiments are modules of this crate.
+//! - [`cell`] is one figure with its error, [`verdict`] a criterion over many, [`null`] a model that knows nothing
+//!   but some other row of a table.
+//! - [`causes`] tests with changes of a model why rows miss.
+//! - [`json`], [`text`], [`plot`] and [`page`] output the result.
 //!
-//! Nothing here models anything, and nothing is filled in: a figure without a modelled value says why.
+//! This crate models nothing itself, and never fills in values: a figure without a modelled value gives the reason.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

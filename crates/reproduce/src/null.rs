@@ -1,8 +1,8 @@
-//! Null models: what somebody would say who knows some other row of a table and nothing else.
+//! Null models: predictions from some other row of a published table, and nothing else.
 //!
-//! A machine that is no better than they has learnt nothing from the proposals. Null models are given
-//! the published figures themselves, so they are strong opponents wherever a table hardly varies.
-//! Where one makes no error at all, nothing can be asked of the machine beside it.
+//! A machine that is no better than these has learnt nothing from the proposals. Null models use the published
+//! figures themselves, so they are strong opponents wherever a table varies little. If one makes no error at all,
+//! the machine cannot be required to be better.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,21 +10,21 @@ use super::cell::{Cell, Unit, relative, with_unit};
 use super::verdict::{self, Verdict, percent};
 use napkin_measure::interleave::median;
 
-/// Which mean of the published figures it knows. All are taken within one table and one quantity.
+/// The published figures that it knows, always within one table and one quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NullModel {
-    /// For each load the mean over its configurations (2024, 2020), or over the rows of a table with one
-    /// load (2007).
+    /// For each load, the mean over its configurations (2024, 2020), or over the rows of a table with only one load
+    /// (2007).
     MeanOfLoad,
-    /// For each configuration the mean over all loads (2018).
+    /// For each configuration, the mean over all loads (2018).
     MeanOfConfig,
-    /// Each configuration's figure at the load at which it is idle (2025).
+    /// Each configuration's figure at its idle load (2025).
     IdleRow,
-    /// The same configuration's figure at the next lower load; it says nothing of the lowest (2024).
+    /// The same configuration's figure at the next lower load; no prediction for the lowest (2024).
     NextLowerLoad,
-    /// The mean of the configurations of the same family with the next smaller and the next larger number
-    /// (defer10 and defer50 for defer20) under the same load; it says nothing of those without a number.
+    /// The mean of the configurations of the same family with the next smaller and the next larger number (defer10
+    /// and defer50 for defer20) under the same load; no prediction for those without a number.
     Neighbours,
 }
 
@@ -40,8 +40,8 @@ impl NullModel {
         }
     }
 
-    /// The part of its error that the machine's has to be below: half for those that know a mean, all for
-    /// those that know a row like the one asked for.
+    /// The factor of its error that the machine's must be below: one half for those that know a mean, 1 for those
+    /// that know a similar row.
     fn part(self) -> f64 {
         match self {
             NullModel::MeanOfLoad | NullModel::MeanOfConfig | NullModel::IdleRow => 0.5,
@@ -49,8 +49,8 @@ impl NullModel {
         }
     }
 
-    /// What it says of a figure; `idle` names the idle load, for the model that needs one. `None` where
-    /// nothing was published that it could know.
+    /// The prediction for a figure; `idle` names the idle load, for the model that needs one. `None` if no
+    /// published figure is available for it.
     pub fn says(self, cell: &Cell, cells: &[&Cell], idle: &str) -> Option<f64> {
         let beside: Vec<&Cell> = cells
             .iter()
@@ -94,32 +94,31 @@ fn published<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<f64> {
     cells.into_iter().filter_map(|cell| cell.published).collect()
 }
 
-/// A load for comparing; one that has no number (`MAX`) is above all others.
+/// A load for comparisons; one without a number (`MAX`) is above all others.
 fn load(cell: &Cell) -> f64 {
     cell.load_value.unwrap_or(f64::INFINITY)
 }
 
-/// A configuration's name in its family's and its number: `defer20`.
+/// Splits a configuration's name, such as `defer20`, into its family and its number.
 pub(super) fn numbered(config: &str) -> Option<(&str, f64)> {
     let family = config.trim_end_matches(|c: char| c.is_ascii_digit());
     Some((family, config[family.len()..].parse().ok()?))
 }
 
-/// Median absolute relative errors of a table, beside the null model's on the same figures.
+/// Median absolute relative errors of the machine and of a null model on the same figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Figures that were compared: those that count in a verdict and of which the null model says
-    /// something.
+    /// Number of figures compared: those that count in a verdict, and that the null model predicts.
     pub figures: usize,
-    /// The machine's error; a figure that was not modelled counts as wrong without limit, and the median
-    /// may then be `None`.
+    /// The machine's error; a figure that was not modelled counts as infinitely wrong, so that the median may be
+    /// `None`.
     pub machine: Option<f64>,
     /// The null model's error.
     pub null: Option<f64>,
 }
 
-/// Compares the machine with the null model on all judged figures of the cells. The null model knows all
-/// that was published, what the profile was fitted to as well.
+/// Compares the machine with the null model on all judged figures of the cells. The null model knows all published
+/// values, including those that the profile was fitted to.
 pub fn compare(cells: &[&Cell], model: NullModel, idle: &str) -> Comparison {
     let said =
         cells.iter().copied().filter(|cell| cell.is_judged()).filter_map(|cell| {
@@ -135,8 +134,8 @@ pub fn compare(cells: &[&Cell], model: NullModel, idle: &str) -> Comparison {
     }
 }
 
-/// Whether the machine's error is small enough beside the null model's; `None` where that makes no error,
-/// so that nothing can be asked.
+/// Judges whether the machine's error is small enough relative to the null model's; `None` if the latter is zero,
+/// so that nothing can be required.
 pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Option<Verdict> {
     let Comparison { figures, machine, null } = compare(cells, model, idle);
     if null == Some(0.0) {
@@ -159,14 +158,14 @@ pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Optio
     })
 }
 
-/// Whether the machine's error of what each row has above its configuration's idle row is at most half
-/// of the null model's, which knows the idle rows and says 0: the mean error, and the median. The
-/// idle rows themselves, where both are right by definition, are left out.
+/// Judges whether the machine's error in the excess over the idle row is at most half of that of a null model that
+/// knows the idle rows and predicts no excess: the mean error, and the median. The idle rows themselves, for which
+/// both are right by definition, are left out.
 pub fn beats_on_excess(what: &str, cells: &[&Cell], idle: &str) -> [Verdict; 2] {
     let mut excesses = verdict::excesses(cells, idle);
     excesses.retain(|cell| cell.load != idle && cell.is_judged());
     let unit = excesses.first().map_or(Unit::Count, |cell| cell.unit);
-    // As in the comparison above, a figure that was not modelled is wrong without limit.
+    // As above, a figure that was not modelled is infinitely wrong.
     let machine = |cell: &Cell| cell.difference().map_or(f64::MAX, f64::abs);
     let null = |cell: &Cell| cell.published.map_or(f64::MAX, f64::abs);
     let all = |error: &dyn Fn(&Cell) -> f64| excesses.iter().map(error).collect::<Vec<f64>>();
@@ -239,7 +238,7 @@ mod tests {
         let verdict = |cells: &[Cell]| {
             beats("p99", &cells.iter().collect::<Vec<_>>(), NullModel::MeanOfLoad, "").unwrap()
         };
-        // Errors of the null model: 100 %, 50 %, 33 %, 25 %; their median 41.7 %.
+        // Errors of the null model: 100 %, 50 %, 33 %, 25 %; the median is 41.7 %.
         let met = verdict(&cells);
         assert!(met.met, "{met:?}");
         assert_eq!(met.got, "machine 10 %, null model 41.7 %");
@@ -271,7 +270,7 @@ mod tests {
         let verdicts =
             |cells: &[Cell]| beats_on_excess("x", &cells.iter().collect::<Vec<_>>(), "1");
         let [mean, median] = verdicts(&cells);
-        // Both rows have an excess of 100, of which the machine says 130.
+        // Both rows have an excess of 100; the machine predicts 130.
         assert!(mean.met && median.met, "{mean:?} {median:?}");
         assert_eq!(mean.got, "machine 30 us, null model 100 us");
         assert_eq!(mean.what, "x: mean error, 2 figures");

@@ -1,8 +1,8 @@
-//! What the real kernel did in one scenario, counted: the rows of `kernel_oracle.csv`.
+//! The rows of `kernel_oracle.csv`: what the real kernel counted in each scenario.
 //!
-//! A file of the same form can take the first one's place, so every column is parsed here and what is
-//! wrong with a row is said with its line. Whether the machine can run a scenario is decided where it
-//! is run, not here. The columns' meaning: `crates/reproduce/tables/README.md`.
+//! A user can supply a file in the same format, so every column is parsed here, and errors name the line. Whether
+//! the machine can run a scenario is checked where it is run. The columns are described in
+//! `crates/reproduce/tables/README.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -16,18 +16,18 @@ use super::sheet::{self, Field, TableError, table_row, words};
 /// The embedded scenarios.
 const SCENARIOS: &str = include_str!("../tables/kernel_oracle.csv");
 
-/// How well two runs of a scenario agreed, best first.
+/// Agreement of the two runs of a scenario, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Repeat {
     /// All counts and histograms are equal.
     ExactCounts,
-    /// The totals are equal, the histograms are not.
+    /// The totals are equal, but the histograms differ.
     ExactTotals,
     /// Within 2 %.
     TwoPercent,
-    /// Within 2 %, or three events.
+    /// Within 2 %, or within three events.
     TwoPercentOrThree,
-    /// Within 2 %, but for the empty polls: a rate while something spins.
+    /// Within 2 %, except for empty polls, which are a rate while something busy polls.
     TwoPercentButEmpty,
 }
 
@@ -45,7 +45,7 @@ words! {
     "" => Event::None,
     "stall" => Event::Stall,
     "exit" => Event::Exit,
-    // More packets than can be served are the arrivals', and nothing that happens beside them.
+    // Overload is a property of the arrivals, not a concurrent event.
     "overload" => Event::None,
     "twoidle" => Event::TwoIdle,
     "second" => Event::Second,
@@ -59,7 +59,7 @@ words! {
     "2" => Threaded::BusyPoll,
 }
 
-// Other tasks than these are the kernel's own; of those the machine has the pool's workers.
+// "other" are the kernel's own tasks; of these, the machine has the workers of a pool.
 words! {
     Who, "idle, app, ksoftirqd, kthread or other",
     "idle" => Who::Idle,
@@ -69,7 +69,7 @@ words! {
     "other" => Who::Worker,
 }
 
-/// The word that stands for it in the table.
+/// The table's word for a task.
 pub(super) fn name(who: Who) -> &'static str {
     match who {
         Who::Idle => "idle",
@@ -83,9 +83,9 @@ pub(super) fn name(who: Who) -> &'static str {
 /// A kind of poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PollKind {
-    /// Who was current.
+    /// The current task.
     pub who: Who,
-    /// The budget that it was given, in packets.
+    /// Its budget, in packets.
     pub budget: u32,
     /// The packets that it took.
     pub work: u32,
@@ -96,7 +96,7 @@ pub struct PollKind {
 pub struct PollHist(pub BTreeMap<PollKind, u64>);
 
 impl PollHist {
-    /// Polls by somebody, and those of them that found nothing.
+    /// The polls by a task, and the empty ones among them.
     pub fn by(&self, who: Who) -> (u64, u64) {
         let of = |empty: bool| -> u64 {
             let of_kind = self.0.iter().filter(|(k, _)| k.who == who && (!empty || k.work == 0));
@@ -105,12 +105,12 @@ impl PollHist {
         (of(false), of(true))
     }
 
-    /// How many polls there were.
+    /// Total number of polls.
     pub fn polls(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// All packets that they took.
+    /// Total number of packets.
     pub fn packets(&self) -> u64 {
         self.0.iter().map(|(kind, count)| u64::from(kind.work) * count).sum()
     }
@@ -133,17 +133,17 @@ impl Field for PollHist {
     }
 }
 
-/// How often a number occurred: `number:count`, separated by blanks.
+/// Counts of a number: `number:count`, separated by blanks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CountHist(pub BTreeMap<u32, u64>);
 
 impl CountHist {
-    /// How many occurrences there were.
+    /// Total count.
     pub fn count(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// The numbers added up.
+    /// Sum of the numbers.
     pub fn sum(&self) -> u64 {
         self.0.iter().map(|(number, count)| u64::from(*number) * count).sum()
     }
@@ -157,7 +157,7 @@ impl Field for CountHist {
     }
 }
 
-/// `key:count` pairs, each key once.
+/// Parses `key:count` pairs, each key once.
 fn histogram<K: Ord>(text: &str, key: impl Fn(&str) -> Option<K>) -> Option<BTreeMap<K, u64>> {
     let mut counts = BTreeMap::new();
     for pair in text.split_whitespace() {
@@ -170,104 +170,104 @@ fn histogram<K: Ord>(text: &str, key: impl Fn(&str) -> Option<K>) -> Option<BTre
 }
 
 table_row! {
-    /// One scenario, and what the kernel did in it. Counts and times are of the observed window;
-    /// "CPU 0" has the queue and the application.
+    /// One scenario, and what the kernel counted in it. Counts and times refer to the observed window; "CPU 0" has
+    /// the queue and the application.
     pub OracleRow {
-        /// The scenario's name.
+        /// Name of the scenario.
         id: String,
-        /// The kernel that ran it.
+        /// Kernel that ran it.
         kernel: String,
-        /// How well its two runs agree.
+        /// Agreement of its two runs.
         repeat: Repeat,
-        /// The largest relative difference of a total between the two.
+        /// Largest relative difference of a total between the two runs.
         worst_rel_diff: f64,
-        /// The delivery mode, by a name of the table's own.
+        /// Delivery mode, by a name of the table's own.
         mode: String,
-        /// What happens meanwhile.
+        /// Concurrent event.
         event: Event,
         /// The instance's `threaded` setting.
         threaded: Threaded,
         /// The instance's deferral, in empty polls.
         defer_hard_irqs: u32,
-        /// The instance's timeout.
+        /// The instance's `gro_flush_timeout`.
         gro_flush_timeout_ns: u64,
-        /// The instance's suspension.
+        /// The instance's `irq_suspend_timeout`.
         irq_suspend_timeout_ns: u64,
-        /// How the application waits.
+        /// How the application waits: `epoll` or `recv`.
         wait: String,
-        /// The epoll context's busy polling, in microseconds.
+        /// The epoll context's busy-poll time, in microseconds.
         ep_usecs: u32,
-        /// Its budget, in packets.
+        /// The epoll context's busy-poll budget, in packets.
         ep_budget: u32,
-        /// Whether it prefers busy polling.
+        /// Whether the epoll context prefers busy polling.
         ep_prefer: bool,
-        /// Work of the application a packet.
+        /// The application's work per packet.
         spin_ns: u64,
         /// Whether the application sends each packet back.
         echo: bool,
-        /// The application's sockets.
+        /// Number of the application's sockets.
         nsock: u32,
-        /// A socket's receive buffer in bytes; 0 leaves 8 MiB.
+        /// Receive buffer of a socket in bytes; 0 for 8 MiB.
         rcvbuf: u64,
-        /// The arrivals, by a name of the table's own.
+        /// Arrival pattern, by a name of the table's own.
         pattern: String,
-        /// Packets back to back.
+        /// Packets per burst, back to back.
         burst: u32,
-        /// From burst to burst.
+        /// Time from burst to burst.
         gap_ns: u64,
-        /// Bursts in a train; 0: the train does not end.
+        /// Bursts per train; 0 for an endless train.
         train_bursts: u32,
         /// Silence after a train.
         off_ns: u64,
-        /// Packets that the generator sent.
+        /// Packets sent by the generator.
         sent: u64,
-        /// Packets that the application received.
+        /// Packets received by the application.
         received: u64,
-        /// Those of them when the generator ended.
+        /// Packets received by the application when the generator ended.
         received_at_gen_end: u64,
-        /// Packets that the device had received when the generator ended.
+        /// Packets received by the device when the generator ended.
         nic_rx_at_gen_end: u64,
-        /// Packets that the device received.
+        /// Packets received by the device.
         nic_rx: u64,
-        /// Packets that the device dropped.
+        /// Packets dropped by the device.
         nic_drop: u64,
         /// Datagrams delivered to a socket.
         udp_in: u64,
-        /// Datagrams lost to an error, full buffers included.
+        /// Datagrams lost to errors, including full buffers.
         udp_inerr: u64,
         /// Datagrams lost to a full buffer.
         udp_rcvbuferr: u64,
-        /// Datagrams for which there was no socket.
+        /// Datagrams without a matching socket.
         udp_noport: u64,
         /// Interrupts of the receive queue.
         rx_irqs: u64,
         /// Interrupts of the transmit queue.
         tx_irqs: u64,
-        /// Polls of the instance, by whomever.
+        /// Polls of the instance, by any task.
         polls: u64,
         /// Polls that found nothing.
         polls_empty: u64,
-        /// Polls that found something.
+        /// Polls that found packets.
         polls_nonempty: u64,
-        /// Packets that polls took.
+        /// Packets taken by polls.
         poll_packets: u64,
-        /// Polls by owner, budget and work.
+        /// Polls by task, budget and work.
         poll_hist: PollHist,
         /// Runs of the network receive softirq.
         net_rx_softirqs: u64,
         /// Runs of the scheduler's softirq.
         sched_softirqs: u64,
-        /// Softirqs cut short by their budget.
+        /// Receive softirqs that ended for lack of time or budget (`time_squeeze`).
         time_squeeze: u64,
-        /// The instance's timer, expired.
+        /// Expiries of the instance's timer.
         napi_timer_expiries: u64,
-        /// The instance's timer, started.
+        /// Starts of the instance's timer.
         napi_timer_starts: u64,
-        /// The application's voluntary context switches; unknown once it has exited.
+        /// The application's voluntary context switches; unknown if it has exited.
         app_vcsw: Option<u64>,
-        /// Its involuntary ones.
+        /// The application's involuntary context switches.
         app_ivcsw: Option<u64>,
-        /// Its CPU time.
+        /// The application's CPU time.
         app_cpu_ns: Option<u64>,
         /// ksoftirqd's context switches.
         ksoftirqd_csw: Option<u64>,
@@ -277,56 +277,56 @@ table_row! {
         kthread_csw: Option<u64>,
         /// The instance thread's CPU time.
         kthread_cpu_ns: Option<u64>,
-        /// Latency from the send stamp to the return of the receive call: the smallest; all five are
-        /// unknown where nothing was received.
+        /// Minimum latency, from the send stamp to the return of the receive call; all five latencies are unknown
+        /// if nothing was received.
         lat_min_ns: Option<u64>,
-        /// The 50th percentile of them.
+        /// Median latency.
         lat_p50_ns: Option<u64>,
-        /// The 90th percentile of them.
+        /// 90th percentile of the latency.
         lat_p90_ns: Option<u64>,
-        /// The 99th percentile of them.
+        /// 99th percentile of the latency.
         lat_p99_ns: Option<u64>,
-        /// The largest of them.
+        /// Maximum latency.
         lat_max_ns: Option<u64>,
         /// Returns of `epoll_wait`.
         wait_returns: u64,
-        /// Receive calls, those that found nothing included.
+        /// Receive calls, including those that found nothing.
         recv_calls: u64,
-        /// Returns by the number of events.
+        /// Returns of `epoll_wait` by number of events.
         events_hist: CountHist,
-        /// Returns by the number of packets received after it.
+        /// Returns of `epoll_wait` by number of packets received afterwards.
         pkts_per_return_hist: CountHist,
-        /// From the first packet to the last.
+        /// Time from the first packet to the last.
         gen_span_ns: u64,
-        /// Packets a second sent in that time.
+        /// Packets per second sent in that time.
         offered_pps: f64,
-        /// Packets a second received in that time.
+        /// Packets per second received in that time.
         delivered_pps_while_sending: f64,
-        /// By how much the generator was late at most.
+        /// Maximum lateness of the generator.
         gen_late_max_ns: u64,
-        /// The longest time that it took to send a burst.
+        /// Longest time to send a burst.
         gen_burst_span_max_ns: u64,
         /// Length of the window.
         window_ns: u64,
-        /// Phases of the scenario; empty where it has one.
+        /// Phases of the scenario; empty if there is only one.
         phases: String,
-        /// The second run's receive interrupts.
+        /// Receive interrupts in the second run.
         run2_rx_irqs: Option<u64>,
-        /// The second run's empty polls.
+        /// Empty polls in the second run.
         run2_polls_empty: Option<u64>,
-        /// The second run's polls that found something.
+        /// Non-empty polls in the second run.
         run2_polls_nonempty: Option<u64>,
-        /// Packets that the application received in the second run.
+        /// Packets received by the application in the second run.
         run2_received: Option<u64>,
-        /// The second run's median latency.
+        /// Median latency in the second run.
         run2_lat_p50_ns: Option<u64>,
-        /// The second run's 99th percentile.
+        /// 99th percentile of the latency in the second run.
         run2_lat_p99_ns: Option<u64>,
     }
 }
 
 impl OracleRow {
-    /// Whether something spins, so that its empty polls are a rate and not a count.
+    /// Whether something busy polls, so that empty polls are a rate and not a count.
     pub fn spins(&self) -> bool {
         self.threaded == Threaded::BusyPoll || self.ep_usecs > 0
     }
@@ -335,12 +335,12 @@ impl OracleRow {
 /// The embedded scenarios.
 ///
 /// # Errors
-/// None, unless the embedded file itself was damaged.
+/// Only if the embedded file is damaged.
 pub fn scenarios() -> Result<Vec<OracleRow>, TableError> {
     scenarios_of("kernel_oracle.csv", SCENARIOS)
 }
 
-/// The scenarios of a table of the same form; `table` is its name in messages.
+/// Parses a table in the same format; `table` is its name in errors.
 ///
 /// # Errors
 /// If a row cannot be read, or two rows have the same `id`.
@@ -361,7 +361,7 @@ pub fn scenarios_of(table: &str, text: &str) -> Result<Vec<OracleRow>, TableErro
 mod tests {
     use super::*;
 
-    /// The embedded table with one piece of its text changed.
+    /// The embedded table with one piece of text replaced.
     fn changed(from: &str, to: &str) -> String {
         assert!(SCENARIOS.contains(from), "{from}");
         SCENARIOS.replacen(from, to, 1)

@@ -1,6 +1,6 @@
-//! A reproduction as one HTML page: plots, tables, criteria and their words.
+//! A reproduction as one HTML page: plots, tables, criteria and explanations.
 //!
-//! It says what is shown and how it was taken, since it will be read apart from the program.
+//! It explains what is shown and how it was taken, because it is read apart from the program.
 
 use super::cell::number;
 use super::grid::{FITTED, Grid, TextColumn};
@@ -10,7 +10,7 @@ use napkin_measure::report::Provenance;
 use napkin_measure::report::page::{self, escape};
 use napkin_measure::report::proposal::Proposal;
 
-/// The page, whole.
+/// Returns the complete page.
 pub fn render(document: &Document, provenance: &Provenance) -> String {
     let mut body = introduction();
     body.push_str(&page::facts(&provenance.facts()));
@@ -38,7 +38,7 @@ fn introduction() -> String {
     )
 }
 
-/// The experiments, with how many of their criteria they met.
+/// A table of the experiments, with the number of criteria met.
 fn contents(document: &Document) -> String {
     let row = |reproduction: &Reproduction| {
         let met = reproduction.verdicts.iter().filter(|verdict| verdict.met).count();
@@ -108,7 +108,7 @@ fn section(reproduction: &Reproduction) -> String {
     out
 }
 
-/// How many runs the figures come from.
+/// The number of runs behind the figures.
 fn runs(reproduction: &Reproduction) -> String {
     let failed = reproduction.runs.iter().filter(|run| run.failed.is_some()).count();
     let all = number(reproduction.runs.len() as f64);

@@ -1,4 +1,4 @@
-//! How a reproduction runs.
+//! Options of a reproduction.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -8,29 +8,29 @@ use serde_json::{Map, Value, json};
 
 use super::ReproduceError;
 
-/// How a reproduction runs.
+/// Options of a reproduction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Runs of each cell, each with a seed of its own; at least 1.
+    /// Runs of each cell, each with its own seed; at least 1.
     pub repetitions: u64,
-    /// The first seed; the others follow it.
+    /// The first seed; the others are consecutive.
     pub seed: u64,
-    /// Virtual seconds a cell; `None` leaves each experiment its own.
+    /// Virtual seconds per cell; `None` for each experiment's default.
     pub virtual_s: Option<f64>,
-    /// A host profile in the place of the experiment's own.
+    /// A host profile that replaces the experiment's own.
     pub profile: Option<PathBuf>,
-    /// A table of kernel scenarios in the place of the embedded one.
+    /// A table of kernel scenarios that replaces the embedded one.
     pub table: Option<PathBuf>,
-    /// Draws of all that is uncertain in the profile, each run with a seed of its own.
+    /// Draws of all uncertain constants of the profile, each run with its own seed.
     pub uncertainty: u64,
-    /// Draws of each change of the model that is asked why rows are off, for the experiments that know
-    /// such changes.
+    /// Draws of each change of the model that is tested as a cause of misses, in experiments that have such
+    /// changes.
     pub causes: u64,
-    /// The draw that is run; `None` for the profile as it is.
+    /// The draw to run; `None` for the undrawn profile.
     pub draw: Option<u64>,
-    /// Tasks at a time; `None` for as many as there are CPUs.
+    /// Tasks to run in parallel; `None` for as many as there are CPUs.
     pub jobs: Option<NonZeroUsize>,
-    /// Fewer and shorter runs, to see that everything works.
+    /// Whether to run fewer and shorter runs, as a smoke test.
     pub quick: bool,
 }
 
@@ -52,18 +52,17 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The seeds of one cell: one if it is to be quick.
+    /// The seeds of a cell; only one if `quick`.
     pub fn seeds(&self) -> impl Iterator<Item = u64> + use<> {
         let repetitions = if self.quick { 1 } else { self.repetitions.max(1) };
         let first = self.seed;
         (0..repetitions).map(move |i| first.wrapping_add(i))
     }
 
-    /// The host that an experiment runs on, if `own` is its profile: that, or the one in its place, drawn
-    /// if a draw is run.
+    /// The host profile to run on: `own`, or the one that replaces it; drawn if `draw` is set.
     ///
     /// # Errors
-    /// If the profile cannot be read, or cannot be drawn.
+    /// If the profile cannot be read or drawn.
     pub fn host(&self, own: &str) -> Result<Profile, ReproduceError> {
         let profile = match &self.profile {
             Some(path) => Profile::load(napkin_workload::schema(), &path.to_string_lossy()),
@@ -76,15 +75,15 @@ impl Options {
         profile.map_err(|error| ReproduceError::Setup(error.to_string()))
     }
 
-    /// The same reproduction with one of its draws.
+    /// The same options for one of the draws.
     pub(super) fn drawn(&self, draw: u64) -> Options {
-        // Beyond the seeds of the profile as it is, so that no draw shares its arrivals.
+        // After the seeds of the undrawn profile, so that no draw shares its arrivals.
         let seed = self.seed.wrapping_add(self.repetitions).wrapping_add(draw);
         Options { repetitions: 1, seed, draw: Some(draw), ..self.clone() }
     }
 
-    /// All that the outcomes of these experiments depend on, but for the number of threads: a
-    /// reproduction that goes on must have the same.
+    /// All inputs on which the outcomes of these experiments depend, except the number of threads: a reproduction
+    /// can be resumed only with the same.
     ///
     /// # Errors
     /// If the profile or the table cannot be read.
@@ -116,7 +115,7 @@ impl Options {
             "profile": constants,
             "table": table,
         });
-        // A draw depends on all of them. Those of a built-in profile the version says.
+        // Draws depend on all ranges. Those of a built-in profile are implied by the program's version.
         if let Some(profile) = profile.filter(|_| self.uncertainty > 0 || self.causes > 0) {
             let ranges = profile.uncertain().map(|it| (it.key.path(), json!([it.low, it.high])));
             identity["ranges"] = ranges.collect::<Map<String, Value>>().into();

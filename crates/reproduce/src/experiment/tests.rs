@@ -1,4 +1,4 @@
-//! An invented experiment, run.
+//! Runs an invented experiment.
 
 use std::num::NonZeroUsize;
 
@@ -91,7 +91,7 @@ fn draws_give_intervals_and_orders_and_take_their_runs() {
     let options = Options { uncertainty: 3, ..Options::default() };
     assert_eq!(Fake::default().size(&options).unwrap(), 12 + 3 * 4);
     let reproduction = Fake::default().reproduce(&options, Progress::hidden).unwrap();
-    // The fake's figures rise with the seed: 4, 5 and 6 are those of the draws.
+    // The fake's figures rise with the seed; those of the draws are 4, 5 and 6.
     let interval = reproduction.cells[0].interval.unwrap();
     assert_eq!((interval.low, interval.high, interval.draws), (116.5, 118.5, 3));
     let uncertainty = reproduction.uncertainty.unwrap();
@@ -109,7 +109,7 @@ fn a_reproduction_that_was_interrupted_goes_on_to_the_same_bytes() {
     let begin = || Partial::begin(&folder, "napkin 1.0", "reproduce", Value::Null);
     let on = |partial: &mut Partial, interrupt: &Interrupt| {
         let options = Options { jobs: NonZeroUsize::new(1), ..Options::default() };
-        // One that fails is run again, and fails again.
+        // A failed task is not stored: it runs again, and fails again.
         let fake = Fake { fails: Some("a at 2"), ..Fake::default() };
         fake.resumable(&options, Progress::hidden, interrupt, partial).unwrap()
     };

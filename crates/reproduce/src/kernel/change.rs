@@ -1,30 +1,30 @@
-//! Changes of the model: what it takes as constant, or leaves out, and what the emulated machine is known
-//! to do otherwise.
+//! Changes of the model: variations of what it takes as constant or leaves out, and what is known to vary on the
+//! emulated machine.
 //!
-//! Each is one thing, drawn from a range that something measured gives. None was made for a row.
+//! Each varies one thing, within a range that is based on a measurement. None was made for a particular row.
 
 use napkin_machine::profile::Profile;
 use napkin_policy::{MICROSECOND, MILLISECOND};
 use napkin_workload::oracle::Disturbance;
 
-/// One of them.
+/// A change of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// A short name.
     pub name: &'static str,
-    /// What is drawn, from which range, and where that is from.
+    /// What is drawn, the range, and its source.
     pub what: &'static str,
-    /// What is drawn in the scenario.
+    /// Ranges of the draws within the scenario.
     pub disturbance: Disturbance,
-    /// Whether the constants of the profile are drawn, too.
+    /// Whether the constants of the profile are drawn as well.
     pub costs: bool,
 }
 
-/// Nothing is drawn.
+/// No disturbance.
 const NONE: Disturbance =
     Disturbance { phase: 0, jitter: 0, sends: 0, polls: 0, slices: 0, keeps: 0, hold: 0 };
 
-/// All of them.
+/// All changes.
 pub const CHANGES: [Change; 9] = [
     Change {
         name: "phase",
@@ -97,7 +97,7 @@ pub const CHANGES: [Change; 9] = [
 ];
 
 impl Change {
-    /// The profile and the disturbance of one draw.
+    /// Returns the profile and the disturbance of one draw.
     ///
     /// # Errors
     /// If the constants cannot be drawn.

@@ -1,4 +1,4 @@
-//! The counts that are compared: as the kernel's table has them, and as a run of the machine has them.
+//! The counts that are compared: of the kernel's table, and of a run of the machine.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 use crate::oracle::{OracleRow, name};
 use crate::verdict::Tolerance;
 
-/// How far a count may be off: as a fraction, or in events.
+/// Tolerance of a count: relative, or in events.
 pub(super) const WITHIN: Tolerance = Tolerance::RelativeOr(0.05, 3.0);
 
-/// What came out of a scenario.
+/// The result of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// The counts that the table has, too, by its names.
+    /// The counts that the table also has, by their names there.
     pub(super) counts: BTreeMap<String, u64>,
-    /// Polls by who was current, budget and work, as the table has them.
+    /// Polls by current task, budget and work, in the table's format.
     poll_hist: String,
-    /// Returns by the number of events, as the table has them.
+    /// Returns of `epoll_wait` by number of events, in the table's format.
     events_hist: String,
-    /// Latency's smallest value, quantiles and largest value.
+    /// Minimum, quantiles and maximum of the latency.
     pub(super) latency_ns: BTreeMap<String, u64>,
     /// CPU time of the sink, of ksoftirqd and of the instance's thread.
     cpu_ns: BTreeMap<String, u64>,
@@ -29,7 +29,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Of a run.
+    /// Collects the counts of a run.
     pub(super) fn of(seen: &Observed) -> Counted {
         let latency = &seen.outcome.latency;
         let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)]
@@ -58,7 +58,7 @@ impl Counted {
         }
     }
 
-    /// One of the counts, by its name.
+    /// A count, by its name.
     pub(super) fn count(&self, quantity: &str) -> u64 {
         self.counts.get(quantity).copied().unwrap_or(0)
     }
@@ -70,7 +70,7 @@ fn named(
     counts.into_iter().map(|(name, count)| (name.to_owned(), count))
 }
 
-/// The tasks that are told apart. "Other" ones ran on a CPU that the machine sees idle.
+/// Tasks that are distinguished. "other" tasks ran on a CPU that the machine sees as idle.
 const OWNERS: [(&[Who], &str, &str); 4] = [
     (&[Who::Idle, Who::Worker], "idle, non-empty polls", "idle, empty polls"),
     (&[Who::App], "app, non-empty polls", "app, empty polls"),
@@ -78,12 +78,12 @@ const OWNERS: [(&[Who], &str, &str); 4] = [
     (&[Who::Kthread], "kthread, non-empty polls", "kthread, empty polls"),
 ];
 
-/// Whether a quantity counts empty polls, which are a rate and no count where something spins.
+/// Whether a quantity counts empty polls, which are a rate and not a count if something busy polls.
 pub(super) fn counts_empty(quantity: &str) -> bool {
     quantity.ends_with("empty polls") && !quantity.ends_with("non-empty polls")
 }
 
-/// The counts of a row, by the names that they have in the output.
+/// The published counts of a row, by their names in the output.
 pub(super) fn published(row: &OracleRow) -> Vec<(&'static str, u64)> {
     let mut counts = vec![
         ("interrupts", row.rx_irqs),
@@ -102,7 +102,7 @@ pub(super) fn published(row: &OracleRow) -> Vec<(&'static str, u64)> {
     counts
 }
 
-/// Adds the polls by owner, if `by` says how many somebody made, and how many of them were empty.
+/// Adds the polls by current task; `by` returns a task's number of polls, and of empty ones.
 fn owned(counts: &mut Vec<(&'static str, u64)>, by: impl Fn(Who) -> (u64, u64)) {
     for (current, full, empty) in OWNERS {
         let of = current.iter().map(|who| by(*who));
@@ -111,7 +111,7 @@ fn owned(counts: &mut Vec<(&'static str, u64)>, by: impl Fn(Who) -> (u64, u64)) 
     }
 }
 
-/// The same of a run.
+/// The counts of a run, by their names in the output.
 fn modelled(seen: &Observed) -> Vec<(&'static str, u64)> {
     let (all, empty) = seen.all_polls();
     let mut counts = vec![
@@ -131,13 +131,13 @@ fn modelled(seen: &Observed) -> Vec<(&'static str, u64)> {
     counts
 }
 
-/// The counts of a row that are judged: all but the empty polls of something that spins.
+/// The counts of a row that are judged: all but the empty polls of a busy poller.
 pub(super) fn judged(row: &OracleRow) -> impl Iterator<Item = (&'static str, u64)> {
     let spins = row.spins();
     published(row).into_iter().filter(move |(quantity, _)| !(spins && counts_empty(quantity)))
 }
 
-/// Whether a count is as near to the published one as is asked for.
+/// Whether a count is within the tolerance of the published one.
 pub(super) fn near(published: u64, modelled: u64) -> bool {
     WITHIN.admits(published as f64, modelled as f64)
 }

@@ -1,4 +1,4 @@
-//! Which changes of the model cure which rows, with the controls.
+//! Evaluates which changes of the model cure which rows, with the controls.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use crate::oracle::OracleRow;
 /// A run of a row.
 type RowRun = Run<Point, Counted>;
 
-/// What draws of a change did to a row, held against some published counts.
+/// The effect of a change's draws on a row, compared with some published counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Effect {
-    /// Draws that meet all counts.
+    /// Number of draws that meet all counts.
     whole: u64,
-    /// Each count lies among those of the draws, or as near to one of them as is asked for.
+    /// Whether each count lies within the range of the draws, or within the tolerance of either end.
     spanned: bool,
 }
 
-/// The counts of a row that a run is off by: the name, as published and as modelled.
+/// The counts of a row that a run misses: name, published and modelled.
 fn off(row: &OracleRow, counted: &Counted) -> Vec<(&'static str, u64, u64)> {
     judged(row)
         .map(|(quantity, published)| (quantity, published, counted.count(quantity)))
@@ -40,7 +40,7 @@ fn effect(row: &OracleRow, draws: &[&Counted]) -> Effect {
     Effect { whole, spanned }
 }
 
-/// How much two rows are alike in what is sent: the more of it differs, the more.
+/// The difference in what two rows send, as a number; 0 if they send the same.
 fn unlike(one: &OracleRow, other: &OracleRow) -> u32 {
     let differ = [
         (one.burst, one.gap_ns, one.train_bursts, one.off_ns)
@@ -53,8 +53,8 @@ fn unlike(one: &OracleRow, other: &OracleRow) -> u32 {
     differ.into_iter().zip([16, 8, 4, 2, 1]).filter(|(it, _)| *it).map(|(_, weight)| weight).sum()
 }
 
-/// The row most like another in what is sent, whose published counts the other's run does not meet; of
-/// several the one that it is off by the fewest counts of.
+/// The row most similar in what it sends whose published counts this run does not meet; of several, the one whose
+/// counts it misses the fewest of.
 fn stranger<'a>(run: &RowRun, counted: &Counted, rows: &[&'a OracleRow]) -> Option<&'a OracleRow> {
     let row = &run.task.what.row;
     let others = rows.iter().filter(|other| other.id != row.id);
@@ -62,7 +62,7 @@ fn stranger<'a>(run: &RowRun, counted: &Counted, rows: &[&'a OracleRow]) -> Opti
     wrong.min_by_key(|(off, other)| (unlike(row, other), *off)).map(|(_, other)| other)
 }
 
-/// What the trials show; each carries its change and its draw in its task. `None` without trials.
+/// Evaluates the trials, whose tasks have the change and the seed of the draw. `None` without trials.
 pub(super) fn causes(runs: &[RowRun], trials: &[RowRun], draws: u64) -> Option<Causes> {
     if trials.is_empty() {
         return None;
@@ -147,7 +147,7 @@ mod tests {
         scenarios().unwrap().into_iter().find(|row| row.id == id).unwrap()
     }
 
-    /// A run that counted what was published of a row, but for so many interrupts more.
+    /// A run that counted exactly a row's published counts, but `interrupts` more interrupts.
     fn counted(row: &OracleRow, interrupts: u64) -> Counted {
         let mut counted = Counted::default();
         for (quantity, count) in judged(row) {
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_change_that_cures_breaks_or_fits_another_row_is_told_so() {
         let change = CHANGES[0];
-        // A003 is off, A010 is met; drawn, A003 is met once and A010 no more.
+        // A003 misses and A010 is met; of the draws, one meets A003 and none meets A010.
         let runs = [run("A003", 50, None), run("A010", 0, None)];
         let drawn = |id, more| run(id, more, Some(change));
         let trials = [drawn("A003", 50), drawn("A003", 0), drawn("A010", 50), drawn("A010", 50)];
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(causes.rows[0].off, ["interrupts 100, modelled 150"]);
         assert_eq!(causes.rows[0].words(2), format!("cured by {} (1 of 2)", change.name));
         assert_eq!(causes.changes[1].cured, 0);
-        // Draws that count what was published of the other row are a cure of the wrong one.
+        // Draws that meet the published counts of the other row count as a cure in the control.
         let mut wrong = drawn("A003", 0);
         wrong.outcome = Ok(counted(&row("A010"), 0));
         let causes = super::causes(&runs, &[wrong], 1).expect("there is a trial");
@@ -207,7 +207,7 @@ mod tests {
         let counted = run.outcome.as_ref().unwrap();
         let other = stranger(&run, counted, &rows).expect("there are others");
         assert_eq!((other.pattern.as_str(), other.sent), ("P200us", 300));
-        // A066 has the same counts as A037: to meet it would say nothing.
+        // A066 has the same counts as A037, so that meeting it would say nothing.
         assert_ne!(other.id, "A066");
         assert!(!off(other, counted).is_empty());
     }

@@ -98,7 +98,7 @@ fn a_draw_of_a_change_is_its_seed_s() {
             let point = Point { row: row(id), profile: profile.clone(), change: Some(change) };
             outcome(&point, seed).unwrap_or_else(|why| panic!("{}: {why}", change.name))
         };
-        // Where timers alone poll, a microsecond is nothing; where an application does, it counts.
+        // A microsecond has no effect on a row that only timers poll (A026); it has if an application polls (C098).
         for id in ["A026", "C098"] {
             assert_eq!(run(id, 1), run(id, 1), "{}", change.name);
         }
@@ -128,7 +128,7 @@ fn causes_are_told_with_their_controls_and_no_verdict_changes() {
         assert_eq!(tried.failed, 0, "{tried:?}");
         assert_eq!((tried.met + causes.rows.len(), tried.others), (50, 50), "{tried:?}");
     }
-    // Arrivals are late by less than a microsecond each: nothing that the rows count is that near.
+    // Each arrival is late by less than a microsecond, to which almost no count is sensitive.
     let jitter = causes.changes.iter().find(|it| it.name == "jitter").expect("a change");
     assert!(jitter.stay * 10 >= jitter.met * 9, "{jitter:?}");
     let misses = &with.verdicts[0].misses;
