@@ -1,6 +1,6 @@
-//! Figures of published beside modelled, made from cells.
+//! Plots of published and modelled values, made from cells.
 //!
-//! Published figures are dashed or hollow, modelled ones solid; a configuration has one style in all of a
+//! Published values are dashed or hollow, modelled ones solid; a configuration has the same style throughout a
 //! figure.
 
 use super::cell::{Cell, Modelled, Unit};
@@ -9,18 +9,17 @@ use napkin_measure::report::plot::{
     At, Axis, Dot, DotRow, Dots, Kind, Lines, Plot, Point, Series, Source, names,
 };
 
-/// Where the groups of dots come from.
+/// The grouping of dots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// One group for each load.
+    /// One group per load.
     Load,
-    /// One group for each quantity, such as a percentile.
+    /// One group per quantity, such as a percentile.
     Quantity,
 }
 
-/// Two lines for each configuration over the loads: one quantity, published and modelled. A load that is
-/// no number has a place of its own; a line of which there is no point is left out. `x` is what the loads
-/// are, with their unit.
+/// Two lines per configuration over the loads: one quantity, published and modelled. A load that is not a number
+/// has a named position; a line without any points is omitted. `x` is the label of the loads, with their unit.
 pub fn lines(
     title: &str,
     caption: &str,
@@ -61,8 +60,8 @@ pub fn lines(
     Figure { title: title.to_owned(), caption: caption.to_owned(), plot, gaps: gaps(&cells) }
 }
 
-/// A row of two dots for each configuration in each group. The cells must have one unit, and one cell for
-/// each configuration and group.
+/// A row of two dots for each configuration in each group. All cells must have the same unit, and there must be one
+/// cell per configuration and group.
 pub fn dots(title: &str, caption: &str, cells: &[&Cell], group: Group, log: bool) -> Figure {
     let of_group = |cell: &Cell| match group {
         Group::Load if cell.table.is_empty() => cell.load.clone(),
@@ -83,7 +82,7 @@ pub fn dots(title: &str, caption: &str, cells: &[&Cell], group: Group, log: bool
             rows.push(DotRow { group: (*name).to_owned(), name: cell.config.clone(), dots });
         }
     }
-    // A heading over a single row would say half of its name.
+    // If each group has a single row, merge its heading into the row's name.
     if rows.len() == groups.len() {
         let one = names(cells.iter().map(|cell| cell.config.as_str())).len() == 1;
         for row in &mut rows {
@@ -103,7 +102,7 @@ pub fn dots(title: &str, caption: &str, cells: &[&Cell], group: Group, log: bool
     Figure { title: title.to_owned(), caption: caption.to_owned(), plot, gaps: gaps(cells) }
 }
 
-/// What was not modelled, and why.
+/// The figures that were not modelled, with reasons.
 fn gaps(cells: &[&Cell]) -> Vec<String> {
     let absent = cells.iter().filter(|cell| matches!(cell.modelled, Modelled::Absent { .. }));
     absent.map(|cell| cell.to_string()).collect()

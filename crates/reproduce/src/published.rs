@@ -1,8 +1,8 @@
-//! The five proposals' published figures, as typed rows.
+//! Published figures of the five proposals, as typed rows.
 //!
-//! The tables are the files of `crates/reproduce/tables`, embedded; they hold what the documents print and
-//! nothing derived from it. Each row type bears its table's columns, units in the names. What the
-//! figures mean, and how they were taken, is the business of the experiment that reproduces them.
+//! The tables are the files in `crates/reproduce/tables`, embedded; they contain what the documents print and
+//! nothing derived from it. A row type has the columns of its table, with units in the names. The experiments know
+//! what the figures mean and how they were taken.
 
 use super::sheet::{self, Field, TableError, TableRow, table_row};
 
@@ -28,11 +28,11 @@ impl Table {
 table_row! {
     /// 2007, hold in polled mode: flood ping, per second.
     pub HoldRow {
-        /// The baseline, or hold by jiffies.
+        /// `baseline_napi`, or hold by jiffies.
         mode: String,
         /// Echo requests sent and answered.
         packets_sent_received: f64,
-        /// CPU load in percent.
+        /// CPU load in per cent.
         cpu_load_pct: f64,
         /// Interrupts of the network device.
         netdev_interrupts: f64,
@@ -42,11 +42,11 @@ table_row! {
 table_row! {
     /// 2018, network softirqs to ksoftirqd: a flooded UDP sink.
     pub KsoftirqdRow {
-        /// Packets a second that the generator sent.
+        /// Packets per second sent by the generator.
         source_pps: f64,
-        /// Packets a second that the sink received, on the kernel of that time.
+        /// Packets per second received by the sink, on the kernel of that time.
         dest_pps_master_4_15_rc4: f64,
-        /// The same with the proposal as posted.
+        /// Packets per second received with the proposal as posted.
         dest_pps_rfc: f64,
     }
 }
@@ -60,15 +60,15 @@ table_row! {
         req_size: String,
         /// Size of a response.
         resp_size: String,
-        /// Requests a second.
+        /// Requests per second.
         qps: f64,
         /// Median latency of a request, as published.
         p50_us: f64,
-        /// The 90th percentile of it.
+        /// 90th percentile of the latency.
         p90_us: f64,
-        /// The 99th percentile of it.
+        /// 99th percentile of the latency.
         p99_us: f64,
-        /// The 99.9th percentile of it.
+        /// 99.9th percentile of the latency.
         p99_9_us: f64,
     }
 }
@@ -80,25 +80,25 @@ table_row! {
         mode: String,
         /// Size of an operation, as the document writes it.
         op_size: String,
-        /// Operations a second: fixed, not measured.
+        /// Operations per second: fixed, not measured.
         qps: f64,
         /// Median latency of a request, as published.
         p50_us: f64,
-        /// The 95th percentile of it.
+        /// 95th percentile of the latency.
         p95_us: f64,
-        /// The 99th percentile of it.
+        /// 99th percentile of the latency.
         p99_us: f64,
-        /// The 99.9th percentile of it.
+        /// 99.9th percentile of the latency.
         p99_9_us: f64,
     }
 }
 
-/// The rate that the 2024 generator was asked for.
+/// The rate requested of the 2024 generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TargetQps {
-    /// So many requests a second.
+    /// A number of requests per second.
     PerS(f64),
-    /// As many as the server answers.
+    /// As many as the server can answer.
     Max,
 }
 
@@ -116,32 +116,32 @@ impl Field for TargetQps {
 table_row! {
     /// 2024, interrupt suspension: memcached under mutilate.
     pub IrqSuspendRow {
-        /// The policy, by the document's name.
+        /// The policy, by its name in the document.
         config: String,
-        /// The rate asked for.
+        /// The requested rate.
         target_qps: TargetQps,
-        /// Requests a second that were answered.
+        /// Requests answered per second.
         achieved_qps_mean: f64,
-        /// Mean latency; the median of the runs' means.
+        /// Mean latency: the median of the runs' means.
         avg_lat_us_median: f64,
         /// 95th percentile, interpolated in bins about 10 % wide.
         p95_lat_us_median: f64,
-        /// 99th percentile, likewise.
+        /// 99th percentile, interpolated in the same way.
         p99_lat_us_median: f64,
-        /// CPU use of the server in percent.
+        /// CPU utilization of the server in per cent.
         cpu_util_pct_mean: f64,
     }
 }
 
 table_row! {
-    /// 2025, threaded busy poll: `xsk_rr`. The four figures are means of the fastest samples, whatever
-    /// their names say: see [`napkin_measure::PublishedEstimator`].
+    /// 2025, threaded busy poll: `xsk_rr`. Despite their names, the four figures are means of the fastest samples:
+    /// see [`napkin_measure::PublishedEstimator`].
     pub BusyPollRow {
-        /// Packets a second.
+        /// Packets per second.
         rate_pkt_per_s: f64,
-        /// The modelled application's time a packet.
+        /// The emulated application's processing time per packet.
         app_delay_us: f64,
-        /// How the queue was polled.
+        /// The polling configuration.
         config: String,
         /// The document's "p5".
         p5_ns: f64,
@@ -155,13 +155,13 @@ table_row! {
 }
 
 table_row! {
-    /// 2025: how long `recvfrom` took where a thread of its own calls it in a loop.
+    /// 2025: durations of `recvfrom`, called in a loop by a separate thread.
     pub RecvfromRow {
-        /// Shortest time of the bucket.
+        /// Shortest duration of the bucket.
         bucket_lo_ns_incl: u64,
-        /// First time beyond the bucket.
+        /// Shortest duration above the bucket.
         bucket_hi_ns_excl: u64,
-        /// Calls that took as long as that.
+        /// Calls in the bucket.
         count: u64,
         /// Their share of all calls.
         fraction_of_all: f64,
@@ -173,7 +173,7 @@ macro_rules! published {
         $(#[$doc])*
         ///
         /// # Errors
-        /// None, unless the embedded file itself was damaged.
+        /// Only if the embedded file is damaged.
         pub fn $name() -> Result<Vec<$row>, TableError> {
             embedded!($file).rows()
         }
@@ -193,7 +193,7 @@ published! {
     irq_suspend: IrqSuspendRow = "irqsuspend_memcached.csv";
     /// The 20 rows of 2025: 4 configurations at 5 loads.
     busy_poll: BusyPollRow = "busypoll_xsk_rr.csv";
-    /// 2025's histogram of how long `recvfrom` took.
+    /// 2025's histogram of the durations of `recvfrom`.
     recvfrom: RecvfromRow = "xsk_recvfrom_hist.csv";
 }
 

@@ -1,22 +1,21 @@
-//! A task of a plan, and its run, which cells are made of. Cells use both, and so does the experiment, which
-//! makes cells: so they have a file below the two.
+//! Tasks and their runs. They have a file of their own because cells are made from runs, and experiments use both.
 
 /// A step of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task<T> {
-    /// What is run, for the progress line and the JSON: `suspend20 at 200000/s`.
+    /// Label for the progress line and the JSON: `suspend20 at 200000/s`.
     pub label: String,
-    /// With which seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// The experiment's own words for it.
+    /// The experiment's own parameters.
     pub what: T,
 }
 
-/// A task that was run.
+/// A finished task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run<T, O> {
-    /// What was asked for.
+    /// The task.
     pub task: Task<T>,
-    /// What came out, or why nothing did.
+    /// The outcome, or the reason why there is none.
     pub outcome: Result<O, String>,
 }

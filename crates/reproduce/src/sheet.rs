@@ -1,45 +1,45 @@
-//! A CSV file with a header, read by column name.
+//! A CSV reader with typed columns, found by name.
 //!
-//! The published tables are embedded, but a user may give a table of their own (`--table FILE`): what
-//! is wrong with one is said with its line, its column and the value that stands there. Columns that
-//! nobody asks for are ignored, so that a table may grow. Nothing here knows what a column means.
+//! The published tables are embedded, but a user may supply a table (`--table FILE`): errors name the line, the
+//! column and the offending value. Unused columns are ignored, so that a table may have more. Nothing here knows
+//! what a column means.
 
 use std::str::FromStr;
 
 use csv::{ReaderBuilder, StringRecord};
 use thiserror::Error;
 
-/// A table that cannot be used.
+/// An error in a table.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{table}{}: {problem}", line.map_or(String::new(), |line| format!(", line {line}")))]
 pub struct TableError {
-    /// The file, or the embedded table's name.
+    /// The file, or the name of the embedded table.
     pub table: String,
-    /// The line, from 1 for the header; `None` if the file as a whole is meant.
+    /// Line number, where the header is 1; `None` for the file as a whole.
     pub line: Option<u64>,
-    /// What is wrong, and what would be right.
+    /// The problem, and what is expected.
     pub problem: String,
 }
 
-/// A value of a column.
+/// A type of column values.
 pub trait Field: Sized {
-    /// What is accepted, for the message where it is not: "a number", "0 or 1".
+    /// The accepted values, for error messages: "a number", "0 or 1".
     const WANTED: &'static str;
 
-    /// The value of a cell's text; `None` if it is not one.
+    /// Parses a cell; `None` if it is invalid.
     fn read(text: &str) -> Option<Self>;
 }
 
-/// A row of a typed table: `table_row!` makes one of a list of columns.
+/// A row of a typed table; `table_row!` generates one from a list of columns.
 pub trait TableRow: Sized {
-    /// The row that stands in a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// If a column is missing, or holds what it cannot hold.
+    /// If a column is missing or has an invalid value.
     fn read(line: &Line<'_>) -> Result<Self, TableError>;
 }
 
-/// One line of a sheet.
+/// One line of a table.
 #[derive(Debug)]
 pub struct Line<'a> {
     table: &'a str,
@@ -49,10 +49,10 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// The value in a column.
+    /// Parses the value of a column.
     ///
     /// # Errors
-    /// If the table has no such column, or the cell holds something else.
+    /// If the table has no such column, or the value is invalid.
     pub fn get<T: Field>(&self, column: &str) -> Result<T, TableError> {
         let index = self.header.iter().position(|name| name == column);
         let text = index.and_then(|index| self.record.get(index));
@@ -68,16 +68,16 @@ impl Line<'_> {
         })
     }
 
-    /// An error about this line.
+    /// Creates an error that refers to this line.
     pub fn error(&self, problem: String) -> TableError {
         TableError { table: self.table.to_owned(), line: Some(self.number), problem }
     }
 }
 
-/// All rows of a table; `table` is its name in messages.
+/// Parses all rows of a table; `table` is its name in errors.
 ///
 /// # Errors
-/// If the text is no CSV, has no rows, or a row cannot be read.
+/// If the text is not valid CSV, has no rows, or has an invalid row.
 pub fn rows<R: TableRow>(table: &str, text: &str) -> Result<Vec<R>, TableError> {
     let whole = |problem: String| TableError { table: table.to_owned(), line: None, problem };
     let mut reader = ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
@@ -112,8 +112,8 @@ pub fn rows<R: TableRow>(table: &str, text: &str) -> Result<Vec<R>, TableError> 
     Ok(rows)
 }
 
-/// The line of the record that begins at a byte, from 1. Counted here, because the reader's own count lags
-/// by one in files whose lines end in CR LF, and a record's place may be that of the end of the line before.
+/// The line number, from 1, of the record that starts at a byte offset. Counted here because the reader's line
+/// number is one too low in files with CR LF line ends, and its offset may be that of the end of the previous line.
 fn line_of(text: &str, byte: u64) -> u64 {
     let begin = usize::try_from(byte).unwrap_or(usize::MAX).min(text.len());
     let (before, after) = text.as_bytes().split_at(begin);
@@ -122,7 +122,7 @@ fn line_of(text: &str, byte: u64) -> u64 {
     1 + ends(before) + ends(&after[..blank])
 }
 
-/// The reader's own words without its place, which the error has already.
+/// The reader's message without the position, which the error already contains.
 fn said(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::UnequalLengths { len, .. } => format!("the line has {len} fields"),
@@ -131,7 +131,7 @@ fn said(error: &csv::Error) -> String {
     }
 }
 
-/// Makes a row type and its reader from the columns that it has.
+/// Defines a row type and its parser from a list of columns.
 macro_rules! table_row {
     ($(#[$about:meta])* $vis:vis $name:ident { $($(#[$doc:meta])* $column:ident: $type:ty,)* }) => {
         $(#[$about])*
@@ -149,7 +149,7 @@ macro_rules! table_row {
 }
 pub(super) use table_row;
 
-/// How a column of a few words is read: what its message says of them, and what each stands for.
+/// Implements [`Field`] for a type with a few keywords: the text for error messages, and the value of each word.
 macro_rules! words {
     ($type:ty, $wanted:literal, $($text:literal => $value:expr,)*) => {
         impl $crate::sheet::Field for $type {
@@ -207,7 +207,7 @@ impl Field for bool {
     }
 }
 
-/// Not known: an empty cell, or -1, which the kernel's tables write for a task that is gone.
+/// An empty cell, or -1 as in the kernel's tables for a task that has exited, is `None`.
 impl Field for Option<u64> {
     const WANTED: &'static str = "a whole number from 0, or -1 or nothing where it is not known";
 
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     table_row! {
-        /// A row of these tests.
+        /// A row for these tests.
         Invented {
             /// A name.
             name: String,

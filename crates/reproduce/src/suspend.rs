@@ -1,9 +1,9 @@
 //! 2024: IRQ suspension. memcached under mutilate, 11 policies at 6 loads.
 //!
-//! Each cell is taken as the publication took it: mutilate's own stamps on one of seven client machines,
-//! its bins of 10 % for the percentiles. The percentile from the time when a request was meant to be sent
-//! stands beside it. What nobody published and nobody fitted (interrupts, polls, packets a poll, returns
-//! of epoll, time for each request by context) is in the runs' JSON.
+//! Each cell is computed like the published figure: from mutilate's timestamps on one of seven client machines,
+//! with bins of 10 % for percentiles. The percentile relative to the intended send time is given as well. Counts
+//! that were neither published nor fitted (interrupts, polls, packets per poll, returns of epoll, time per request
+//! by context) are in the JSON of the runs.
 
 mod figures;
 mod regime;
@@ -27,16 +27,15 @@ use super::verdict::{self, Guess, Tolerance, Verdict};
 use napkin_measure::report::Measurement;
 use napkin_workload::machine::measurement::measurement;
 
-/// The profile of the testbed.
+/// Name of the testbed's profile.
 pub const PROFILE: &str = "epyc-7662";
 
-/// The rows that the profile is fitted to: a policy, and a rate; 0 is MAX. Four policies at the floor, in
-/// the middle and saturated: no interrupts, interrupts, and the shortest and the longest timer; and for
-/// the knee one row on each side of it. The other seven policies are predicted whole.
+/// The rows that the profile is fitted to: a policy, and a rate (0 is MAX). They cover four policies at low load,
+/// at medium load and saturated: without interrupts, with interrupts, and with the shortest and the longest timer;
+/// and one row on either side of the knee. The other seven policies are pure prediction.
 ///
-/// The rows were named, and the machine left as it was, before `napkin profile fit` ran, once, from the
-/// values of an earlier fit by hand, which had known all rows: so it is blind to the others only as far
-/// as its starting point is.
+/// The rows were chosen, and the machine frozen, before `napkin profile fit` ran, once. It started from an earlier
+/// manual fit that had used all rows, so it is blind to the other rows only as far as its starting point is.
 pub const FITTED: [(&str, f64); 14] = [
     ("fullbusy", 200_000.0),
     ("fullbusy", 600_000.0),
@@ -54,18 +53,18 @@ pub const FITTED: [(&str, f64); 14] = [
     ("defer200", 0.0),
 ];
 
-/// Virtual seconds before the window, and of it.
+/// Virtual seconds of warm-up, of the window, and of a quick window.
 const WARM_UP_S: f64 = 0.5;
 const WINDOW_S: f64 = 1.0;
 const QUICK_S: f64 = 0.2;
 
-/// What a run of a fit lasts.
+/// Virtual seconds of a run of a fit.
 const FIT_S: f64 = 0.2;
 
-/// Requests a second, about, of a server that is asked for as many as it answers.
+/// Approximate rate, in requests per second, of a server under MAX.
 const MOST: f64 = 1.1e6;
 
-/// One run of the table: what is changed from row to row, and the host.
+/// One run of the table: the parameters that differ between rows, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     config: String,
@@ -75,7 +74,7 @@ pub struct Point {
     window_s: f64,
 }
 
-/// 2024: memcached under IRQ suspension and what it is compared with.
+/// 2024: memcached under IRQ suspension and under the policies that it is compared with.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Suspend;
 
@@ -84,7 +83,7 @@ pub struct Suspend;
 /// # Errors
 /// If the policy is unknown, or the profile does not describe memcached.
 fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
-    // The document's names are the presets'.
+    // The document's names are those of the presets.
     let policy: Policy = point.config.parse().map_err(|error| format!("{error}"))?;
     let rate = match point.target {
         TargetQps::PerS(rate) => Rate::PerS(rate),
@@ -95,8 +94,9 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     memcached::run(run, memcached::Setup::published(rate))
 }
 
-/// How far a profile is from the rows of [`FITTED`]: the mean of each row's absolute errors of rate (times
-/// ten), mean latency, p95, and CPU (in units of ten points). Infinite where a run fails.
+/// The fit error of a profile on the rows of [`FITTED`]: the mean over the rows of the absolute logarithms of
+/// modelled over published for rate (times ten), mean latency and p95, plus the error of CPU in units of ten
+/// points. Infinite if a run fails.
 pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = published::irq_suspend() else { return f64::INFINITY };
     let (mut sum, mut count) = (0.0, 0.0);
@@ -152,7 +152,7 @@ impl Experiment for Suspend {
         let profile = options.host(PROFILE)?;
         let window_s = options.virtual_s.unwrap_or(if options.quick { QUICK_S } else { WINDOW_S });
         let mut rows = published::irq_suspend()?;
-        // The longest first: those with most requests.
+        // The longest first: those with the most requests.
         rows.sort_by(|a, b| b.achieved_qps_mean.total_cmp(&a.achieved_qps_mean));
         let tasks = rows.into_iter().flat_map(|row| {
             let point = Point {
@@ -173,7 +173,7 @@ impl Experiment for Suspend {
     }
 
     fn work(&self, task: &Task<Point>) -> f64 {
-        // By their requests; no server answers many more than the highest rate.
+        // Proportional to the number of requests; no server answers many more than the highest rate.
         rate(task.what.target).unwrap_or(MOST)
     }
 
@@ -197,7 +197,7 @@ impl Experiment for Suspend {
                 }
                 Err(why) => Modelled::absent(why),
             };
-            // Of a row of which a run failed there are no figures, and nothing grows.
+            // If a run failed, the row has no figures, and its queue does not count as growing.
             let grows = outcomes.as_ref().is_ok_and(|all| {
                 2 * all.iter().filter(|figures| figures.queue_grows()).count() > all.len()
             });

@@ -1,24 +1,23 @@
-//! A reproduction as text: the table cell by cell, what it was asked to show, and what it missed.
+//! A reproduction as text: the table of cells, the criteria, and the misses.
 //!
-//! One line is a row of the published table; each quantity has its published figure, the modelled one and
-//! the error, and, where the publication's estimator is something else than its name says, the true one.
-//! Nothing is computed here that is not in the cells.
+//! A line is a row of the published table. Each quantity has its published value, the modelled one and the error
+//! and, if the publication's estimator is not what its name says, the true value. All values come from the cells.
 
 use super::cell::{self, Cell, Modelled};
 use super::grid::{FITTED, Grid, TextColumn, draw};
 use super::json::Reproduction;
 use napkin_measure::uncertainty::{Interval, Uncertainty};
 
-/// What stands where there is no figure.
+/// Shown where there is no figure.
 const ABSENT: &str = "-";
 
-/// Misses that are printed for each criterion; the JSON has them all.
+/// Most misses printed per criterion; the JSON has all.
 const MISSES: usize = 5;
 
-/// Marks a figure that is shown and not judged.
+/// Mark of a figure that is shown but not judged.
 pub const EXEMPT: char = '~';
 
-/// The cells as grids, one for each table, rows and quantities in the order of the cells.
+/// The cells as grids, one per table, with rows and quantities in the order of the cells.
 pub(super) fn grids(cells: &[Cell]) -> Vec<Grid> {
     in_order(cells.iter().map(|cell| cell.table.as_str()))
         .into_iter()
@@ -88,7 +87,7 @@ fn quantity_columns(quantity: &str, cells: &[Option<&Cell>]) -> Vec<TextColumn> 
     columns
 }
 
-/// The different items, each where it stood first.
+/// The distinct items, in order of first appearance.
 fn in_order<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for item in items {
@@ -99,7 +98,7 @@ fn in_order<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// The whole reproduction. Ends with a newline.
+/// The complete reproduction as text. Ends with a newline.
 pub fn render(reproduction: &Reproduction) -> String {
     let Reproduction { experiment, title, profiles, quick, notes, cells, .. } = reproduction;
     let mut text = format!("{experiment}: {title}\n");
@@ -141,7 +140,7 @@ pub fn render(reproduction: &Reproduction) -> String {
     text
 }
 
-/// What the draws left of the orders of the configurations.
+/// Lines on the stability of the orders over the draws.
 pub(super) fn orders(uncertainty: &Uncertainty) -> Vec<String> {
     let first = format!(
         "{} draws of all fitted and assumed constants within their ranges, and of seeds: 90 % of a figure's \
@@ -151,7 +150,7 @@ pub(super) fn orders(uncertainty: &Uncertainty) -> Vec<String> {
     [first].into_iter().chain(uncertainty.lines()).chain([String::new()]).collect()
 }
 
-/// What the marks mean, as far as they were used.
+/// Explanations of the marks that were used.
 fn legend(cells: &[Cell]) -> String {
     let mut text = String::new();
     if cells.iter().any(|cell| cell.fitted) {
@@ -165,7 +164,7 @@ fn legend(cells: &[Cell]) -> String {
     text
 }
 
-/// The reasons of the figures that were not modelled, each once for each row.
+/// The reasons of missing modelled figures, once per row.
 pub(super) fn absences(cells: &[Cell]) -> Vec<String> {
     in_order(cells.iter().filter_map(|cell| match &cell.modelled {
         Modelled::Absent { why } => Some(format!("not modelled ({}): {why}", cell.row())),
@@ -173,7 +172,7 @@ pub(super) fn absences(cells: &[Cell]) -> Vec<String> {
     }))
 }
 
-/// The criteria, and then what they missed.
+/// The criteria, each followed by its misses.
 fn verdicts(reproduction: &Reproduction) -> String {
     let verdicts = &reproduction.verdicts;
     let mut text = String::new();
@@ -186,7 +185,7 @@ fn verdicts(reproduction: &Reproduction) -> String {
         if !verdict.worst.is_empty() {
             text.push_str(&format!("          worst: {}\n", verdict.worst.join("; ")));
         }
-        // Single figures may miss where the criterion as a whole is met; that is what it allows.
+        // Individual figures may miss although the criterion is met; it allows for that.
         let shown = if verdict.met { 0 } else { MISSES };
         for miss in verdict.misses.iter().take(shown) {
             text.push_str(&format!("          {miss}\n"));
@@ -200,7 +199,7 @@ fn verdicts(reproduction: &Reproduction) -> String {
     text
 }
 
-/// How many criteria were met, in one sentence with its newline.
+/// One sentence with the number of criteria met, and a newline.
 pub fn summary(met: usize, all: usize) -> String {
     match (met, all) {
         (_, 0) => "Nothing was asked of it.\n".to_owned(),

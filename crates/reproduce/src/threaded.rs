@@ -1,9 +1,9 @@
-//! 2020: polling by threads. 1000 flows of `tcp_rr`, and a remote SSD at a fixed rate, on 56 hardware
-//! threads whose scheduler decides where everything runs but the interrupts.
+//! 2020: polling by threads. 1000 flows of `tcp_rr`, and a remote SSD at a fixed rate, on 56 hardware threads,
+//! where the scheduler places everything but the interrupts.
 //!
-//! What is asked for are the ratios of each figure to the softirq row's: the absolute ones depend on two
-//! programs and a device of which the document says little. The softirq rows identify those
-//! ([`FITTED`]); the rows of threads and of the workqueue are prediction.
+//! The criteria are about the ratio of each figure to that of the softirq row: absolute values depend on two
+//! programs and a device about which the document says little. The softirq rows identify those ([`FITTED`]); the
+//! rows of threads and of the workqueue are predictions.
 
 use napkin_machine::profile::Profile;
 use napkin_policy::{MILLISECOND, Ns, Policy};
@@ -21,38 +21,38 @@ use super::verdict::{self, Verdict};
 use napkin_measure::report::Measurement;
 use napkin_workload::machine::measurement::{latency, measurement};
 
-/// The profile of the testbed.
+/// Name of the testbed's profile.
 pub const PROFILE: &str = "xeon-56";
 
-/// The rows that the profile was fitted to: a table, and a size. Only their softirq figures.
+/// The rows that the profile was fitted to, by table and size; only their softirq figures.
 pub const FITTED: [(&str, &str); 4] = [(TCP_RR, "1B"), (TCP_RR, "5KB"), (SSD, "4K"), (SSD, "64K")];
 
-/// The two tables.
+/// Names of the two tables.
 const TCP_RR: &str = "tcp_rr";
 const SSD: &str = "ssd";
 
-/// The baseline of the ratios.
+/// The mode to which ratios are taken.
 const SOFTIRQ: &str = "softirq";
 
-/// What the rate is called; of the SSD it was given, and is not judged.
+/// Name of the rate; that of the SSD is an input, and is not judged.
 const RATE: &str = "QPS";
 
-/// The modes by the document's names, and the policies that they are here.
+/// Modes by their names in the document, with the corresponding policies.
 const MODES: [(&str, Policy); 3] =
     [(SOFTIRQ, Policy::BASE_6_4), ("kthread", Policy::THREADED), ("workq", Policy::WORKQUEUE)];
 
-/// Virtual time of a run: before the window, and of it.
+/// Virtual times of a run: warm-up, and window.
 type Times = (Ns, Ns);
 
-/// The sizes of `tcp_rr`. A megabyte shares the wire with a thousand others, for a tenth of a second
-/// each, and takes that many times longer to settle.
+/// Sizes of `tcp_rr`. A message of 1 MB shares the wire with a thousand others for a tenth of a second each, so
+/// that it takes longer to reach a steady state.
 const SIZES: [(&str, u32, Times); 3] = [
     ("1B", 1, (100 * MILLISECOND, 300 * MILLISECOND)),
     ("5KB", 5 << 10, (100 * MILLISECOND, 300 * MILLISECOND)),
     ("1MB", 1 << 20, (500 * MILLISECOND, 2_000 * MILLISECOND)),
 ];
 
-/// The sizes of the SSD's operations.
+/// Sizes of the SSD's operations.
 const OPERATIONS: [(&str, u32, Times); 3] = [
     ("4K", 4 << 10, (100 * MILLISECOND, 500 * MILLISECOND)),
     ("64K", 64 << 10, (100 * MILLISECOND, 1_000 * MILLISECOND)),
@@ -66,7 +66,7 @@ struct Row {
     mode: String,
     size: String,
     qps: f64,
-    /// Percentiles in microseconds: their names and values.
+    /// Names of percentiles, with values in microseconds.
     percentiles: [(&'static str, f64); 4],
 }
 
@@ -75,7 +75,7 @@ impl Row {
         self.mode == SOFTIRQ && FITTED.contains(&(self.table, self.size.as_str()))
     }
 
-    /// Its figures: name, unit and published value.
+    /// The row's figures: name, unit and published value.
     fn figures(&self) -> impl Iterator<Item = (&'static str, Unit, f64)> {
         let rate = [(RATE, Unit::PerS, self.qps)].into_iter();
         rate.chain(self.percentiles.map(|(name, value)| (name, Unit::Us, value)))
@@ -111,7 +111,7 @@ fn rows() -> Result<Vec<Row>, TableError> {
     Ok(tcp_rr.chain(ssd).collect())
 }
 
-/// One run of the table: what is changed from row to row, and the host.
+/// One run of the table: the parameters that differ between rows, and the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {
     row: Row,
@@ -119,12 +119,12 @@ pub struct Point {
     window: Window,
 }
 
-/// How long what is measured of a run is.
+/// The length of a run's measured window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Window {
-    /// This part of the time that its size has.
+    /// A fraction of the default for its size.
     Part(f64),
-    /// So long, whatever its size.
+    /// A fixed time for all sizes.
     Time(Ns),
 }
 
@@ -149,13 +149,13 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
     }
 }
 
-/// The figures of a run, with the percentiles as the publication's tools take them: of what was answered.
+/// The figures of a run, with percentiles as the publication's tools compute them: over answered requests only.
 fn taken(outcome: &Outcome) -> Measurement {
     Measurement { latency_ns: latency(&outcome.latency, 0), ..measurement(outcome) }
 }
 
-/// How far a profile is from the rows of [`FITTED`]: the mean absolute logarithm of modelled over
-/// published, of all figures but the SSD's rate. Infinite where a run fails.
+/// The fit error of a profile on the rows of [`FITTED`]: the mean absolute logarithm of modelled over published,
+/// over all figures except the SSD's rate. Infinite if a run fails.
 pub fn fit_error(profile: &Profile) -> f64 {
     let Ok(rows) = rows() else { return f64::INFINITY };
     let (mut sum, mut count) = (0.0, 0.0);
@@ -173,7 +173,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
     sum / count
 }
 
-/// A run's figure of that name, in the table's unit.
+/// A modelled figure, by its name, in the table's unit.
 fn modelled(figures: &Measurement, name: &str) -> f64 {
     if name == RATE {
         return figures.achieved_per_s.unwrap_or(f64::NAN);
@@ -189,8 +189,7 @@ fn modelled(figures: &Measurement, name: &str) -> f64 {
     nanoseconds.map_or(f64::NAN, |nanoseconds| nanoseconds as f64 / 1e3)
 }
 
-/// 2020: request and response over TCP, and remote SSDs, polled by softirqs, threads and a
-/// workqueue.
+/// 2020: request and response over TCP, and remote SSDs, polled by softirqs, threads and a workqueue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThreadedPolling;
 
@@ -354,7 +353,7 @@ mod tests {
         }
     }
 
-    /// `softirq`, `kthread` and `workq` with requests of one byte, for all tests that look at them.
+    /// Runs of `softirq`, `kthread` and `workq` with requests of one byte, shared by the tests.
     static ONE_BYTE: LazyLock<[Outcome; 3]> =
         LazyLock::new(|| ["softirq", "kthread", "workq"].map(|mode| run(TCP_RR, mode, "1B")));
 

@@ -1,9 +1,9 @@
-//! What a reproduction is asked to show, and whether it did.
+//! Criteria of a reproduction, and whether they are met.
 //!
-//! Each function takes the cells that one criterion is about and judges those of them that were published,
-//! are not exempt, and were not fitted: what the profile was fitted to proves nothing. A figure that should
-//! have been modelled and was not is a miss: leaving it out would make a failed run look good. A criterion without a figure is not met, for the same reason. What was
-//! missed is listed, the worst first, and never explained away here.
+//! Each function takes the cells of one criterion, and judges those that were published, are not exempt, and were
+//! not fitted, because a fitted figure proves nothing. A figure that should have been modelled and was not is a
+//! miss: omitting it would make a failed run look good. For the same reason, a criterion without figures is not
+//! met. Misses are listed, the worst first, and never explained away here.
 
 mod collapse;
 
@@ -16,38 +16,38 @@ use napkin_measure::interleave::median;
 
 pub use collapse::{Collapse, collapse, collapse_points};
 
-/// The outcome of one criterion.
+/// The result of one criterion.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What is judged.
+    /// The subject of the criterion.
     pub what: String,
-    /// What was asked for.
+    /// The requirement.
     pub asked: String,
-    /// What came out.
+    /// The result.
     pub got: String,
-    /// Whether that is what was asked for.
+    /// Whether the requirement is met.
     pub met: bool,
-    /// What missed, in words, the worst first; empty where the criterion is about no single figures.
+    /// The misses in words, the worst first; empty if the criterion is not about individual figures.
     pub misses: Vec<String>,
-    /// The figures furthest off, the worst first, where the criterion is about a median: that hides them.
+    /// For a criterion about a median, which hides outliers: the figures with the largest errors, the worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub worst: Vec<String>,
 }
 
-/// How far a figure may be off.
+/// The allowed error of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Tolerance {
     /// As a fraction of the published figure.
     Relative(f64),
-    /// In the figure's own unit; for percentages in points.
+    /// In the figure's own unit; for percentages, in points.
     Absolute(f64),
-    /// Either as a fraction, or as a number of events.
+    /// As a fraction or as a number of events, whichever is larger.
     RelativeOr(f64, f64),
 }
 
 impl Tolerance {
-    /// How far a figure is off in units of the tolerance: up to 1 is within it. Infinite where the figure
-    /// was not modelled.
+    /// The error of a figure in units of the tolerance: up to 1 is within it. Infinite if the figure was not
+    /// modelled.
     fn used(self, cell: &Cell) -> f64 {
         match (cell.published, cell.model()) {
             (Some(published), Some(modelled)) => self.used_by(published, modelled),
@@ -55,7 +55,7 @@ impl Tolerance {
         }
     }
 
-    /// Whether a modelled figure is within it.
+    /// Whether a modelled figure is within the tolerance.
     pub fn admits(self, published: f64, modelled: f64) -> bool {
         self.used_by(published, modelled) <= 1.0 + ROUNDING
     }
@@ -85,15 +85,15 @@ impl Tolerance {
     }
 }
 
-/// A quotient for which nothing of nothing is nothing.
+/// A quotient in which 0 divided by 0 is 0.
 fn ratio(value: f64, limit: f64) -> f64 {
     if value == 0.0 { 0.0 } else { value / limit }
 }
 
-/// Slack for the rounding of a comparison: a figure that is off by exactly the tolerance is within it.
+/// Slack for rounding: a figure that is off by exactly the tolerance is within it.
 const ROUNDING: f64 = 1e-9;
 
-/// At least a share of the figures within a tolerance.
+/// Requires at least `share` of the figures to be within the tolerance.
 pub fn share_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64) -> Verdict {
     let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
     let missed = worst_first(&judged, |cell| tolerance.used(cell));
@@ -113,11 +113,11 @@ pub fn share_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f6
     }
 }
 
-/// The median of the absolute relative errors at most so large.
+/// Requires the median of the absolute relative errors to be at most `at_most`.
 pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
     let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
     let used = |cell: &Cell| Tolerance::Relative(at_most).used(cell);
-    // Errors without a limit are taken as the largest number, since a median takes finite ones only.
+    // Infinite errors are represented by the largest number, because a median ignores values that are not finite.
     let errors = |of: fn(f64) -> f64| {
         let errors = judged.iter().map(|cell| cell.relative().map_or(f64::MAX, of));
         median(errors).filter(|error| *error < f64::MAX / 4.0)
@@ -125,7 +125,7 @@ pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
     let (middle, signed) = (errors(f64::abs), errors(|error| error));
     let within = judged.iter().filter(|cell| used(cell) <= 1.0 + ROUNDING).count();
     let said = |middle: f64| {
-        // Errors of both signs hide a model that is always too low, or always too high.
+        // A median of absolute errors hides a model that is always too low, or always too high.
         let signed =
             signed.map_or(String::new(), |it| format!(", with its sign {}", signed_percent(it)));
         format!(
@@ -145,14 +145,14 @@ pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
     }
 }
 
-/// An order of configurations that somebody could guess who has no model: how it is made, in words, and
-/// the guess, of which the smaller comes first.
+/// An order of configurations that can be guessed without a model: a description, and the guess of a figure, by
+/// which they are sorted in ascending order.
 pub type Guess<'a> = (&'a str, &'a dyn Fn(&Cell) -> f64);
 
-/// Of all pairs of configurations under one load, in one table and quantity, whose published figures
-/// differ by more than `gap` (the larger against the smaller) and of which at least one was not fitted, at
-/// least a share in the published order. With a guess, the machine has to order more of the pairs on
-/// which the guess has an opinion than the guess does, unless that orders all of them.
+/// Judges all pairs of configurations of one load, table and quantity whose published figures differ by more than
+/// `gap` (larger relative to smaller), except pairs with two fitted figures. Requires at least `share` of them to
+/// be in the published order. With a guess, the machine must also order more of the pairs on which the guess has an
+/// opinion than the guess does, unless the guess orders all of them.
 pub fn pair_order(
     what: &str,
     cells: &[&Cell],
@@ -164,7 +164,7 @@ pub fn pair_order(
         cells.iter().copied().filter(|cell| cell.is_informative()).collect();
     let mut pairs = 0;
     let mut misses = Vec::new();
-    // Pairs that the guess decides: all of them, and those that the machine and the guess order rightly.
+    // Pairs that the guess decides: all, those that the machine orders correctly, and those that the guess does.
     let (mut decided, mut modelled, mut guessed) = (0, 0, 0);
     for (i, one) in informative.iter().enumerate() {
         for other in &informative[i + 1..] {
@@ -212,7 +212,7 @@ pub fn pair_order(
     }
 }
 
-/// The right winner of every pair of configurations whose published figures differ by more than `gap`.
+/// Requires the correct order of every pair of configurations whose published figures differ by more than `gap`.
 pub fn winner(what: &str, cells: &[&Cell], gap: f64) -> Verdict {
     Verdict {
         asked: format!("the right winner of every pair more than {} apart", percent(gap)),
@@ -220,7 +220,7 @@ pub fn winner(what: &str, cells: &[&Cell], gap: f64) -> Verdict {
     }
 }
 
-/// The two in their published order, if they are further apart than the gap.
+/// The two cells in their published order, if they differ by more than the gap.
 fn apart<'a>(one: &'a Cell, other: &'a Cell, gap: f64) -> Option<(&'a Cell, &'a Cell)> {
     let (a, b) = (one.published?, other.published?);
     let (low, high) = if a <= b { (one, other) } else { (other, one) };
@@ -246,8 +246,8 @@ fn wrong_order(low: &Cell, high: &Cell) -> String {
     )
 }
 
-/// The same figures as quotients by one configuration's, in the same table, load and quantity; that
-/// configuration itself is left out. A quotient counts as fitted only if both of its figures were.
+/// The figures as quotients by those of one configuration, in the same table, load and quantity; that configuration
+/// itself is left out. A quotient counts as fitted only if both of its figures are.
 pub fn ratios_to(cells: &[&Cell], base: &str) -> Vec<Cell> {
     let quotient = |cell: &&Cell| {
         let below = cells.iter().find(|other| {
@@ -280,8 +280,8 @@ pub fn ratios_to(cells: &[&Cell], base: &str) -> Vec<Cell> {
     cells.iter().filter(|cell| cell.config != base).filter_map(quotient).collect()
 }
 
-/// What each informative row has above its configuration's figure at the idle load, published and modelled;
-/// nothing for a row whose idle row was not published.
+/// The excess of each informative row over its configuration's figure at the idle load, published and modelled;
+/// rows whose idle row was not published are left out.
 pub fn excesses(cells: &[&Cell], idle: &str) -> Vec<Cell> {
     let excess = |cell: &&Cell| {
         let base = cells.iter().find(|other| {
@@ -302,8 +302,8 @@ pub fn excesses(cells: &[&Cell], idle: &str) -> Vec<Cell> {
     cells.iter().filter(|cell| cell.is_informative()).filter_map(excess).collect()
 }
 
-/// What each row has above its configuration's figure at the idle load, within a tolerance in the
-/// figures' unit, in at least a share of the figures. The idle rows, right by definition, do not count.
+/// Requires the excess of each row over its configuration's figure at the idle load to be within a tolerance, in
+/// the figures' unit, for at least `share` of the figures. The idle rows, right by definition, do not count.
 pub fn excess_over_idle(
     what: &str,
     cells: &[&Cell],
@@ -328,7 +328,7 @@ pub fn excess_over_idle(
     }
 }
 
-/// At least a share of the rows (scenarios) of which every judged count is within a tolerance.
+/// Requires at least `share` of the rows (scenarios) to have all judged counts within a tolerance.
 pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64) -> Verdict {
     let mut rows: BTreeMap<String, Vec<&Cell>> = BTreeMap::new();
     for cell in cells.iter().copied().filter(|cell| cell.is_judged()) {
@@ -342,7 +342,7 @@ pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64
             0 => String::new(),
             more => format!(", and {more} more of its {} counts", counts.len()),
         };
-        // A row may say itself why it is off: the reader should not have to search for it.
+        // Repeat a row's explanation of its miss, so that the reader need not search for it.
         let note = wrong.iter().find_map(|cell| cell.note.as_deref());
         let note = note.map_or(String::new(), |note| format!("; {note}"));
         debug_assert_eq!(first.row(), *row);
@@ -363,7 +363,7 @@ pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64
     }
 }
 
-/// The figures that used up more than their tolerance, the worst first; equal ones in their order.
+/// The figures that exceed their tolerance, the worst first; equal ones in their original order.
 fn worst_first<'a>(cells: &[&'a Cell], used: impl Fn(&Cell) -> f64) -> Vec<&'a Cell> {
     let mut missed: Vec<(f64, &Cell)> = cells
         .iter()
@@ -374,16 +374,16 @@ fn worst_first<'a>(cells: &[&'a Cell], used: impl Fn(&Cell) -> f64) -> Vec<&'a C
     missed.into_iter().map(|(_, cell)| cell).collect()
 }
 
-/// How many figures are named beside a median.
+/// Number of figures named next to a median.
 const WORST: usize = 3;
 
-/// The figures that are furthest off, relative to what was published, the worst first.
+/// The figures with the largest relative errors, the worst first.
 pub(super) fn worst(cells: &[&Cell]) -> Vec<String> {
     let shown = |error: f64| format!("{:+.*} %", usize::from(error.abs() < 0.1), error * 100.0);
     furthest(cells, Cell::relative, shown)
 }
 
-/// The same in the figures' own unit.
+/// The figures with the largest absolute errors, the worst first.
 pub(super) fn worst_by_difference(cells: &[&Cell], unit: Unit) -> Vec<String> {
     let shown = |error: f64| {
         let sign = if error > 0.0 { "+" } else { "" };
@@ -413,7 +413,7 @@ fn furthest(
     cells.into_iter().take(WORST).map(named).collect()
 }
 
-/// Whether so many are a share of all; none of none never is.
+/// Whether `some` is at least `share` of `all`; never if `all` is 0.
 fn enough(some: usize, all: usize, share: f64) -> bool {
     all > 0 && some as f64 >= share * all as f64 - ROUNDING
 }
@@ -430,7 +430,7 @@ fn signed_percent(fraction: f64) -> String {
     format!("{sign}{}", percent(fraction))
 }
 
-/// A fraction in percent, without a useless decimal.
+/// Formats a fraction in per cent, without a decimal of 0.
 pub(super) fn percent(fraction: f64) -> String {
     let text = format!("{:.1}", fraction * 100.0);
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))

@@ -1,4 +1,4 @@
-//! The figures of a row of 2024's table, as a run of the machine has them.
+//! Figures of a row of the 2024 table, computed from a run of the machine.
 
 use napkin_measure::LatencyNs;
 use napkin_measure::report::Measurement;
@@ -10,7 +10,7 @@ use super::row::{ACHIEVED, CPU, MEAN, P95, P99};
 use crate::cell::Unit;
 use crate::published::IrqSuspendRow;
 
-/// A figure: its name, its unit, the published one, the one of a run, and what its name promises.
+/// A figure: its name, its unit, the published value, the modelled one, and the true value of that name.
 pub(super) type Quantity = (
     &'static str,
     Unit,
@@ -27,7 +27,7 @@ pub(super) const QUANTITIES: [Quantity; 5] = [
     (CPU, Unit::Percent, |row| row.cpu_util_pct_mean, |it| it.cpu_percent, None),
 ];
 
-/// What nobody published, for each queue or worker and second: its name, and that of the run's figure.
+/// Unpublished counts per second, for each queue or worker: name, and key of the run's figure.
 pub(super) const COUNTS: [(&str, &str); 5] = [
     ("interrupts", "interrupts_per_queue_and_s"),
     ("polls", "polls_per_queue_and_s"),
@@ -36,7 +36,7 @@ pub(super) const COUNTS: [(&str, &str); 5] = [
     ("epoll returns", "epoll_returns_per_worker_and_s"),
 ];
 
-/// The published figures of one run.
+/// A run's counterparts of the published figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PublishedFigures {
     pub(super) achieved_per_s: f64,
@@ -44,7 +44,7 @@ pub(super) struct PublishedFigures {
     pub(super) p95_us: f64,
     pub(super) p99_us: f64,
     pub(super) cpu_percent: f64,
-    /// Mean, p95 and p99 from the time when a request was meant to be sent.
+    /// Mean, p95 and p99 relative to the intended send time.
     pub(super) true_us: [f64; 3],
 }
 
@@ -53,7 +53,7 @@ impl PublishedFigures {
         PublishedFigures::from(&measurement(outcome))
     }
 
-    /// The same from a run's figures.
+    /// Computes them from a run's figures.
     pub(super) fn from(figures: &Measurement) -> PublishedFigures {
         let us = |name: &str| {
             let value = figures.extra.get(name).and_then(Value::as_f64);

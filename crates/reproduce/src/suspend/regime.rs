@@ -1,4 +1,4 @@
-//! Which figures of 2024's table say something of the model, and where on its curve a row stands.
+//! Classifies the figures of the 2024 table by whether they test the model, and rows by their load regime.
 
 use crate::cell::Cell;
 use crate::null;
@@ -6,7 +6,8 @@ use crate::published::{IrqSuspendRow, TargetQps};
 
 use super::row::{ACHIEVED, CPU, MEAN, rate};
 
-/// Why a figure says nothing of the model: no constant of a profile could move it. 71 of 330 are so.
+/// The reason why a figure does not test the model: no constant of a profile has an effect on it. 71 of 330 are of
+/// this kind.
 pub(super) fn by_construction(row: &IrqSuspendRow, quantity: &str) -> Option<&'static str> {
     let max = row.target_qps == TargetQps::Max;
     match quantity {
@@ -20,9 +21,9 @@ pub(super) fn by_construction(row: &IrqSuspendRow, quantity: &str) -> Option<&'s
     }
 }
 
-/// For how long nobody looks at a queue, in microseconds, as the policy's name tells: so somebody would
-/// order the policies who has no model. A busy poll looks at once or within its 64 us; an interrupt for
-/// each packet is thought to be worst.
+/// The longest time, in microseconds, for which a queue is not polled, as the policy's name suggests: an order of
+/// the policies that needs no model. Busy polling polls at once or within its 64 us; an interrupt per packet is
+/// assumed to be the worst.
 pub(super) fn by_timer(cell: &Cell) -> f64 {
     match cell.config.as_str() {
         "fullbusy" => 0.0,
@@ -31,12 +32,12 @@ pub(super) fn by_timer(cell: &Cell) -> f64 {
     }
 }
 
-/// Where a row stands on its curve of latency against load.
+/// The part of the latency curve over the load to which a row belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Regime {
-    /// The server has time left.
+    /// The server has spare capacity.
     Floor,
-    /// Below MAX, and requests wait: a published p99 from 500 us on.
+    /// Below MAX, with requests waiting: a published p99 of at least 500 us.
     Knee,
     /// MAX: each connection sends again as soon as it is answered.
     Saturation,

@@ -1,29 +1,29 @@
-//! Curves that collapse under load, and whether the modelled one does where the published one did.
+//! Detects the collapse of a curve under load, and compares the modelled collapse with the published one.
 
 use super::{ROUNDING, Verdict};
 use crate::cell::{Cell, number};
 
-/// Where a delivered rate collapses under load.
+/// The collapse of a delivered rate under load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Collapse {
     /// The first load at which the rate is below 90 % of its running maximum.
     pub at: f64,
-    /// The first load from there on at which it is back above that; `None` if it does not come back.
+    /// The first later load at which the rate is back above that; `None` if it does not recover.
     pub recovered: Option<f64>,
 }
 
-/// The share of the running maximum below which a curve has collapsed.
+/// Fraction of the running maximum below which a curve counts as collapsed.
 const COLLAPSED: f64 = 0.9;
 
-/// The first collapse of a curve of (load, delivered) points; `None` if it never falls that far. Loads are
-/// taken in rising order whatever the order of the points.
+/// The first collapse of a curve of (load, delivered) points; `None` if there is none. The points may be in any
+/// order.
 pub fn collapse(curve: &[(f64, f64)]) -> Option<Collapse> {
     let mut curve = curve.to_vec();
     curve.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut best = f64::NEG_INFINITY;
     let mut fallen = None;
     for (load, delivered) in curve {
-        // Until it is back, the maximum is the one that it fell from.
+        // While the curve is below, the maximum stays the one from before the collapse.
         let below = delivered < best * COLLAPSED;
         match fallen {
             None if below => fallen = Some(load),
@@ -35,10 +35,10 @@ pub fn collapse(curve: &[(f64, f64)]) -> Option<Collapse> {
     fallen.map(|at| Collapse { at, recovered: None })
 }
 
-/// Collapse and recovery of one column's curve within so many packets a second of the published ones;
-/// where the published curve does not collapse, the modelled one must not either.
+/// Requires collapse and recovery of a curve to be within `within` packets per second of the published ones; if the
+/// published curve does not collapse, the modelled one must not either.
 pub fn collapse_points(what: &str, cells: &[&Cell], within: f64) -> Verdict {
-    // A curve is one thing: it is judged with the points that were fitted.
+    // A curve is judged as a whole, including fitted points.
     let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_informative()).collect();
     let curve = |value: fn(&Cell) -> Option<f64>| -> Vec<(f64, f64)> {
         judged.iter().filter_map(|cell| Some((cell.load_value?, value(cell)?))).collect()

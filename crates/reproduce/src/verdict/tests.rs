@@ -1,4 +1,4 @@
-//! Verdicts over invented figures.
+//! Verdicts on invented figures.
 
 use super::*;
 
