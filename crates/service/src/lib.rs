@@ -6,8 +6,8 @@
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
+mod bound;
 pub mod echo;
-mod held;
 pub mod memcached;
 pub mod nbd;
 pub mod sink;
@@ -15,8 +15,8 @@ pub mod stream;
 
 use napkin_policy::Ns;
 
+pub use bound::Bound;
 pub use echo::Echo;
-pub use held::Bound;
 pub use memcached::Memcached;
 pub use nbd::Nbd;
 pub use sink::{Sink, discard};

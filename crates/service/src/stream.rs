@@ -9,7 +9,7 @@ use std::sync::Arc;
 use napkin_policy::{MILLISECOND, Ns};
 use napkin_stack::{ByteStream, Flow, TcpApplication};
 
-use crate::held::{Bound, Held};
+use crate::bound::{Bound, Share};
 
 /// The result of serving a stream's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub trait StreamService {
 
     /// Whether nothing more may be sent to the connection, so that it must be closed. Checked after
     /// [`proceed`](StreamService::proceed), because the cause may arise without a request.
-    fn over(&self, _: &Self::Connection) -> bool {
+    fn must_close(&self, _: &Self::Connection) -> bool {
         false
     }
 
@@ -126,7 +126,7 @@ pub struct Pumped<C> {
     /// Set when we have closed after sending everything: the time, and the bytes received since.
     closed: Option<(Ns, usize)>,
     /// The connection's share of the service's [`Bound`], if there is one.
-    held: Option<Held>,
+    share: Option<Share>,
 }
 
 impl<C> Pumped<C> {
@@ -149,11 +149,11 @@ impl<C> Pumped<C> {
 
     /// Whether the buffers fit the bound. If not, they are released and the connection is over.
     fn fits(&mut self, now: Ns) -> bool {
-        let Some(held) = &mut self.held else { return true };
+        let Some(share) = &mut self.share else { return true };
         let beyond = |input: &Vec<u8>, output: &Vec<u8>| {
             (input.capacity() + output.capacity()).saturating_sub(2 * KEPT)
         };
-        if held.set(beyond(&self.input, &self.output)) {
+        if share.set(beyond(&self.input, &self.output)) {
             return true;
         }
         // A buffer that has grown may have twice the capacity of its content.
@@ -162,10 +162,10 @@ impl<C> Pumped<C> {
         (self.taken, self.sent) = (0, 0);
         self.input.shrink_to(KEPT);
         self.output.shrink_to(KEPT);
-        if held.set(beyond(&self.input, &self.output)) {
+        if share.set(beyond(&self.input, &self.output)) {
             return true;
         }
-        held.refuse();
+        share.refuse();
         (self.input, self.taken) = (Vec::new(), 0);
         (self.output, self.sent) = (Vec::new(), 0);
         self.closed = Some((now, 0));
@@ -223,7 +223,7 @@ impl<S: StreamService> TcpApplication for Pump<S> {
             sent: 0,
             closing: false,
             closed: None,
-            held: self.service.bound().map(Held::new),
+            share: self.service.bound().map(Share::new),
         }
     }
 
@@ -248,15 +248,15 @@ impl<S: StreamService> Pump<S> {
         }
         let most = self.service.longest_request();
         loop {
-            let owes = !state.closing
+            let pending = !state.closing
                 && self.service.proceed(&mut state.connection, &mut state.output, now);
-            state.closing |= self.service.over(&state.connection);
+            state.closing |= self.service.must_close(&state.connection);
             let answers = !state.output.is_empty();
             let flushed = state.flush(stream);
             if state.closing || !stream.writable() {
                 break;
             }
-            if owes && flushed && answers {
+            if pending && flushed && answers {
                 // The flush made room that `proceed` may have lacked. No event will report that: try again.
                 continue;
             }
@@ -283,7 +283,7 @@ impl<S: StreamService> Pump<S> {
                 Served::More if state.receive(stream, most) => {}
                 Served::More => {
                     // Nothing was received: no data is there, the peer has ended, or the input buffer is full.
-                    let ended = stream.ended() && !owes;
+                    let ended = stream.ended() && !pending;
                     state.closing = ended || state.input.len() >= most;
                     if !state.closing {
                         return;

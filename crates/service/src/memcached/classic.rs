@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 /// The outcome, with the item after the command: the one stored, or the one that prevented storing.
 pub(super) type Stored = (Outcome, Option<Arc<Value>>);
 
-pub(super) fn told(outcome: Outcome, item: Option<(&Entry, &Arc<Value>)>) -> Stored {
+pub(super) fn outcome_and_value(outcome: Outcome, item: Option<(&Entry, &Arc<Value>)>) -> Stored {
     (outcome, item.map(|(_, value)| Arc::clone(value)))
 }
 
@@ -78,7 +78,7 @@ impl Memcached {
             }
             b"gat" | b"gats" => {
                 let Some(exptime) = line.number() else {
-                    return say(output, "CLIENT_ERROR invalid exptime argument\r\n");
+                    return reply(output, "CLIENT_ERROR invalid exptime argument\r\n");
                 };
                 let expires = Some(self.expires(exptime, now));
                 let retrieval = Retrieval { cas: command == b"gats", expires };
@@ -100,32 +100,32 @@ impl Memcached {
                     None => self.print_stats(output, now),
                     Some(b"reset") => {
                         self.reset_stats();
-                        return say(output, "RESET\r\n");
+                        return reply(output, "RESET\r\n");
                     }
                     // There are no slabs, and no settings to report.
                     Some(b"items" | b"slabs" | b"sizes" | b"settings" | b"conns") => {
-                        return say(output, "END\r\n");
+                        return reply(output, "END\r\n");
                     }
-                    Some(_) => return say(output, ERROR),
+                    Some(_) => return reply(output, ERROR),
                 }
                 return Answered::Line;
             }
-            b"version" => return say(output, &format!("VERSION {VERSION}\r\n")),
+            b"version" => return reply(output, &format!("VERSION {VERSION}\r\n")),
             b"verbosity" => {
                 return match (line.word(), line.word(), line.word()) {
                     (Some(b"noreply"), None, _) | (Some(_), Some(b"noreply"), None) => {
                         Answered::Line
                     }
                     (Some(level), None, _) if number::<u32>(level).is_some() => {
-                        say(output, "OK\r\n")
+                        reply(output, "OK\r\n")
                     }
-                    _ => say(output, ERROR),
+                    _ => reply(output, ERROR),
                 };
             }
             b"quit" => return Answered::Quit,
             // A cross-protocol request from a browser: its body must not be read as commands.
             _ if line.rest().any(|word| word.starts_with(b"HTTP/")) => return Answered::Quit,
-            _ => return say(output, ERROR),
+            _ => return reply(output, ERROR),
         };
         self.storage(set, line, rest, output, now)
     }
@@ -139,10 +139,10 @@ impl Memcached {
         now: Ns,
     ) -> Answered {
         if line.words() == 0 {
-            return say(output, ERROR);
+            return reply(output, ERROR);
         }
         if !line.rest().all(is_key) {
-            return say(output, FORMAT);
+            return reply(output, FORMAT);
         }
         self.retrieve(line, retrieval, output, now)
     }
@@ -185,7 +185,7 @@ impl Memcached {
                 return Answered::Keys(retrieval);
             }
         }
-        say(output, "END\r\n")
+        reply(output, "END\r\n")
     }
 
     /// Sets a new expiry time. Returns whether the item exists.
@@ -208,7 +208,7 @@ impl Memcached {
     ) -> Answered {
         let needed = if let Storage::Cas(_) = set { 5 } else { 4 };
         if line.words() < needed {
-            return say(output, ERROR);
+            return reply(output, ERROR);
         }
         let parsed = (|| {
             let key = line.word()?;
@@ -218,12 +218,12 @@ impl Memcached {
             Some((key, flags, exptime, bytes, set))
         })();
         let Some((key, flags, exptime, bytes, set)) = parsed else {
-            return say(output, FORMAT);
+            return reply(output, FORMAT);
         };
         let quiet = line.noreply();
         if !is_key(key) {
-            answer(output, quiet, FORMAT);
-            return Answered::Swallow(bytes + 2);
+            reply_unless_quiet(output, quiet, FORMAT);
+            return Answered::Discard(bytes + 2);
         }
         let value = match data(rest, bytes, self.limits.item) {
             Data::Whole(value) => value,
@@ -231,10 +231,10 @@ impl Memcached {
             Data::Bad(answered, why) => {
                 // If a `set` is too large, the old value must go, because the client believes that it was replaced.
                 // Other commands might not have replaced it anyway.
-                if set == Storage::Set && matches!(answered, Answered::Swallow(_)) {
+                if set == Storage::Set && matches!(answered, Answered::Discard(_)) {
                     self.store.change(key, now, |_| Change::<()>::Delete(()));
                 }
-                answer(output, quiet, why);
+                reply_unless_quiet(output, quiet, why);
                 return answered;
             }
         };
@@ -284,7 +284,7 @@ impl Memcached {
             (Storage::Prepend, Some((_, old))) => joined(&value.data, &old.data, old),
             _ => Change::Store(value.clone(), Outcome::Stored),
         };
-        let stored = self.store.change_and_tell(key, now, decide, told);
+        let stored = self.store.change_and_read(key, now, decide, outcome_and_value);
         if let Storage::Cas(_) = set {
             count(match stored.0 {
                 Outcome::Exists => &self.stats.cas_badval,
@@ -298,31 +298,35 @@ impl Memcached {
     fn delete(&self, line: &mut Line<'_>, output: &mut Vec<u8>, now: Ns) -> Answered {
         const USAGE: &str =
             "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
-        let Some(key) = line.word() else { return say(output, ERROR) };
+        let Some(key) = line.word() else { return reply(output, ERROR) };
         let quiet = match (line.word(), line.word()) {
             (None, _) => false,
             (Some(b"noreply"), None) | (Some(b"0"), Some(b"noreply")) => true,
             (Some(b"0"), None) => false,
-            _ => return say(output, USAGE),
+            _ => return reply(output, USAGE),
         };
         if !is_key(key) {
-            return say(output, FORMAT);
+            return reply(output, FORMAT);
         }
         let hit = self.store.change(key, now, |item| Change::Delete(item.is_some()));
         count(if hit { &self.stats.delete_hits } else { &self.stats.delete_misses });
-        answer(output, quiet, if hit { "DELETED\r\n" } else { "NOT_FOUND\r\n" })
+        reply_unless_quiet(output, quiet, if hit { "DELETED\r\n" } else { "NOT_FOUND\r\n" })
     }
 
     fn add_to(&self, line: &mut Line<'_>, down: bool, output: &mut Vec<u8>, now: Ns) -> Answered {
         let (Some(key), Some(delta)) = (line.word(), line.word()) else {
-            return say(output, ERROR);
+            return reply(output, ERROR);
         };
         let quiet = line.noreply();
         if !is_key(key) {
-            return answer(output, quiet, FORMAT);
+            return reply_unless_quiet(output, quiet, FORMAT);
         }
         let Some(delta) = number(delta) else {
-            return answer(output, quiet, "CLIENT_ERROR invalid numeric delta argument\r\n");
+            return reply_unless_quiet(
+                output,
+                quiet,
+                "CLIENT_ERROR invalid numeric delta argument\r\n",
+            );
         };
         let next = self.store.change(key, now, |item| {
             let Some((_, old)) = item else { return Change::Leave(Ok(None)) };
@@ -338,9 +342,9 @@ impl Memcached {
         };
         count(counts);
         match next {
-            Ok(Some(next)) => answer(output, quiet, &format!("{next}\r\n")),
-            Ok(None) => answer(output, quiet, "NOT_FOUND\r\n"),
-            Err(()) => answer(
+            Ok(Some(next)) => reply_unless_quiet(output, quiet, &format!("{next}\r\n")),
+            Ok(None) => reply_unless_quiet(output, quiet, "NOT_FOUND\r\n"),
+            Err(()) => reply_unless_quiet(
                 output,
                 quiet,
                 "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
@@ -350,18 +354,18 @@ impl Memcached {
 
     fn touch(&self, line: &mut Line<'_>, output: &mut Vec<u8>, now: Ns) -> Answered {
         let (Some(key), Some(exptime)) = (line.word(), line.word()) else {
-            return say(output, ERROR);
+            return reply(output, ERROR);
         };
         let quiet = line.noreply();
         if !is_key(key) {
-            return answer(output, quiet, FORMAT);
+            return reply_unless_quiet(output, quiet, FORMAT);
         }
         let Some(exptime) = number(exptime) else {
-            return answer(output, quiet, "CLIENT_ERROR invalid exptime argument\r\n");
+            return reply_unless_quiet(output, quiet, "CLIENT_ERROR invalid exptime argument\r\n");
         };
         count(&self.stats.cmd_touch);
         let hit = self.prolong(key, self.expires(exptime, now), now);
-        answer(output, quiet, if hit { "TOUCHED\r\n" } else { "NOT_FOUND\r\n" })
+        reply_unless_quiet(output, quiet, if hit { "TOUCHED\r\n" } else { "NOT_FOUND\r\n" })
     }
 
     fn flush_all(&self, line: &mut Line<'_>, output: &mut Vec<u8>, now: Ns) -> Answered {
@@ -371,7 +375,7 @@ impl Memcached {
             match (word, number::<i64>(word)) {
                 (b"noreply", _) => quiet = true,
                 (_, Some(seconds)) => delay = seconds,
-                _ => return say(output, "CLIENT_ERROR invalid exptime argument\r\n"),
+                _ => return reply(output, "CLIENT_ERROR invalid exptime argument\r\n"),
             }
         }
         count(&self.stats.cmd_flush);
@@ -383,7 +387,7 @@ impl Memcached {
             }
             _ => self.store.flush_at(self.expires(delay, now), now),
         }
-        answer(output, quiet, "OK\r\n")
+        reply_unless_quiet(output, quiet, "OK\r\n")
     }
 }
 
@@ -403,11 +407,11 @@ pub(super) fn digits(next: u64, old: &[u8], down: bool) -> Box<[u8]> {
     digits.into()
 }
 
-fn say(output: &mut Vec<u8>, line: &str) -> Answered {
+fn reply(output: &mut Vec<u8>, line: &str) -> Answered {
     output.extend_from_slice(line.as_bytes());
     Answered::Line
 }
 
-fn answer(output: &mut Vec<u8>, quiet: bool, line: &str) -> Answered {
-    if quiet { Answered::Line } else { say(output, line) }
+fn reply_unless_quiet(output: &mut Vec<u8>, quiet: bool, line: &str) -> Answered {
+    if quiet { Answered::Line } else { reply(output, line) }
 }

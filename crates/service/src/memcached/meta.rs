@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use napkin_policy::{NEVER, Ns};
 
-use super::classic::{FORMAT, Outcome, Storage, Stored, digits, sum, told};
+use super::classic::{FORMAT, Outcome, Storage, Stored, digits, outcome_and_value, sum};
 use super::flags::{Flags, key};
 use super::line::Line;
 use super::stats::count;
@@ -109,7 +109,7 @@ impl Memcached {
             Ok(answered) => answered,
             Err(why) => {
                 output.extend_from_slice(why.as_bytes());
-                if command == b's' { Answered::Swallow(bytes + 2) } else { Answered::Line }
+                if command == b's' { Answered::Discard(bytes + 2) } else { Answered::Line }
             }
         }
     }
@@ -158,7 +158,7 @@ impl Memcached {
                 output.extend_from_slice(b"\r\n");
             }
             if !flags.has(b'u') {
-                entry.was_read(now);
+                entry.record_read(now);
             }
         };
         let (hit, vivified) = match vivify {
@@ -173,7 +173,7 @@ impl Memcached {
                     Some(_) => Change::Leave(false),
                     None => Change::Store(stub(), true),
                 };
-                self.store.change_and_tell(key, now, decide, |vivified, item| {
+                self.store.change_and_read(key, now, decide, |vivified, item| {
                     if let Some((entry, value)) = item {
                         answer(entry, value, vivified);
                     }
@@ -200,7 +200,7 @@ impl Memcached {
             Data::More => return Answered::More,
             Data::Bad(answered, why) => {
                 // Too large: the old value may be out of date.
-                if let Answered::Swallow(_) = answered {
+                if let Answered::Discard(_) = answered {
                     self.store.change(key, now, |_| Change::<()>::Delete(()));
                 }
                 output.extend_from_slice(why.as_bytes());
@@ -281,7 +281,7 @@ impl Memcached {
             }
             Some(_) => Change::Leave(Outcome::Exists),
         };
-        self.store.change_and_tell(key, now, decide, told)
+        self.store.change_and_read(key, now, decide, outcome_and_value)
     }
 
     fn meta_delete(
@@ -352,7 +352,7 @@ impl Memcached {
             let data = digits(next, &old.data, down);
             Change::Alter(Value { data, cas, expires, ..old.clone() }, Ok("HD"))
         };
-        let code = self.store.change_and_tell(key, now, decide, |code, item| {
+        let code = self.store.change_and_read(key, now, decide, |code, item| {
             if code == Ok("HD")
                 && !silent
                 && let Some((entry, value)) = item
@@ -390,7 +390,7 @@ impl Memcached {
     }
 
     fn meta_debug(&self, word: &[u8], key: &[u8], output: &mut Vec<u8>, now: Ns) -> Answered {
-        let told = self.store.get(key, now, |entry, value| {
+        let found = self.store.get(key, now, |entry, value| {
             output.extend_from_slice(b"ME ");
             output.extend_from_slice(word);
             let since = now.saturating_sub(entry.read.load(Ordering::Relaxed)) / SECOND;
@@ -401,7 +401,7 @@ impl Memcached {
                 " exp={exp} la={since} cas={cas} fetch={fetched} cls=1 size={size}\r\n"
             );
         });
-        if told.is_none() {
+        if found.is_none() {
             output.extend_from_slice(b"EN\r\n");
         }
         Answered::Line

@@ -119,7 +119,7 @@ pub struct Memcached {
 #[derive(Debug, Default)]
 pub struct Client {
     /// Bytes of a refused value that are still to be discarded.
-    swallow: usize,
+    discard: usize,
     /// Bytes at the start of the input that are known to contain no line end.
     seen: usize,
     /// A `get` with keys still to be answered.
@@ -222,9 +222,9 @@ impl Memcached {
         output: &mut Vec<u8>,
         now: Ns,
     ) -> Served {
-        if client.swallow > 0 {
-            let bytes = client.swallow.min(input.len());
-            client.swallow -= bytes;
+        if client.discard > 0 {
+            let bytes = client.discard.min(input.len());
+            client.discard -= bytes;
             return Served::Part(bytes);
         }
         if input.first() == Some(&BINARY) {
@@ -268,8 +268,8 @@ impl Memcached {
         match answered {
             Answered::Line => Served::Took(end + 1),
             Answered::Value(bytes) => Served::Took(end + 1 + bytes),
-            Answered::Swallow(bytes) => {
-                client.swallow = bytes;
+            Answered::Discard(bytes) => {
+                client.discard = bytes;
                 Served::Took(end + 1)
             }
             Answered::Keys(retrieval) => {
@@ -292,7 +292,7 @@ enum Answered {
     /// A value of so many bytes, line end included.
     Value(usize),
     /// A refused value: so many bytes are to be discarded, now or as they arrive.
-    Swallow(usize),
+    Discard(usize),
     /// The line up to a key; the remaining keys are to be answered later.
     Keys(Retrieval),
     /// The value is incomplete.
@@ -312,7 +312,7 @@ enum Data<'a> {
 fn data<'a>(rest: &'a [u8], bytes: usize, limit: usize) -> Data<'a> {
     if bytes > limit {
         return Data::Bad(
-            Answered::Swallow(bytes + 2),
+            Answered::Discard(bytes + 2),
             "SERVER_ERROR object too large for cache\r\n",
         );
     }

@@ -52,13 +52,13 @@ pub struct Entry {
 
 impl Entry {
     /// Records a read: the item survives the next pass of the clock hand.
-    pub(super) fn was_read(&self, now: Ns) {
-        self.refer();
+    pub(super) fn record_read(&self, now: Ns) {
+        self.mark_referenced();
         self.read.store(now, Ordering::Relaxed);
         self.fetched.store(true, Ordering::Relaxed);
     }
 
-    fn refer(&self) {
+    fn mark_referenced(&self) {
         if !self.referenced.load(Ordering::Relaxed) {
             self.referenced.store(true, Ordering::Relaxed);
         }
@@ -123,7 +123,7 @@ impl Store {
     /// Reads an item and marks it as used for eviction; `None` if it does not exist.
     pub fn get<R>(&self, key: &[u8], now: Ns, read: impl FnOnce(&Entry, &Value) -> R) -> Option<R> {
         self.peek(key, now, |entry, value| {
-            entry.refer();
+            entry.mark_referenced();
             read(entry, value)
         })
     }
@@ -150,24 +150,24 @@ impl Store {
         now: Ns,
         decide: impl FnMut(Option<(&Entry, &Value)>) -> Change<R>,
     ) -> R {
-        self.change_and_tell(key, now, decide, |result, _| result)
+        self.change_and_read(key, now, decide, |result, _| result)
     }
 
-    /// As [`change`](Store::change); `tell` also gets the item as this change left it, if any. A second lookup
+    /// As [`change`](Store::change); `read` also gets the item as this change left it, if any. A second lookup
     /// might find what another thread has stored since.
-    pub fn change_and_tell<R, T>(
+    pub fn change_and_read<R, T>(
         &self,
         key: &[u8],
         now: Ns,
         mut decide: impl FnMut(Option<(&Entry, &Value)>) -> Change<R>,
-        tell: impl FnOnce(R, Option<(&Entry, &Arc<Value>)>) -> T,
+        read: impl FnOnce(R, Option<(&Entry, &Arc<Value>)>) -> T,
     ) -> T {
         let map = self.map.pin();
         loop {
             let Some(entry) = map.get(key) else {
                 let (value, result) = match decide(None) {
                     Change::Store(value, result) | Change::Alter(value, result) => (value, result),
-                    Change::Delete(result) | Change::Leave(result) => return tell(result, None),
+                    Change::Delete(result) | Change::Leave(result) => return read(result, None),
                 };
                 let (key, value) = (Arc::<[u8]>::from(key), Arc::new(self.numbered(value)));
                 let size = size(&key, &value);
@@ -188,7 +188,7 @@ impl Store {
                 self.total.fetch_add(1, Ordering::Relaxed);
                 self.enqueue(Arc::clone(&entry));
                 self.make_room(now);
-                return tell(result, Some((&*entry, &value)));
+                return read(result, Some((&*entry, &value)));
             };
             let current = entry.value.load_full();
             let Some(value) = &current else {
@@ -203,7 +203,7 @@ impl Store {
                 Change::Alter(next, result) => (Some(next), false, result),
                 Change::Delete(result) => (None, false, result),
                 Change::Leave(result) if was_live => {
-                    return tell(result, Some((&**entry, value)));
+                    return read(result, Some((&**entry, value)));
                 }
                 Change::Leave(result) => (None, false, result),
             };
@@ -218,7 +218,7 @@ impl Store {
             self.bytes.fetch_sub(size(key, value), Ordering::Relaxed);
             let Some(next) = &next else {
                 map.remove_if(key, |_, other| Arc::ptr_eq(other, entry)).ok();
-                return tell(result, None);
+                return read(result, None);
             };
             if stores {
                 entry.read.store(now, Ordering::Relaxed);
@@ -230,7 +230,7 @@ impl Store {
                 entry.won.store(false, Ordering::Relaxed);
             }
             self.make_room(now);
-            return tell(result, Some((&**entry, next)));
+            return read(result, Some((&**entry, next)));
         }
     }
 
@@ -423,7 +423,7 @@ mod tests {
     fn an_item_that_is_altered_has_been_read_and_one_that_is_stored_has_not() {
         let store = Store::new(1 << 20);
         put(&store, b"k", 1, 1);
-        store.get(b"k", 2, |entry, _| entry.was_read(2));
+        store.get(b"k", 2, |entry, _| entry.record_read(2));
         let seen = |now| {
             let seen = |entry: &Entry, _: &Value| {
                 (entry.read.load(Ordering::Relaxed), entry.fetched.load(Ordering::Relaxed))

@@ -15,7 +15,7 @@ pub(super) struct Handshake {
     no_zeroes: Option<bool>,
     structured: bool,
     /// Bytes of a refused option that are still to be discarded.
-    swallow: u32,
+    discard: u32,
 }
 
 /// The result of one handshake step.
@@ -24,7 +24,7 @@ pub(super) enum Step {
     /// So many bytes were taken and answered.
     Took(usize),
     /// So many bytes were discarded.
-    Threw(usize),
+    Discarded(usize),
     More,
     Close,
     /// So many bytes were taken, and the transmission phase begins.
@@ -48,10 +48,10 @@ impl Handshake {
     }
 
     pub(super) fn serve(&mut self, export: &Export, input: &[u8], output: &mut Vec<u8>) -> Step {
-        if self.swallow > 0 {
-            let bytes = self.swallow.min(u32::try_from(input.len()).unwrap_or(u32::MAX));
-            self.swallow -= bytes;
-            return Step::Threw(bytes as usize);
+        if self.discard > 0 {
+            let bytes = self.discard.min(u32::try_from(input.len()).unwrap_or(u32::MAX));
+            self.discard -= bytes;
+            return Step::Discarded(bytes as usize);
         }
         let Some(no_zeroes) = self.no_zeroes else { return self.flags(input) };
         let Some((magic, rest)) = wire::u64_of(input) else { return Step::More };
@@ -77,7 +77,7 @@ impl Handshake {
                 option::EXPORT_NAME => Step::Close,
                 _ => {
                     wire::option_reply(output, option, kind, &[]);
-                    self.swallow = length;
+                    self.discard = length;
                     Step::Took(wire::OPTION_HEADER)
                 }
             };
@@ -87,7 +87,7 @@ impl Handshake {
         let mut answer = |kind, data: &[&[u8]]| wire::option_reply(output, option, kind, data);
         match option {
             option::EXPORT_NAME => {
-                if !export.is_called(data) {
+                if !export.has_name(data) {
                     return Step::Close;
                 }
                 output.extend_from_slice(&export.size.to_be_bytes());
@@ -115,7 +115,7 @@ impl Handshake {
             }
             _ => match asked_for(data) {
                 None => answer(reply::INVALID, &[b"the lengths in this option disagree"]),
-                Some((name, _)) if !export.is_called(name) => {
+                Some((name, _)) if !export.has_name(name) => {
                     answer(reply::UNKNOWN, &[b"there is no export of this name"]);
                 }
                 Some((_, asked)) => {

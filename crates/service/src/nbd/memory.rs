@@ -21,7 +21,7 @@ type Page = RwLock<Option<Box<[u8]>>>;
 struct Group {
     pages: Box<[Page]>,
     /// Number of allocated pages; changed under the lock of the page in question.
-    held: AtomicUsize,
+    allocated: AtomicUsize,
 }
 
 /// A store in memory; clones are handles of the same store. Its data is gone when the process ends, so that a flush
@@ -49,14 +49,14 @@ impl MemoryStore {
         let pages = usize::try_from(size.div_ceil(PAGE as u64)).map_err(|_| SizeError(size))?;
         let group = |first| Group {
             pages: (first..pages.min(first + GROUP)).map(|_| RwLock::new(None)).collect(),
-            held: AtomicUsize::new(0),
+            allocated: AtomicUsize::new(0),
         };
         Ok(MemoryStore { groups: (0..pages).step_by(GROUP).map(group).collect(), size })
     }
 
     /// Bytes of pages that were written and not freed.
-    pub fn held(&self) -> u64 {
-        self.groups.iter().map(|group| group.held.load(Relaxed) as u64 * PAGE as u64).sum()
+    pub fn allocated(&self) -> u64 {
+        self.groups.iter().map(|group| group.allocated.load(Relaxed) as u64 * PAGE as u64).sum()
     }
 
     /// The pages that a range touches, each with the first and last offset (exclusive) of the range in it.
@@ -67,7 +67,7 @@ impl MemoryStore {
             let left = end.checked_sub(at).filter(|left| *left > 0)?;
             let page = (at / PAGE as u64) as usize;
             let group = self.groups.get(page / GROUP)?;
-            let place = Place { page: group.pages.get(page % GROUP)?, held: &group.held };
+            let place = Place { page: group.pages.get(page % GROUP)?, allocated: &group.allocated };
             let from = (at % PAGE as u64) as usize;
             let to = from + left.min((PAGE - from) as u64) as usize;
             at += (to - from) as u64;
@@ -91,7 +91,7 @@ impl MemoryStore {
             let Some((part, rest)) = bytes.split_at_checked(to - from) else { return };
             let mut page = place.lock();
             let page = page.get_or_insert_with(|| {
-                place.held.fetch_add(1, Relaxed);
+                place.allocated.fetch_add(1, Relaxed);
                 vec![0; PAGE].into_boxed_slice()
             });
             page[from..to].copy_from_slice(part);
@@ -107,20 +107,20 @@ impl MemoryStore {
         while let Some(left) = end.checked_sub(at).filter(|left| *left > 0) {
             let there = left.min(GROUP_BYTES - at % GROUP_BYTES);
             let group = self.groups.get((at / GROUP_BYTES) as usize);
-            if group.is_some_and(|group| group.held.load(Relaxed) > 0) {
-                self.zero_held(at, there);
+            if group.is_some_and(|group| group.allocated.load(Relaxed) > 0) {
+                self.zero_allocated(at, there);
             }
             at += there;
         }
     }
 
-    fn zero_held(&self, offset: u64, length: u64) {
+    fn zero_allocated(&self, offset: u64, length: u64) {
         for (place, from, to) in self.parts(offset, length) {
             let mut page = place.lock();
             match page.as_deref_mut() {
                 Some(bytes) if to - from < PAGE => bytes[from..to].fill(0),
                 Some(_) => {
-                    place.held.fetch_sub(1, Relaxed);
+                    place.allocated.fetch_sub(1, Relaxed);
                     *page = None;
                 }
                 None => {}
@@ -132,7 +132,7 @@ impl MemoryStore {
 /// A page, and its group's count of allocated pages.
 struct Place<'a> {
     page: &'a Page,
-    held: &'a AtomicUsize,
+    allocated: &'a AtomicUsize,
 }
 
 impl<'a> Place<'a> {
@@ -174,9 +174,9 @@ mod tests {
             groups[1..GROUP].iter().flat_map(|it| &it.pages).map(RwLock::write).collect();
         let operation = |length| Operation { tag: 1, offset: 0, action: Action::Trim(length) };
         assert!(store.begin(operation(page(65_536))).is_some());
-        assert_eq!(store.held(), PAGE as u64, "the first is given back");
+        assert_eq!(store.allocated(), PAGE as u64, "the first is given back");
         drop(locks);
         assert!(store.begin(operation(8 << 30)).is_some());
-        assert_eq!(store.held(), 0);
+        assert_eq!(store.allocated(), 0);
     }
 }

@@ -58,16 +58,19 @@ pub struct NameError;
 
 impl Export {
     fn flags(&self) -> u16 {
-        use wire::can;
-        let always = can::HAS_FLAGS | can::FLUSH | can::FUA | can::MULTI_CONN;
+        use wire::export_flags;
+        let always = export_flags::HAS_FLAGS
+            | export_flags::FLUSH
+            | export_flags::FUA
+            | export_flags::MULTI_CONN;
         match self.read_only {
-            true => always | can::READ_ONLY,
-            false => always | can::TRIM | can::WRITE_ZEROES,
+            true => always | export_flags::READ_ONLY,
+            false => always | export_flags::TRIM | export_flags::WRITE_ZEROES,
         }
     }
 
     /// Whether `name` selects this export. The empty name selects the default export, which is this one.
-    fn is_called(&self, name: &[u8]) -> bool {
+    fn has_name(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 }
@@ -131,12 +134,12 @@ impl<S: BlockStore> StreamService for Nbd<S> {
             }
             Stage::Transmission(transmission) => {
                 transmission.proceed(&mut self.operations, output);
-                transmission.owes()
+                transmission.has_pending()
             }
         }
     }
 
-    fn over(&self, session: &Session) -> bool {
+    fn must_close(&self, session: &Session) -> bool {
         matches!(&session.stage, Stage::Transmission(transmission) if transmission.is_broken())
     }
 
@@ -155,7 +158,7 @@ impl<S: BlockStore> StreamService for Nbd<S> {
         };
         match handshake.serve(&self.export, input, output) {
             Step::Took(bytes) => Served::Took(bytes),
-            Step::Threw(bytes) => Served::Part(bytes),
+            Step::Discarded(bytes) => Served::Part(bytes),
             Step::More => Served::More,
             Step::Close => Served::Close,
             Step::Ready(bytes) => {

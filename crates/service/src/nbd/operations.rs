@@ -14,7 +14,7 @@ pub(super) struct Inbox {
     flow: Flow,
     ended: Mutex<Vec<(u64, Ended)>>,
     /// Set when it is dropped.
-    left: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
 }
 
 impl Inbox {
@@ -26,7 +26,7 @@ impl Inbox {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        self.left.store(true, Relaxed);
+        self.closed.store(true, Relaxed);
     }
 }
 
@@ -44,17 +44,17 @@ pub(super) struct Operations<S> {
     owners: HashMap<u64, Owner>,
     tag: u64,
     /// Whether a connection has closed since the last [`submit`](Operations::submit).
-    left: Arc<AtomicBool>,
+    closed: Arc<AtomicBool>,
 }
 
 impl<S: BlockStore> Operations<S> {
     pub(super) fn on(store: S) -> Operations<S> {
-        Operations { store, owners: HashMap::new(), tag: 0, left: Arc::default() }
+        Operations { store, owners: HashMap::new(), tag: 0, closed: Arc::default() }
     }
 
     /// Creates the inbox of a new connection.
     pub(super) fn inbox(&self, flow: Flow) -> Arc<Inbox> {
-        Arc::new(Inbox { flow, ended: Mutex::default(), left: Arc::clone(&self.left) })
+        Arc::new(Inbox { flow, ended: Mutex::default(), closed: Arc::clone(&self.closed) })
     }
 
     /// Begins an operation of a request; returns it if it completed at once.
@@ -90,7 +90,7 @@ impl<S: BlockStore> Operations<S> {
     /// Submits new operations, and forgets those of closed connections. Otherwise a peer that sends requests,
     /// disconnects and reconnects would make them pile up.
     pub(super) fn submit(&mut self) {
-        if self.left.swap(false, Relaxed) {
+        if self.closed.swap(false, Relaxed) {
             let before = self.owners.len();
             self.owners.retain(|_, owner| owner.inbox.strong_count() > 0);
             // A connection without operations in flight left nothing to forget.

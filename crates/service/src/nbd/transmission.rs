@@ -59,9 +59,9 @@ struct Request {
     under_way: u32,
     failed: Option<StoreError>,
     /// Whether it is a read of several pieces with simple replies, which cannot be interleaved with others.
-    alone: bool,
+    exclusive: bool,
     /// Whether data was sent. After the header of a simple reply, an error can no longer be reported.
-    begun: bool,
+    sent: bool,
 }
 
 /// A connection in the transmission phase.
@@ -76,7 +76,7 @@ pub(super) struct Transmission {
     /// Payload of a write, up to one piece.
     payload: Vec<u8>,
     /// Bytes of a refused write's payload still to be discarded, the request's cookie, and the error.
-    swallow: Option<(u32, u64, Refusal)>,
+    discard: Option<(u32, u64, Refusal)>,
     /// Bytes of operations in flight.
     held: usize,
     /// Whether an error occurred that no reply can report.
@@ -92,7 +92,7 @@ impl Transmission {
             next: 0,
             current: None,
             payload: Vec::new(),
-            swallow: None,
+            discard: None,
             held: 0,
             broken: false,
         }
@@ -104,7 +104,7 @@ impl Transmission {
     }
 
     /// Whether a completely received request still awaits its reply.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         !self.broken && self.requests.iter().any(|(key, _)| !self.is_incoming(*key))
     }
 
@@ -137,10 +137,10 @@ impl Transmission {
         if self.broken {
             return Served::Close;
         }
-        if let Some((left, cookie, refusal)) = self.swallow {
+        if let Some((left, cookie, refusal)) = self.discard {
             let bytes = left.min(u32::try_from(input.len()).unwrap_or(u32::MAX));
-            self.swallow = Some((left - bytes, cookie, refusal)).filter(|_| bytes < left);
-            if self.swallow.is_none() {
+            self.discard = Some((left - bytes, cookie, refusal)).filter(|_| bytes < left);
+            if self.discard.is_none() {
                 self.refuse(cookie, refusal, output);
             }
             return Served::Part(bytes as usize);
@@ -164,14 +164,14 @@ impl Transmission {
             return Served::Close;
         }
         // Nothing may be sent between the pieces of a large simple read, including the last.
-        let alone = self.requests.len() == 1 && self.requests.values().any(|it| it.alone);
-        if alone || self.requests.len() >= REQUESTS {
+        let exclusive = self.requests.len() == 1 && self.requests.values().any(|it| it.exclusive);
+        if exclusive || self.requests.len() >= REQUESTS {
             return Served::Wait;
         }
         match self.check(export, &header) {
             Ok(kind) => self.begin(kind, &header, operations, output),
             Err(refusal) if header.command == command::WRITE && header.length > 0 => {
-                self.swallow = Some((header.length, header.cookie, refusal));
+                self.discard = Some((header.length, header.cookie, refusal));
             }
             Err(refusal) => self.refuse(header.cookie, refusal, output),
         }
@@ -237,8 +237,8 @@ impl Transmission {
             left: u64::from(header.length),
             under_way: 0,
             failed: None,
-            alone: kind == Kind::Read && !self.structured && header.length as usize > PIECE,
-            begun: false,
+            exclusive: kind == Kind::Read && !self.structured && header.length as usize > PIECE,
+            sent: false,
         };
         let empty = request.left == 0;
         self.requests.insert(key, request);
@@ -263,9 +263,10 @@ impl Transmission {
                 Kind::Read => {
                     let piece = left.min(PIECE as u64) as usize;
                     let others = request.under_way > 0 || self.requests.len() > 1;
-                    let alone = self.requests.get(&key).is_some_and(|request| request.alone);
+                    let exclusive =
+                        self.requests.get(&key).is_some_and(|request| request.exclusive);
                     let full = self.held + output.len() + piece > WINDOW;
-                    if (alone && others) || (full && self.held + output.len() > 0) {
+                    if (exclusive && others) || (full && self.held + output.len() > 0) {
                         return;
                     }
                     Action::Read(vec![0; piece])
@@ -278,7 +279,7 @@ impl Transmission {
                 Action::Read(bytes) => bytes.len() as u64,
                 _ => left,
             };
-            if self.began(key, bytes) {
+            if self.mark_begun(key, bytes) {
                 self.current = None;
             }
             self.operate(key, offset, action, operations, output);
@@ -286,7 +287,7 @@ impl Transmission {
     }
 
     /// Marks `bytes` of a request as begun. Returns whether these were the last.
-    fn began(&mut self, key: u64, bytes: u64) -> bool {
+    fn mark_begun(&mut self, key: u64, bytes: u64) -> bool {
         let Some(request) = self.requests.get_mut(&key) else { return true };
         request.offset += bytes;
         request.left -= bytes;
@@ -313,7 +314,7 @@ impl Transmission {
         self.payload.extend_from_slice(&input[..taken]);
         if self.payload.len() == piece {
             let payload = std::mem::take(&mut self.payload);
-            if self.began(key, piece as u64) {
+            if self.mark_begun(key, piece as u64) {
                 self.current = None;
             }
             // After a failure, the rest of the payload is taken but not written.
@@ -355,7 +356,7 @@ impl Transmission {
         request.under_way -= 1;
         if let Err(error) = result {
             request.failed.get_or_insert(error);
-            self.broken |= request.begun && !self.structured;
+            self.broken |= request.sent && !self.structured;
             if request.kind == Kind::Read {
                 // The rest of a failed read is not needed.
                 request.left = 0;
@@ -365,14 +366,14 @@ impl Transmission {
         if let Action::Read(bytes) = &operation.action
             && request.failed.is_none()
         {
-            let (cookie, begun) = (request.cookie, std::mem::replace(&mut request.begun, true));
+            let (cookie, sent) = (request.cookie, std::mem::replace(&mut request.sent, true));
             if self.structured {
                 let last = request.left == 0 && request.under_way == 0;
                 let flags = if last { chunk::DONE } else { 0 };
                 let offset = operation.offset.to_be_bytes();
                 wire::chunk(output, (flags, chunk::OFFSET_DATA), cookie, &[&offset, bytes]);
             } else {
-                if !begun {
+                if !sent {
                     wire::simple_reply(output, cookie, 0);
                 }
                 output.extend_from_slice(bytes);
@@ -396,12 +397,12 @@ impl Transmission {
             return self.operate(key, 0, Action::Flush, operations, output);
         }
         let Some(request) = self.requests.remove(&key) else { return };
-        let Request { cookie, kind, failed, begun, .. } = request;
+        let Request { cookie, kind, failed, sent, .. } = request;
         match (failed, kind) {
             // The connection is broken: nothing more may be sent.
-            (Some(_), _) if begun && !self.structured => {}
+            (Some(_), _) if sent && !self.structured => {}
             (Some(error), _) => self.refuse(cookie, refusal(error), output),
-            (None, Kind::Read) if begun => {}
+            (None, Kind::Read) if sent => {}
             (None, _) if self.structured => {
                 wire::chunk(output, (chunk::DONE, chunk::NONE), cookie, &[]);
             }

@@ -47,7 +47,7 @@ pub(super) mod info {
 }
 
 /// Transmission flags: capabilities of an export, `NBD_FLAG_*`.
-pub(super) mod can {
+pub(super) mod export_flags {
     pub(in super::super) const HAS_FLAGS: u16 = 1 << 0;
     pub(in super::super) const READ_ONLY: u16 = 1 << 1;
     pub(in super::super) const FLUSH: u16 = 1 << 2;

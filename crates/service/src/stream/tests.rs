@@ -126,7 +126,7 @@ impl ByteStream for Peer {
 }
 
 /// A connection that was sent its farewell at time 1.
-fn left() -> (Pump<Farewell>, Pumped<()>, Peer) {
+fn lingering() -> (Pump<Farewell>, Pumped<()>, Peer) {
     let (mut pump, mut peer) = (Pump::new(Farewell), Peer { writes: 5, ..Peer::default() });
     let mut state = pump.opened(peer.flow());
     pump.ready(&mut state, &mut peer, 1);
@@ -198,7 +198,7 @@ fn room_in_which_nothing_waits_is_given_back_before_anybody_is_reset() {
 
 #[test]
 fn who_writes_on_after_the_end_is_heard_for_a_while_and_reset() {
-    let (mut pump, mut state, mut peer) = left();
+    let (mut pump, mut state, mut peer) = lingering();
     for _ in 0..16 {
         peer.writes = LINGER_BYTES / 16;
         pump.ready(&mut state, &mut peer, 2);
@@ -212,12 +212,12 @@ fn who_writes_on_after_the_end_is_heard_for_a_while_and_reset() {
 
 #[test]
 fn who_does_not_close_after_us_is_reset_in_time_and_who_does_is_not() {
-    let (mut pump, mut state, mut peer) = left();
+    let (mut pump, mut state, mut peer) = lingering();
     pump.ready(&mut state, &mut peer, LINGER);
     assert!(!peer.aborted);
     pump.ready(&mut state, &mut peer, LINGER + 1);
     assert!(peer.aborted);
-    let (mut pump, mut state, mut peer) = left();
+    let (mut pump, mut state, mut peer) = lingering();
     peer.ended = true;
     pump.ready(&mut state, &mut peer, 2 * LINGER);
     assert!(!peer.aborted);

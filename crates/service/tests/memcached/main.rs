@@ -169,7 +169,7 @@ fn a_line_of_many_keys_may_be_long_and_no_other() {
 #[test]
 fn a_mistake_is_answered_and_the_connection_lives() {
     let long = "k".repeat(251);
-    let tooth = "x".repeat(1_001);
+    let too_large = "x".repeat(1_001);
     let mut client = Client::new();
     for (said, heard) in [
         ("nonsense", "ERROR"),
@@ -182,7 +182,7 @@ fn a_mistake_is_answered_and_the_connection_lives() {
         ("set a 0 0 4294967295|mn", "CLIENT_ERROR bad command line format|MN"),
         ("cas a 0 0 1", "ERROR"),
         ("set a 0 0 2|xyz", "CLIENT_ERROR bad data chunk|ERROR"),
-        (&format!("set a 0 0 1001|{tooth}"), "SERVER_ERROR object too large for cache"),
+        (&format!("set a 0 0 1001|{too_large}"), "SERVER_ERROR object too large for cache"),
         (&format!("set {long} 0 0 1|x"), "CLIENT_ERROR bad command line format"),
         ("touch a x", "CLIENT_ERROR invalid exptime argument"),
         ("flush_all x", "CLIENT_ERROR invalid exptime argument"),

@@ -42,7 +42,7 @@ impl Late {
     }
 
     /// Buffer bytes of operations in flight.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         let bytes = |it: &Operation| match &it.action {
             Action::Read(bytes) | Action::Write(bytes) => bytes.len(),
             _ => 0,
@@ -171,7 +171,7 @@ impl<S: BlockStore> Client<S> {
             self.nbd.collect(&mut |_| happened = true);
             if !self.closed {
                 self.nbd.proceed(&mut self.session, &mut self.output, 0);
-                self.closed |= self.nbd.over(&self.session);
+                self.closed |= self.nbd.must_close(&self.session);
             }
             assert!(self.output.len() <= OUTPUT, "{} bytes wait", self.output.len());
             if self.reading {

@@ -150,14 +150,14 @@ proptest! {
             };
             model[range].fill(if write { 9 } else { 0 });
             store.begin(Operation { tag: 1, offset: at, action }).unwrap().1.unwrap();
-            prop_assert!(store.held() <= SIZE.next_multiple_of(65_536));
+            prop_assert!(store.allocated() <= SIZE.next_multiple_of(65_536));
         }
         let all = Action::Read(vec![1; SIZE as usize]);
         let (read, _) = store.begin(Operation { tag: 2, offset: 0, action: all }).unwrap();
         prop_assert!(read.action == Action::Read(model));
         store.begin(Operation { tag: 3, offset: 0, action: Action::Trim(SIZE) });
         // The last page is partial.
-        prop_assert!(store.held() <= 65_536);
+        prop_assert!(store.allocated() <= 65_536);
     }
 }
 

@@ -62,7 +62,7 @@ fn zeroes_and_trims_read_as_zeroes_here() {
         assert!(client.ask(READ, 0, 0, 301_000) == Reply::Data(expected), "{command} {flags}");
         // The whole export, however large.
         assert_eq!(client.ask(command, flags, 0, SIZE as u32), Reply::Done);
-        assert_eq!(client.nbd.store().held(), 0, "it takes no room");
+        assert_eq!(client.nbd.store().allocated(), 0, "it takes no room");
     }
 }
 
@@ -252,11 +252,11 @@ fn a_store_that_does_not_answer_holds_a_window() {
     let mut client = Client::ready(Late::new(memory()), true);
     client.nbd.store_mut().stuck = true;
     client.send(&request(READ, 0, 7, 0, 32 << 20).repeat(100));
-    assert!(client.nbd.store().held() <= 1 << 20);
+    assert!(client.nbd.store().in_flight() <= 1 << 20);
     let mut client = Client::ready(Late::new(memory()), true);
     client.nbd.store_mut().stuck = true;
     client.send(&[request(WRITE, 0, 7, 0, 32 << 20), vec![1; 32 << 20]].concat());
-    assert!(client.nbd.store().held() <= 1 << 20);
+    assert!(client.nbd.store().in_flight() <= 1 << 20);
     assert!(client.waiting() >= (32 << 20) - (2 << 20), "the rest waits with the peer");
     let mut client = Client::ready(Late::new(memory()), true);
     client.nbd.store_mut().stuck = true;
@@ -269,13 +269,13 @@ fn what_a_connection_had_begun_goes_with_it() {
     let mut client = Client::ready(Late::new(memory()), true);
     client.nbd.store_mut().stuck = true;
     client.send(&request(READ, 0, 1, 0, 100_000));
-    assert_eq!(client.nbd.store().held(), 100_000);
+    assert_eq!(client.nbd.store().in_flight(), 100_000);
     let nbd = client.leave();
-    assert_eq!(nbd.store().held(), 0, "nobody waits for it");
+    assert_eq!(nbd.store().in_flight(), 0, "nobody waits for it");
     // The next connection has its own operations, and nothing of the previous one's.
     let mut next = Client::of(nbd).go(true);
     next.send(&request(READ, 0, 7, 0, 50_000));
-    assert_eq!(next.nbd.store().held(), 50_000);
+    assert_eq!(next.nbd.store().in_flight(), 50_000);
     next.nbd.store_mut().stuck = false;
     next.look();
     assert_eq!(next.reply(50_000), Reply::Data(vec![0; 50_000]));

@@ -35,27 +35,27 @@ impl Bound {
 
 /// One connection's share of a [`Bound`]; dropping it returns the bytes.
 #[derive(Debug)]
-pub(crate) struct Held {
-    of: Arc<Bound>,
+pub(crate) struct Share {
+    bound: Arc<Bound>,
     bytes: usize,
 }
 
-impl Held {
-    pub(crate) fn new(of: Arc<Bound>) -> Held {
-        Held { of, bytes: 0 }
+impl Share {
+    pub(crate) fn new(bound: Arc<Bound>) -> Share {
+        Share { bound, bytes: 0 }
     }
 
     /// Sets the bytes held. Returns `false`, and changes nothing, if that would exceed the limit.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
         if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
-            let limit = self.of.limit;
+            let limit = self.bound.limit;
             // A refused amount must never be added, even briefly: others would be refused because of it.
             let room = |held: usize| held.checked_add(more).filter(|it| *it <= limit);
-            if self.of.bytes.fetch_update(Relaxed, Relaxed, room).is_err() {
+            if self.bound.bytes.fetch_update(Relaxed, Relaxed, room).is_err() {
                 return false;
             }
         } else if bytes < self.bytes {
-            self.of.bytes.fetch_sub(self.bytes - bytes, Relaxed);
+            self.bound.bytes.fetch_sub(self.bytes - bytes, Relaxed);
         }
         self.bytes = bytes;
         true
@@ -63,12 +63,12 @@ impl Held {
 
     /// Releases all bytes and counts a refusal: the connection did not fit.
     pub(crate) fn refuse(&mut self) {
-        self.of.refused.fetch_add(1, Relaxed);
+        self.bound.refused.fetch_add(1, Relaxed);
         self.set(0);
     }
 }
 
-impl Drop for Held {
+impl Drop for Share {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn who_is_refused_takes_nobody_s_room() {
         let bound = Arc::new(Bound::new(100));
-        let mut held = [(); 2].map(|()| Held::new(Arc::clone(&bound)));
+        let mut held = [(); 2].map(|()| Share::new(Arc::clone(&bound)));
         assert!(held[0].set(60));
         assert!(!held[1].set(41) && !held[1].set(usize::MAX));
         assert_eq!((bound.bytes(), bound.refused()), (60, 0), "it may ask for less");
