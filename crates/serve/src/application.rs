@@ -41,30 +41,30 @@ pub(super) struct Progress {
 
 /// A service, and the counters that it publishes.
 pub(super) struct Serving<S: UdpExchange> {
-    pub(super) service: Kind<S>,
+    pub(super) service: UdpService<S>,
     pub(super) progress: Arc<Progress>,
 }
 
 /// A service on one UDP socket, of the stack or of the operating system.
-pub(super) enum Kind<S: UdpExchange> {
+pub(super) enum UdpService<S: UdpExchange> {
     Echo(Echo<S>),
     Sink(Sink<S, fn(&S::Message)>),
     Memcached(MemcachedUdp<S>),
 }
 
-impl<S: UdpExchange> Kind<S> {
-    pub(super) fn of(what: Datagrams, socket: S) -> Kind<S> {
+impl<S: UdpExchange> UdpService<S> {
+    pub(super) fn of(what: Datagrams, socket: S) -> UdpService<S> {
         match what {
-            Datagrams::Echo => Kind::Echo(Echo::new(socket)),
-            Datagrams::Sink => Kind::Sink(Sink::new(socket, discard)),
+            Datagrams::Echo => UdpService::Echo(Echo::new(socket)),
+            Datagrams::Sink => UdpService::Sink(Sink::new(socket, discard)),
         }
     }
 
     pub(super) fn socket(&self) -> &S {
         match self {
-            Kind::Echo(echo) => echo.socket(),
-            Kind::Sink(sink) => sink.socket(),
-            Kind::Memcached(memcached) => memcached.socket(),
+            UdpService::Echo(echo) => echo.socket(),
+            UdpService::Sink(sink) => sink.socket(),
+            UdpService::Memcached(memcached) => memcached.socket(),
         }
     }
 }
@@ -75,7 +75,7 @@ impl<S: UdpExchange> Serving<S> {
         // There is one writer, so that a store is enough.
         let progress = &self.progress;
         match &mut self.service {
-            Kind::Echo(echo) => {
+            UdpService::Echo(echo) => {
                 echo.serve_ready(now, BATCH);
                 let (answered, failed, refused) = (echo.answered(), echo.failed(), echo.refused());
                 progress.received.store(answered + failed + refused, Ordering::Relaxed);
@@ -83,11 +83,11 @@ impl<S: UdpExchange> Serving<S> {
                 progress.failed.store(failed, Ordering::Relaxed);
                 progress.refused.store(refused, Ordering::Relaxed);
             }
-            Kind::Sink(sink) => {
+            UdpService::Sink(sink) => {
                 sink.serve_ready(now, BATCH);
                 progress.received.store(sink.messages(), Ordering::Relaxed);
             }
-            Kind::Memcached(memcached) => {
+            UdpService::Memcached(memcached) => {
                 memcached.serve_ready(now, BATCH);
                 let (served, failed) = (memcached.served(), memcached.failed());
                 let replied = served.saturating_sub(failed + memcached.silent());
@@ -106,7 +106,7 @@ impl<S: UdpExchange> Serving<S> {
 pub(super) fn start(
     engine: &Engine,
     device: &str,
-    (service, port): (impl FnOnce(UdpSocket) -> Kind<UdpSocket>, u16),
+    (service, port): (impl FnOnce(UdpSocket) -> UdpService<UdpSocket>, u16),
     policy: &Policy,
     cpu: CpuId,
     progress: &Arc<Progress>,

@@ -15,8 +15,8 @@ use napkin_stack::{Address, Addresses, FrameBuilder};
 
 use super::config::{DeviceKind, DeviceSpec, ServeConfig};
 use super::error::ServeError;
-use super::made::Made;
 use super::network::Network;
+use super::open_device::OpenDevice;
 use super::virtio::Virtio;
 
 /// Frame buffers per queue: more than its ring and its socket hold together.
@@ -26,24 +26,24 @@ const FRAMES: usize = 4_096;
 const HEAD_START: Ns = 100 * MILLISECOND;
 
 /// Device number of a client's device, for an Ethernet address that differs from those of all served devices.
-const ASKING: usize = 255;
+const CLIENT_PLACE: usize = 255;
 
 /// Opens the first device of a configuration as [`run`](crate::run) does, for a client that sends requests through
 /// it.
 ///
 /// # Errors
 /// An invalid option, or the reason why the device could not be opened.
-pub fn open(config: &ServeConfig) -> Result<Made, ServeError> {
+pub fn open(config: &ServeConfig) -> Result<OpenDevice, ServeError> {
     config.check()?;
     let device = config.devices.first();
     let device = device.ok_or_else(|| ServeError::Usage("give a device".into()))?;
-    let made = make(config, device, &config.networks, ASKING, None)?;
+    let opened = make(config, device, &config.networks, CLIENT_PLACE, None)?;
     let note = match &device.kind {
         // The client is given the server's address; which addresses are possible is in the server's note.
         DeviceKind::Virtio(virtio) => format!("the other side is {}", virtio.other()),
-        _ => made.note,
+        _ => opened.note,
     };
-    Ok(Made { note, ..made })
+    Ok(OpenDevice { note, ..opened })
 }
 
 /// Opens one device with its networks; `place` is its number, from 0. Faults are injected between the device and
@@ -54,14 +54,14 @@ pub(super) fn make(
     networks: &[Network],
     place: usize,
     capture: Option<&Capture>,
-) -> Result<Made, ServeError> {
+) -> Result<OpenDevice, ServeError> {
     let mut addresses = Addresses::new(mac(&device.name(place), place, networks, &host()));
     for network in networks {
         addresses = addresses.with(network.ip, network.prefix)?;
     }
     let queues = config.queues_of(device);
     let pool = Pool::new(FRAMES * usize::from(queues));
-    let made = match &device.kind {
+    let opened = match &device.kind {
         DeviceKind::Tap(name) => {
             if !networks.iter().any(|network| network.is_link_local()) {
                 let Address { ip, prefix, .. } = Address::link_local(addresses.mac());
@@ -78,7 +78,7 @@ pub(super) fn make(
         DeviceKind::Synthetic => synthetic(config, networks, addresses, &pool, place)?,
         DeviceKind::Virtio(device) => virtio(device, queues, networks, addresses, &pool)?,
     };
-    let pool = made.pool.clone().unwrap_or(pool);
+    let pool = opened.pool.clone().unwrap_or(pool);
     let mut faults = Vec::new();
     let around = |(seed, mut queue): (u64, Box<dyn PacketQueue>)| {
         if config.faults != Faults::default() {
@@ -92,8 +92,8 @@ pub(super) fn make(
         }
     };
     let seeds = (place as u64) << 32..;
-    let queues = seeds.zip(made.queues).map(around).collect();
-    Ok(Made { queues, faults, ..made })
+    let queues = seeds.zip(opened.queues).map(around).collect();
+    Ok(OpenDevice { queues, faults, ..opened })
 }
 
 /// Bytes that identify this host for as long as it is installed: its machine-id, or else its host name.
@@ -124,15 +124,15 @@ fn tap(
     networks: &[Network],
     addresses: Addresses,
     pool: &Pool,
-) -> Result<Made, ServeError> {
+) -> Result<OpenDevice, ServeError> {
     if in_use(name) {
         return Err(TapError::Busy { name: name.to_owned() }.into());
     }
     // Link-local addresses cannot conflict with those of other interfaces.
     let networks: Vec<Network> =
         networks.iter().copied().filter(|it| !it.is_link_local()).collect();
-    let host = theirs(&networks)?;
-    networks.iter().try_for_each(|network| free(name, *network))?;
+    let host = peer_addresses(&networks)?;
+    networks.iter().try_for_each(|network| check_free(name, *network))?;
     // Without the right to set addresses, the user may still own an interface that an administrator has set up.
     let privileged = napkin_os::rights::Right::NetAdmin.held();
     let tap = TapConfig {
@@ -180,7 +180,7 @@ fn tap(
         )
     };
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
-    Ok(Made {
+    Ok(OpenDevice {
         name: side,
         addresses,
         queues: queues.collect(),
@@ -194,10 +194,10 @@ fn tap(
 }
 
 /// The other side's addresses: one in each of our networks, without duplicates.
-fn theirs(networks: &[Network]) -> Result<Vec<(IpAddr, u8)>, ServeError> {
+fn peer_addresses(networks: &[Network]) -> Result<Vec<(IpAddr, u8)>, ServeError> {
     let mut theirs = Vec::new();
     for network in networks {
-        let address = (other_side(*network, networks)?, network.prefix);
+        let address = (peer_address(*network, networks)?, network.prefix);
         // Several of our addresses may be in the same network.
         if !theirs.contains(&address) {
             theirs.push(address);
@@ -207,7 +207,7 @@ fn theirs(networks: &[Network]) -> Result<Vec<(IpAddr, u8)>, ServeError> {
 }
 
 /// The other side's address in one of our networks.
-fn other_side(network: Network, ours: &[Network]) -> Result<IpAddr, ServeError> {
+fn peer_address(network: Network, ours: &[Network]) -> Result<IpAddr, ServeError> {
     network.neighbour(ours).ok_or_else(|| {
         ServeError::Usage(format!(
             "every address of the network of {network} is the engine's, and the other side needs one as \
@@ -223,7 +223,7 @@ fn set_up(
     vlan: Option<u16>,
     addresses: &[(IpAddr, u8)],
 ) -> Result<(), ServeError> {
-    let made = || {
+    let set = || {
         let mut route = Route::open()?;
         let mut ifindex = route.link(name)?.ifindex;
         if let Some(vlan) = vlan {
@@ -237,7 +237,7 @@ fn set_up(
         }
         addresses.iter().try_for_each(|(ip, prefix)| route.add_address(ifindex, *ip, *prefix))
     };
-    made().map_err(|source| {
+    set().map_err(|source| {
         let off = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{side}/disable_ipv6"));
         let off = off.is_ok_and(|off| off.trim() == "1");
         let advice = if vlan.is_some() && !std::path::Path::new("/proc/net/vlan").exists() {
@@ -280,7 +280,7 @@ fn left_over(link: &str) -> bool {
 
 /// Refuses a network in which another interface of this host (such as another server's) has an address. If the
 /// kernel does not list addresses, nothing is checked.
-fn free(name: &str, network: Network) -> Result<(), ServeError> {
+fn check_free(name: &str, network: Network) -> Result<(), ServeError> {
     let addresses = || {
         let mut route = Route::open()?;
         let links = route.links()?;
@@ -315,14 +315,14 @@ fn virtio(
     networks: &[Network],
     addresses: Addresses,
     pool: &Pool,
-) -> Result<Made, ServeError> {
-    let theirs = theirs(networks)?;
+) -> Result<OpenDevice, ServeError> {
+    let theirs = peer_addresses(networks)?;
     let theirs: Vec<_> = theirs.iter().map(|(ip, prefix)| format!("{ip}/{prefix}")).collect();
     let Vhost { queues, peers } = device.open(queues, pool)?;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>).collect();
     let note = format!("{} may be {}", device.other(), theirs.join(", "));
     let (faults, peers) = (Vec::new(), Some(peers));
-    Ok(Made {
+    Ok(OpenDevice {
         name: device.name(),
         addresses,
         queues,
@@ -341,12 +341,12 @@ fn synthetic(
     addresses: Addresses,
     pool: &Pool,
     place: usize,
-) -> Result<Made, ServeError> {
+) -> Result<OpenDevice, ServeError> {
     // `check` has ensured that there is one.
     let Some(ours) = addresses.list().first().copied() else {
         return Err(ServeError::Usage("a device needs an address".into()));
     };
-    let ip = other_side(Network { ip: ours.ip, prefix: ours.prefix }, networks)?;
+    let ip = peer_address(Network { ip: ours.ip, prefix: ours.prefix }, networks)?;
     let peer = Address { mac: [2, b's', b'y', b'n', 0, place as u8], ip, prefix: ours.prefix };
     let arrivals = match config.rate {
         0 => Arrivals::Silent,
@@ -370,7 +370,7 @@ fn synthetic(
         .collect::<Result<_, ServeError>>()?;
     let note = format!("{} datagrams a second of {} flows", config.rate, config.flows);
     let name = DeviceKind::Synthetic.name(place);
-    Ok(Made {
+    Ok(OpenDevice {
         name,
         addresses,
         queues,
@@ -408,7 +408,7 @@ mod tests {
         let all = [
             mac("nk0", 0, &ours, b"one"),
             mac("nk1", 0, &ours, b"one"),
-            mac("nk0", ASKING, &ours, b"one"),
+            mac("nk0", CLIENT_PLACE, &ours, b"one"),
             mac("nk0", 0, &other, b"one"),
             mac("nk0", 0, &ours, b"two"),
             mac("nk0", 0, &[], b"one"),

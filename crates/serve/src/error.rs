@@ -50,7 +50,7 @@ pub enum ServeError {
         "{name} cannot be {ours}: {other} has {theirs} in the same network; give another \
          with --address{}{}",
         free.map(|free| format!(", such as {free}")).unwrap_or_default(),
-        left.map(|bits| take_away(other, *theirs, bits)).unwrap_or_default()
+        left.map(|bits| removal_advice(other, *theirs, bits)).unwrap_or_default()
     )]
     SameNetwork {
         /// The device's name.
@@ -113,7 +113,7 @@ pub enum ServeError {
     Bind(#[from] napkin_stack::BindError),
     /// The operating system's port could not be opened.
     #[error(
-        "{address} cannot be served: {source}{}", what_to_do(.source)
+        "{address} cannot be served: {source}{}", listen_advice(.source)
     )]
     Listen {
         /// The address and port.
@@ -200,7 +200,7 @@ impl ServeError {
 
 /// Advice on removing the address that a server left on an interface. Serving beside it would not work: the
 /// operating system goes on sending to the interface that had the network first, even without a carrier.
-fn take_away(other: &str, theirs: IpAddr, bits: u8) -> String {
+fn removal_advice(other: &str, theirs: IpAddr, bits: u8) -> String {
     format!(
         "; or remove that address, as no process has {other} open: ip addr del {theirs}/{bits} dev \
          {other}"
@@ -208,7 +208,7 @@ fn take_away(other: &str, theirs: IpAddr, bits: u8) -> String {
 }
 
 /// Advice for an error, if there is any.
-fn what_to_do(error: &std::io::Error) -> &'static str {
+fn listen_advice(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             "; another program has the port (ss -lntup names it): end that, or give another --port"

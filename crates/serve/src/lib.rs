@@ -9,19 +9,19 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod application;
-mod below;
 mod config;
 mod device;
 pub mod disk;
 mod error;
-mod made;
 mod network;
+mod open_device;
 mod server;
 mod sockets;
 mod status;
 mod streams;
 mod virtio;
 mod xdp;
+mod xdp_deferral;
 mod xdp_spec;
 
 use std::time::{Duration, Instant};
@@ -33,10 +33,10 @@ use error::both;
 pub use config::{Datagrams, DeviceKind, DeviceSpec, Export, Listen, ServeConfig, Store, What};
 pub use device::open;
 pub use error::ServeError;
-pub use made::Made;
 pub use napkin_nic::faulty::Faults;
 pub use napkin_service::memcached::Limits;
 pub use network::Network;
+pub use open_device::OpenDevice;
 pub use server::Server;
 pub use status::{DeviceTotals, Status, Totals};
 pub use virtio::{Side, Virtio};

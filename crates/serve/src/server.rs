@@ -17,11 +17,11 @@ use napkin_policy::Policy;
 use napkin_service::memcached::MemcachedUdp;
 use napkin_stack::UdpSocket;
 
-use super::application::{self, Kind, Progress};
+use super::application::{self, Progress, UdpService};
 use super::config::{Listen, ServeConfig, What};
 use super::device;
 use super::error::{ServeError, both};
-use super::made::Made;
+use super::open_device::OpenDevice;
 use super::sockets::{self, Sockets};
 use super::status::{Meter, Status, Totals};
 use super::streams::Streams;
@@ -76,7 +76,7 @@ impl Server {
             Placed { name: device.name(place), policy: config.policy_of(device), first, queues }
         });
         let placed: Vec<Placed> = placed.collect();
-        agree(&placed, &cpus)?;
+        check_conflicts(&placed, &cpus)?;
 
         let capture = config.capture.as_ref().map(|path| match Capture::create(path) {
             Ok(capture) => Ok((path.clone(), capture)),
@@ -113,7 +113,7 @@ impl Server {
         let engine = Engine::start(engine_config(&cpus, devices, &placed))?;
         for device in &placed {
             for queue in 0..device.queues {
-                let cpu = CpuId((device.on(queue, cpus.len())) as u16);
+                let cpu = CpuId((device.cpu_of(queue, cpus.len())) as u16);
                 engine.set_cpu_policy_of(cpu, device.policy.cpu);
             }
         }
@@ -132,13 +132,18 @@ impl Server {
         let mut progress = Vec::new();
         for (device, name) in placed.iter().zip(&names) {
             // CPUs after those of the queues, as far as there are any.
-            let beside = |place| CpuId(device.on(device.queues + place, cpus.len()) as u16);
-            let datagrams: Option<Box<dyn FnOnce(UdpSocket) -> Kind<UdpSocket>>> =
+            let application_cpu =
+                |place| CpuId(device.cpu_of(device.queues + place, cpus.len()) as u16);
+            let datagrams: Option<Box<dyn FnOnce(UdpSocket) -> UdpService<UdpSocket>>> =
                 match (&config.what, &streams) {
-                    (What::Datagrams(what), _) => Some(Box::new(|socket| Kind::of(*what, socket))),
+                    (What::Datagrams(what), _) => {
+                        Some(Box::new(|socket| UdpService::of(*what, socket)))
+                    }
                     (_, Some(Streams::Memcached(service))) if config.udp => {
                         let service = service.clone();
-                        Some(Box::new(|socket| Kind::Memcached(MemcachedUdp::new(socket, service))))
+                        Some(Box::new(|socket| {
+                            UdpService::Memcached(MemcachedUdp::new(socket, service))
+                        }))
                     }
                     _ => None,
                 };
@@ -146,13 +151,14 @@ impl Server {
                 let own = Arc::new(Progress::default());
                 let service = (service, config.port);
                 let policy = &device.policy;
-                let threads = application::start(engine, name, service, policy, beside(0), &own)?;
+                let threads =
+                    application::start(engine, name, service, policy, application_cpu(0), &own)?;
                 server.threads.extend(threads.into_iter().map(|it| (name.clone(), it)));
                 progress.push(own);
             }
             if let Some(streams) = &streams {
-                let beside: Vec<CpuId> = (0..device.queues).map(beside).collect();
-                let started = streams.start(engine, name, config.port, &device.policy, &beside)?;
+                let cpus: Vec<CpuId> = (0..device.queues).map(application_cpu).collect();
+                let started = streams.start(engine, name, config.port, &device.policy, &cpus)?;
                 for (thread, own) in started {
                     server.threads.push((name.clone(), thread));
                     progress.push(own);
@@ -178,7 +184,7 @@ impl Server {
 
     /// Starts the threads that serve on the operating system's sockets.
     fn listen(config: &ServeConfig, listen: Listen, cpus: &[usize]) -> Result<Server, ServeError> {
-        can_have(&config.cpus)?;
+        check_cpus(&config.cpus)?;
         let streams = Streams::of(&config.what)?;
         let (sockets, started) = sockets::start(config, listen, cpus, streams.as_ref())?;
         let mut server = Server::default();
@@ -323,14 +329,14 @@ impl Drop for Server {
 
 impl Placed {
     /// The engine's CPU index for a queue.
-    fn on(&self, queue: usize, cpus: usize) -> usize {
+    fn cpu_of(&self, queue: usize, cpus: usize) -> usize {
         (self.first + queue) % cpus.max(1)
     }
 }
 
 /// Refuses CPUs that threads cannot be pinned to, by trying it in a short-lived thread. (The affinity of this
 /// thread may be narrower than what is allowed.)
-fn can_have(cpus: &[usize]) -> Result<(), ServeError> {
+fn check_cpus(cpus: &[usize]) -> Result<(), ServeError> {
     let cpus = cpus.to_vec();
     let tried = std::thread::Builder::new().spawn(move || sched::pin(None, &cpus));
     // The thread does not panic.
@@ -338,11 +344,11 @@ fn can_have(cpus: &[usize]) -> Result<(), ServeError> {
 }
 
 /// Refuses two policies that conflict on a CPU that their queues share.
-fn agree(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
+fn check_conflicts(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
     let mut rules: Vec<Option<usize>> = vec![None; cpus.len()];
     for (place, device) in placed.iter().enumerate() {
         for queue in 0..device.queues {
-            let on = device.on(queue, cpus.len());
+            let on = device.cpu_of(queue, cpus.len());
             let (Some(rule), Some(cpu)) = (rules.get_mut(on), cpus.get(on)) else { continue };
             let other = *rule.get_or_insert(place);
             if let Some(conflict) = placed[other].policy.conflict_on_cpu(&device.policy) {
@@ -354,13 +360,13 @@ fn agree(placed: &[Placed], cpus: &[usize]) -> Result<(), ServeError> {
     Ok(())
 }
 
-fn engine_config(cpus: &[usize], devices: Vec<Made>, placed: &[Placed]) -> EngineConfig {
+fn engine_config(cpus: &[usize], devices: Vec<OpenDevice>, placed: &[Placed]) -> EngineConfig {
     let devices = devices.into_iter().zip(placed).map(|(device, place)| DeviceConfig {
         name: device.name,
         addresses: device.addresses,
         queues: (0..)
             .zip(device.queues)
-            .map(|(i, queue)| (queue, place.on(i, cpus.len()) as u16))
+            .map(|(i, queue)| (queue, place.cpu_of(i, cpus.len()) as u16))
             .collect(),
         delivery_cost: 0,
         settings: place.policy.instance,
@@ -372,8 +378,8 @@ fn engine_config(cpus: &[usize], devices: Vec<Made>, placed: &[Placed]) -> Engin
     }
 }
 
-fn note(device: &Made) -> String {
-    let Made { name, addresses, note, .. } = device;
+fn note(device: &OpenDevice) -> String {
+    let OpenDevice { name, addresses, note, .. } = device;
     let list: Vec<_> =
         addresses.list().iter().map(|ours| format!("{}/{}", ours.ip, ours.prefix)).collect();
     let mac = addresses.mac().map(|byte| format!("{byte:02x}")).join(":");
@@ -403,7 +409,7 @@ mod tests {
         // A thread that is pinned to one CPU may start threads on others.
         let pinned = std::thread::spawn(move || {
             sched::pin(None, &usable[..1]).expect("it is there");
-            can_have(&usable)
+            check_cpus(&usable)
         });
         pinned.join().expect("no panic").expect("all are there");
     }

@@ -15,10 +15,10 @@ use napkin_sockets::{OsTcp, OsUdp, Protocol, Waker, check_free};
 use napkin_stack::TcpLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::application::{APPLICATION, Kind, Progress, Serving, spawn};
+use super::application::{APPLICATION, Progress, Serving, UdpService, spawn};
 use super::config::{Listen, ServeConfig, What};
 use super::error::ServeError;
-use super::streams::{Serves, Started, Streams};
+use super::streams::{StartService, Started, Streams};
 
 /// A handle that ends the threads when it is dropped.
 #[derive(Debug)]
@@ -58,7 +58,9 @@ pub(super) fn start(
     for _ in 0..listen.threads {
         let one = match (&config.what, streams) {
             (_, Some(streams)) => streams.serve_in(&mut place)?,
-            (What::Datagrams(what), None) => place.datagrams(|socket| Kind::of(*what, socket))?,
+            (What::Datagrams(what), None) => {
+                place.datagrams(|socket| UdpService::of(*what, socket))?
+            }
             // `streams` is set for every service but those of datagrams.
             (_, None) => break,
         };
@@ -68,7 +70,8 @@ pub(super) fn start(
         && config.udp
     {
         let service = service.clone();
-        let one = place.datagrams(|socket| Kind::Memcached(MemcachedUdp::new(socket, service)))?;
+        let one =
+            place.datagrams(|socket| UdpService::Memcached(MemcachedUdp::new(socket, service)))?;
         started.push((format!("{address} (UDP)"), one));
     }
     Ok((place.sockets, started))
@@ -101,7 +104,7 @@ impl Place<'_> {
 
     fn datagrams(
         &mut self,
-        service: impl FnOnce(OsUdp) -> Kind<OsUdp>,
+        service: impl FnOnce(OsUdp) -> UdpService<OsUdp>,
     ) -> Result<Started, ServeError> {
         let socket = OsUdp::bind(self.address).map_err(|error| self.failed(error))?;
         self.sockets.wakers.push(socket.waker());
@@ -122,7 +125,7 @@ impl Place<'_> {
     }
 }
 
-impl Serves for Place<'_> {
+impl StartService for Place<'_> {
     fn start<S>(
         &mut self,
         service: S,

@@ -106,7 +106,7 @@ impl Streams {
     }
 
     /// Starts a thread of the service at `place`.
-    pub(super) fn serve_in(&self, place: &mut impl Serves) -> Result<Started, ServeError> {
+    pub(super) fn serve_in(&self, place: &mut impl StartService) -> Result<Started, ServeError> {
         match self {
             Streams::Memcached(service) => place.start(service.clone(), TcpLimits::DEFAULT, None),
             Streams::Memory(export, store) => {
@@ -130,7 +130,7 @@ fn signal(event: &OwnedFd) {
 }
 
 /// Starts threads for byte-stream services, on an engine or on the operating system's sockets.
-pub(super) trait Serves {
+pub(super) trait StartService {
     /// Starts a thread. `event` is signalled when the service's asynchronous operations complete.
     fn start<S>(
         &mut self,
@@ -153,7 +153,7 @@ struct Place<'a> {
     cpu: CpuId,
 }
 
-impl Serves for Place<'_> {
+impl StartService for Place<'_> {
     fn start<S>(
         &mut self,
         service: S,

@@ -11,11 +11,11 @@ use napkin_policy::Policy;
 use napkin_stack::Addresses;
 use napkin_stack::address::ADDRESSES;
 
-use super::below::{busy_poll, defer};
 use super::config::ServeConfig;
 use super::error::ServeError;
-use super::made::Made;
 use super::network::Network;
+use super::open_device::OpenDevice;
+use super::xdp_deferral::{busy_poll, defer};
 use super::xdp_spec::XdpSpec;
 
 /// Buffers per queue besides those that the kernel holds: more than sockets hold.
@@ -27,11 +27,11 @@ pub(super) fn make(
     spec: &XdpSpec,
     policy: &Policy,
     networks: &[Network],
-) -> Result<Made, ServeError> {
+) -> Result<OpenDevice, ServeError> {
     let name = &spec.interface;
     let (networks, left) = match spec.all {
         true => (networks.to_vec(), Vec::new()),
-        false => own(name)?,
+        false => own_addresses(name)?,
     };
     let traffic = match spec.all {
         true => Traffic::All,
@@ -57,7 +57,7 @@ pub(super) fn make(
     let busy = xdp.queues.iter().filter_map(|queue| queue.busy_polling()).collect();
     let queues = xdp.queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketQueue>);
     let queues = queues.collect();
-    Ok(Made {
+    Ok(OpenDevice {
         name: name.clone(),
         addresses,
         queues,
@@ -71,7 +71,7 @@ pub(super) fn make(
 }
 
 /// The interface's addresses: those that the stack can serve, and the excess ones.
-fn own(name: &str) -> Result<(Vec<Network>, Vec<Network>), ServeError> {
+fn own_addresses(name: &str) -> Result<(Vec<Network>, Vec<Network>), ServeError> {
     let addresses = || {
         let mut route = Route::open()?;
         let ifindex = route.link(name)?.ifindex;
@@ -88,12 +88,12 @@ fn own(name: &str) -> Result<(Vec<Network>, Vec<Network>), ServeError> {
     if own.is_empty() {
         return Err(ServeError::NoAddress { name: name.to_owned() });
     }
-    Ok(divide(once(own)))
+    Ok(split_excess(deduplicated(own)))
 }
 
 /// Removes duplicate addresses. The kernel may have an address under several prefixes; the shortest covers the
 /// neighbours of the others.
-fn once(own: Vec<Network>) -> Vec<Network> {
+fn deduplicated(own: Vec<Network>) -> Vec<Network> {
     let mut once: Vec<Network> = Vec::new();
     for network in own {
         match once.iter_mut().find(|it| it.ip == network.ip) {
@@ -105,7 +105,7 @@ fn once(own: Vec<Network>) -> Vec<Network> {
 }
 
 /// Splits off the addresses beyond what a stack can have, link-local ones first.
-fn divide(mut own: Vec<Network>) -> (Vec<Network>, Vec<Network>) {
+fn split_excess(mut own: Vec<Network>) -> (Vec<Network>, Vec<Network>) {
     own.sort_by_key(|network| network.is_link_local());
     let left = own.split_off(own.len().min(ADDRESSES));
     (own, left)
@@ -152,10 +152,10 @@ mod tests {
         let network = |text: String| text.parse::<Network>().expect("an address");
         let mut own = vec![network("fe80::1/64".into())];
         own.extend((1..=ADDRESSES).map(|n| network(format!("10.0.0.{n}/24"))));
-        let (ours, left) = divide(own.clone());
+        let (ours, left) = split_excess(own.clone());
         assert_eq!((ours, left), (own[1..].to_vec(), own[..1].to_vec()));
-        assert_eq!(divide(own[..ADDRESSES].to_vec()).0.len(), ADDRESSES);
-        assert!(divide(own[..ADDRESSES].to_vec()).1.is_empty());
+        assert_eq!(split_excess(own[..ADDRESSES].to_vec()).0.len(), ADDRESSES);
+        assert!(split_excess(own[..ADDRESSES].to_vec()).1.is_empty());
     }
 
     #[test]
@@ -164,6 +164,6 @@ mod tests {
             all.iter().map(|it| it.parse().expect("an address")).collect()
         };
         let own = list(&["10.0.0.1/28", "10.0.1.1/24", "10.0.0.1/16", "10.0.0.1/24"]);
-        assert_eq!(once(own), list(&["10.0.0.1/16", "10.0.1.1/24"]));
+        assert_eq!(deduplicated(own), list(&["10.0.0.1/16", "10.0.1.1/24"]));
     }
 }

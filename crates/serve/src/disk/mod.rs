@@ -58,8 +58,8 @@ pub enum DiskError {
 
 /// How long to wait for a lock: after a server was killed, the kernel releases what its ring held some time after
 /// the process has ended.
-const LET_GO: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// An open file or block device, locked while it is served: shared if it is only read, else exclusively.
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ pub struct Disk {
     file: Arc<File>,
     size: u64,
     /// Whether a flush through any of its handles has failed.
-    lost: Arc<AtomicBool>,
+    flush_failed: Arc<AtomicBool>,
     warning: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl Disk {
         let begun = Instant::now();
         while let Err(error) = flock(&file, lock) {
             match error {
-                Errno::WOULDBLOCK if begun.elapsed() < LET_GO => thread::sleep(LOOK_AGAIN),
+                Errno::WOULDBLOCK if begun.elapsed() < LOCK_TIMEOUT => thread::sleep(LOCK_RETRY),
                 Errno::WOULDBLOCK => return Err(DiskError::Locked(path.to_owned())),
                 error => return Err(failed(error.into())),
             }
@@ -108,7 +108,7 @@ impl Disk {
             0 => Err(DiskError::Empty(path.to_owned())),
             _ => {
                 let warning = warning(path, read_only);
-                Ok(Disk { file: Arc::new(file), size, lost: Arc::default(), warning })
+                Ok(Disk { file: Arc::new(file), size, flush_failed: Arc::default(), warning })
             }
         }
     }
@@ -125,8 +125,8 @@ impl Disk {
     /// # Errors
     /// If the kernel or a sandbox (seccomp) does not permit io_uring.
     pub fn handle(&self) -> Result<FileStore, DiskError> {
-        let lost = Arc::clone(&self.lost);
-        FileStore::new(Arc::clone(&self.file), self.size, lost).map_err(DiskError::Ring)
+        let flush_failed = Arc::clone(&self.flush_failed);
+        FileStore::new(Arc::clone(&self.file), self.size, flush_failed).map_err(DiskError::Ring)
     }
 }
 

@@ -25,7 +25,7 @@ pub struct FileStore {
     file: Arc<File>,
     size: u64,
     /// Whether a flush through any handle has failed; then none may succeed any more.
-    lost: Arc<AtomicBool>,
+    flush_failed: Arc<AtomicBool>,
     /// eventfd that is signalled when operations have completed.
     event: Arc<OwnedFd>,
     /// Indexed by job number, which is the `user_data` of the submission.
@@ -34,7 +34,7 @@ pub struct FileStore {
     /// Jobs that have not been submitted.
     waiting: VecDeque<usize>,
     /// Number of jobs submitted to the kernel.
-    handed: u32,
+    submitted: u32,
 }
 
 /// An operation, and its progress.
@@ -44,13 +44,17 @@ struct Job {
     /// Bytes completed.
     done: u64,
     /// Whether zeroes are written because `fallocate` does not support the range.
-    by_hand: bool,
+    writes_zeroes: bool,
     /// Whether the result is not wanted any more, so that the rest need not be done.
-    forgotten: bool,
+    unwanted: bool,
 }
 
 impl FileStore {
-    pub(super) fn new(file: Arc<File>, size: u64, lost: Arc<AtomicBool>) -> io::Result<FileStore> {
+    pub(super) fn new(
+        file: Arc<File>,
+        size: u64,
+        flush_failed: Arc<AtomicBool>,
+    ) -> io::Result<FileStore> {
         let ring = IoUring::new(ENTRIES)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC)?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
@@ -58,12 +62,12 @@ impl FileStore {
             ring,
             file,
             size,
-            lost,
+            flush_failed,
             event: Arc::new(event),
             jobs: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::new(),
-            handed: 0,
+            submitted: 0,
         })
     }
 
@@ -93,7 +97,7 @@ impl FileStore {
                 let rest = &bytes[done..];
                 opcode::Write::new(fd, rest.as_ptr(), rest.len() as u32).offset(at).build()
             }
-            Action::Zero { length, .. } if job.by_hand => {
+            Action::Zero { length, .. } if job.writes_zeroes => {
                 let bytes = (*length - job.done).min(ZEROES.len() as u64) as u32;
                 opcode::Write::new(fd, ZEROES.as_ptr(), bytes).offset(at).build()
             }
@@ -109,7 +113,7 @@ impl FileStore {
         let job = self.jobs.get_mut(number)?.as_mut()?;
         let length = match &job.operation.action {
             Action::Read(bytes) | Action::Write(bytes) => Some(bytes.len() as u64),
-            Action::Zero { length, .. } if job.by_hand => Some(*length),
+            Action::Zero { length, .. } if job.writes_zeroes => Some(*length),
             _ => None,
         };
         let errno = (result < 0).then(|| Errno::from_raw_os_error(result.wrapping_neg()));
@@ -120,13 +124,13 @@ impl FileStore {
                 match &job.operation.action {
                     Action::Trim(_) => Some(Ok(())),
                     Action::Zero { .. } => {
-                        job.by_hand = true;
+                        job.writes_zeroes = true;
                         None
                     }
                     _ => Some(Err(StoreError::Io)),
                 }
             }
-            (Some(errno), _) => Some(Err(meaning(errno))),
+            (Some(errno), _) => Some(Err(store_error(errno))),
             // The file was truncated, or the device accepts no more.
             (None, Some(_)) if result == 0 => Some(Err(StoreError::Io)),
             (None, Some(length)) => {
@@ -138,11 +142,11 @@ impl FileStore {
         let ended = match ended {
             Some(result) if matches!(job.operation.action, Action::Flush) => {
                 if result.is_err() {
-                    self.lost.store(true, Ordering::Relaxed);
+                    self.flush_failed.store(true, Ordering::Relaxed);
                 }
                 // The kernel reports a write-back error only once: every later flush must fail as well.
-                let lost = self.lost.load(Ordering::Relaxed);
-                Some(if lost { result.and(Err(StoreError::Io)) } else { result })
+                let flush_failed = self.flush_failed.load(Ordering::Relaxed);
+                Some(if flush_failed { result.and(Err(StoreError::Io)) } else { result })
             }
             ended => ended,
         };
@@ -151,7 +155,7 @@ impl FileStore {
                 self.free.push(number);
                 self.jobs[number].take().map(|job| (job.operation, result))
             }
-            None if job.forgotten => {
+            None if job.unwanted => {
                 self.drop_job(number);
                 None
             }
@@ -170,13 +174,13 @@ impl FileStore {
     /// Takes one completion off the ring.
     fn completed(&mut self) -> Option<(usize, i32)> {
         let completion = self.ring.completion().next()?;
-        self.handed -= 1;
+        self.submitted -= 1;
         Some((completion.user_data() as usize, completion.result()))
     }
 }
 
 /// Converts an errno to an error of the protocol.
-fn meaning(errno: Errno) -> StoreError {
+fn store_error(errno: Errno) -> StoreError {
     match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => StoreError::NoSpace,
         Errno::PERM | Errno::ACCESS | Errno::ROFS => StoreError::NotPermitted,
@@ -194,18 +198,18 @@ impl BlockStore for FileStore {
             self.jobs.push(None);
             self.jobs.len() - 1
         });
-        self.jobs[number] = Some(Job { operation, done: 0, by_hand: false, forgotten: false });
+        self.jobs[number] = Some(Job { operation, done: 0, writes_zeroes: false, unwanted: false });
         self.waiting.push_back(number);
         None
     }
 
     fn forget(&mut self, wanted: &dyn Fn(u64) -> bool) {
         for job in self.jobs.iter_mut().flatten() {
-            job.forgotten |= !wanted(job.operation.tag);
+            job.unwanted |= !wanted(job.operation.tag);
         }
         for number in std::mem::take(&mut self.waiting) {
             match &self.jobs[number] {
-                Some(job) if !job.forgotten => self.waiting.push_back(number),
+                Some(job) if !job.unwanted => self.waiting.push_back(number),
                 _ => self.drop_job(number),
             }
         }
@@ -221,7 +225,7 @@ impl BlockStore for FileStore {
     }
 
     fn submit(&mut self) {
-        while self.handed < ENTRIES
+        while self.submitted < ENTRIES
             && let Some(number) = self.waiting.pop_front()
         {
             let Some(entry) = self.entry(number) else { continue };
@@ -232,7 +236,7 @@ impl BlockStore for FileStore {
                 self.waiting.push_front(number);
                 break;
             }
-            self.handed += 1;
+            self.submitted += 1;
         }
         if self.ring.submission().is_empty() {
             return;
@@ -250,7 +254,7 @@ impl BlockStore for FileStore {
 impl Drop for FileStore {
     fn drop(&mut self) {
         // The kernel still accesses the jobs' buffers.
-        while self.handed > 0 {
+        while self.submitted > 0 {
             let waited = self.ring.submit_and_wait(1);
             while self.completed().is_some() {}
             if waited.is_err_and(|error| error.kind() != io::ErrorKind::Interrupted) {
@@ -264,7 +268,7 @@ impl std::fmt::Debug for FileStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileStore")
             .field("size", &self.size)
-            .field("handed", &self.handed)
+            .field("submitted", &self.submitted)
             .field("waiting", &self.waiting.len())
             .finish_non_exhaustive()
     }
@@ -288,8 +292,8 @@ mod tests {
 
     #[test]
     fn once_a_flush_has_failed_none_of_any_handle_succeeds() {
-        let lost = Arc::<AtomicBool>::default();
-        let handle = |file| FileStore::new(Arc::new(file), 1, Arc::clone(&lost));
+        let flush_failed = Arc::<AtomicBool>::default();
+        let handle = |file| FileStore::new(Arc::new(file), 1, Arc::clone(&flush_failed));
         let ours = File::open(std::env::current_exe().expect("a path")).expect("a file");
         // io_uring is not permitted here.
         let Ok(mut sound) = handle(ours) else { return };

@@ -56,7 +56,7 @@ pub(super) fn defer(interface: &str, policy: &Policy, xdp: &Xdp) -> (Option<Temp
     };
     match lifelines(interface).as_deref() {
         Ok([]) => {}
-        Ok([first, ..]) => return without(&carries(interface, first)),
+        Ok([first, ..]) => return without(&lifeline_refusal(interface, first)),
         Err(error) => return without(&format!(": {error}")),
     }
     let (defer_hard_irqs, gro_flush_timeout) =
@@ -85,7 +85,7 @@ pub(super) fn defer(interface: &str, policy: &Policy, xdp: &Xdp) -> (Option<Temp
     }
 }
 
-fn carries(interface: &str, lifeline: &Lifeline) -> String {
+fn lifeline_refusal(interface: &str, lifeline: &Lifeline) -> String {
     format!(
         ": {interface} carries {lifeline} (napkin apply POLICY --dev {interface} --yes does it)"
     )

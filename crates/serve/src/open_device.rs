@@ -11,7 +11,7 @@ use napkin_nic::{PacketQueue, Pool};
 use napkin_stack::Addresses;
 
 /// An open device that is not served yet.
-pub struct Made {
+pub struct OpenDevice {
     /// Its name, with the number that the operating system chose, if it did.
     pub name: String,
     /// Our addresses on it.
@@ -33,8 +33,8 @@ pub struct Made {
     pub pool: Option<Pool>,
 }
 
-impl fmt::Debug for Made {
+impl fmt::Debug for OpenDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Made").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("OpenDevice").field("name", &self.name).finish_non_exhaustive()
     }
 }
