@@ -97,7 +97,7 @@ pub struct Drawn<'a> {
 }
 
 impl Drawn<'_> {
-    fn beside(&self) -> (&str, &str, &str) {
+    fn quantity_and_load(&self) -> (&str, &str, &str) {
         (self.table, self.quantity, self.load)
     }
 
@@ -126,11 +126,13 @@ impl Uncertainty {
         let mut seen = BTreeSet::new();
         let mut orders = Vec::new();
         for (first, figure) in figures.iter().enumerate() {
-            if !seen.insert(figure.beside()) {
+            if !seen.insert(figure.quantity_and_load()) {
                 continue;
             }
-            let beside: Vec<&Drawn<'_>> =
-                figures[first..].iter().filter(|it| it.beside() == figure.beside()).collect();
+            let beside: Vec<&Drawn<'_>> = figures[first..]
+                .iter()
+                .filter(|it| it.quantity_and_load() == figure.quantity_and_load())
+                .collect();
             let mut pairs = Vec::new();
             for (place, one) in beside.iter().enumerate() {
                 pairs.extend(beside[place + 1..].iter().filter_map(|other| one.pair(other)));

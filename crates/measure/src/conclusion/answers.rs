@@ -1,7 +1,7 @@
 //! The conclusion for request-response workloads: the policy that answers as fast as the fastest for less CPU, or
 //! that answers faster than Linux's default, with its CPU cost.
 
-use super::evidence::{CPU, Figure, Group, Inconclusive, Order, P50, P99, RATE, Witness};
+use super::evidence::{CPU, Evidence, Figure, Group, Inconclusive, Order, P50, P99, RATE};
 use super::evidence::{cannot_tell, least, most, worse};
 use super::{of_its_cpu, times};
 
@@ -53,8 +53,8 @@ fn highest<'a, 'b>(groups: &'b [Group<'a>]) -> Option<&'b Group<'a>> {
 }
 
 /// The rows that carry their load; all rows of a closed loop.
-fn carrying<'a>(group: &Group<'a>) -> Vec<Witness<'a>> {
-    let carries = |row: &Witness<'_>| match (row.median(RATE), row.offered()) {
+fn carrying<'a>(group: &Group<'a>) -> Vec<Evidence<'a>> {
+    let carries = |row: &Evidence<'_>| match (row.median(RATE), row.offered()) {
         (Some(served), Some(asked)) => served >= CARRIED * asked,
         _ => true,
     };
@@ -63,7 +63,7 @@ fn carrying<'a>(group: &Group<'a>) -> Vec<Witness<'a>> {
 
 /// The policy that answers as fast as the fastest for less CPU, or else faster than the reference.
 fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclusive>> {
-    let (rows, doubt, left_out) = group.sound(figure);
+    let (rows, doubt, left_out) = group.usable(figure);
     let unsure = |doubt: Option<Inconclusive>| doubt.map(Err);
     if rows.len() < 2 {
         return unsure(doubt);
@@ -74,7 +74,7 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclus
         None => String::new(),
     };
     let without = group.rows.iter().filter(|row| row.median(figure).is_none());
-    let without: Vec<&str> = without.map(Witness::name).collect();
+    let without: Vec<&str> = without.map(Evidence::name).collect();
     if !without.is_empty() {
         beside.push_str(&format!(" (of {} no {} is known)", without.join(", "), figure.name));
     }
@@ -114,10 +114,10 @@ fn soonest(group: &Group<'_>, figure: Figure) -> Option<Result<String, Inconclus
 
 /// The rows whose figure is alike to that of `other`.
 fn as_fast<'a>(
-    rows: &[Witness<'a>],
-    other: &Witness<'_>,
+    rows: &[Evidence<'a>],
+    other: &Evidence<'_>,
     figure: Figure,
-) -> impl Iterator<Item = Witness<'a>> {
+) -> impl Iterator<Item = Evidence<'a>> {
     rows.iter().copied().filter(move |row| {
         row.name() != other.name()
             && matches!(row.compare(figure, other), Some(Ok((Order::Alike, _))))
@@ -125,8 +125,8 @@ fn as_fast<'a>(
 }
 
 /// The row that answers as fast as `other` for the least CPU, if that is clearly less.
-fn cheaper(rows: &[Witness<'_>], other: &Witness<'_>, figure: Figure) -> Option<String> {
-    let less = |row: &Witness<'_>| matches!(row.compare(CPU, other), Some(Ok((Order::Less, _))));
+fn cheaper(rows: &[Evidence<'_>], other: &Evidence<'_>, figure: Figure) -> Option<String> {
+    let less = |row: &Evidence<'_>| matches!(row.compare(CPU, other), Some(Ok((Order::Less, _))));
     let all: Vec<_> = as_fast(rows, other, figure).filter(less).collect();
     let cheapest = least(&all, CPU)?;
     let (_, latency) = cheapest.compare(figure, other)?.ok()?;
@@ -143,11 +143,11 @@ fn cheaper(rows: &[Witness<'_>], other: &Witness<'_>, figure: Figure) -> Option<
 
 /// The sentence if no row answers faster than the reference: names a row that is as fast for less CPU, or says that
 /// there is none, as far as the CPU of all such rows can be compared.
-fn none_faster(rows: &[Witness<'_>], reference: &Witness<'_>, figure: Figure) -> String {
+fn none_faster(rows: &[Evidence<'_>], reference: &Evidence<'_>, figure: Figure) -> String {
     if let Some(told) = cheaper(rows, reference, figure) {
         return told;
     }
-    let known = |row: Witness<'_>| matches!(row.compare(CPU, reference), Some(Ok(_)));
+    let known = |row: Evidence<'_>| matches!(row.compare(CPU, reference), Some(Ok(_)));
     let (unknown, cpu) = match as_fast(rows, reference, figure).all(known) {
         true => ("", ", or as fast for less CPU"),
         false => ("; which takes less CPU is unknown", ""),
@@ -163,7 +163,7 @@ fn factor(ratio: f64) -> String {
 
 /// In a closed loop: the policy that serves more than the reference.
 fn serves_most(group: &Group<'_>) -> Option<String> {
-    let (rows, _, _) = group.sound(RATE);
+    let (rows, _, _) = group.usable(RATE);
     let (best, reference) = (most(&rows, RATE)?, Group { load: None, rows: rows.clone() });
     let reference = reference.reference()?;
     match best.compare(RATE, &reference)? {

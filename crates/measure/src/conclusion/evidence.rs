@@ -15,7 +15,7 @@ use crate::report::{Column, Measurement, Report, Row};
 const ALIKE: f64 = 1.25;
 
 /// ... if no two repetitions differ by a larger factor than this.
-const TOGETHER: f64 = 1.5;
+const CLOSE: f64 = 1.5;
 
 /// A figure by which rows are compared.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub(super) struct Figure {
     pub(super) name: &'static str,
     get: fn(&Measurement) -> Option<f64>,
     /// The longest interruption by the host, as a share of the time, that does not distort the figure.
-    pub(super) bears: f64,
+    pub(super) tolerates: f64,
     show: fn(f64) -> String,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Figure {
 pub(super) const P99: Figure = Figure {
     name: "p99",
     get: |figures| figures.latency_ns?.at.p99.map(|ns| ns as f64),
-    bears: 0.02,
+    tolerates: 0.02,
     show: time,
 };
 
@@ -41,7 +41,7 @@ pub(super) const P99: Figure = Figure {
 pub(super) const P999: Figure = Figure {
     name: "p99.9",
     get: |figures| figures.latency_ns?.at.p999.map(|ns| ns as f64),
-    bears: 0.005,
+    tolerates: 0.005,
     show: time,
 };
 
@@ -50,23 +50,23 @@ pub(super) const P999: Figure = Figure {
 pub(super) const P50: Figure = Figure {
     name: "p50",
     get: |figures| figures.latency_ns?.at.p50.map(|ns| ns as f64),
-    bears: 0.1,
+    tolerates: 0.1,
     show: time,
 };
 
 /// The busy share of the serving CPUs' time.
 pub(super) const CPU: Figure =
-    Figure { name: "CPU", get: Measurement::cpu_busy, bears: 0.1, show: percent };
+    Figure { name: "CPU", get: Measurement::cpu_busy, tolerates: 0.1, show: percent };
 
 /// Replies, answers or received datagrams per second.
 pub(super) const RATE: Figure =
-    Figure { name: "rate", get: |figures| figures.achieved_per_s, bears: 0.1, show: rate };
+    Figure { name: "rate", get: |figures| figures.achieved_per_s, tolerates: 0.1, show: rate };
 
 /// Receive interrupts per packet: a quotient of counts, both of which an interruption affects alike.
 pub(super) const INTERRUPTS: Figure = Figure {
     name: "interrupts a packet",
     get: |figures| figures.interrupts_per_packet,
-    bears: 1.0,
+    tolerates: 1.0,
     show: |value| if value == 0.0 { "no".to_owned() } else { ratio(value) },
 };
 
@@ -121,7 +121,7 @@ pub(super) fn cannot_tell(doubt: &Inconclusive) -> String {
 
 /// A row with what is needed to judge its figures.
 #[derive(Clone, Copy)]
-pub(super) struct Witness<'a> {
+pub(super) struct Evidence<'a> {
     row: &'a Row,
     /// Whether time is virtual: then nothing interrupts a run, and a single repetition is not subject to chance.
     virtual_time: bool,
@@ -129,7 +129,7 @@ pub(super) struct Witness<'a> {
     over_veth: bool,
 }
 
-impl<'a> Witness<'a> {
+impl<'a> Evidence<'a> {
     pub(super) fn name(&self) -> &'a str {
         &self.row.name
     }
@@ -173,7 +173,7 @@ impl<'a> Witness<'a> {
 
     /// The reason why the row's figure cannot be used at all.
     pub(super) fn doubt(&self, figure: Figure) -> Option<Inconclusive> {
-        if let Some(share) = self.interrupted().filter(|share| *share > figure.bears) {
+        if let Some(share) = self.interrupted().filter(|share| *share > figure.tolerates) {
             return Some(Inconclusive::Interrupted(share));
         }
         let all = &self.row.repetitions;
@@ -186,8 +186,8 @@ impl<'a> Witness<'a> {
     }
 
     /// Whether the figure can be compared between these rows; CPU over a veth cannot if one is the reference.
-    pub(super) fn has_beside(&self, figure: Figure, other: &Witness<'_>) -> bool {
-        let elsewhere = |it: &Witness<'_>| it.over_veth && it.is_reference();
+    pub(super) fn is_comparable(&self, figure: Figure, other: &Evidence<'_>) -> bool {
+        let elsewhere = |it: &Evidence<'_>| it.over_veth && it.is_reference();
         figure.name != CPU.name || !(elsewhere(self) || elsewhere(other))
     }
 
@@ -196,9 +196,9 @@ impl<'a> Witness<'a> {
     pub(super) fn compare(
         &self,
         figure: Figure,
-        other: &Witness<'_>,
+        other: &Evidence<'_>,
     ) -> Option<Result<(Order, f64), Inconclusive>> {
-        if !self.has_beside(figure, other) {
+        if !self.is_comparable(figure, other) {
             return None;
         }
         let (one, two) = (self.spread(figure)?, other.spread(figure)?);
@@ -212,7 +212,7 @@ impl<'a> Witness<'a> {
         let quotient = by(one.median, two.median);
         let furthest = by(one.max.max(two.max), one.min.min(two.min));
         let alike = quotient < ALIKE && quotient > 1.0 / ALIKE;
-        if alike && furthest <= TOGETHER {
+        if alike && furthest <= CLOSE {
             return Some(Ok((Order::Alike, quotient)));
         }
         if one.max < two.min {
@@ -243,19 +243,19 @@ pub(super) fn worse(one: Inconclusive, other: Inconclusive) -> Inconclusive {
 pub(super) struct Group<'a> {
     /// The load in words, if there are several.
     pub(super) load: Option<String>,
-    pub(super) rows: Vec<Witness<'a>>,
+    pub(super) rows: Vec<Evidence<'a>>,
 }
 
 impl<'a> Group<'a> {
     /// The groups of a report, without rows that were not measured.
     pub(super) fn all(report: &'a Report) -> Vec<Group<'a>> {
         let [virtual_time, over_veth] = ["machine", "linux"].map(|world| report.world == world);
-        let mut groups: Vec<(&Row, Vec<Witness<'_>>)> = Vec::new();
+        let mut groups: Vec<(&Row, Vec<Evidence<'_>>)> = Vec::new();
         for row in report.rows.iter().filter(|row| !row.repetitions.is_empty()) {
-            let witness = Witness { row, virtual_time, over_veth };
+            let evidence = Evidence { row, virtual_time, over_veth };
             match groups.iter_mut().find(|(first, _)| first.load == row.load) {
-                Some((_, rows)) => rows.push(witness),
-                None => groups.push((row, vec![witness])),
+                Some((_, rows)) => rows.push(evidence),
+                None => groups.push((row, vec![evidence])),
             }
         }
         let loads: Vec<&Row> = groups.iter().map(|(first, _)| *first).collect();
@@ -273,22 +273,22 @@ impl<'a> Group<'a> {
 
     /// The row to compare with: Linux's default, or else the first row. With several servers, the default policy of
     /// the last server that is not napkin, if there is one.
-    pub(super) fn reference(&self) -> Option<Witness<'a>> {
+    pub(super) fn reference(&self) -> Option<Evidence<'a>> {
         let linux = self.rows.iter().rfind(|row| row.is_reference() && row.is_another_server());
         linux.or(self.rows.iter().find(|row| row.is_reference())).or(self.rows.first()).copied()
     }
 
     /// The offered rate per second under this load; `None` in a closed loop.
     pub(super) fn offered(&self) -> Option<f64> {
-        let offered: Option<Vec<f64>> = self.rows.iter().map(Witness::offered).collect();
+        let offered: Option<Vec<f64>> = self.rows.iter().map(Evidence::offered).collect();
         offered?.into_iter().reduce(f64::max)
     }
 
     /// The rows whose figure is usable, the worst doubt about the others, and the others' names.
-    pub(super) fn sound(
+    pub(super) fn usable(
         &self,
         figure: Figure,
-    ) -> (Vec<Witness<'a>>, Option<Inconclusive>, Vec<&'a str>) {
+    ) -> (Vec<Evidence<'a>>, Option<Inconclusive>, Vec<&'a str>) {
         let rows = self.rows.iter().copied().filter(|row| row.median(figure).is_some());
         let (mut sound, mut doubt, mut left_out) = (Vec::new(), None, Vec::new());
         for row in rows {
@@ -317,13 +317,13 @@ fn in_words(row: &Row, all: &[&Row]) -> String {
 }
 
 /// The row with the smallest figure.
-pub(super) fn least<'a>(rows: &[Witness<'a>], figure: Figure) -> Option<Witness<'a>> {
+pub(super) fn least<'a>(rows: &[Evidence<'a>], figure: Figure) -> Option<Evidence<'a>> {
     let known = rows.iter().filter_map(|row| Some((row.median(figure)?, *row)));
     known.min_by(|a, b| a.0.total_cmp(&b.0)).map(|it| it.1)
 }
 
 /// The row with the largest figure.
-pub(super) fn most<'a>(rows: &[Witness<'a>], figure: Figure) -> Option<Witness<'a>> {
+pub(super) fn most<'a>(rows: &[Evidence<'a>], figure: Figure) -> Option<Evidence<'a>> {
     let known = rows.iter().filter_map(|row| Some((row.median(figure)?, *row)));
     // If several are equal, the first.
     known.rev().max_by(|a, b| a.0.total_cmp(&b.0)).map(|it| it.1)

@@ -1,6 +1,6 @@
 //! The conclusion for floods of requests: the policy that takes the fewest interrupts, and its CPU cost.
 
-use super::evidence::{CPU, Group, INTERRUPTS, Inconclusive, Order, RATE, Witness};
+use super::evidence::{CPU, Evidence, Group, INTERRUPTS, Inconclusive, Order, RATE};
 use super::evidence::{cannot_tell, least, most};
 use super::{of_its_cpu, times};
 
@@ -21,7 +21,7 @@ fn fewest(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
         Ok((order, _)) => order,
         Err(doubt) => return Some(Err(doubt)),
     };
-    let shown = |row: &Witness<'_>| row.shown(INTERRUPTS);
+    let shown = |row: &Evidence<'_>| row.shown(INTERRUPTS);
     Some(Ok(match compared {
         Order::Less => {
             let cpu = match best.compare(CPU, &reference) {
@@ -46,7 +46,7 @@ fn fewest(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
 
 /// Compares rates, if there are no interrupt counts.
 fn answers_most(group: &Group<'_>) -> Option<Result<String, Inconclusive>> {
-    let (rows, doubt, _) = group.sound(RATE);
+    let (rows, doubt, _) = group.usable(RATE);
     if rows.len() < 2 {
         return doubt.map(Err);
     }

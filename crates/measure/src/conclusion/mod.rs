@@ -37,7 +37,7 @@ pub enum Rule {
 pub fn conclude(report: &Report, rule: Rule) -> Option<String> {
     let groups = Group::all(report);
     if groups.iter().all(|group| group.rows.len() == 1) {
-        return groups.last().and_then(alone);
+        return groups.last().and_then(single_policy);
     }
     match rule {
         Rule::Answers => answers::conclude(&groups),
@@ -47,7 +47,7 @@ pub fn conclude(report: &Report, rule: Rule) -> Option<String> {
 }
 
 /// The sentence for a report of a single policy: its own figures.
-fn alone(group: &Group<'_>) -> Option<String> {
+fn single_policy(group: &Group<'_>) -> Option<String> {
     let only = group.rows.first()?;
     let of = |figure: Figure| only.median(figure);
     let mut parts = Vec::new();
@@ -58,7 +58,7 @@ fn alone(group: &Group<'_>) -> Option<String> {
             .map(|(p50, p99)| format!("half within {} and 99 % within {}", time(p50), time(p99))),
     );
     parts.extend(of(CPU).map(|busy| format!("for {} of its CPUs", percent(busy))));
-    let doubt = only.interrupted().filter(|share| *share > CPU.bears);
+    let doubt = only.interrupted().filter(|share| *share > CPU.tolerates);
     let doubt = doubt.map(|share| format!("; {}", interrupted(share))).unwrap_or_default();
     let told = format!("{} {}{}{doubt}", only.name(), parts.join(", "), group.at());
     (!parts.is_empty()).then_some(told)

@@ -1,13 +1,15 @@
 //! The conclusion for a receiver under overload: which policy still receives.
 
-use super::evidence::{Group, Inconclusive, Order, RATE, Witness, cannot_tell, least, most, worse};
+use super::evidence::{
+    Evidence, Group, Inconclusive, Order, RATE, cannot_tell, least, most, worse,
+};
 use super::times;
 
 /// The sentence for the load under which the best and the worst policy differ most.
 pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
     let (mut doubt, mut told) = (None, Vec::new());
     for group in groups.iter().filter(|group| group.rows.len() > 1) {
-        let (rows, unsound, _) = group.sound(RATE);
+        let (rows, unsound, _) = group.usable(RATE);
         let compared = match (most(&rows, RATE), least(&rows, RATE)) {
             (Some(best), Some(worst)) if rows.len() > 1 => compare(&best, &worst, group),
             _ => None,
@@ -31,8 +33,8 @@ pub(super) fn conclude(groups: &[Group<'_>]) -> Option<String> {
 
 /// The ratio of the best to the worst, and the sentence about it.
 fn compare(
-    best: &Witness<'_>,
-    worst: &Witness<'_>,
+    best: &Evidence<'_>,
+    worst: &Evidence<'_>,
     group: &Group<'_>,
 ) -> Option<Result<(f64, String), Inconclusive>> {
     let compared = best.compare(RATE, worst)?;

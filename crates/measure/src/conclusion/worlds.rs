@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::evidence::{CPU, Figure, Group, Order, P50, P99, P999, RATE, Witness};
+use super::evidence::{CPU, Evidence, Figure, Group, Order, P50, P99, P999, RATE};
 use crate::report::{Column, Report, Row, column};
 
 /// The figures to compare, each with the JSON name of its quotient.
@@ -99,7 +99,7 @@ pub fn side_by_side(reports: &[Report]) -> Vec<Row> {
 /// world cannot order is no disagreement. `None` if no two worlds have a pair of policies under the same load.
 pub fn disagreements(reports: &[Report]) -> Option<Vec<String>> {
     let shared = shared_keys(reports);
-    let load = |it: &Witness<'_>| common(it.load(), &shared);
+    let load = |it: &Evidence<'_>| common(it.load(), &shared);
     let (mut told, mut pairs) = (Vec::new(), false);
     for (number, one) in reports.iter().enumerate() {
         for other in &reports[number + 1..] {
@@ -108,7 +108,7 @@ pub fn disagreements(reports: &[Report]) -> Option<Vec<String>> {
                 let same =
                     |it: &&Group<'_>| it.rows.first().map(load) == group.rows.first().map(load);
                 let Some(twin) = theirs.iter().find(same) else { continue };
-                let both = |it: &&Witness<'_>| twin.rows.iter().any(|row| row.name() == it.name());
+                let both = |it: &&Evidence<'_>| twin.rows.iter().any(|row| row.name() == it.name());
                 pairs |= group.rows.iter().filter(both).count() > 1;
                 for (figure, _) in FIGURES {
                     let opposites = opposites(group, twin, figure);
@@ -164,7 +164,7 @@ fn quotients(group: &Group<'_>, row: &Row) -> Map<String, Value> {
     let Some(reference) = group.reference() else { return Map::new() };
     let Some(own) = group.rows.iter().find(|it| it.name() == row.name) else { return Map::new() };
     let quotient = |(figure, name): (Figure, &str)| {
-        if !own.has_beside(figure, &reference) {
+        if !own.is_comparable(figure, &reference) {
             return None;
         }
         let ratio = own.median(figure)? / reference.median(figure)?;

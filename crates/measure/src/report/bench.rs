@@ -61,7 +61,7 @@ fn section(heading: &str, shows: &str, columns: &[&Column], report: &Report) -> 
     }
     out.push_str(&table(columns, report));
     let mut notes: Vec<String> = report.notes.clone();
-    for row in report.rows.iter().filter(|row| !row.says_its_policy()) {
+    for row in report.rows.iter().filter(|row| !row.is_named_by_policy()) {
         notes.push(format!("{}: {}", row.name, row.policy));
     }
     for row in &report.rows {

@@ -87,10 +87,10 @@ fn try_check(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
         Err(error) => return Err(error),
     };
-    let neighbour = neighbour(&target)?;
-    match create(&neighbour) {
-        Ok(_) => fs::remove_file(&neighbour),
-        Err(error) => instead(&target, error).map(drop),
+    let temporary = temporary_path(&target)?;
+    match create(&temporary) {
+        Ok(_) => fs::remove_file(&temporary),
+        Err(error) => open_in_place(&target, error).map(drop),
     }
 }
 
@@ -105,7 +105,7 @@ impl Report {
     }
 
     fn try_write(&self, path: &Path) -> io::Result<()> {
-        put(path, round::json(self)?.as_bytes())
+        write_bytes(path, round::json(self)?.as_bytes())
     }
 }
 
@@ -114,10 +114,11 @@ impl Report {
 /// # Errors
 /// If the file or its temporary file cannot be written; the error names the path.
 pub fn write(path: &Path, text: &str) -> Result<(), WriteError> {
-    put(path, text.as_bytes()).map_err(|source| WriteError { path: path.to_owned(), source })
+    write_bytes(path, text.as_bytes())
+        .map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
-fn put(path: &Path, text: &[u8]) -> io::Result<()> {
+fn write_bytes(path: &Path, text: &[u8]) -> io::Result<()> {
     if is_stdout(path) {
         let mut out = io::stdout().lock();
         return match out.write_all(text).and_then(|()| out.flush()) {
@@ -140,10 +141,10 @@ fn put(path: &Path, text: &[u8]) -> io::Result<()> {
 /// Writes a temporary file next to the file and renames it over the file, or writes in place if neither is
 /// possible.
 fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io::Result<()> {
-    let neighbour = neighbour(path)?;
-    let mut file = match create(&neighbour) {
+    let temporary = temporary_path(path)?;
+    let mut file = match create(&temporary) {
         Ok(file) => file,
-        Err(error) => return overwrite(instead(path, error)?, text),
+        Err(error) => return overwrite(open_in_place(path, error)?, text),
     };
     let grown = (|| {
         if let Some(permissions) = permissions {
@@ -155,13 +156,13 @@ fn replace(path: &Path, text: &[u8], permissions: Option<fs::Permissions>) -> io
     })();
     if let Err(error) = grown {
         // Leave no incomplete file; if it cannot be removed, the first error is more informative.
-        let _ = fs::remove_file(&neighbour);
+        let _ = fs::remove_file(&temporary);
         return Err(error);
     }
-    match fs::rename(&neighbour, path) {
-        Err(error) if is_mounted(&error) => in_place(path, &neighbour, text),
+    match fs::rename(&temporary, path) {
+        Err(error) if is_mounted(&error) => in_place(path, &temporary, text),
         Err(error) => {
-            let _ = fs::remove_file(&neighbour);
+            let _ = fs::remove_file(&temporary);
             Err(error)
         }
         Ok(()) => Ok(()),
@@ -175,15 +176,15 @@ fn is_mounted(error: &io::Error) -> bool {
 
 /// Overwrites a file that cannot be replaced by renaming. The old content is lost on failure, so the complete
 /// temporary file is kept then.
-fn in_place(path: &Path, neighbour: &Path, text: &[u8]) -> io::Result<()> {
+fn in_place(path: &Path, temporary: &Path, text: &[u8]) -> io::Result<()> {
     let opened = OpenOptions::new().write(true).open(path);
     match opened.and_then(|file| overwrite(file, text)) {
         Ok(()) => {
-            let _ = fs::remove_file(neighbour);
+            let _ = fs::remove_file(temporary);
             Ok(())
         }
         Err(error) => {
-            let why = format!("{error}; all of it is in {}", neighbour.display());
+            let why = format!("{error}; all of it is in {}", temporary.display());
             Err(io::Error::new(error.kind(), why))
         }
     }
@@ -194,7 +195,7 @@ fn in_place(path: &Path, neighbour: &Path, text: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// The original error, if it was another one, or if the file cannot be written either.
-fn instead(path: &Path, refused: io::Error) -> io::Result<File> {
+fn open_in_place(path: &Path, refused: io::Error) -> io::Result<File> {
     let closed = matches!(
         refused.kind(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
@@ -211,7 +212,7 @@ fn overwrite(mut file: File, text: &[u8]) -> io::Result<()> {
 }
 
 /// Path of the temporary file: hidden, in the same directory, and specific to this process.
-fn neighbour(path: &Path) -> io::Result<PathBuf> {
+fn temporary_path(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
@@ -223,9 +224,9 @@ fn neighbour(path: &Path) -> io::Result<PathBuf> {
 
 /// Creates the temporary file, always anew: its name can be guessed, and an existing file is left over from a
 /// killed process, or is a link that another user has planted.
-fn create(neighbour: &Path) -> io::Result<File> {
-    let _ = fs::remove_file(neighbour);
-    File::create_new(neighbour)
+fn create(temporary: &Path) -> io::Result<File> {
+    let _ = fs::remove_file(temporary);
+    File::create_new(temporary)
 }
 
 #[cfg(test)]
@@ -274,7 +275,7 @@ mod tests {
         let folder = Folder::new("report-neighbour");
         let (path, victim) = (folder.join("run.json"), folder.join("victim"));
         fs::write(&victim, "another's").unwrap();
-        let link = || std::os::unix::fs::symlink(&victim, neighbour(&path).unwrap()).unwrap();
+        let link = || std::os::unix::fs::symlink(&victim, temporary_path(&path).unwrap()).unwrap();
         link();
         check(&path).unwrap();
         link();
@@ -352,17 +353,17 @@ mod tests {
             assert_eq!(is_mounted(&io::Error::from(errno)), mounted, "{errno:?}");
         }
         let folder = Folder::new("report-in-place");
-        let (path, neighbour) = (folder.join("run.html"), folder.join(".run.html.tmp"));
-        let grow = || fs::write(&neighbour, "<p>").unwrap();
+        let (path, temporary) = (folder.join("run.html"), folder.join(".run.html.tmp"));
+        let grow = || fs::write(&temporary, "<p>").unwrap();
         fs::write(&path, "an old and longer page").unwrap();
         grow();
-        in_place(&path, &neighbour, b"<p>").unwrap();
+        in_place(&path, &temporary, b"<p>").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "<p>");
-        assert!(!neighbour.exists());
+        assert!(!temporary.exists());
         grow();
-        let error = in_place(&folder, &neighbour, b"<p>").unwrap_err().to_string();
+        let error = in_place(&folder, &temporary, b"<p>").unwrap_err().to_string();
         assert!(error.contains(".run.html.tmp"), "{error}");
-        assert_eq!(fs::read_to_string(&neighbour).unwrap(), "<p>");
+        assert_eq!(fs::read_to_string(&temporary).unwrap(), "<p>");
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub struct Row {
 impl Row {
     /// Whether its name is the policy's text, apart from a server's prefix, so that the policy needs no further
     /// explanation.
-    pub(super) fn says_its_policy(&self) -> bool {
+    pub(super) fn is_named_by_policy(&self) -> bool {
         let server = self.server.as_deref();
         let own = server.and_then(|server| self.name.strip_prefix(server)?.strip_prefix('/'));
         own.unwrap_or(&self.name) == self.policy
@@ -441,10 +441,10 @@ mod tests {
             server: server.map(str::to_owned),
             ..row()
         };
-        assert!(row("base", None).says_its_policy());
-        assert!(row("base", Some("napkin")).says_its_policy());
-        assert!(row("kernel/base", Some("kernel")).says_its_policy());
-        assert!(!row("kernel/mine", Some("kernel")).says_its_policy());
-        assert!(!row("kernel/base", None).says_its_policy());
+        assert!(row("base", None).is_named_by_policy());
+        assert!(row("base", Some("napkin")).is_named_by_policy());
+        assert!(row("kernel/base", Some("kernel")).is_named_by_policy());
+        assert!(!row("kernel/mine", Some("kernel")).is_named_by_policy());
+        assert!(!row("kernel/base", None).is_named_by_policy());
     }
 }

@@ -33,13 +33,14 @@ impl Shown {
         let rows = rows.iter().map(|row| {
             // Numbers, strings, lists and maps with string keys: serializing cannot fail.
             let mut shown = serde_json::to_value(row).unwrap_or_default();
-            let meaning = match row.says_its_policy() {
+            let meaning = match row.is_named_by_policy() {
                 true => row.name.clone(),
                 false => format!("{} = {}", row.name, row.policy),
             };
             if let Some(sign) = signs.of(&row.name, &meaning) {
                 shown[POLICY.field] = sign.into();
-            } else if !row.says_its_policy() && !named.iter().any(|(name, _)| *name == row.name) {
+            } else if !row.is_named_by_policy() && !named.iter().any(|(name, _)| *name == row.name)
+            {
                 named.push((row.name.clone(), row.policy.clone()));
             }
             shown

@@ -4,8 +4,8 @@
 
 use super::axis::{Scale, tick_text};
 use super::svg::{
-    self, Drawing, LETTER, LINE, MARGIN, Panel, WIDTH, class, cut, escape, label_x, mark, put,
-    tenth,
+    self, Drawing, LETTER, LINE, MARGIN, Panel, WIDTH, class, escape, label_x, mark, push_line,
+    tenth, truncate,
 };
 use super::{Dot, DotRow, Dots, Source};
 
@@ -53,7 +53,8 @@ impl Axis {
 pub(super) fn draw(dots: &Dots) -> Drawing {
     let letters = dots.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
     let left = (LETTER * letters.min(LONGEST) as f64 + MARGIN).max(60.0);
-    let heads = dots.rows.iter().enumerate().filter(|(i, row)| opens(&dots.rows, *i, row)).count();
+    let heads =
+        dots.rows.iter().enumerate().filter(|(i, row)| starts_group(&dots.rows, *i, row)).count();
     let height = ROW * dots.rows.len() as f64 + HEAD * heads as f64;
     let panel = Panel { left, right: WIDTH - MARGIN, top: TOP, bottom: TOP + height + 4.0 };
     let axis = Axis::of(dots);
@@ -62,9 +63,9 @@ pub(super) fn draw(dots: &Dots) -> Drawing {
     panel.frame(&mut body);
     let mut y = TOP;
     for (i, row) in dots.rows.iter().enumerate() {
-        if opens(&dots.rows, i, row) {
+        if starts_group(&dots.rows, i, row) {
             y += HEAD;
-            put(
+            push_line(
                 &mut body,
                 format_args!(
                     "<text class=\"head\" x=\"{MARGIN}\" y=\"{}\">{}</text>",
@@ -88,34 +89,34 @@ pub(super) fn draw(dots: &Dots) -> Drawing {
 }
 
 /// Whether a row is the first under its heading.
-fn opens(rows: &[DotRow], i: usize, row: &DotRow) -> bool {
+fn starts_group(rows: &[DotRow], i: usize, row: &DotRow) -> bool {
     let before = i.checked_sub(1).and_then(|before| rows.get(before));
     !row.group.is_empty() && before.is_none_or(|before| before.group != row.group)
 }
 
 fn draw_row(body: &mut String, dots: &Dots, row: &DotRow, panel: Panel, axis: Axis, y: f64) {
-    put(
+    push_line(
         body,
         format_args!(
             "<text class=\"end\" x=\"{}\" y=\"{}\"><title>{}</title>{}</text>",
             tenth(panel.left - 8.0),
             tenth(y + 4.0),
             escape(&row.name),
-            escape(&cut(&row.name, LONGEST))
+            escape(&truncate(&row.name, LONGEST))
         ),
     );
     let x = |value: f64| axis.place(value).map(|place| panel.x(place.clamp(0.0, 1.0)));
     let ends = row.dots.iter().filter_map(|dot| x(dot.value));
     let (from, to) = ends.fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
     if from < to {
-        put(body, format_args!("<path class=\"span\" d=\"M{from} {}H{to}\"/>", tenth(y)));
+        push_line(body, format_args!("<path class=\"span\" d=\"M{from} {}H{to}\"/>", tenth(y)));
     }
     for &Dot { kind, value, interval } in &row.dots {
         let (Some(kind), Some(at)) = (dots.kinds.get(kind), x(value)) else { continue };
         if let Some((low, high)) = interval {
             let (low, high) = (x(low).unwrap_or(panel.left), x(high).unwrap_or(panel.right));
             let class = class(kind.source, kind.style);
-            put(
+            push_line(
                 body,
                 format_args!("<path class=\"whisker {class}\" d=\"M{low} {}H{high}\"/>", tenth(y)),
             );
@@ -126,11 +127,11 @@ fn draw_row(body: &mut String, dots: &Dots, row: &DotRow, panel: Panel, axis: Ax
             format!("{}, {}", row.name, row.group)
         };
         let title = svg::title(&name, Source::Run, &kind.name, value, interval);
-        put(body, format_args!("{}", mark(kind.style, kind.source, at, y, &title)));
+        push_line(body, format_args!("{}", mark(kind.style, kind.source, at, y, &title)));
     }
     if row.dots.is_empty() {
         let at = tenth(panel.left + 8.0);
-        put(
+        push_line(
             body,
             format_args!(
                 "<text class=\"none\" x=\"{at}\" y=\"{}\">no figure</text>",

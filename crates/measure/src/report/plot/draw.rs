@@ -1,6 +1,6 @@
 //! Draws a figure's plot as one SVG element, with a legend below it.
 
-use super::svg::{Drawing, LETTER, MARGIN, WIDTH, escape, put, tenth};
+use super::svg::{Drawing, LETTER, MARGIN, WIDTH, escape, push_line, tenth};
 use super::{Figure, Plot, dots, lines, shares};
 
 /// Height of a line of the legend.
@@ -34,7 +34,7 @@ fn place_legend(entries: &[(String, String)], top: f64) -> (String, f64) {
             x = MARGIN;
             y += LEGEND_LINE;
         }
-        put(
+        push_line(
             &mut out,
             format_args!(
                 "<g transform=\"translate({} {})\">{key}<text x=\"28\">{}</text></g>",

@@ -3,11 +3,11 @@
 //! A small plot shows the other names' lines in grey behind its own, and all have the same axes, so that they can
 //! be compared.
 
-use super::across::Across;
 use super::axis::{Scale, number};
+use super::horizontal::HorizontalAxis;
 use super::svg::{
-    self, Drawing, LETTER, LINE, MARGIN, Panel, WIDTH, class, cut, escape, label_x, label_y, mark,
-    put, said, tenth,
+    self, Drawing, LETTER, LINE, MARGIN, Panel, WIDTH, class, escape, label_x, label_y, mark,
+    push_line, source_name, tenth, truncate,
 };
 use super::{At, Lines, MOST_TOGETHER, Point, Series, Source, names};
 
@@ -20,8 +20,8 @@ const TALL: f64 = 306.0;
 /// Layout of small plots: how many side by side, their height, and gaps; the vertical gap holds a heading.
 const COLUMNS: usize = 3;
 const SMALL: f64 = 120.0;
-const BESIDE: f64 = 14.0;
-const BELOW: f64 = 34.0;
+const GAP_X: f64 = 14.0;
+const GAP_Y: f64 = 34.0;
 
 /// The axes of a plot.
 #[derive(Clone, Copy)]
@@ -69,10 +69,10 @@ fn together(axes: Axes<'_>) -> Drawing {
 fn small(axes: Axes<'_>, names: &[&str]) -> Drawing {
     let Axes { lines, panel: Panel { left, right, .. }, .. } = axes;
     let mut body = String::new();
-    let width = (right - left + BESIDE) / COLUMNS as f64 - BESIDE;
+    let width = (right - left + GAP_X) / COLUMNS as f64 - GAP_X;
     let place = |i: usize| {
-        let left = left + (width + BESIDE) * (i % COLUMNS) as f64;
-        let top = TOP + LINE + (SMALL + BELOW) * (i / COLUMNS) as f64;
+        let left = left + (width + GAP_X) * (i % COLUMNS) as f64;
+        let top = TOP + LINE + (SMALL + GAP_Y) * (i / COLUMNS) as f64;
         Panel { left, right: left + width, top, bottom: top + SMALL }
     };
     for (i, name) in names.iter().enumerate() {
@@ -80,7 +80,8 @@ fn small(axes: Axes<'_>, names: &[&str]) -> Drawing {
         let axes = Axes { panel, ..axes };
         let last = i + COLUMNS >= names.len();
         axes.grid(&mut body, last, i.is_multiple_of(COLUMNS));
-        for series in lines.series.iter().filter(|it| it.name != *name && behind(it.source)) {
+        for series in lines.series.iter().filter(|it| it.name != *name && drawn_as_ghost(it.source))
+        {
             axes.line(&mut body, series, "ghost");
         }
         for series in lines.series.iter().filter(|it| it.name == *name) {
@@ -88,14 +89,14 @@ fn small(axes: Axes<'_>, names: &[&str]) -> Drawing {
             axes.marks(&mut body, series, 0);
         }
         let most = (width / LETTER) as usize;
-        put(
+        push_line(
             &mut body,
             format_args!(
                 "<text class=\"head\" x=\"{}\" y=\"{}\"><title>{}</title>{}</text>",
                 tenth(panel.left),
                 tenth(panel.top - 6.0),
                 escape(name),
-                escape(&cut(name, most))
+                escape(&truncate(name, most))
             ),
         );
     }
@@ -110,7 +111,7 @@ fn small(axes: Axes<'_>, names: &[&str]) -> Drawing {
 }
 
 /// Whether the line is drawn in grey behind others'; published ones would double it.
-fn behind(source: Source) -> bool {
+fn drawn_as_ghost(source: Source) -> bool {
     source != Source::Published
 }
 
@@ -127,31 +128,31 @@ fn sources(series: &[Series]) -> Vec<(String, String)> {
     }
     let entry = |source: Source| {
         let grey = format!("<g class=\"grey\">{}</g>", key(0, source));
-        (grey, said(source).to_owned())
+        (grey, source_name(source).to_owned())
     };
     vec![entry(Source::Published), entry(Source::Modelled)]
 }
 
 impl<'a> Axes<'a> {
-    fn across(self) -> Across<'a> {
-        Across::of(self.lines, self.panel.right - self.panel.left)
+    fn horizontal(self) -> HorizontalAxis<'a> {
+        HorizontalAxis::of(self.lines, self.panel.right - self.panel.left)
     }
 
     /// Height of the texts below the plot, given the one with the most lines.
     fn words_below(self) -> f64 {
-        let ticks = self.across().ticks();
+        let ticks = self.horizontal().ticks();
         let lines = ticks.iter().map(|(_, text)| text.split(", ").count()).max().unwrap_or(1);
         18.0 + LINE * lines as f64
     }
 
     fn grid(self, body: &mut String, words_x: bool, words_y: bool) {
-        self.panel.columns(body, &self.across().ticks(), words_x);
+        self.panel.columns(body, &self.horizontal().ticks(), words_x);
         self.panel.levels(body, self.up, words_y);
         self.panel.frame(body);
-        if let Some(border) = self.across().border() {
+        if let Some(border) = self.horizontal().border() {
             let Panel { top, bottom, .. } = self.panel;
             let x = self.panel.x(border);
-            put(
+            push_line(
                 body,
                 format_args!(
                     "<path class=\"border\" d=\"M{x} {}V{}\"/>",
@@ -162,35 +163,35 @@ impl<'a> Axes<'a> {
         }
     }
 
-    fn place(self, across: Across<'_>, point: &Point) -> Option<(f64, f64)> {
-        let x = self.panel.x(across.place(point.x)?);
+    fn place(self, horizontal: HorizontalAxis<'_>, point: &Point) -> Option<(f64, f64)> {
+        let x = self.panel.x(horizontal.place(point.x)?);
         Some((x, self.panel.y(self.up.place(point.y?)?)))
     }
 
     /// Draws the line, interrupted where a point is missing.
     fn line(self, body: &mut String, series: &Series, class: &str) {
-        let across = self.across();
+        let horizontal = self.horizontal();
         let mut path = String::new();
         let mut last: Option<At> = None;
         for point in &series.points {
-            let Some((x, y)) = self.place(across, point) else {
+            let Some((x, y)) = self.place(horizontal, point) else {
                 last = None;
                 continue;
             };
-            let joined = last.is_some_and(|last| across.joins(last, point.x));
+            let joined = last.is_some_and(|last| horizontal.joins(last, point.x));
             path.push_str(&format!("{}{x} {y}", if joined { 'L' } else { 'M' }));
             last = Some(point.x);
         }
         if !path.is_empty() {
-            put(body, format_args!("<path class=\"line {class}\" d=\"{path}\"/>"));
+            push_line(body, format_args!("<path class=\"line {class}\" d=\"{path}\"/>"));
         }
     }
 
     /// Draws the marks with their intervals, clipped to the plot.
     fn marks(self, body: &mut String, series: &Series, style: usize) {
-        let across = self.across();
+        let horizontal = self.horizontal();
         for point in &series.points {
-            let (Some((x, y)), Some(value)) = (self.place(across, point), point.y) else {
+            let (Some((x, y)), Some(value)) = (self.place(horizontal, point), point.y) else {
                 continue;
             };
             if let Some((low, high)) = point.interval {
@@ -199,13 +200,13 @@ impl<'a> Axes<'a> {
                 };
                 let class = class(series.source, style);
                 let (low, high) = (end(low, 0.0), end(high, 1.0));
-                put(
+                push_line(
                     body,
                     format_args!("<path class=\"whisker {class}\" d=\"M{x} {low}V{high}\"/>"),
                 );
             }
             let title = self.title(series, point.x, value, point.interval);
-            put(body, format_args!("{}", mark(style, series.source, x, y, &title)));
+            push_line(body, format_args!("{}", mark(style, series.source, x, y, &title)));
         }
     }
 

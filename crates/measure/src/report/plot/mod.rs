@@ -7,10 +7,10 @@
 //! A style is a number that selects a colour, a mark shape and a dash pattern, so that lines can be told apart
 //! without colour. If there are more than [`MOST_TOGETHER`] names, each gets a small plot.
 
-mod across;
 pub mod axis;
 mod dots;
 pub(super) mod draw;
+mod horizontal;
 mod lines;
 mod shares;
 pub mod svg;

@@ -2,7 +2,7 @@
 
 use super::Shares;
 use super::axis::number;
-use super::svg::{Drawing, LETTER, LINE, MARGIN, Panel, WIDTH, cut, escape, put, tenth};
+use super::svg::{Drawing, LETTER, LINE, MARGIN, Panel, WIDTH, escape, push_line, tenth, truncate};
 
 const TOP: f64 = 8.0;
 const ROW: f64 = 24.0;
@@ -22,14 +22,14 @@ pub(super) fn draw(shares: &Shares) -> Drawing {
     panel.columns(&mut body, &ticks, true);
     for (i, (name, parts)) in shares.rows.iter().enumerate() {
         let middle = TOP + ROW * (i as f64 + 0.5);
-        put(
+        push_line(
             &mut body,
             format_args!(
                 "<text class=\"end\" x=\"{}\" y=\"{}\"><title>{}</title>{}</text>",
                 tenth(left - 8.0),
                 tenth(middle + 4.0),
                 escape(name),
-                escape(&cut(name, LONGEST))
+                escape(&truncate(name, LONGEST))
             ),
         );
         draw_bar(&mut body, &shares.parts, name, parts, panel, middle);
@@ -66,7 +66,7 @@ fn draw_bar(
         if width <= 0.0 {
             continue;
         }
-        put(
+        push_line(
             body,
             format_args!(
                 "<rect class=\"{}\" x=\"{left}\" y=\"{}\" width=\"{width}\" height=\"{BAR}\"><title>{}, {}: \
@@ -80,7 +80,7 @@ fn draw_bar(
         let text = format!("{:.0} %", part * 100.0);
         if width > LETTER * (text.len() + 1) as f64 {
             let class = if i + 1 == names.len() { "mid" } else { "mid on" };
-            put(
+            push_line(
                 body,
                 format_args!(
                     "<text class=\"{class}\" x=\"{}\" y=\"{}\">{text}</text>",
@@ -92,7 +92,7 @@ fn draw_bar(
     }
     if parts.is_empty() {
         let (x, y) = (tenth(panel.left + 8.0), tenth(middle + 4.0));
-        put(body, format_args!("<text class=\"none\" x=\"{x}\" y=\"{y}\">no figure</text>"));
+        push_line(body, format_args!("<text class=\"none\" x=\"{x}\" y=\"{y}\">no figure</text>"));
     }
 }
 

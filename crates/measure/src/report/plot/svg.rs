@@ -57,7 +57,7 @@ impl Panel {
         let mut taken: Vec<(f64, f64)> = Vec::new();
         for (place, text) in ticks {
             let x = self.x(*place);
-            put(
+            push_line(
                 out,
                 format_args!(
                     "<path class=\"grid\" d=\"M{x} {}V{}\"/>",
@@ -74,7 +74,7 @@ impl Panel {
             }
             taken.push((from, to));
             for (i, line) in lines.into_iter().enumerate() {
-                put(
+                push_line(
                     out,
                     format_args!(
                         "<text class=\"mid\" x=\"{x}\" y=\"{}\">{}</text>",
@@ -91,7 +91,7 @@ impl Panel {
         let mut free = f64::INFINITY;
         for tick in up.ticks() {
             let Some(y) = up.place(tick).map(|place| self.y(place)) else { continue };
-            put(
+            push_line(
                 out,
                 format_args!(
                     "<path class=\"grid\" d=\"M{} {y}H{}\"/>",
@@ -101,7 +101,7 @@ impl Panel {
             );
             if words && y <= free {
                 free = y - LINE;
-                put(
+                push_line(
                     out,
                     format_args!(
                         "<text class=\"end\" x=\"{}\" y=\"{}\">{}</text>",
@@ -116,7 +116,7 @@ impl Panel {
 
     /// Draws the lines of both axes.
     pub(super) fn frame(self, out: &mut String) {
-        put(
+        push_line(
             out,
             format_args!(
                 "<path class=\"axis\" d=\"M{} {}V{}H{}\"/>",
@@ -131,7 +131,7 @@ impl Panel {
 
 /// Draws the label of a vertical axis from `top` to `bottom`, at the left edge.
 pub(super) fn label_y(out: &mut String, axis: &Axis, top: f64, bottom: f64) {
-    put(
+    push_line(
         out,
         format_args!(
             "<text class=\"mid\" transform=\"translate(16 {}) rotate(-90)\">{}</text>",
@@ -143,7 +143,7 @@ pub(super) fn label_y(out: &mut String, axis: &Axis, top: f64, bottom: f64) {
 
 /// Draws the label of a horizontal axis.
 pub(super) fn label_x(out: &mut String, axis: &Axis, left: f64, right: f64, y: f64) {
-    put(
+    push_line(
         out,
         format_args!(
             "<text class=\"mid\" x=\"{}\" y=\"{}\">{}</text>",
@@ -202,11 +202,11 @@ pub(super) fn mark(style: usize, source: Source, x: f64, y: f64, title: &str) ->
 
 /// Class attribute of a style.
 pub(super) fn class(source: Source, style: usize) -> String {
-    format!("{} s{}", said(source), style % STYLES)
+    format!("{} s{}", source_name(source), style % STYLES)
 }
 
 /// The class and legend text of a source.
-pub(super) fn said(source: Source) -> &'static str {
+pub(super) fn source_name(source: Source) -> &'static str {
     match source {
         Source::Published => "published",
         Source::Modelled => "modelled",
@@ -222,7 +222,7 @@ pub(super) fn title(
     value: f64,
     interval: Option<(f64, f64)>,
 ) -> String {
-    let source = if source == Source::Run { "" } else { said(source) };
+    let source = if source == Source::Run { "" } else { source_name(source) };
     let words: Vec<&str> = [name, source, at].into_iter().filter(|it| !it.is_empty()).collect();
     let range = interval
         .map(|(low, high)| format!(" ({} to {})", number(low), number(high)))
@@ -237,14 +237,14 @@ pub(super) fn tenth(value: f64) -> f64 {
 }
 
 /// Appends a line.
-pub(super) fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
+pub(super) fn push_line(out: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _ = out.write_fmt(line);
     out.push('\n');
 }
 
 /// Truncates text to `most` characters, the last of which is then an ellipsis.
-pub(super) fn cut(text: &str, most: usize) -> String {
+pub(super) fn truncate(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }

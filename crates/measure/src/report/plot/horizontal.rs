@@ -11,7 +11,7 @@ const GAP: f64 = 12.0;
 
 /// The horizontal axis of a line plot.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Across<'a> {
+pub(super) struct HorizontalAxis<'a> {
     /// `None` if there are no numbers.
     scale: Option<Scale>,
     named: &'a [String],
@@ -20,9 +20,9 @@ pub(super) struct Across<'a> {
     gap: f64,
 }
 
-impl<'a> Across<'a> {
+impl<'a> HorizontalAxis<'a> {
     /// The axis of a plot of this width.
-    pub(super) fn of(lines: &'a Lines, width: f64) -> Across<'a> {
+    pub(super) fn of(lines: &'a Lines, width: f64) -> HorizontalAxis<'a> {
         let points = lines.series.iter().flat_map(|series| &series.points);
         let numbers: Vec<f64> = points
             .filter_map(|point| match point.x {
@@ -38,7 +38,7 @@ impl<'a> Across<'a> {
         let names = SLOT * named.len() as f64 / width;
         // However many names there are, the numbers keep a third.
         let numbers = if any { (1.0 - names - gap).max(1.0 / 3.0) } else { 0.0 };
-        Across { scale, named, numbers, gap }
+        HorizontalAxis { scale, named, numbers, gap }
     }
 
     /// The position of a value: 0 at the left end and 1 at the right.
@@ -101,26 +101,26 @@ mod tests {
     #[test]
     fn a_load_without_a_number_stands_behind_the_numbers_and_no_line_leads_there() {
         let lines = lines(&[At::Number(1e6), At::Name(0)], &["max"]);
-        let across = Across::of(&lines, 600.0);
-        let border = across.border().expect("both");
-        assert!(across.place(At::Number(1e6)).is_some_and(|place| place < border));
-        assert!(across.place(At::Name(0)).is_some_and(|place| place > border && place < 1.0));
-        assert!(!across.joins(At::Number(1e6), At::Name(0)));
-        assert_eq!(across.ticks().first().map(|tick| tick.1.as_str()), Some("max"));
+        let horizontal = HorizontalAxis::of(&lines, 600.0);
+        let border = horizontal.border().expect("both");
+        assert!(horizontal.place(At::Number(1e6)).is_some_and(|place| place < border));
+        assert!(horizontal.place(At::Name(0)).is_some_and(|place| place > border && place < 1.0));
+        assert!(!horizontal.joins(At::Number(1e6), At::Name(0)));
+        assert_eq!(horizontal.ticks().first().map(|tick| tick.1.as_str()), Some("max"));
     }
 
     #[test]
     fn names_alone_share_the_axis_and_are_joined() {
         let lines = lines(&[At::Name(0), At::Name(1)], &["1 B", "5 KB"]);
-        let across = Across::of(&lines, 600.0);
-        assert_eq!(across.place(At::Name(0)), Some(0.25));
-        assert_eq!(across.place(At::Name(1)), Some(0.75));
-        assert_eq!((across.place(At::Name(2)), across.border()), (None, None));
-        assert!(across.joins(At::Name(0), At::Name(1)));
+        let horizontal = HorizontalAxis::of(&lines, 600.0);
+        assert_eq!(horizontal.place(At::Name(0)), Some(0.25));
+        assert_eq!(horizontal.place(At::Name(1)), Some(0.75));
+        assert_eq!((horizontal.place(At::Name(2)), horizontal.border()), (None, None));
+        assert!(horizontal.joins(At::Name(0), At::Name(1)));
     }
 
     #[test]
     fn an_axis_without_a_point_is_one_of_numbers() {
-        assert!(Across::of(&lines(&[], &[]), 600.0).ticks().len() >= 2);
+        assert!(HorizontalAxis::of(&lines(&[], &[]), 600.0).ticks().len() >= 2);
     }
 }
