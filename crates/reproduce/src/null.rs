@@ -30,7 +30,7 @@ pub enum NullModel {
 
 impl NullModel {
     /// What it knows, in words.
-    pub fn knows(self) -> &'static str {
+    pub fn known_figures(self) -> &'static str {
         match self {
             NullModel::MeanOfLoad => "the mean of each load",
             NullModel::MeanOfConfig => "the mean of each column",
@@ -42,7 +42,7 @@ impl NullModel {
 
     /// The factor of its error that the machine's must be below: one half for those that know a mean, 1 for those
     /// that know a similar row.
-    fn part(self) -> f64 {
+    fn error_factor(self) -> f64 {
         match self {
             NullModel::MeanOfLoad | NullModel::MeanOfConfig | NullModel::IdleRow => 0.5,
             NullModel::NextLowerLoad | NullModel::Neighbours => 1.0,
@@ -51,7 +51,7 @@ impl NullModel {
 
     /// The prediction for a figure; `idle` names the idle load, for the model that needs one. `None` if no
     /// published figure is available for it.
-    pub fn says(self, cell: &Cell, cells: &[&Cell], idle: &str) -> Option<f64> {
+    pub fn predicts(self, cell: &Cell, cells: &[&Cell], idle: &str) -> Option<f64> {
         let beside: Vec<&Cell> = cells
             .iter()
             .copied()
@@ -120,10 +120,9 @@ pub struct Comparison {
 /// Compares the machine with the null model on all judged figures of the cells. The null model knows all published
 /// values, including those that the profile was fitted to.
 pub fn compare(cells: &[&Cell], model: NullModel, idle: &str) -> Comparison {
-    let said =
-        cells.iter().copied().filter(|cell| cell.is_judged()).filter_map(|cell| {
-            Some((cell, relative(model.says(cell, cells, idle)?, cell.published?)))
-        });
+    let said = cells.iter().copied().filter(|cell| cell.is_judged()).filter_map(|cell| {
+        Some((cell, relative(model.predicts(cell, cells, idle)?, cell.published?)))
+    });
     let said: Vec<(&Cell, Option<f64>)> = said.collect();
     let size = |error: Option<f64>| error.map_or(f64::MAX, f64::abs);
     let finite = |error: f64| (error < f64::MAX / 4.0).then_some(error);
@@ -143,14 +142,14 @@ pub fn beats(what: &str, cells: &[&Cell], model: NullModel, idle: &str) -> Optio
     }
     let shown = |error: Option<f64>| error.map_or("not to be had".to_owned(), percent);
     let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
-    let part = model.part();
-    let asked = if part < 1.0 { "at most half of" } else { "less than" };
+    let factor = model.error_factor();
+    let asked = if factor < 1.0 { "at most half of" } else { "less than" };
     let below = |machine: f64, null: f64| {
-        if part < 1.0 { machine <= null * part } else { machine < null }
+        if factor < 1.0 { machine <= null * factor } else { machine < null }
     };
     Some(Verdict {
         what: format!("{what}: median error, {figures} figures"),
-        asked: format!("{asked} a null model's that knows {}", model.knows()),
+        asked: format!("{asked} a null model's that knows {}", model.known_figures()),
         got: format!("machine {}, null model {}", shown(machine), shown(null)),
         met: matches!((machine, null), (Some(machine), Some(null)) if below(machine, null)),
         worst: verdict::worst(&judged),
@@ -213,7 +212,7 @@ mod tests {
     fn said(model: NullModel) -> Vec<f64> {
         let cells = table();
         let all: Vec<&Cell> = cells.iter().collect();
-        cells.iter().filter_map(|cell| model.says(cell, &all, "1")).collect()
+        cells.iter().filter_map(|cell| model.predicts(cell, &all, "1")).collect()
     }
 
     #[test]
@@ -229,7 +228,7 @@ mod tests {
         cells[2].quantity = "p50".into();
         cells[3].table = "another".into();
         let all: Vec<&Cell> = cells.iter().collect();
-        assert_eq!(NullModel::MeanOfLoad.says(&cells[0], &all, ""), Some(100.0));
+        assert_eq!(NullModel::MeanOfLoad.predicts(&cells[0], &all, ""), Some(100.0));
     }
 
     #[test]
@@ -290,7 +289,11 @@ mod tests {
         let all: Vec<&Cell> = cells.iter().collect();
         let comparison = compare(&all, NullModel::MeanOfLoad, "");
         assert_eq!(comparison.figures, 3);
-        assert_eq!(NullModel::MeanOfLoad.says(&cells[2], &all, ""), Some(200.0), "of both rows");
+        assert_eq!(
+            NullModel::MeanOfLoad.predicts(&cells[2], &all, ""),
+            Some(200.0),
+            "of both rows"
+        );
     }
 
     #[test]
@@ -303,8 +306,11 @@ mod tests {
         cells[3].load = "MAX".into();
         cells[3].load_value = None;
         let all: Vec<&Cell> = cells.iter().collect();
-        let says = |cell: &Cell| NullModel::NextLowerLoad.says(cell, &all, "");
-        assert_eq!([0, 1, 2, 3].map(|i| says(&cells[i])), [None, Some(100.0), None, Some(300.0)]);
+        let predicts = |cell: &Cell| NullModel::NextLowerLoad.predicts(cell, &all, "");
+        assert_eq!(
+            [0, 1, 2, 3].map(|i| predicts(&cells[i])),
+            [None, Some(100.0), None, Some(300.0)]
+        );
         let comparison = compare(&all, NullModel::NextLowerLoad, "");
         assert_eq!(comparison.figures, 2, "on the same figures for both");
     }
@@ -324,8 +330,8 @@ mod tests {
             config("base", 50.0),
         ];
         let all: Vec<&Cell> = cells.iter().collect();
-        let says = |cell: &Cell| NullModel::Neighbours.says(cell, &all, "");
-        let said = [0, 1, 2, 3, 4].map(|i| says(&cells[i]));
+        let predicts = |cell: &Cell| NullModel::Neighbours.predicts(cell, &all, "");
+        let said = [0, 1, 2, 3, 4].map(|i| predicts(&cells[i]));
         assert_eq!(said, [Some(2.0), Some(4.0), Some(2.0), None, None]);
     }
 

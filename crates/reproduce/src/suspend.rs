@@ -16,7 +16,7 @@ use napkin_workload::memcached::machine::{self as memcached, Rate};
 use serde_json::Value;
 
 use self::figures::{COUNTS, PublishedFigures, QUANTITIES};
-use self::regime::{Regime, by_construction, by_timer};
+use self::regime::{Regime, by_timer, exempt_reason};
 use self::row::{ACHIEVED, CPU, MEAN, P95, P99, rate};
 use super::cell::{Cell, Modelled, Unit};
 use super::experiment::{About, Experiment, Options, ReproduceError, Run, Task};
@@ -109,12 +109,12 @@ pub fn fit_error(profile: &Profile) -> f64 {
             window_s: FIT_S,
         };
         let Ok(outcome) = outcome(&point, 1) else { return f64::INFINITY };
-        let taken = PublishedFigures::of(&outcome);
+        let modelled = PublishedFigures::of(&outcome);
         let log = |modelled: f64, published: f64| (modelled / published).ln().abs();
-        sum += 10.0 * log(taken.achieved_per_s, row.achieved_qps_mean)
-            + log(taken.mean_us, row.avg_lat_us_median)
-            + log(taken.p95_us, row.p95_lat_us_median)
-            + (taken.cpu_percent - row.cpu_util_pct_mean).abs() / 10.0;
+        sum += 10.0 * log(modelled.achieved_per_s, row.achieved_qps_mean)
+            + log(modelled.mean_us, row.avg_lat_us_median)
+            + log(modelled.p95_us, row.p95_lat_us_median)
+            + (modelled.cpu_percent - row.cpu_util_pct_mean).abs() / 10.0;
         count += 1.0;
     }
     sum / count
@@ -210,7 +210,7 @@ impl Experiment for Suspend {
                     modelled(&|it| get(&PublishedFigures::from(it)))
                 };
                 let true_value = promised.filter(|_| !grows).and_then(|get| of(get).estimate());
-                let why = by_construction(row, name);
+                let why = exempt_reason(row, name);
                 cells.push(Cell {
                     published: Some(published(row)),
                     modelled: of(published_tool),
@@ -334,7 +334,7 @@ mod tests {
     use napkin_measure::report::Progress;
     use napkin_measure::{LatencyNs, Percentiles};
 
-    fn taken(config: &str, target: TargetQps) -> PublishedFigures {
+    fn figures_of(config: &str, target: TargetQps) -> PublishedFigures {
         let profile = Profile::named(napkin_workload::schema(), PROFILE).unwrap();
         let config = config.to_owned();
         let point = Point { config, target, profile, warm_up_s: 0.05, window_s: 0.1 };
@@ -420,18 +420,18 @@ mod tests {
 
     #[test]
     fn at_max_the_mean_latency_is_little_s_law() {
-        let taken = taken("suspend20", TargetQps::Max);
-        let little = 4480.0 / taken.achieved_per_s * 1e6;
-        assert!((taken.mean_us / little - 1.0).abs() < 0.05, "{} and {little}", taken.mean_us);
+        let figures = figures_of("suspend20", TargetQps::Max);
+        let little = 4480.0 / figures.achieved_per_s * 1e6;
+        assert!((figures.mean_us / little - 1.0).abs() < 0.05, "{} and {little}", figures.mean_us);
     }
 
     #[test]
     fn suspension_answers_more_than_interrupts_and_costs_less_than_spinning() {
         let [base, suspend] =
-            ["base", "suspend20"].map(|config| taken(config, TargetQps::Max).achieved_per_s);
+            ["base", "suspend20"].map(|config| figures_of(config, TargetQps::Max).achieved_per_s);
         assert!(suspend > base * 1.1, "{suspend} and {base}");
         let [busy, suspend] = ["fullbusy", "suspend20"]
-            .map(|config| taken(config, TargetQps::PerS(200e3)).cpu_percent);
+            .map(|config| figures_of(config, TargetQps::PerS(200e3)).cpu_percent);
         assert!(busy > 99.0 && suspend < 40.0, "{busy} and {suspend}");
     }
 

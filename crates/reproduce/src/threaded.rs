@@ -150,7 +150,7 @@ fn outcome(point: &Point, seed: u64) -> Result<Outcome, String> {
 }
 
 /// The figures of a run, with percentiles as the publication's tools compute them: over answered requests only.
-fn taken(outcome: &Outcome) -> Measurement {
+fn published_figures(outcome: &Outcome) -> Measurement {
     Measurement { latency_ns: latency(&outcome.latency, 0), ..measurement(outcome) }
 }
 
@@ -162,7 +162,7 @@ pub fn fit_error(profile: &Profile) -> f64 {
     for row in rows.into_iter().filter(Row::fitted) {
         let point = Point { row, profile: profile.clone(), window: Window::Part(0.5) };
         let Ok(outcome) = outcome(&point, 1) else { return f64::INFINITY };
-        let run = taken(&outcome);
+        let run = published_figures(&outcome);
         for (name, _, published) in point.row.figures() {
             if point.row.table == TCP_RR || name != RATE {
                 sum += (modelled(&run, name) / published).ln().abs();
@@ -228,7 +228,7 @@ impl Experiment for ThreadedPolling {
     }
 
     fn run(&self, task: &Task<Point>) -> Result<Measurement, String> {
-        outcome(&task.what, task.seed).map(|outcome| taken(&outcome))
+        outcome(&task.what, task.seed).map(|outcome| published_figures(&outcome))
     }
 
     fn cells(&self, runs: &[Run<Point, Measurement>]) -> Vec<Cell> {

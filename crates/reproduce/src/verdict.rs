@@ -48,19 +48,19 @@ pub enum Tolerance {
 impl Tolerance {
     /// The error of a figure in units of the tolerance: up to 1 is within it. Infinite if the figure was not
     /// modelled.
-    fn used(self, cell: &Cell) -> f64 {
+    fn scaled_error(self, cell: &Cell) -> f64 {
         match (cell.published, cell.model()) {
-            (Some(published), Some(modelled)) => self.used_by(published, modelled),
+            (Some(published), Some(modelled)) => self.scaled_error_of(published, modelled),
             _ => f64::INFINITY,
         }
     }
 
     /// Whether a modelled figure is within the tolerance.
     pub fn admits(self, published: f64, modelled: f64) -> bool {
-        self.used_by(published, modelled) <= 1.0 + ROUNDING
+        self.scaled_error_of(published, modelled) <= 1.0 + ROUNDING
     }
 
-    fn used_by(self, published: f64, modelled: f64) -> f64 {
+    fn scaled_error_of(self, published: f64, modelled: f64) -> f64 {
         let difference = (modelled - published).abs();
         let relative = super::cell::relative(modelled, published);
         let fraction = |limit| relative.map_or(f64::INFINITY, |it| ratio(it.abs(), limit));
@@ -96,7 +96,7 @@ const ROUNDING: f64 = 1e-9;
 /// Requires at least `share` of the figures to be within the tolerance.
 pub fn share_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64) -> Verdict {
     let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
-    let missed = worst_first(&judged, |cell| tolerance.used(cell));
+    let missed = worst_first(&judged, |cell| tolerance.scaled_error(cell));
     let unit = judged.first().map_or(Unit::Count, |cell| cell.unit);
     let within = judged.len() - missed.len();
     Verdict {
@@ -107,7 +107,7 @@ pub fn share_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f6
             percent(share)
         ),
         got: of(within, judged.len()),
-        met: enough(within, judged.len(), share),
+        met: reaches(within, judged.len(), share),
         misses: missed.into_iter().map(Cell::to_string).collect(),
         ..Verdict::default()
     }
@@ -116,14 +116,14 @@ pub fn share_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f6
 /// Requires the median of the absolute relative errors to be at most `at_most`.
 pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
     let judged: Vec<&Cell> = cells.iter().copied().filter(|cell| cell.is_judged()).collect();
-    let used = |cell: &Cell| Tolerance::Relative(at_most).used(cell);
+    let scaled_error = |cell: &Cell| Tolerance::Relative(at_most).scaled_error(cell);
     // Infinite errors are represented by the largest number, because a median ignores values that are not finite.
     let errors = |of: fn(f64) -> f64| {
         let errors = judged.iter().map(|cell| cell.relative().map_or(f64::MAX, of));
         median(errors).filter(|error| *error < f64::MAX / 4.0)
     };
     let (middle, signed) = (errors(f64::abs), errors(|error| error));
-    let within = judged.iter().filter(|cell| used(cell) <= 1.0 + ROUNDING).count();
+    let within = judged.iter().filter(|cell| scaled_error(cell) <= 1.0 + ROUNDING).count();
     let said = |middle: f64| {
         // A median of absolute errors hides a model that is always too low, or always too high.
         let signed =
@@ -140,7 +140,7 @@ pub fn median_error(what: &str, cells: &[&Cell], at_most: f64) -> Verdict {
         asked: format!("median error at most {}", percent(at_most)),
         got: middle.map_or("none to be had: too few figures were modelled".to_owned(), said),
         met: middle.is_some_and(|error| error <= at_most * (1.0 + ROUNDING)),
-        misses: worst_first(&judged, used).into_iter().map(Cell::to_string).collect(),
+        misses: worst_first(&judged, scaled_error).into_iter().map(Cell::to_string).collect(),
         worst: worst(&judged),
     }
 }
@@ -173,7 +173,8 @@ pub fn pair_order(
                 && one.quantity == other.quantity
                 && one.config != other.config
                 && !(one.fitted && other.fitted);
-            let Some((low, high)) = beside.then(|| apart(one, other, gap)).flatten() else {
+            let Some((low, high)) = beside.then(|| in_published_order(one, other, gap)).flatten()
+            else {
                 continue;
             };
             pairs += 1;
@@ -206,7 +207,7 @@ pub fn pair_order(
             guess.map_or(String::new(), |(words, _)| format!(", and more than {words}"))
         ),
         got,
-        met: enough(right, pairs, share) && more,
+        met: reaches(right, pairs, share) && more,
         misses,
         ..Verdict::default()
     }
@@ -221,7 +222,11 @@ pub fn winner(what: &str, cells: &[&Cell], gap: f64) -> Verdict {
 }
 
 /// The two cells in their published order, if they differ by more than the gap.
-fn apart<'a>(one: &'a Cell, other: &'a Cell, gap: f64) -> Option<(&'a Cell, &'a Cell)> {
+fn in_published_order<'a>(
+    one: &'a Cell,
+    other: &'a Cell,
+    gap: f64,
+) -> Option<(&'a Cell, &'a Cell)> {
     let (a, b) = (one.published?, other.published?);
     let (low, high) = if a <= b { (one, other) } else { (other, one) };
     (a.max(b) > a.min(b) * (1.0 + gap)).then_some((low, high))
@@ -315,14 +320,14 @@ pub fn excess_over_idle(
     let unit = excesses.first().map_or(Unit::Count, |cell| cell.unit);
     let counts = |cell: &Cell| cell.is_judged() && cell.load != idle;
     let all: Vec<&Cell> = excesses.iter().filter(|cell| counts(cell)).collect();
-    let missed = worst_first(&all, |cell| Tolerance::Absolute(within).used(cell));
+    let missed = worst_first(&all, |cell| Tolerance::Absolute(within).scaled_error(cell));
     let total = cells.iter().filter(|cell| counts(cell)).count();
     let good = all.len() - missed.len();
     Verdict {
         what: what.to_owned(),
         asked: format!("within {} in at least {}", with_unit(within, unit), percent(share)),
         got: of(good, total),
-        met: enough(good, total, share),
+        met: reaches(good, total, share),
         misses: missed.into_iter().map(Cell::to_string).collect(),
         ..Verdict::default()
     }
@@ -336,7 +341,7 @@ pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64
     }
     let mut misses = Vec::new();
     for (row, counts) in &rows {
-        let wrong = worst_first(counts, |cell| tolerance.used(cell));
+        let wrong = worst_first(counts, |cell| tolerance.scaled_error(cell));
         let Some(first) = wrong.first() else { continue };
         let more = match wrong.len() - 1 {
             0 => String::new(),
@@ -357,18 +362,18 @@ pub fn rows_within(what: &str, cells: &[&Cell], tolerance: Tolerance, share: f64
             percent(share)
         ),
         got: of(good, rows.len()),
-        met: enough(good, rows.len(), share),
+        met: reaches(good, rows.len(), share),
         misses,
         ..Verdict::default()
     }
 }
 
 /// The figures that exceed their tolerance, the worst first; equal ones in their original order.
-fn worst_first<'a>(cells: &[&'a Cell], used: impl Fn(&Cell) -> f64) -> Vec<&'a Cell> {
+fn worst_first<'a>(cells: &[&'a Cell], scaled_error: impl Fn(&Cell) -> f64) -> Vec<&'a Cell> {
     let mut missed: Vec<(f64, &Cell)> = cells
         .iter()
-        .map(|cell| (used(cell), *cell))
-        .filter(|(used, _)| *used > 1.0 + ROUNDING)
+        .map(|cell| (scaled_error(cell), *cell))
+        .filter(|(scaled_error, _)| *scaled_error > 1.0 + ROUNDING)
         .collect();
     missed.sort_by(|a, b| b.0.total_cmp(&a.0));
     missed.into_iter().map(|(_, cell)| cell).collect()
@@ -414,7 +419,7 @@ fn furthest(
 }
 
 /// Whether `some` is at least `share` of `all`; never if `all` is 0.
-fn enough(some: usize, all: usize, share: f64) -> bool {
+fn reaches(some: usize, all: usize, share: f64) -> bool {
     all > 0 && some as f64 >= share * all as f64 - ROUNDING
 }
 

@@ -138,6 +138,6 @@ pub(super) fn judged(row: &OracleRow) -> impl Iterator<Item = (&'static str, u64
 }
 
 /// Whether a count is within the tolerance of the published one.
-pub(super) fn near(published: u64, modelled: u64) -> bool {
+pub(super) fn within_tolerance(published: u64, modelled: u64) -> bool {
     WITHIN.admits(published as f64, modelled as f64)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::change::{CHANGES, Change};
-use super::counts::{Counted, judged, near};
+use super::counts::{Counted, judged, within_tolerance};
 use super::{FITTED, Point, load};
 use crate::causes::{Causes, Cure, Missed, Tried};
 use crate::experiment::Run;
@@ -22,26 +22,29 @@ struct Effect {
 }
 
 /// The counts of a row that a run misses: name, published and modelled.
-fn off(row: &OracleRow, counted: &Counted) -> Vec<(&'static str, u64, u64)> {
+fn missed_counts(row: &OracleRow, counted: &Counted) -> Vec<(&'static str, u64, u64)> {
     judged(row)
         .map(|(quantity, published)| (quantity, published, counted.count(quantity)))
-        .filter(|(_, published, modelled)| !near(*published, *modelled))
+        .filter(|(_, published, modelled)| !within_tolerance(*published, *modelled))
         .collect()
 }
 
 fn effect(row: &OracleRow, draws: &[&Counted]) -> Effect {
-    let whole = draws.iter().filter(|counted| off(row, counted).is_empty()).count() as u64;
+    let whole =
+        draws.iter().filter(|counted| missed_counts(row, counted).is_empty()).count() as u64;
     let spanned = !draws.is_empty()
         && judged(row).all(|(quantity, published)| {
             let counts = || draws.iter().map(|counted| counted.count(quantity));
             let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
-            (least..=most).contains(&published) || near(published, least) || near(published, most)
+            (least..=most).contains(&published)
+                || within_tolerance(published, least)
+                || within_tolerance(published, most)
         });
     Effect { whole, spanned }
 }
 
 /// The difference in what two rows send, as a number; 0 if they send the same.
-fn unlike(one: &OracleRow, other: &OracleRow) -> u32 {
+fn dissimilarity(one: &OracleRow, other: &OracleRow) -> u32 {
     let differ = [
         (one.burst, one.gap_ns, one.train_bursts, one.off_ns)
             != (other.burst, other.gap_ns, other.train_bursts, other.off_ns),
@@ -55,11 +58,17 @@ fn unlike(one: &OracleRow, other: &OracleRow) -> u32 {
 
 /// The row most similar in what it sends whose published counts this run does not meet; of several, the one whose
 /// counts it misses the fewest of.
-fn stranger<'a>(run: &RowRun, counted: &Counted, rows: &[&'a OracleRow]) -> Option<&'a OracleRow> {
+fn control_row<'a>(
+    run: &RowRun,
+    counted: &Counted,
+    rows: &[&'a OracleRow],
+) -> Option<&'a OracleRow> {
     let row = &run.task.what.row;
     let others = rows.iter().filter(|other| other.id != row.id);
-    let wrong = others.map(|other| (off(other, counted).len(), *other)).filter(|(off, _)| *off > 0);
-    wrong.min_by_key(|(off, other)| (unlike(row, other), *off)).map(|(_, other)| other)
+    let wrong = others
+        .map(|other| (missed_counts(other, counted).len(), *other))
+        .filter(|(off, _)| *off > 0);
+    wrong.min_by_key(|(off, other)| (dissimilarity(row, other), *off)).map(|(_, other)| other)
 }
 
 /// Evaluates the trials, whose tasks have the change and the seed of the draw. `None` without trials.
@@ -91,8 +100,8 @@ pub(super) fn causes(runs: &[RowRun], trials: &[RowRun], draws: u64) -> Option<C
     for run in runs {
         let row = &run.task.what.row;
         let Ok(counted) = &run.outcome else { continue };
-        let off = off(row, counted);
-        let stranger = stranger(run, counted, &rows);
+        let off = missed_counts(row, counted);
+        let control = control_row(run, counted, &rows);
         let (mut cured, mut spanned) = (Vec::new(), Vec::new());
         for (change, tried) in CHANGES.iter().zip(&mut tried) {
             let effect = effect_of(change, &row.id, row);
@@ -108,7 +117,7 @@ pub(super) fn causes(runs: &[RowRun], trials: &[RowRun], draws: u64) -> Option<C
                 tried.cured += usize::from(effect.whole > 0);
                 tried.spanned += usize::from(effect.spanned);
             }
-            if let Some(other) = stranger {
+            if let Some(other) = control {
                 let effect = effect_of(change, &row.id, other);
                 tried.others += 1;
                 tried.others_cured += usize::from(effect.whole > 0);
@@ -205,10 +214,10 @@ mod tests {
         let rows: Vec<&OracleRow> = all.iter().collect();
         let run = run("A037", 0, None);
         let counted = run.outcome.as_ref().unwrap();
-        let other = stranger(&run, counted, &rows).expect("there are others");
+        let other = control_row(&run, counted, &rows).expect("there are others");
         assert_eq!((other.pattern.as_str(), other.sent), ("P200us", 300));
         // A066 has the same counts as A037, so that meeting it would say nothing.
         assert_ne!(other.id, "A066");
-        assert!(!off(other, counted).is_empty());
+        assert!(!missed_counts(other, counted).is_empty());
     }
 }

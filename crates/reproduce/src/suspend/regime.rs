@@ -8,7 +8,7 @@ use super::row::{ACHIEVED, CPU, MEAN, rate};
 
 /// The reason why a figure does not test the model: no constant of a profile has an effect on it. 71 of 330 are of
 /// this kind.
-pub(super) fn by_construction(row: &IrqSuspendRow, quantity: &str) -> Option<&'static str> {
+pub(super) fn exempt_reason(row: &IrqSuspendRow, quantity: &str) -> Option<&'static str> {
     let max = row.target_qps == TargetQps::Max;
     match quantity {
         MEAN if max => Some("Little's law: 4480 connections by the rate"),
