@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn no_policy_has_a_place_of_its_own_and_a_seed_is_an_order() {
+    fn positions_are_random_and_determined_by_the_seed() {
         let steps: Vec<_> = plan(1).steps().collect();
         let mut places = [[0; 3]; 3];
         for (place, step) in steps.iter().enumerate() {

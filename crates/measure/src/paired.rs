@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_holds_the_middle_as_often_as_it_says() {
+    fn an_interval_contains_the_median_as_often_as_its_confidence_says() {
         let mut rng = napkin_traffic::Rng::new(7);
         let (mut held, mut confidence) = (0, 0.0);
         let trials = 4_000;

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_that_draws_turn_round_is_not_told() {
+    fn an_order_that_draws_reverse_is_not_asserted() {
         let figure = |config, value, draws: &dyn Fn(i32) -> f64| Drawn {
             table: "",
             quantity: "p99",

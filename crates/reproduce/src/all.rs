@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_experiment_bears_its_name_and_has_a_profile() {
+    fn every_experiment_has_a_unique_name_and_a_profile() {
         for known in ALL {
             assert_eq!((known.make)().name(), known.name);
             Profile::named(napkin_workload::schema(), known.profile)

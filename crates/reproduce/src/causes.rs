@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_what_cures_it_and_what_only_spans_it() {
+    fn a_row_lists_the_changes_that_cure_it_and_those_that_only_span_it() {
         let say = |missed: Missed| missed.words(64);
         assert_eq!(say(missed(&[], &[])), "cured by none of the changes");
         assert_eq!(say(missed(&[("phase", 31)], &[])), "cured by phase (31 of 64)");

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_said_as_their_unit_wants_it() {
+    fn errors_are_formatted_by_unit() {
         assert_eq!(error(&cell(200.0, &[250.0], Unit::Us)), "+25.0 %");
         assert_eq!(error(&cell(28.0, &[25.5], Unit::Percent)), "-2.5 pt");
         assert_eq!(error(&cell(0.0, &[3.0], Unit::Count)), "+3");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_says_itself_in_one_sentence() {
+    fn a_cell_is_formatted_as_one_sentence() {
         let mut cell = cell(146.0, &[180.0, 180.0], Unit::Us);
         let want = "suspend20, 200000/s: p99 published 146 us, modelled 180 us (+23.3 %)";
         assert_eq!(cell.to_string(), want);

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn each_null_model_says_the_mean_that_it_knows() {
+    fn each_null_model_predicts_its_mean() {
         assert_eq!(said(NullModel::MeanOfLoad), [200.0, 300.0, 200.0, 300.0]);
         assert_eq!(said(NullModel::MeanOfConfig), [150.0, 150.0, 350.0, 350.0]);
         assert_eq!(said(NullModel::IdleRow), [100.0, 100.0, 300.0, 300.0]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_excess_the_null_model_says_nothing_and_an_offset_costs_the_machine_nothing() {
+    fn on_the_excess_the_null_model_predicts_zero_and_a_constant_offset_does_not_count() {
         let mut cells = table();
         for cell in &mut cells {
             let excess = if cell.load == "1" { 0.0 } else { 30.0 };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_lower_load_says_nothing_of_the_lowest() {
+    fn the_next_lower_load_does_not_predict_the_lowest() {
         let mut cells = table();
         for cell in &mut cells {
             cell.load_value = cell.load.parse().ok();

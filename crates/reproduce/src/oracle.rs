@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_table_is_said_with_its_line() {
+    fn errors_in_a_table_name_the_line() {
         let complaint = |text: &str| scenarios_of("mine.csv", text).unwrap_err().to_string();
         let text = changed("app/64/1:1 idle", "nobody/64/1:1 idle");
         let error = complaint(&text);

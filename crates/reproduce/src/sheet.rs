@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_column_a_short_line_and_an_empty_table_are_told_apart() {
+    fn a_missing_column_a_short_line_and_an_empty_table_are_different_errors() {
         assert!(
             complaint("name,echo,count\na,0,1\n").contains("line 1: there is no column \"rate\"")
         );

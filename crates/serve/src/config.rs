@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_0_is_named() {
+    fn zero_ports_and_flows_are_refused_by_name() {
         let devices = vec!["synthetic".parse().unwrap()];
         let config = ServeConfig { devices, ..ServeConfig::default() };
         assert!(config.check().is_ok());

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_a_server_left_is_told_with_how_it_goes() {
+    fn an_address_left_by_a_server_is_reported_with_the_command_to_remove_it() {
         let says = |left| {
             let ours = "10.99.0.1/24".parse().unwrap();
             let (name, other) = ("nk1".to_owned(), "nk0".to_owned());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_errors_none_hides_the_other() {
+    fn two_errors_are_both_reported() {
         let gone = || Err(ServeError::Gone("nk0".into()));
         let left = || Err::<u64, _>(ServeError::Left("eth0".into()));
         let said = both(gone(), left()).expect_err("two").to_string();

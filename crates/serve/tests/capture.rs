@@ -8,7 +8,7 @@ use napkin_serve::{Event, ServeConfig, ServeError, run};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 #[test]
-fn what_was_served_is_told_also_where_the_capture_could_not_be_written() {
+fn totals_are_reported_even_if_the_capture_could_not_be_written() {
     let path = std::env::temp_dir().join(format!("napkin-serve-capture-{}", std::process::id()));
     mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).expect("a free path");
     let config = ServeConfig {

@@ -134,7 +134,7 @@ fn where_zeroes_cannot_be_asked_for_they_are_written() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_let_go() {
+fn forgotten_operations_are_dropped() {
     let own = Own::new(&here(), 4_096 * 1_000);
     let mut store = own.store();
     for tag in 0..1_000 {
@@ -156,7 +156,7 @@ fn what_nobody_waits_for_any_more_is_let_go() {
 }
 
 #[test]
-fn zeroes_that_are_written_by_hand_for_nobody_end_with_the_piece_that_is_under_way() {
+fn forgotten_zero_writes_end_with_the_piece_in_flight() {
     let directory = Path::new("/dev/shm");
     needs(directory.is_dir(), "/dev/shm");
     let (size, own) = (16 << 20, Own::new(directory, 16 << 20));

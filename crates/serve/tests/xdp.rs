@@ -47,7 +47,7 @@ fn child() -> bool {
 }
 
 #[test]
-fn what_was_set_below_is_put_back_while_the_device_is_open_also_where_the_engine_does_not_start() {
+fn the_deferral_is_restored_while_the_device_is_open_even_if_the_engine_does_not_start() {
     needs_rights(&[Right::NetRaw, Right::Bpf]);
     fresh().enter_thread().expect("it is entered");
     let veth = VethConfig {

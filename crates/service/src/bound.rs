@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_refused_takes_nobody_s_room() {
+    fn a_refused_share_takes_no_room() {
         let bound = Arc::new(Bound::new(100));
         let mut held = [(); 2].map(|()| Share::new(Arc::clone(&bound)));
         assert!(held[0].set(60));

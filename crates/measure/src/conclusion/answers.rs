@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_answers_as_fast_for_less_cpu_is_named() {
+    fn a_policy_that_answers_as_fast_for_less_cpu_is_named() {
         let rows = [
             row("base", [40.0, 44.0, 42.0], 0.3),
             row("fullbusy", [10.0, 10.4, 10.2], 1.0),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_faster_than_what_linux_does_says_what_it_costs() {
+    fn a_policy_faster_than_the_default_is_named_with_its_cost() {
         let rows = [row("base", [40.0, 44.0, 42.0], 0.5), row("fullbusy", [10.0, 10.4, 10.2], 1.0)];
         let want =
             "fullbusy answers faster than base (p99 10.2 us against 42.0 us) for 2.0x its CPU";
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_are_as_fast_the_cheaper_one_is_named_and_an_unknown_cpu_is_said() {
+    fn of_equally_fast_policies_the_cheaper_is_named_and_an_unknown_cpu_is_reported() {
         let hold = || row("hold", [41.0, 43.0, 41.5], 0.25);
         let with = |hold: Fixed| [row("base", [40.0, 44.0, 42.0], 0.5), hold];
         let want = "hold answers as fast as base (p99 1.0x) for 50 % of its CPU";
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_veth_base_s_cpu_is_compared_with_nobody_s() {
+    fn over_a_veth_the_cpu_of_base_is_not_compared() {
         let fullbusy = || row("fullbusy", [10.0, 10.4, 10.2], 1.0);
         let beside = |name: &str| [row(name, [40.0, 44.0, 42.0], 0.5), fullbusy()];
         let want = "fullbusy answers faster than base (p99 10.2 us against 42.0 us)";
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_p99_the_median_is_told_and_who_alone_has_none_is_named() {
+    fn without_a_p99_the_median_is_used_and_a_row_without_one_is_named() {
         let told = |rows: Vec<Row>| conclude(&report("xsk-rr", "engine", rows), Rule::Answers);
         let base = || row("base", [40.0, 44.0, 42.0], 0.5);
         let fullbusy = || few(row("fullbusy", [10.0, 10.4, 10.2], 1.0));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_cannot_tell() {
+    fn an_interrupted_run_gives_no_conclusion() {
         // As observed: 1 us in one run and 404 us in the next.
         let rows = [
             row("base", [40.0, 44.0, 42.0], 0.5).interrupted(0.21),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_is_borne_by_the_median_and_not_by_the_tail() {
+    fn the_median_tolerates_a_short_interruption_and_the_tail_does_not() {
         let rows = [
             row("base", [400.0, 408.0, 404.0], 0.5).interrupted(0.05),
             row("fullbusy", [100.0, 104.0, 102.0], 1.0).interrupted(0.05),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_that_lie_too_far_apart_cannot_tell() {
+    fn repetitions_that_differ_too_much_give_no_conclusion() {
         let wide = [10.0, 3000.0, 20.0];
         let rows = [row("base", wide, 0.5), row("fullbusy", [9.0, 900.0, 12.0], 1.0)];
         let want = "cannot tell: repetitions differ more than policies do (p99 of base 10.0 us to 3.00 ms)";
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_p99_that_one_repetition_does_not_tell_is_none_to_compare() {
+    fn a_p99_that_is_unknown_in_one_repetition_is_not_compared() {
         // In one of three repetitions up to 2 % may have waited for ever: the 10 us are those of the others.
         let fullbusy = || row("fullbusy", [10.0, 10.4, 10.2], 1.0).unanswered_last(2);
         let base = || row("base", [40.0, 44.0, 42.0], 0.5);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn one_repetition_tells_in_virtual_time_alone() {
+    fn one_repetition_is_enough_only_in_virtual_time() {
         let one = |name: &str, us: f64, cpu: f64| {
             let figures = Fixed::new(name).offered(1e4).served(&[1e4]);
             figures.p50(&[us * US]).p99(&[us * US]).cpu(&[cpu])
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_loads_the_highest_that_all_carry_is_told_and_who_serves_most() {
+    fn the_highest_load_that_all_policies_carry_is_compared_and_the_highest_rate_is_named() {
         let at =
             |load: f64, row: Fixed| row.load("requests_per_s", (load as u64).into()).offered(load);
         let most = |name: &str, served: f64| {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_policy_alone_carries_the_load_who_serves_most_is_told_all_the_same() {
+    fn the_highest_rate_is_named_even_if_one_policy_alone_carries_the_load() {
         let at = |row: Fixed| row.load("requests_per_s", 600_000.into()).offered(6e5);
         let most = |name: &str, served: f64| {
             let row = Fixed::new(name).load("requests_per_s", "max".into());

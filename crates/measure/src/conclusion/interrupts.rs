@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_hold_where_times_cannot_be_told() {
+    fn counts_are_compared_even_if_times_cannot_be() {
         let rows = [row("base", 1.0, 0.25), row("hold1000", 0.004, 0.5).interrupted(0.34)];
         let want = "hold1000 takes 0.004 interrupts a packet where base takes 1.000; what CPU that costs \
                     is unknown: this host interrupted it for 34 % of the time";

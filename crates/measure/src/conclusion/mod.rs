@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_single_row_is_told_in_its_own_figures() {
+    fn a_single_row_is_described_by_its_own_figures() {
         let row = Fixed::new("base").served(&[1e4]).p50(&[1e4]).p99(&[4e4]).cpu(&[0.35]);
         let told = conclude(&report("xsk-rr", "engine", vec![row.clone().row()]), Rule::Answers);
         let want = "base serves 10.0 k/s, half within 10.0 us and 99 % within 40.0 us, for 35.0 % of its \
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_policy_the_last_load_is_told() {
+    fn for_a_single_policy_the_last_load_is_described() {
         let row = |load: u64| Fixed::new("base").load("requests_per_s", load.into());
         let rows = [10, 20].map(|load| row(load).served(&[load as f64]).row());
         let told = conclude(&report("memcached", "machine", rows.to_vec()), Rule::Answers);

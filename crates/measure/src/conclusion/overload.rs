@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn under_the_load_that_tells_most_who_receives_most_and_who_least() {
+    fn the_load_with_the_largest_difference_is_reported() {
         let rows = [
             row("base", 0.5, [12.5e3; 3]),
             row("feedback", 0.5, [12.5e3; 3]),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_denominator_and_no_difference_is_said() {
+    fn a_rate_of_zero_gives_no_ratio_and_equal_rates_are_reported() {
         let rows = [row("base", 4.0, [0.0; 3]), row("feedback", 4.0, [24.4e3; 3])];
         assert_eq!(told(rows).as_deref(), Some("feedback receives 24.4 k/s, and base nothing"));
         let rows = [row("base", 4.0, [24.0e3; 3]), row("feedback", 4.0, [24.4e3; 3])];
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_took_cannot_be_told() {
+    fn an_interruption_by_the_host_prevents_a_conclusion() {
         let rows = [row("base", 4.0, [750.0; 3]), row("feedback", 4.0, [9e3; 3])];
         let [base, feedback] = rows;
         let told = told([base.interrupted(0.3), feedback.interrupted(0.41)]);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opposite_order_is_said_and_a_doubtful_one_is_not() {
+    fn an_opposite_order_is_reported_and_a_doubtful_one_is_not() {
         let engine = |fullbusy: Fixed| of("engine", [row("base", 1e4, 0.5), fullbusy]);
         let machine = of("machine", [row("base", 1e4, 0.5), row("fullbusy", 2e4, 1.0)]);
         let told = |fullbusy: Fixed| {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_that_what_they_share_does_not_tell_apart_do_not_stand_beside_each_other() {
+    fn loads_without_a_distinguishing_common_field_are_not_put_side_by_side() {
         let engine = under("engine", &[json!({ "times_peak": 1.0 }), json!({ "times_peak": 2.0 })]);
         let machine = under("machine", &[json!({ "packets_per_s": 13_000 })]);
         assert_eq!(

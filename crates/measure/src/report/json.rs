@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_of_some_of_the_requests_is_told_by_the_same_share() {
+    fn a_latency_sample_is_scaled_to_the_share_of_unanswered_requests() {
         // Only one of seven clients measures.
         let mut latency = crate::Latency::new();
         (0..10_000).for_each(|i| latency.record(1_000 + i));

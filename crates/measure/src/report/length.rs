@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_two_largest_units_are_said() {
+    fn a_length_has_its_two_largest_units() {
         let said = [
             (0.0, "1 ms"),
             (0.0204, "20 ms"),

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_without_any_answer_tells_no_percentile_and_so_does_the_row() {
+    fn a_repetition_without_answers_leaves_the_row_without_percentiles() {
         let all = [(2_000, 5_000), (0, 0), (2_000, 7_000)];
         let row = row(all.map(|(some, ns)| answered(2_000, some, ns)).to_vec());
         let latency = row.figures.latency_ns.unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spread_says_how_far_apart_they_were() {
+    fn the_spread_is_the_range_of_the_repetitions() {
         let row = row(vec![repetition(1, 1000, 0.1), repetition(2, 2000, 0.6)]);
         let achieved = row.spread["achieved_per_s"];
         assert_eq!((achieved.min, achieved.median, achieved.max), (1000.0, 1500.0, 2000.0));

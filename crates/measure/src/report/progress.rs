@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_that_is_left_is_told_from_the_steps_of_this_run() {
+    fn the_remaining_time_is_estimated_from_the_steps_of_this_run() {
         let page = Page::default();
         let mut progress = Progress::plain(14, Box::new(page.clone()));
         let start = Instant::now();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn of_steps_that_differ_the_time_is_told_by_their_share_of_the_work() {
+    fn the_remaining_time_is_estimated_by_share_of_the_work() {
         let page = Page::default();
         let mut progress = Progress::plain(5, Box::new(page.clone()));
         let start = Instant::now();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_never_skipped() {
+    fn permanent_lines_are_never_skipped() {
         let page = Page::default();
         let mut progress = Progress::plain(1, Box::new(page.clone()));
         progress.say("no real-time priority");

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reaches_into_the_best_rows_range_is_marked_and_the_best_is_not() {
+    fn a_row_that_overlaps_the_best_is_marked_and_the_best_is_not() {
         let rows = [
             row("base", &[4e4, 5e4, 6e4]),
             row("suspend20", &[1e4, 2e4, 3e4]),
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_which_a_repetition_does_not_tell_its_p99_is_neither_the_best_nor_marked() {
+    fn a_row_with_an_unknown_p99_in_one_repetition_is_neither_the_best_nor_marked() {
         let of = |name: &str, p99: &[f64]| {
             Fixed::new(name).p50(&[1e3; 3]).p99(p99).unanswered_last(2).row()
         };

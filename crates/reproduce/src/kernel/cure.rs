@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_cures_breaks_or_fits_another_row_is_told_so() {
+    fn a_change_is_reported_as_cure_as_break_or_as_match_of_another_row() {
         let change = CHANGES[0];
         // A003 misses and A010 is met; of the draws, one meets A003 and none meets A010.
         let runs = [run("A003", 50, None), run("A010", 0, None)];

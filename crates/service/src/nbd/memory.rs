@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_has_written_is_not_looked_at_page_by_page() {
+    fn groups_without_allocated_pages_are_skipped() {
         let mut store = MemoryStore::new(8 << 30).expect("a size");
         let page = |number: u64| number * PAGE as u64;
         store.write(page(7), &[1]);

@@ -21,7 +21,7 @@ impl StreamService for Farewell {
 }
 
 #[test]
-fn what_has_room_again_goes_on_by_itself() {
+fn a_read_resumes_when_the_flush_has_made_room() {
     use crate::nbd::{MemoryStore, Nbd};
     let mut pump = Pump::new(Nbd::new("", true, MemoryStore::new(4 << 20).unwrap()).unwrap());
     let mut peer = Scripted::default();
@@ -156,7 +156,7 @@ impl StreamService for Insatiable {
 }
 
 #[test]
-fn who_would_hold_more_than_there_is_room_for_is_reset_and_the_others_are_not() {
+fn a_connection_beyond_the_bound_is_reset_and_the_others_are_not() {
     let bound = Arc::new(Bound::new(1 << 20));
     let mut pump = Pump::new(Insatiable(Arc::clone(&bound)));
     let peer = || Peer { writes: 600 << 10, ..Peer::default() };
@@ -179,7 +179,7 @@ fn who_would_hold_more_than_there_is_room_for_is_reset_and_the_others_are_not() 
 }
 
 #[test]
-fn room_in_which_nothing_waits_is_given_back_before_anybody_is_reset() {
+fn unused_capacity_is_released_before_a_connection_is_reset() {
     let bound = Arc::new(Bound::new(1 << 20));
     let mut pump = Pump::new(Insatiable(Arc::clone(&bound)));
     let mut held = Vec::new();
@@ -197,7 +197,7 @@ fn room_in_which_nothing_waits_is_given_back_before_anybody_is_reset() {
 }
 
 #[test]
-fn who_writes_on_after_the_end_is_heard_for_a_while_and_reset() {
+fn a_peer_that_writes_after_our_close_is_reset_after_a_limit() {
     let (mut pump, mut state, mut peer) = lingering();
     for _ in 0..16 {
         peer.writes = LINGER_BYTES / 16;
@@ -211,7 +211,7 @@ fn who_writes_on_after_the_end_is_heard_for_a_while_and_reset() {
 }
 
 #[test]
-fn who_does_not_close_after_us_is_reset_in_time_and_who_does_is_not() {
+fn a_peer_that_does_not_close_after_us_is_reset_in_time() {
     let (mut pump, mut state, mut peer) = lingering();
     pump.ready(&mut state, &mut peer, LINGER);
     assert!(!peer.aborted);

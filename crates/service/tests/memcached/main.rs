@@ -207,7 +207,7 @@ fn a_mistake_is_answered_and_the_connection_lives() {
 }
 
 #[test]
-fn who_speaks_another_protocol_is_left() {
+fn another_protocol_closes_the_connection() {
     for (said, heard) in [
         (
             &[0x80, 0x0a, 0, 0, 0, 0, 0, 0][..],
@@ -224,7 +224,7 @@ fn who_speaks_another_protocol_is_left() {
 }
 
 #[test]
-fn who_wants_no_answer_gets_none_and_what_is_refused_leaves_what_was_there() {
+fn noreply_gets_no_answer_and_a_refused_command_changes_nothing() {
     let mut client = Client::with(Limits { memory: 100_000, item: 1_000 });
     let large = "x".repeat(1_001);
     assert_eq!(client.say("set k 0 0 1|x"), "STORED");

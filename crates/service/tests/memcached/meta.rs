@@ -78,7 +78,7 @@ fn one_of_several_stores_it_anew() {
 }
 
 #[test]
-fn who_reads_without_a_bump_leaves_no_trace() {
+fn a_read_without_a_bump_leaves_no_trace() {
     dialogue(&[
         ("ms a 1|x", "HD"),
         ("mg a u h v", "VA 1 h0|x"),
@@ -112,7 +112,7 @@ fn at_once(line: impl Fn(usize) -> String + Sync) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn each_is_told_its_own_number_whoever_else_stores() {
+fn each_client_gets_its_own_cas_number() {
     for line in ["ms k 1 c|x", "ma n N0 c"] {
         let mut told = at_once(|_| line.to_owned()).concat();
         let all = told.len();
@@ -123,7 +123,7 @@ fn each_is_told_its_own_number_whoever_else_stores() {
 }
 
 #[test]
-fn of_those_who_find_nothing_one_is_told_to_make_it() {
+fn of_several_misses_one_wins() {
     let told = at_once(|turn| format!("mg k{turn} N0"));
     for turn in 0..told[0].len() {
         let mut heard: Vec<&str> = told.iter().map(|it| it[turn].as_str()).collect();

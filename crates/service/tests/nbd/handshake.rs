@@ -96,7 +96,7 @@ fn what_is_not_known_is_refused_in_words_and_the_next_is_read() {
 }
 
 #[test]
-fn who_breaks_the_rules_is_left() {
+fn a_violation_of_the_handshake_closes_the_connection() {
     // Flags that were not offered; not an option; an export that does not exist; an invalid name.
     for flags in [4u32, 1 << 31, u32::MAX] {
         assert!(client(flags).closed, "{flags}");
@@ -110,7 +110,7 @@ fn who_breaks_the_rules_is_left() {
 }
 
 #[test]
-fn who_aborts_hears_that_and_is_left() {
+fn an_abort_is_acknowledged_and_closes_the_connection() {
     for data in [&b""[..], b"because"] {
         let mut client = client(1);
         assert_eq!(client.option(2, data), [ACK]);

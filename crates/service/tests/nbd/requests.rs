@@ -168,7 +168,7 @@ fn what_is_no_request_ends_the_connection() {
 }
 
 #[test]
-fn who_disconnects_hears_the_rest_first() {
+fn a_disconnect_is_served_after_the_requests_in_flight() {
     let mut client = Client::ready(Late::new(memory()), false);
     let many = (0..10u64).flat_map(|at| request(READ, 0, 7, at, 1)).collect::<Vec<_>>();
     client.send(&[many, request(DISCONNECT, 0, 0, 0, 0)].concat());
@@ -203,7 +203,7 @@ fn a_large_simple_read_is_not_mixed_with_others() {
 }
 
 #[test]
-fn a_device_s_error_is_told_or_ends_the_connection() {
+fn a_device_error_is_reported_or_ends_the_connection() {
     let bad = |place| {
         let mut late = Late::new(memory());
         late.bad = Some(place);
@@ -230,7 +230,7 @@ fn a_device_s_error_is_told_or_ends_the_connection() {
 }
 
 #[test]
-fn who_does_not_read_is_not_read_and_takes_no_more_room() {
+fn a_client_that_does_not_read_is_not_served_and_its_memory_is_bounded() {
     for structured in [false, true] {
         for (length, times) in [(1, 20_000), (100_000, 5_000), (32 << 20, 4)] {
             let mut client = Client::ready(memory(), structured);
@@ -265,7 +265,7 @@ fn a_store_that_does_not_answer_holds_a_window() {
 }
 
 #[test]
-fn what_a_connection_had_begun_goes_with_it() {
+fn operations_of_a_closed_connection_are_forgotten() {
     let mut client = Client::ready(Late::new(memory()), true);
     client.nbd.store_mut().stuck = true;
     client.send(&request(READ, 0, 1, 0, 100_000));
