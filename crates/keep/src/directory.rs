@@ -116,7 +116,8 @@ impl Directory {
         self.0.join(format!("{name}.{TOML}"))
     }
 
-    /// Reads all files, in the order of their names. A missing directory is empty.
+    /// Reads all files, in the order of their names. A missing directory is empty; of one with more than
+    /// 4096 files none is read, and it is bad as a whole.
     ///
     /// # Errors
     /// If the directory exists and cannot be read.
@@ -134,14 +135,20 @@ impl Directory {
             return Ok(found);
         }
         let mut files: Vec<PathBuf> = entries
-            .take(MOST)
             .filter_map(|entry| Some(entry.ok()?.path()))
             .filter(|path| path.extension().is_some_and(|it| it == TOML))
             // Hidden files, such as those of an editor.
             .filter(|path| {
                 !path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."))
             })
+            // One more than is read, to see that there are more.
+            .take(MOST + 1)
             .collect();
+        if files.len() > MOST {
+            let why = format!("nothing in it is held: there are more than {MOST} files");
+            found.bad.push(BadFile::whole(&self.0, why));
+            return Ok(found);
+        }
         files.sort();
         Ok(Directory::read_files(&files))
     }
@@ -213,7 +220,7 @@ impl Directory {
     }
 
     fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().take(MOST);
+        let entries = fs::read_dir(&self.0).into_iter().flatten();
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let mut names: Vec<String> =
             names.filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned())).collect();
@@ -293,6 +300,23 @@ mod tests {
             unit: None,
             pin: false,
         }
+    }
+
+    #[test]
+    fn other_files_are_not_counted_and_too_many_wishes_are_refused_as_a_whole() {
+        let place = Folder::new("keep-many");
+        let directory = Directory::at(place.join("etc"));
+        directory.write(&wish(&directory, "z")).expect("written");
+        for number in 0..MOST {
+            fs::write(directory.path().join(format!("{number}.txt")), "").expect("written");
+        }
+        assert_eq!(directory.read().expect("one").wishes, [wish(&directory, "z")]);
+        for number in 0..MOST {
+            fs::write(directory.path().join(format!("{number}.toml")), "").expect("written");
+        }
+        let found = directory.read().expect("none");
+        assert!(found.wishes.is_empty(), "{:?}", found.wishes);
+        assert!(found.bad[0].to_string().contains("more than 4096 files"), "{:?}", found.bad);
     }
 
     #[test]

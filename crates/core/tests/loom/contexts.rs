@@ -37,7 +37,7 @@ fn not_put_off(world: &World) {
 }
 
 /// Closes the context: its suspension ends at once, and nothing is left.
-fn close(world: &World, mut main: Actor, context: &EpollContext) {
+fn close(world: &World, main: Actor, context: &EpollContext) {
     world.still();
     not_put_off(world);
     lets_go(world, main, context);

@@ -154,7 +154,10 @@ pub fn run<R: Recorder>(
     }
     let look = attachment.look();
     look.events.iter().for_each(|event| tell(RunEvent::Event(event)));
-    Ok(exit.unwrap_or(Exit::Code(0)))
+    exit.ok_or_else(|| RunError::System {
+        what: "waiting for the program",
+        source: io::Error::other("its exit status was lost"),
+    })
 }
 
 /// Keeps the added processes under a policy until they end, the time limit passes, or a signal asks for the

@@ -390,7 +390,8 @@ impl Memcached {
     }
 
     fn meta_debug(&self, word: &[u8], key: &[u8], output: &mut Vec<u8>, now: Ns) -> Answered {
-        let found = self.store.get(key, now, |entry, value| {
+        // As in memcached, a look by `me` does not keep an item from being evicted.
+        let found = self.store.peek(key, now, |entry, value| {
             output.extend_from_slice(b"ME ");
             output.extend_from_slice(word);
             let since = now.saturating_sub(entry.read.load(Ordering::Relaxed)) / SECOND;
