@@ -21,8 +21,8 @@ use napkin_policy::Threaded;
 ///
 /// The mode may be set back meanwhile ([`Host::set`]). So a thread whose pass is done first lets the world know
 /// that it has ended, so that a wake-up starts it anew, and then reads the state once more: if the mode is the
-/// thread's again or a token is left for it ([`THREADED`](crate::state::THREADED),
-/// [`SCHED_THREADED`](crate::state::SCHED_THREADED)), it continues with a new pass. Either step alone loses a
+/// thread's again or a token is left for it ([`THREADED`],
+/// [`SCHED_THREADED`]), it continues with a new pass. Either step alone loses a
 /// wake-up.
 #[derive(Debug)]
 pub struct Kthread<'a, Q> {
