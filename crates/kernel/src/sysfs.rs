@@ -263,6 +263,21 @@ pub fn handing_over() -> Vec<String> {
     links.into_iter().map(|link| link.name).filter(hands).collect()
 }
 
+/// Sets the RPS CPUs of each receive queue of a device of the calling thread's namespace: the kernel distributes the
+/// packets over them by flow, whichever CPU they arrive on. Nothing journals it: for devices that the caller made.
+///
+/// # Errors
+/// If sysfs does not show this namespace's devices, if the kernel has no RPS (`CONFIG_RPS`), or if it refuses the mask.
+pub fn set_rps_cpus(ifname: &str, cpus: &[usize]) -> io::Result<()> {
+    for queue in std::fs::read_dir(format!("/sys/class/net/{ifname}/queues"))? {
+        let queue = queue?;
+        if queue.file_name().to_string_lossy().starts_with("rx-") {
+            std::fs::write(queue.path().join("rps_cpus"), cpus::show_mask(cpus))?;
+        }
+    }
+    Ok(())
+}
+
 /// Returns the online CPUs; if the kernel does not tell, the CPUs that this process may use.
 pub fn online_cpus() -> Vec<usize> {
     let text = read_text("/sys/devices/system/cpu/online", LIMIT);

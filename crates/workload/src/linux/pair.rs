@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use napkin_kernel::namespace::Namespace;
 use napkin_kernel::netlink::{Ethtool, GRO, GSO, Route, TSO, VethConfig};
-use napkin_os::procfs::cpus::show_mask;
+use napkin_kernel::sysfs;
 
 use super::failed;
 use crate::error::BenchError;
@@ -82,13 +82,6 @@ fn set_up(ifname: &str, address: Ipv4Addr) -> Result<(), BenchError> {
 /// # Errors
 /// If the kernel has no RPS (`CONFIG_RPS`), or refuses the mask.
 pub fn receive_on(ifname: &str, cpus: &[usize]) -> Result<(), BenchError> {
-    let folder = format!("/sys/class/net/{ifname}/queues");
     let refused = |error| failed(format!("{ifname} cannot receive on a CPU of its own: {error}"));
-    for queue in std::fs::read_dir(&folder).map_err(refused)? {
-        let queue = queue.map_err(refused)?;
-        if queue.file_name().to_string_lossy().starts_with("rx-") {
-            std::fs::write(queue.path().join("rps_cpus"), show_mask(cpus)).map_err(refused)?;
-        }
-    }
-    Ok(())
+    sysfs::set_rps_cpus(ifname, cpus).map_err(refused)
 }
