@@ -1,15 +1,15 @@
-//! World 3: the kernel's own NAPI, set, watched and repaired, under unmodified programs.
+//! World 3: the kernel's own NAPI, configured, monitored and restored, under unmodified programs.
 //!
-//! - [`support`]: whether this kernel is enough for a policy.
-//! - [`place`], [`process_change`]: what can be changed on a device, and in a process.
-//! - [`journal`], [`apply`]: every change is written down before it is made, and can be put back.
-//! - [`attach`]: a running program's epoll descriptors, set from outside.
-//! - [`guard`]: a queue that is starved under suspension is found, and helped.
-//! - [`session`]: device, program and guard under one policy, set and put back in order.
-//! - [`placement`]: which CPU is whose: interrupts, threads and workers of a device's queues.
-//! - [`doctor`], [`show`]: what is wrong, and what there is.
+//! - [`support`]: whether the running kernel can apply a policy.
+//! - [`place`], [`process_change`]: the settings that can be changed on a device, and in a process.
+//! - [`journal`], [`apply`]: every change is written to the journal before it is made, and can be put back.
+//! - [`attach`]: sets the epoll contexts and sockets of a running program from outside.
+//! - [`guard`]: detects a queue that starves under suspension, and ends the suspension.
+//! - [`session`]: one policy on a device and a program, with its guard, set and put back in order.
+//! - [`placement`]: which CPUs the interrupts, threads and workers of a device's queues get.
+//! - [`doctor`], [`show`]: diagnosis of misconfigured devices, and a listing of the current state.
 //!
-//! Nothing here decides what a policy means: that is `napkin-core`'s. Nothing here prints.
+//! The meaning of a policy is defined in `napkin-core`, not here. Nothing here prints.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,8 +1,8 @@
-//! What can be changed on a device: where, and from what to what.
+//! The settings that can be changed on a device: their location, and a change from one value to another.
 //!
-//! An instance is named by what it polls, because its id changes whenever the driver makes it anew;
-//! so a change that was written down yesterday can be found again today. Nothing here reads or
-//! writes the kernel.
+//! An instance is identified by the queues that it polls, because its NAPI id changes whenever the driver
+//! creates it anew. A change recorded earlier can therefore be found again. Nothing here reads or writes the
+//! kernel.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::settings::Setting;
 
-/// A NAPI instance of a device, by what it polls.
+/// A NAPI instance of a device, identified by the queues that it polls.
 #[derive(Debug, Clone, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Instance {
@@ -23,7 +23,7 @@ pub struct Instance {
     pub rx: Vec<u32>,
     /// Its transmit queues.
     pub tx: Vec<u32>,
-    /// Which one of several that poll the same: instances without any queue, as a rule.
+    /// Distinguishes instances that poll the same queues, from 0: usually those without any queue.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub nth: u32,
 }
@@ -34,7 +34,7 @@ fn is_zero(nth: &u32) -> bool {
 }
 
 impl Instance {
-    /// Each instance of a device with its name, in the device's order.
+    /// Returns each instance of a device with its identity, in the device's order.
     pub fn all(device: &Device) -> Vec<(Instance, &Napi)> {
         let mut alike: BTreeMap<Instance, u32> = BTreeMap::new();
         let named = device.napis.iter().map(|napi| {
@@ -50,13 +50,13 @@ impl Instance {
         named.collect()
     }
 
-    /// Whether it polls transmit queues alone, as igb's do where vectors are not paired. One that polls
-    /// none at all may be of a driver that does not say which.
+    /// Whether it polls transmit queues only, as igb's do where vectors are not paired. False for an instance
+    /// without any queue: its driver may not report which queues it polls.
     pub fn transmits_only(&self) -> bool {
         self.rx.is_empty() && !self.tx.is_empty()
     }
 
-    /// The number by which its CPU is chosen: its first queue's, or its place among those without.
+    /// The number that selects its CPU: its first queue, or `nth` if it has no queue.
     pub fn number(&self) -> u32 {
         self.rx.first().or(self.tx.first()).copied().unwrap_or(self.nth)
     }
@@ -76,7 +76,7 @@ impl PartialOrd for Instance {
 
 impl Ord for Instance {
     fn cmp(&self, other: &Instance) -> Ordering {
-        // A test counts them: what looks through all instances for each of them is quadratic.
+        // Counted for a test: searching all instances for each instance would be quadratic.
         #[cfg(test)]
         COMPARED.set(COMPARED.get() + 1);
         (&self.rx, &self.tx, self.nth).cmp(&(&other.rx, &other.tx, other.nth))
@@ -85,12 +85,12 @@ impl Ord for Instance {
 
 #[cfg(test)]
 thread_local! {
-    /// How often two instances were compared by this thread.
+    /// The number of comparisons of instances made by this thread.
     pub(super) static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 impl fmt::Display for Instance {
-    /// `queue 0` as long as that says it, otherwise `rx 0 tx 4`.
+    /// Formats as `queue 0` if that is unambiguous, otherwise as `rx 0 tx 4`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |queues: &[u32]| {
             CpuList(queues.iter().map(|queue| *queue as usize).collect()).to_string()
@@ -110,24 +110,24 @@ impl fmt::Display for Instance {
     }
 }
 
-/// One thing that can be changed.
+/// A location that can be set.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     /// A setting of an instance, by netlink.
     Napi(Instance, Setting),
-    /// A setting of the whole device, by sysfs: where the kernel knows no other.
+    /// A setting of the whole device, by sysfs, where the kernel has no setting per instance.
     Device(Setting),
     /// The CPUs of an instance's thread.
     ThreadCpus(Instance),
     /// The scheduling class of an instance's thread.
     ThreadClass(Instance),
-    /// The CPUs to which an instance's interrupt may go.
+    /// The CPUs to which an instance's interrupt may be routed.
     IrqCpus(Instance),
 }
 
 impl Place {
-    /// The instance that it belongs to, unless it is the device's.
+    /// The instance that it belongs to; `None` for a setting of the whole device.
     pub fn instance(&self) -> Option<&Instance> {
         match self {
             Place::Napi(instance, _)
@@ -138,7 +138,7 @@ impl Place {
         }
     }
 
-    /// What is set there: the setting's name, or `thread-cpus`, `thread-class`, `irq-cpus`.
+    /// The name of the setting, or `thread-cpus`, `thread-class`, `irq-cpus`.
     pub fn what(&self) -> &'static str {
         match self {
             Place::Napi(_, setting) | Place::Device(setting) => setting.name(),
@@ -148,18 +148,18 @@ impl Place {
         }
     }
 
-    /// Where it is: `queue 0`, or `device` for all of it.
+    /// The part of the device that it belongs to: `queue 0`, or `device` for all of it.
     pub fn subject(&self) -> String {
         self.instance().map_or_else(|| "device".to_owned(), Instance::to_string)
     }
 
-    /// Whether it is a property of the instance's thread, and gone with it.
+    /// Whether it is a property of the instance's thread, lost when the thread ends.
     pub fn of_thread(&self) -> bool {
         matches!(self, Place::ThreadCpus(_) | Place::ThreadClass(_))
     }
 
-    /// Whether `now` is what can be had of what was there before: the kernel leaves out the CPUs of a
-    /// thread that are not on.
+    /// Whether `now` is the part of `before` that the kernel accepts: it drops the offline CPUs from a thread's
+    /// affinity.
     pub(crate) fn is_left_of(&self, before: &Value, now: &Value, on: &[usize]) -> bool {
         match (self, before, now) {
             (Place::ThreadCpus(_), Value::Cpus(before), Value::Cpus(now)) => {
@@ -169,8 +169,9 @@ impl Place {
         }
     }
 
-    /// Whether `now` is what the kernel gives an interrupt or a thread whose CPUs have all gone off: to an interrupt those
-    /// that are on then, of which others may have gone off since, to a thread all that there may ever be.
+    /// Whether `now` is the fallback affinity that the kernel assigns when all CPUs of `set` have gone offline.
+    /// An interrupt gets the CPUs that are online at that time, of which some may have gone offline since; a
+    /// thread gets all possible CPUs.
     pub(crate) fn is_driven_off(&self, set: &Value, now: &Value, on: &[usize]) -> bool {
         match (self, set, now) {
             (Place::IrqCpus(_) | Place::ThreadCpus(_), Value::Cpus(set), Value::Cpus(now)) => {
@@ -182,7 +183,7 @@ impl Place {
         }
     }
 
-    /// A value as this place's is written.
+    /// Formats a value in the unit of this place.
     pub fn show(&self, value: &Value) -> String {
         match (self, value) {
             (Place::Napi(_, setting) | Place::Device(setting), Value::Number(number)) => {
@@ -193,29 +194,28 @@ impl Place {
     }
 }
 
-/// A place, with the instance's id at the time.
+/// A place, with the NAPI id that its instance had at the time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Spot {
-    /// Where, by the queues that the instance polled.
+    /// The place, by the queues that the instance polled then.
     pub place: Place,
-    /// The instance's NAPI id; `None` of the whole device, and where it was not written down.
+    /// The instance's NAPI id; `None` for the whole device, and where it was not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub napi_id: Option<u32>,
 }
 
-/// A thread of the kernel's, for as long as it lives.
+/// A kernel thread, identified uniquely for the time since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ThreadId {
     /// Thread ID: a name in `/proc/PID/task`.
     pub tid: i32,
-    /// When it was started, in ticks since the boot: ids are used again.
+    /// Start time in ticks since boot, which distinguishes it from later threads with the same id.
     pub start_ticks: u64,
 }
 
-/// A place as it is in JSON, flat: `{"subject": "queue 0", "rx": [0], "tx": [], "what":
-/// "threaded"}`.
+/// The flat JSON form of a place: `{"subject": "queue 0", "rx": [0], "tx": [], "what": "threaded"}`.
 #[derive(Serialize)]
 struct PlaceJson<'a> {
     subject: String,
@@ -243,10 +243,10 @@ pub(super) fn all_as_json<S: Serializer>(
     serializer.collect_seq(places.iter().map(PlaceJson::of))
 }
 
-/// What a place is set to.
+/// The value of a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A setting's, in its own unit.
+    /// The value of a setting, in the setting's own unit.
     Number(u64),
     /// CPUs, in rising order.
     Cpus(Vec<usize>),
@@ -255,7 +255,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// CPUs, in rising order whatever order they came in.
+    /// Builds a sorted list of CPUs without duplicates.
     pub fn cpus(cpus: &[usize]) -> Value {
         let mut cpus = cpus.to_vec();
         cpus.sort_unstable();
@@ -274,7 +274,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// How a value is written down: a number, a list of numbers, or `fair` and `fifo 10`.
+/// The serialised form of a value: a number, a list of numbers, or `fair` and `fifo 10`.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -304,31 +304,31 @@ impl<'de> Deserialize<'de> for Value {
     }
 }
 
-/// One change: what, from, to.
+/// A change of one place from one value to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Change {
-    /// The place on the device, or the setting of the process.
+    /// The place on the device.
     #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
-    /// What it was; `None` where it does not exist yet (a thread that is still to be made).
+    /// The previous value; `None` where the place does not exist yet (a thread that is still to be created).
     pub old: Option<Value>,
-    /// What it becomes.
+    /// The new value.
     pub new: Value,
 }
 
 impl Change {
-    /// Whether it changes anything: what is only remembered is written down as a change to what it is.
+    /// Whether the value differs: a value that is only remembered is recorded as a change to itself.
     pub fn is_change(&self) -> bool {
         self.old.as_ref() != Some(&self.new)
     }
 
-    /// What it was, as it is shown: a dash where it did not exist.
+    /// Formats the previous value; a dash where the place did not exist.
     pub fn from(&self) -> String {
         self.old.as_ref().map_or_else(|| "-".to_owned(), |old| self.place.show(old))
     }
 
-    /// What it becomes, as it is shown.
+    /// Formats the new value.
     pub fn to(&self) -> String {
         self.place.show(&self.new)
     }

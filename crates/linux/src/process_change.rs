@@ -1,4 +1,4 @@
-//! One thing that is set in a process, and how to put it back.
+//! A setting changed in a process, and how to put it back.
 
 use std::fmt;
 use std::io;
@@ -12,100 +12,99 @@ use serde::{Deserialize, Serialize};
 use napkin_kernel::process::{Params, Process, ProcessError, SocketOptions};
 use napkin_kernel::sysfs::online_cpus;
 
-/// What was set.
+/// The setting, with its value before and after.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", tag = "what")]
 pub enum What {
     /// The parameters of an epoll context.
     Epoll {
-        /// The thread in whose descriptor table it is: the process's id, but for a thread with a
-        /// table of its own.
+        /// The thread whose descriptor table holds it: the process's id, unless the thread has a table of its
+        /// own.
         tid: i32,
-        /// Its number in the program's table, a name in `/proc/PID/fd`.
+        /// Its descriptor, a name in `/proc/PID/fd`.
         fd: i32,
-        /// As it was.
+        /// The previous parameters.
         old: Params,
-        /// As it was set.
+        /// The parameters that were set.
         new: Params,
     },
     /// The busy-poll options of a socket.
     Socket {
-        /// The thread in whose descriptor table it is.
+        /// The thread whose descriptor table holds it.
         tid: i32,
-        /// Its number in the program's table, a name in `/proc/PID/fd`.
+        /// Its descriptor, a name in `/proc/PID/fd`.
         fd: i32,
-        /// Its inode, which no other socket has while it lives.
+        /// Its inode, unique among the sockets that exist.
         inode: u64,
-        /// As they were. The budget, which nobody can read, as a new socket's is.
+        /// The previous options. The budget cannot be read, and is assumed to be that of a new socket.
         old: SocketOptions,
-        /// As they were set.
+        /// The options that were set.
         new: SocketOptions,
     },
     /// The CPUs of a thread.
     Affinity {
         /// Thread ID: a name in `/proc/PID/task`.
         tid: i32,
-        /// When it started, in the kernel's clock ticks since boot.
+        /// Start time, in clock ticks since boot.
         thread_start_time: u64,
-        /// As they were.
+        /// The previous CPUs.
         old: Vec<usize>,
-        /// As they were set.
+        /// The CPUs that were set.
         new: Vec<usize>,
-        /// When they were set, in ticks since the boot: what the thread has begun since has them, too.
-        /// Not in an older napkin's journal.
+        /// When they were set, in ticks since boot: threads that it started later inherited them. Absent in
+        /// journals of older versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<u64>,
     },
 }
 
-/// A change in a process.
+/// A change of one setting in a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ProcessChange {
-    /// The process's id.
+    /// Process ID.
     pub pid: i32,
-    /// When it started, in the kernel's clock ticks since boot: with the id, one process only.
+    /// Start time in clock ticks since boot: with the id, it identifies one process.
     pub start_time: u64,
-    /// What was changed, from what to what.
+    /// The changed setting.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// Who writes changes down, so that they can be put back after a crash.
+/// Records changes before they are made, so that they can be put back after a crash.
 pub trait Recorder {
-    /// Writes a change down before it is made; it is not made if this fails. A change that was
-    /// written down may not have been made.
+    /// Records a change before it is made. If this fails, the change is not made. A recorded change may never
+    /// have been made.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the record cannot be written.
     fn before(&mut self, change: &ProcessChange) -> io::Result<()>;
 
-    /// The process has ended, or everything that this recorder was told of was put back: none of it
-    /// is needed any more.
+    /// Discards the records of a process: it has ended, or all its recorded changes were put back.
     ///
     /// # Errors
-    /// If that cannot be written.
+    /// If this cannot be written.
     fn finished(&mut self, pid: i32, start_time: u64) -> io::Result<()>;
 }
 
-/// What became of putting a change back.
+/// The outcome of putting a change back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Restored {
-    /// It is as it was.
+    /// The setting has its previous value.
     Done,
     /// The process has ended, or closed the descriptor, or the thread has ended.
     Gone,
-    /// It is neither as it was nor as it was set: left as it is.
+    /// It has neither the previous value nor the one that was set, and is left alone.
     Changed {
-        /// How it is now.
+        /// The current value.
         now: String,
     },
 }
 
 impl ProcessChange {
-    /// Whether anything was changed: a context or a socket that the program itself had set as napkin
-    /// would have is written down with the same before and after, so that it is left.
+    /// Whether the value differs. A context or a socket that the program itself had set to the wanted value is
+    /// recorded with the same value before and after, so that it is left alone.
     pub fn is_change(&self) -> bool {
         match &self.what {
             What::Epoll { old, new, .. } => old != new,
@@ -114,15 +113,15 @@ impl ProcessChange {
         }
     }
 
-    /// Puts it back, if the same process has there exactly what was set.
+    /// Puts it back, if the same process still has exactly the value that was set.
     ///
     /// # Errors
-    /// If the process may not be reached, or the kernel refuses.
+    /// If the process is not accessible, or the kernel refuses.
     pub fn restore(&self) -> Result<Restored, ProcessError> {
         self.restore_from(false)
     }
 
-    /// Puts it back, whatever the same process has there now.
+    /// Puts it back, whatever value the same process has there now.
     ///
     /// # Errors
     /// As [`ProcessChange::restore`].
@@ -138,10 +137,10 @@ impl ProcessChange {
         }
     }
 
-    /// [`ProcessChange::restore`] of a process that is open; with `any`, [`ProcessChange::force`].
+    /// [`ProcessChange::restore`] for a process that is open; with `any`, [`ProcessChange::force`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`ProcessChange::restore`].
     pub(crate) fn restore_in(
         &self,
         process: &Process,
@@ -176,7 +175,7 @@ impl ProcessChange {
 }
 
 impl What {
-    /// What names the thing in its process: a kind, a thread and a number.
+    /// Identifies the setting within its process: a kind, a thread and a number.
     pub(crate) const fn place(&self) -> (u8, i32, u64) {
         match self {
             What::Epoll { tid, fd, .. } => (0, *tid, *fd as u64),
@@ -187,8 +186,7 @@ impl What {
 }
 
 impl What {
-    /// `epoll 5: busy poll 64 us, budget 8, prefer -> busy poll 0 us, budget 0`: what putting it
-    /// back does.
+    /// Describes putting it back: `epoll 5: busy poll 64 us, budget 8, prefer -> busy poll 0 us, budget 0`.
     pub fn back(&self) -> String {
         match self {
             What::Epoll { old, .. } => format!("{self} -> {old}"),
@@ -199,7 +197,7 @@ impl What {
 }
 
 impl fmt::Display for What {
-    /// `epoll 5: busy poll 0 us, budget 64, prefer`: what was set.
+    /// Formats what was set: `epoll 5: busy poll 0 us, budget 64, prefer`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             What::Epoll { fd, new, .. } => write!(f, "epoll {fd}: {new}"),
@@ -239,13 +237,13 @@ fn restore_socket(
     any: bool,
 ) -> Result<Restored, ProcessError> {
     let refused = |errno: Errno| process.refused("to put back a socket", errno);
-    // Another socket may have the number by now.
+    // The descriptor number may belong to another socket by now.
     if rustix::fs::fstat(taken).map_err(refused)?.st_ino != inode {
         return Ok(Restored::Gone);
     }
     let now = SocketOptions::get(taken).map_err(refused)?;
-    // Each option is set by a call of its own, so a napkin that was killed may have come to one and
-    // not to the next; and somebody else may have set one of them.
+    // Each option takes a `setsockopt` of its own, so a napkin that was killed may have set some of them only,
+    // and another program may have changed one of them.
     let back = if any {
         old
     } else {
@@ -256,7 +254,7 @@ fn restore_socket(
                 old.prefer_busy_poll,
                 new.prefer_busy_poll,
             ),
-            // Nobody can read it: it goes with the others.
+            // The kernel does not report it: it is put back with the others.
             busy_poll_budget: old.busy_poll_budget,
         }
     };
@@ -268,7 +266,8 @@ fn restore_socket(
     Ok(if left { Restored::Changed { now: seen(back).to_string() } } else { Restored::Done })
 }
 
-/// What an option becomes: as it was, if it is as it was set.
+/// Returns the previous value of an option if its current value is the one that was set, otherwise the current
+/// value.
 fn back<T: Copy + PartialEq>(now: T, old: T, new: T) -> T {
     if now == new { old } else { now }
 }
@@ -286,7 +285,7 @@ fn restore_affinity(
         return Ok(Restored::Done);
     }
     if now != new && !any && !is_hidden(tid, &now, old, new) {
-        // An earlier restore gave it what there is of its CPUs.
+        // An earlier restore gave it those of its CPUs that are available.
         return Ok(match now == still_there(tid, old) {
             true => Restored::Done,
             false => Restored::Changed { now: format!("CPU {}", CpuList(now)) },
@@ -299,14 +298,14 @@ fn restore_affinity(
     }
 }
 
-/// Whether a thread has the CPUs of a cpuset that has none of those that it was given: the kernel remembers these, and
-/// gives it them again when the cpuset has them.
+/// Whether a thread runs on its whole cpuset because the cpuset contains none of the CPUs that were set. The
+/// kernel remembers them, and applies them when the cpuset has them again.
 fn is_hidden(tid: i32, now: &[usize], old: &[usize], new: &[usize]) -> bool {
     let has = |all: &[usize], cpus: &[usize]| cpus.iter().any(|cpu| all.contains(cpu));
     cpuset(tid).is_some_and(|all| now == all && has(&all, old) && !has(&all, new))
 }
 
-/// What a thread can have now of the CPUs that it had: those that are on, and in its cpuset.
+/// Returns those of a thread's previous CPUs that it can have now: online, and in its cpuset.
 fn still_there(tid: i32, cpus: &[usize]) -> Vec<usize> {
     let on = left_of(cpus, &online_cpus());
     match cpuset(tid) {
@@ -362,19 +361,19 @@ mod tests {
         let usecs = |busy_poll_usecs| SocketOptions { busy_poll_usecs, ..SocketOptions::default() };
         let set = SocketOptions { prefer_busy_poll: true, ..usecs(50) };
         let restored = |now: SocketOptions, old: SocketOptions, new: SocketOptions| {
-            // Who may not prefer busy polling cannot come to where it would have to be put back.
+            // Without the right to prefer busy polling, there is nothing to put back.
             now.set(&socket).ok()?;
             let taken = OwnedFd::from(socket.try_clone().unwrap());
             let outcome = restore_socket(&own, &taken, inode, old, new, false).unwrap();
             Some((outcome, SocketOptions::get(&socket).unwrap()))
         };
         let changed = |now: SocketOptions| Restored::Changed { now: now.to_string() };
-        // The time needs no right: somebody else's stays, and is told of.
+        // `SO_BUSY_POLL` needs no right here: another program's value stays, and is reported.
         assert_eq!(restored(usecs(50), usecs(0), usecs(50)), Some((Restored::Done, usecs(0))));
         let theirs = Some((changed(usecs(7)), usecs(7)));
         assert_eq!(restored(usecs(7), usecs(0), usecs(50)), theirs);
-        // With the right to prefer: died between the two, and somebody else's time with our
-        // preference.
+        // With the right to prefer: napkin died between the two options; and another program set the time while
+        // napkin's preference is in place.
         let died = SocketOptions { prefer_busy_poll: true, ..usecs(3) };
         let seen = restored(died, usecs(3), set);
         assert!(seen.is_none_or(|it| it == (Restored::Done, usecs(3))));
@@ -386,25 +385,26 @@ mod tests {
     fn a_thread_gets_back_those_of_its_cpus_that_are_still_there() {
         let own = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
         let usable = napkin_os::sched::usable_cpus();
-        // No machine of the tests has so many.
+        // A CPU number that no test host has.
         let old = [&usable[..], &[1_023]].concat();
         let put_back = || {
             let tid = rustix::thread::gettid().as_raw_nonzero().get();
             napkin_os::sched::pin(None, &usable[..1]).unwrap();
-            // Twice is once: what it has then is not somebody else's doing.
+            // Repeating it has no effect: the CPUs that it has after the first time are not taken for another
+            // program's.
             for _ in 0..2 {
                 let outcome = restore_affinity(&own, tid, &old, &usable[..1], false).unwrap();
                 assert_eq!(outcome, Restored::Done);
                 assert_eq!(napkin_os::sched::usable_cpus(), usable);
             }
         };
-        // On a thread that has a CPU of its own and ends with it.
+        // In a thread of its own, so that the affinity ends with it.
         std::thread::scope(|scope| scope.spawn(put_back).join().expect("no panic"));
     }
 
     #[test]
     fn a_process_that_is_gone_needs_nothing() {
-        // Its id is this process's, and its start time is another's.
+        // The id is this process's, the start time is not.
         let own = i32::try_from(std::process::id()).unwrap();
         let change = ProcessChange { pid: own, start_time: 1, ..epoll(5, 64) };
         assert_eq!(change.restore().unwrap(), Restored::Gone);

@@ -1,24 +1,24 @@
-//! Finding a device again that was changed some time ago.
+//! Finds a device that was changed earlier.
 //!
-//! Its number in the namespace is not enough: it is used again when the device was deleted, and is
-//! another one after the device was moved. What names a device for as long as it exists is the inode
-//! of its directory in sysfs, which survives a new name and a move.
+//! The interface index is not enough: it is reused after the device is deleted, and differs after the device
+//! moves to another namespace. A device is identified for its lifetime by the inode of its directory in sysfs,
+//! which survives a new name and a move.
 
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
 use super::error::BackendError;
 
-/// A device that was looked for.
+/// The result of looking for a device.
 #[derive(Debug)]
 pub(super) enum Again {
-    /// Here it is.
+    /// It is in this namespace.
     There(Box<Snapshot>),
     /// It was deleted.
     Gone,
-    /// It is not here, and not known to be gone: why.
+    /// It is not in this namespace, and not known to be deleted; with the reason.
     Away(String),
 }
 
-/// Looks for a device by what it is, or by its number where that is all that is known.
+/// Looks for a device by its identity, or by its interface index if the identity is unknown.
 ///
 /// # Errors
 /// If the kernel does not answer.

@@ -1,4 +1,4 @@
-//! How the kernel is read and written here, so that a test can put another in its place.
+//! The interface to the kernel, which tests implement with a model.
 
 use std::collections::BTreeMap;
 
@@ -8,53 +8,53 @@ use napkin_kernel::device::{Device, Napi};
 use napkin_kernel::probe::Kernel;
 use napkin_os::rights::Right;
 
-/// Where a device is looked for.
+/// How a device is identified for a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'a> {
     /// By its name.
     Name(&'a str),
-    /// By its number, which stays when it is renamed.
+    /// By its interface index, which stays when it is renamed.
     Index(u32),
 }
 
-/// Where a device is.
+/// The location of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// In this network namespace, with this number.
+    /// In this network namespace, with this interface index.
     Here(u32),
-    /// In a namespace that is not this thread's.
+    /// In another network namespace.
     Elsewhere {
-        /// As it is called there.
+        /// Its name there.
         ifname: String,
-        /// A file that stands for that namespace.
+        /// A file that refers to that namespace.
         namespace: String,
     },
     /// Nowhere: it was deleted.
     Gone,
-    /// Not here, and not all other namespaces may be looked into.
+    /// Not here, and not all other namespaces could be searched.
     Unknown,
 }
 
-/// A device as it was found, with the value of every place that it has.
+/// A device at one moment, with the values of all its places.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The device as it was found: name, index, inode, driver.
+    /// The device: index, name, driver, instances.
     pub device: Device,
-    /// What each place is set to.
+    /// The value of each place.
     pub values: BTreeMap<Place, Value>,
-    /// The CPUs that are on.
+    /// The CPUs that are online.
     pub cpus: Vec<usize>,
-    /// What tells the device from every other one of this boot: the inode of its directory in sysfs.
-    /// `None` where sysfs does not show this namespace.
+    /// The identity of the device, unique for this boot: the inode of its directory in sysfs. `None` where
+    /// sysfs does not show this namespace.
     pub identity: Option<u64>,
-    /// The place of each instance in the device's list, by what it polls.
+    /// The position of each instance in the device's list.
     instances: BTreeMap<Instance, usize>,
-    /// What each instance polls, by its id.
+    /// The identity of each instance, by its NAPI id.
     by_id: BTreeMap<u32, Instance>,
 }
 
 impl Snapshot {
-    /// A device as it is, with the values of its places.
+    /// Builds a snapshot, and indexes its instances.
     pub fn new(
         device: Device,
         values: BTreeMap<Place, Value>,
@@ -68,26 +68,26 @@ impl Snapshot {
         Snapshot { device, values, cpus, identity, instances, by_id }
     }
 
-    /// An instance that was found.
+    /// Returns an instance by the queues that it polls.
     pub fn napi(&self, instance: &Instance) -> Option<&Napi> {
         self.device.napis.get(*self.instances.get(instance)?)
     }
 
-    /// What the instance of this id polls.
+    /// Returns the identity of the instance with this NAPI id.
     pub fn by_id(&self, id: u32) -> Option<&Instance> {
         self.by_id.get(&id)
     }
 
-    /// A place with its instance's id.
+    /// Returns a place with its instance's NAPI id.
     pub fn spot(&self, place: &Place) -> Spot {
         let napi = place.instance().and_then(|instance| self.napi(instance));
         Spot { place: place.clone(), napi_id: napi.map(|napi| napi.id) }
     }
 }
 
-/// What `apply` and `restore` ask of a kernel; tests put a modelled one in its place.
+/// The kernel operations of `apply` and `restore`; tests implement them with a model.
 pub trait Backend {
-    /// What it can do.
+    /// The probed capabilities of the kernel.
     fn kernel(&self) -> &Kernel;
 
     /// Whether this process may change devices.
@@ -102,19 +102,19 @@ pub trait Backend {
     /// If there is none, or the kernel does not answer.
     fn look(&mut self, target: Target<'_>) -> Result<Snapshot, BackendError>;
 
-    /// The number in this namespace of the device of this identity, if it is here.
+    /// Returns the interface index of the device with this identity, if it is in this namespace.
     ///
     /// # Errors
     /// If the kernel does not answer.
     fn here(&mut self, identity: u64) -> Result<Option<u32>, BackendError>;
 
-    /// Where the device of this identity is, be it here or in another namespace.
+    /// Returns the location of the device with this identity, in this or another namespace.
     ///
     /// # Errors
     /// If the kernel does not answer.
     fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, BackendError>;
 
-    /// What a place is set to now; `None` if it is not there (any more).
+    /// Returns the current value of a place; `None` if it does not exist (any more).
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -123,14 +123,14 @@ pub trait Backend {
     /// Sets a place.
     ///
     /// # Errors
-    /// If it is gone, or the kernel refuses; then it is as it was.
+    /// If it is gone, or the kernel refuses; then its value is unchanged.
     fn write(&mut self, at: &Snapshot, place: &Place, value: &Value) -> Result<(), BackendError>;
 
-    /// Sets a place to what it was before. A thread gets those of its CPUs that are on, where
-    /// [`Backend::write`] gives it all or none.
+    /// Sets a place to its previous value. A thread gets those of its CPUs that are online, whereas
+    /// [`Backend::write`] gives it all or fails.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Backend::write`].
     fn put_back(
         &mut self,
         at: &Snapshot,
@@ -140,7 +140,7 @@ pub trait Backend {
         self.write(at, place, value)
     }
 
-    /// The thread of an instance, while the instance is polled by it.
+    /// Returns the thread of an instance, while it polls the instance.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -150,11 +150,11 @@ pub trait Backend {
         instance: &Instance,
     ) -> Result<Option<ThreadId>, BackendError>;
 
-    /// What a place of a thread's is set to; `None` if the thread has ended. An instance that is no
-    /// longer polled by it may keep it for the next time.
+    /// Returns the value of a place of a thread; `None` if the thread has ended. An instance that its thread no
+    /// longer polls may keep the thread for later.
     fn read_thread(&mut self, thread: ThreadId, place: &Place) -> Option<Value>;
 
-    /// Sets a place of a thread's to what it was before, as [`Backend::put_back`].
+    /// Sets a place of a thread to its previous value, as [`Backend::put_back`].
     ///
     /// # Errors
     /// If it has ended, or the kernel refuses.
@@ -165,7 +165,7 @@ pub trait Backend {
         value: &Value,
     ) -> Result<(), BackendError>;
 
-    /// The CPUs of a kernel thread that nobody has placed.
+    /// Returns the CPUs of a new kernel thread, on which no affinity was set.
     fn new_thread_cpus(&self) -> Vec<usize>;
 }
 

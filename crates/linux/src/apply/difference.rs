@@ -1,4 +1,4 @@
-//! What is different on a device from what it was before napkin changed it.
+//! The differences between a device's current state and its state before napkin changed it.
 
 use serde::Serialize;
 
@@ -8,24 +8,24 @@ use super::located::located;
 use crate::journal::{DeviceJournal, Standing, Store};
 use crate::place::{Place, Value, as_json};
 
-/// One place that is not as it was.
+/// A place whose value differs from the original.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Difference {
-    /// The place on the device, or the setting of the process.
+    /// The place on the device.
     #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
-    /// What it was before napkin changed it.
+    /// The value before napkin first changed it.
     pub before: Value,
-    /// What napkin last set.
+    /// The value that napkin last set.
     pub set: Value,
-    /// What it is now; `None`: it is not there.
+    /// The current value; `None` if the place is gone.
     pub now: Option<Value>,
-    /// Whether somebody else set that.
+    /// Whether another program set the current value.
     pub foreign: bool,
 }
 
-/// What is different since napkin first changed a device, from its journal.
+/// Returns the differences since napkin first changed a device, from its journal.
 ///
 /// # Errors
 /// If there is no such device, or its journal cannot be read.
@@ -39,7 +39,8 @@ pub fn difference<W: Backend>(
     Ok(since(&journal, &at))
 }
 
-/// The same of a journal that was found, with what its device is called now; `None` if that is not here.
+/// Returns the same for a given journal, with the device's current name; `None` if the device is not in this
+/// namespace.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -49,7 +50,7 @@ pub fn difference_of<W: Backend>(
 ) -> Result<Option<(String, Vec<Difference>)>, ApplyError> {
     let mut at = numbered(backend, journal.ifindex())?;
     if let Some(identity) = journal.identity() {
-        // Another may have its number now.
+        // Another device may have its interface index now.
         at = at.filter(|at| at.identity.is_none_or(|its| its == identity));
         if at.is_none()
             && let Some(ifindex) = backend.here(identity)?

@@ -1,4 +1,4 @@
-//! What can go wrong in planning, making and undoing changes.
+//! Errors of planning, making and undoing changes.
 
 use thiserror::Error;
 
@@ -15,7 +15,7 @@ use napkin_os::rights::Right;
 use napkin_os::sched::{Class, SchedError};
 use rustix::io::Errno;
 
-/// Why the kernel could not be read or written.
+/// A failure to read or write the kernel.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BackendError {
@@ -36,23 +36,23 @@ pub enum BackendError {
     Thread {
         /// The NAPI instance that the thread polls.
         instance: String,
-        /// What the scheduler's system call was refused for.
+        /// The error of the scheduler's system call.
         source: napkin_os::sched::SchedError,
     },
-    /// What was to be set has vanished.
+    /// The place to be set has vanished.
     #[error(
         "{what} of {ifname} {subject} is not there any more: the device was changed meanwhile; \
          look again"
     )]
     Gone {
-        /// What was tried, as part of the sentence.
+        /// The setting.
         what: &'static str,
-        /// Of which device.
+        /// The device's name.
         ifname: String,
-        /// Of which instance.
+        /// The instance.
         subject: String,
     },
-    /// A thread that sleeps now and is real-time would spin.
+    /// A sleeping thread that is real-time would begin to spin.
     #[error(
         "the NAPI thread of {instance} is of class {class} now, and would spin: the kernel stops a \
          spinning real-time thread for 50 ms in every second (sched_rt_runtime_us); make it fair first \
@@ -61,26 +61,26 @@ pub enum BackendError {
     RealTimeSpin {
         /// The NAPI instance that the thread polls.
         instance: String,
-        /// What the thread has.
+        /// The thread's class.
         class: Class,
     },
-    /// It was to be set to something that it cannot be.
+    /// The value is of the wrong kind for the place.
     #[error("{what} cannot be {value}")]
     NoSuchValue {
-        /// What was tried, as part of the sentence.
+        /// The setting.
         what: &'static str,
-        /// The value as it was given.
+        /// The value.
         value: String,
     },
 }
 
 impl BackendError {
-    /// That there is no such device, by whatever it was looked for.
+    /// The error for a device that does not exist, by the name or index that was asked for.
     pub(super) fn absent(asked: String) -> BackendError {
         DeviceError::Absent { ifname: asked, nearest: None, there: Vec::new() }.into()
     }
 
-    /// Whether there is no such device (any more), as opposed to no answer.
+    /// Whether the device does not exist (any more), as opposed to a kernel that does not answer.
     pub fn is_absent(&self) -> bool {
         matches!(
             self,
@@ -91,27 +91,27 @@ impl BackendError {
     }
 }
 
-/// Why there is no plan.
+/// The reason why there is no plan.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The kernel cannot do it.
+    /// The kernel does not support the policy.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The device has no instance.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No such queue.
+    /// There is no such queue.
     #[error("{ifname} has no receive queue {queue} that an instance polls: there is {there}")]
     NoQueue {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// The queue's index among those of its direction, from 0.
+        /// The index of the receive queue, from 0.
         queue: u32,
-        /// Those that there are.
+        /// The queues that exist.
         there: String,
     },
-    /// One instance alone cannot be set.
+    /// The kernel sets this for whole devices only.
     #[error(
         "this kernel ({release}) sets {setting} of a whole device only: Linux {since} sets it of one \
          instance; leave --queue out to set all of {ifname}"
@@ -121,9 +121,9 @@ pub enum PlanError {
         ifname: String,
         /// The setting, which the kernel has for a whole device only.
         setting: Setting,
-        /// The running kernel.
+        /// The running kernel's release.
         release: String,
-        /// The first Linux that can.
+        /// The first Linux release that sets it per instance.
         since: &'static str,
     },
     /// Without a list of instances there are no threads and interrupts to place.
@@ -134,7 +134,7 @@ pub enum PlanError {
     NoInstances {
         /// The option that needs instances.
         option: &'static str,
-        /// The running kernel.
+        /// The running kernel's release.
         release: String,
     },
     /// A real-time thread that never sleeps.
@@ -144,13 +144,13 @@ pub enum PlanError {
          --rt out, and give the thread a CPU of its own with --cpus"
     )]
     RealTimeSpin,
-    /// Nothing to give a priority to.
+    /// There is no thread to give a priority to.
     #[error("--rt is for NAPI threads, and {policy} has none; threaded has")]
     NoThread {
         /// The policy as text.
         policy: String,
     },
-    /// A class that could not be given back.
+    /// A scheduling class that could not be put back.
     #[error(
         "--rt would take its scheduling class ({class}) from the thread of {ifname} {instance}, and that \
          could not be given back; leave --rt out, or give the thread another class first (chrt -o -p 0 \
@@ -161,36 +161,36 @@ pub enum PlanError {
         ifname: String,
         /// The instance that the thread polls.
         instance: String,
-        /// What it has.
+        /// The thread's class.
         class: Class,
     },
     /// A real-time priority outside of 1 to 99.
     #[error("--rt takes a priority of 1 to 99, not {priority}")]
     Priority {
-        /// What was asked for.
+        /// The requested priority.
         priority: u8,
     },
-    /// No such CPU.
+    /// The CPU is offline or does not exist.
     #[error("CPU {cpu} is offline or does not exist; online: {online}")]
     Cpu {
         /// The CPU's number.
         cpu: usize,
-        /// Those that are.
+        /// The CPUs that are online.
         online: String,
     },
 }
 
-/// Why a policy was not applied, or not put back.
+/// The reason why a policy was not applied, or not put back.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ApplyError {
     /// There is no plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The journal. Without it nothing is changed.
+    /// A failure of the journal, without which nothing is changed.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The kernel refused something, or could not be asked.
+    /// The kernel refused a change, or did not answer.
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// A right is missing.
@@ -201,10 +201,10 @@ pub enum ApplyError {
     NoRight {
         /// The interface's name, as `ip link` prints it.
         ifname: String,
-        /// What is missing.
+        /// The missing right.
         right: Right,
     },
-    /// Somebody else changed what napkin had set.
+    /// Another program changed what napkin had set.
     #[error(
         "another program has changed what napkin had set, and nothing was changed now: {}; `napkin \
          apply --force` sets it all the same, `napkin restore --force` puts back what was before, and \
@@ -212,23 +212,23 @@ pub enum ApplyError {
         list(foreign)
     )]
     Foreign {
-        /// The values that somebody else has set.
+        /// The values that the other program has set.
         foreign: Vec<Foreign>,
     },
-    /// A change failed in the middle.
+    /// A change failed after others had been made.
     #[error("{failed}{}", undone(.left))]
     Stopped {
-        /// The place that was to be changed.
+        /// The place of the failed change.
         place: Place,
-        /// Why applying stopped.
+        /// The reason of the failure.
         failed: Box<ApplyError>,
-        /// What could not be put back.
+        /// The changes that could not be undone.
         left: Vec<String>,
     },
 }
 
 impl ApplyError {
-    /// The place that the kernel would not have changed, if it is that which made this fail.
+    /// The place whose change failed, if the kernel made it fail.
     pub fn refused(&self) -> Option<&Place> {
         match self {
             ApplyError::Stopped { place, failed, .. } => {
@@ -238,8 +238,8 @@ impl ApplyError {
         }
     }
 
-    /// Whether a change failed because what was to be changed had vanished, as when a driver makes its
-    /// instances anew meanwhile: it may be there again.
+    /// Whether a change failed because its place had vanished, as when a driver creates its instances anew
+    /// meanwhile: a retry may succeed.
     pub fn is_vanished(&self) -> bool {
         let ApplyError::Stopped { failed, .. } = self else { return false };
         match &**failed {

@@ -1,4 +1,4 @@
-//! Making the changes of a plan, each on the disk before it is made.
+//! Makes the changes of a plan, each written to the journal's file before it is made.
 
 use napkin_os::sched::Class;
 use napkin_policy::Policy;
@@ -14,37 +14,37 @@ use crate::journal::{DeviceJournal, Lock, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Value};
 use napkin_kernel::settings::Setting;
 
-/// What is to be applied, and where.
+/// The policy to apply, and the device.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// The policy, of which the instance's part is applied.
+    /// The policy; its instance part is applied.
     pub policy: &'a Policy,
     /// The device's name.
     pub ifname: &'a str,
-    /// What else was asked for.
+    /// The options.
     pub options: &'a Options,
-    /// Whether to go on where somebody else changed what napkin had set.
+    /// Whether to proceed where another program changed what napkin had set.
     pub force: bool,
 }
 
-/// What was applied.
+/// The outcome of applying a policy.
 #[derive(Debug, Clone)]
 pub struct Applied {
-    /// The plan, all of which was done.
+    /// The plan, all of which was carried out.
     pub plan: Plan,
-    /// The changes that were made, with what each place really was.
+    /// The changes that were made, with the actual previous value of each place.
     pub done: Vec<Change>,
-    /// The device as it was before.
+    /// The device before the changes.
     pub before: Snapshot,
 }
 
 /// Applies a policy to a device, for good: until `napkin restore`, or the next boot.
 ///
-/// Nothing is written if everything is so already. If a change fails, those before it are put back.
+/// Writes nothing if every place has its value already. If a change fails, the earlier ones are undone.
 ///
 /// # Errors
-/// If another napkin is at the device, the kernel lacks something, a right is missing, or somebody
-/// else changed what napkin had set.
+/// If another napkin has locked the device, the kernel lacks a feature, a right is missing, or another program
+/// changed what napkin had set.
 pub fn apply<W: Backend>(
     backend: &mut W,
     store: &Store,
@@ -60,28 +60,28 @@ pub fn apply<W: Backend>(
     Ok(applied)
 }
 
-/// The same, with the lock still held.
+/// The same, returning the lock, still held.
 pub(super) fn held<W: Backend>(
     backend: &mut W,
     store: &Store,
     request: &Request<'_>,
 ) -> Result<(Applied, DeviceJournal, Lock), ApplyError> {
     let first = backend.look(Target::Name(request.ifname))?;
-    // What cannot be is said before anything is touched, the lock included.
+    // An impossible plan is refused before anything is touched, including the lock.
     plan(request.policy, &first, backend.kernel(), request.options)?;
     let ifname = first.device.ifname.clone();
     backend.may_change().map_err(|right| ApplyError::NoRight { ifname: ifname.clone(), right })?;
     let lock = store.lock(first.device.ifindex, &ifname, first.identity)?;
-    // Another napkin may have been at it until now.
+    // Another napkin may have changed it before the lock was taken.
     let before = backend.look(Target::Index(first.device.ifindex))?;
     if before.identity != first.identity {
-        // It is another one, whose lock and journal are others.
+        // It is another device, with another lock and journal.
         return held(backend, store, request);
     }
     let mut journal = store.device(before.device.ifindex, &ifname, before.identity)?;
     journal.locate(located(&before, journal.records().iter().map(|record| &record.spot)));
     let plan = plan(request.policy, &before, backend.kernel(), request.options)?;
-    // Of what is not touched now the journal knows all the same.
+    // Foreign changes of places that this plan does not touch are kept in the journal.
     let mut foreign = foreign(&before, &journal);
     foreign.retain(|it| plan.changes.iter().any(|change| touches(&change.place, &it.place)));
     if !foreign.is_empty() && !request.force {
@@ -92,8 +92,8 @@ pub(super) fn held<W: Backend>(
     Ok((Applied { plan, done, before }, journal, lock))
 }
 
-/// Whether what is at the other place changes as well where this one does: a thread goes with its instance's mode, and
-/// where it may run and its class are put back before.
+/// Whether changing one place also changes the other: a change of mode can end an instance's thread, whose CPUs
+/// and class are put back before.
 fn touches(changed: &Place, other: &Place) -> bool {
     let mode = match changed {
         Place::Napi(instance, Setting::Threaded) => Some(instance) == other.instance(),
@@ -103,7 +103,7 @@ fn touches(changed: &Place, other: &Place) -> bool {
     changed == other || (mode && other.of_thread())
 }
 
-/// What somebody else changed after napkin did.
+/// Returns the values that another program set after napkin.
 pub(super) fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     let changed = journal.located().filter_map(|(record, spot)| {
         let place = &spot?.place;
@@ -114,10 +114,10 @@ pub(super) fn foreign(at: &Snapshot, journal: &DeviceJournal) -> Vec<Foreign> {
     changed.collect()
 }
 
-/// Makes changes in their order, and adds those that were made to `done`.
+/// Makes changes in their order, and appends those that were made to `done`.
 ///
 /// # Errors
-/// If one cannot be made: then all of `done` was taken back.
+/// If one cannot be made: all of `done` is undone then.
 pub(super) fn execute<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -133,7 +133,7 @@ pub(super) fn execute<W: Backend>(
     Ok(())
 }
 
-/// Takes back what was done, as this failed at this place.
+/// Undoes `done` after the change of this place failed.
 fn stopped<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -146,7 +146,7 @@ fn stopped<W: Backend>(
     ApplyError::Stopped { place: place.clone(), failed: Box::new(failed), left }
 }
 
-/// Makes one change, and adds to `done` what was written down, be it refused or not.
+/// Makes one change, and appends to `done` what was recorded, even if the kernel refuses the change.
 fn make<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -168,8 +168,7 @@ fn make<W: Backend>(
     }
     let Change { place, new, .. } = change;
     write_down(backend, journal, at, place, &old, new)?;
-    // Also if it is refused: who takes back what was made finds the place as it was, and has the
-    // journal forget it.
+    // Also if the kernel refuses it: undoing then finds the previous value, and drops the record.
     done.push(Change { old: Some(old), ..change.clone() });
     fault::point();
     backend.write(at, place, new)?;
@@ -177,7 +176,7 @@ fn make<W: Backend>(
     Ok(())
 }
 
-/// Writes a change down that is about to be made.
+/// Records a change that is about to be made.
 fn write_down<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -193,9 +192,9 @@ fn write_down<W: Backend>(
     Ok(journal.before_of(&at.spot(place), thread, old, new)?)
 }
 
-/// A thread ends with its mode, and its CPUs, class and nice value with it. What somebody had given it is
-/// written down as a change to what a new thread has, so that it is given back: the nice value of a fair one
-/// alone, as none is part of other classes.
+/// A thread ends with its mode, and so do its CPUs, class and nice value. Values that another program had given
+/// it are recorded as a change to those of a new thread, so that they are put back. The nice value is recorded
+/// for a fair thread only, as other classes have none.
 fn remember_threads<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -221,7 +220,7 @@ fn remember_threads<W: Backend>(
             (Place::ThreadClass(instance), Value::Class(Class::Fair)),
         ];
         for (place, new) in fresh {
-            // What can never be set cannot be given back either.
+            // A class that cannot be set cannot be put back either.
             if let Some(old) = backend.read(at, &place)?
                 && old != new
                 && !matches!(old, Value::Class(Class::Other(_)))
@@ -234,8 +233,9 @@ fn remember_threads<W: Backend>(
     Ok(())
 }
 
-/// Threads that spin though they are real-time, as somebody wants them, sleep from now on. What they are is written
-/// down, as a change to the same: they may be set spinning again, which others that are real-time by then may not.
+/// Threads that another program made real-time and that spin will sleep from now on. Their class is recorded as
+/// a change to itself: it permits to make them spin again, which other threads that have become real-time by
+/// then may not.
 fn remember_real_time<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,

@@ -1,24 +1,24 @@
-//! Equal changes of several instances, told as one: a device may have 64.
+//! Groups equal changes of several instances for display: a device may have 64.
 
 use serde::Serialize;
 
 use crate::place::{Change, Instance};
 
-/// A change with all the instances to which it happens.
+/// A change, with all the instances that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Folded {
     /// `queues 0-63`, `queue 1`, `device`.
     pub subject: String,
-    /// What is set.
+    /// The name of the setting.
     pub what: &'static str,
-    /// What it was.
+    /// The previous value.
     pub from: String,
-    /// What it becomes.
+    /// The new value.
     pub to: String,
 }
 
-/// Folds changes, in the order in which the first of each kind comes.
+/// Groups changes, in the order in which the first of each group comes.
 pub fn fold<'a>(changes: impl IntoIterator<Item = &'a Change>) -> Vec<Folded> {
     let mut groups: Vec<(Folded, Vec<Instance>)> = Vec::new();
     for change in changes {
@@ -46,7 +46,7 @@ pub fn fold<'a>(changes: impl IntoIterator<Item = &'a Change>) -> Vec<Folded> {
     groups.into_iter().map(told).collect()
 }
 
-/// `queues 0-3` if they can be told by their queues alone, otherwise one after the other.
+/// Formats as `queues 0-3` if the receive queues identify the instances, otherwise as a list.
 fn together(instances: &[Instance]) -> String {
     let plain =
         |it: &&Instance| it.nth == 0 && !it.rx.is_empty() && (it.tx.is_empty() || it.rx == it.tx);

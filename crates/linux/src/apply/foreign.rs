@@ -1,4 +1,4 @@
-//! What somebody else changed after napkin, and is therefore left alone.
+//! A value that another program set after napkin, and that is therefore left alone.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 use crate::journal::Record;
 use crate::place::{Place, Value, as_json};
 
-/// A place that somebody else changed after napkin.
+/// A place that another program changed after napkin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Foreign {
     /// The device's name.
     pub ifname: String,
-    /// The place on the device, or the setting of the process.
+    /// The place on the device.
     #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
-    /// What it is now.
+    /// The current value.
     pub now: Value,
-    /// What napkin had set.
+    /// The value that napkin had set.
     pub set: Value,
-    /// What it was before.
+    /// The value before napkin first changed it.
     pub before: Value,
 }
 
@@ -35,8 +35,8 @@ impl Foreign {
         }
     }
 
-    /// Whether an interrupt goes to several CPUs and to none of those that were set: so does one whose CPU was off for a
-    /// time, as all but one are while a host is suspended.
+    /// Whether an interrupt is routed to several CPUs and to none of those that were set. The kernel does so
+    /// when the CPU goes offline for a time, as all but one do while a host is suspended.
     fn may_be_the_kernels(&self) -> bool {
         match (&self.place, &self.now, &self.set) {
             (Place::IrqCpus(_), Value::Cpus(now), Value::Cpus(set)) => {

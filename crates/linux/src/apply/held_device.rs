@@ -1,9 +1,9 @@
-//! A device that this process has for itself, and brings to what is wanted of it as often as it is
-//! asked to: for who keeps wishes in force while links come and go.
+//! A device that this process has locked, and repeatedly brings to its wanted state: for the keeper, which
+//! keeps wishes in force while links come and go.
 //!
-//! The journal is the memory: what is wanted and not so is changed, what was changed and is not wanted
-//! any more is put back. So it makes no difference whether this process changed it or one before that
-//! was killed. What somebody else has set meanwhile is set again, and told of.
+//! The journal is the memory: wanted places that differ are changed, and changed places that are not wanted any
+//! more are put back. It makes no difference whether this process changed them or an earlier one that was
+//! killed. Values that another program has set meanwhile are set again, and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use crate::journal::{Lock, Store, sole_writer};
 use crate::place::{Change, Place, Value};
 use napkin_kernel::settings::Setting;
 
-/// A device whose lock is held; dropped, it is left as it is, and the journal knows.
+/// A locked device. When this is dropped, the device is left as it is, and the journal keeps its records.
 #[derive(Debug)]
 pub struct HeldDevice {
     ifindex: u32,
@@ -31,22 +31,22 @@ pub struct HeldDevice {
     _lock: Lock,
 }
 
-/// What was done to bring a device to what is wanted.
+/// The outcome of bringing a device to its wanted state.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// What was changed, with what each place was.
+    /// The changes that were made, with the previous value of each place.
     pub changes: Vec<Change>,
-    /// Which of these places somebody else had changed after napkin.
+    /// The wanted places that another program had changed after napkin.
     pub foreign: Vec<Foreign>,
-    /// What became of places that are not wanted any more.
+    /// The outcome for the places that are not wanted any more.
     pub put_back: DeviceRestored,
 }
 
 impl HeldDevice {
-    /// Takes the lock of a device as it was just seen. Nothing is changed.
+    /// Locks a device that was seen in `at`. Changes nothing.
     ///
     /// # Errors
-    /// If another napkin is at it, or a right is missing.
+    /// If another napkin has locked it, or a right is missing.
     pub fn take<W: Backend>(
         backend: &W,
         store: &Store,
@@ -59,24 +59,24 @@ impl HeldDevice {
         Ok(HeldDevice { ifindex, ifname, identity: at.identity, store: store.clone(), _lock: lock })
     }
 
-    /// What it was called when its lock was taken.
+    /// The name it had when it was locked.
     pub fn ifname(&self) -> &str {
         &self.ifname
     }
 
-    /// Its number in this namespace.
+    /// Its interface index in this namespace.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
     }
 
-    /// Whether this is that device, and not another one of the same number. Where sysfs did not say which
-    /// one it is, now or when it was taken, its number does.
+    /// Whether `at` is the same device, and not another one with the same index. Where sysfs does not reveal
+    /// the identity, now or when it was locked, the index decides.
     pub fn is(&self, at: &Snapshot) -> bool {
         let same = self.identity.zip(at.identity).is_none_or(|(held, there)| held == there);
         self.ifindex == at.device.ifindex && same
     }
 
-    /// Whether it is still there, as far as anybody knows: no answer does not say that it is gone.
+    /// Whether it is still there; no answer from the kernel does not count as gone.
     pub fn is_here<W: Backend>(&self, backend: &mut W) -> bool {
         match backend.look(Target::Index(self.ifindex)) {
             Ok(at) => self.is(&at),
@@ -84,12 +84,12 @@ impl HeldDevice {
         }
     }
 
-    /// Brings each of these places to its value, and every other one that napkin has changed back to
-    /// what it was before. A place that is not there now is left for when it is.
+    /// Sets each of these places to its value, and puts every other place that napkin has changed back to its
+    /// original value. A place that does not exist now is left for later.
     ///
     /// # Errors
-    /// If the device is gone, be it that another one has its number, the kernel refuses a change (then those
-    /// before it are put back), or the journal cannot be written.
+    /// If the device is gone (even if another one has its index), the kernel refuses a change (then the earlier
+    /// ones are undone), or the journal cannot be written.
     pub fn keep<W: Backend>(
         &self,
         backend: &mut W,
@@ -97,7 +97,7 @@ impl HeldDevice {
     ) -> Result<Kept, ApplyError> {
         let _sole = sole_writer();
         let mut kept = Kept::default();
-        // Threads may be there only now that are to get back what somebody had given those before.
+        // The first pass may create threads whose original CPUs or class are still to be put back.
         if self.once(backend, wanted, &mut kept)? {
             self.once(backend, wanted, &mut kept)?;
         }
@@ -105,8 +105,7 @@ impl HeldDevice {
         Ok(kept)
     }
 
-    /// Says that these suspensions, which are off, are to stay so though a guard has ended them: it does not give them
-    /// back.
+    /// Records that these suspensions are wanted off, even if a guard ended them: it does not restore them.
     ///
     /// # Errors
     /// If the journal cannot be written.
@@ -121,8 +120,8 @@ impl HeldDevice {
         Ok(places.try_for_each(|place| confirm_off(&mut journal, at, place))?)
     }
 
-    /// The same but for what is to be put back of threads that sleep only after it. Gives whether
-    /// there are such now.
+    /// One pass of [`HeldDevice::keep`]. Returns whether threads have been created, or put to sleep, whose
+    /// places can be put back only now.
     fn once<W: Backend>(
         &self,
         backend: &mut W,
@@ -131,7 +130,7 @@ impl HeldDevice {
     ) -> Result<bool, ApplyError> {
         let at = backend.look(Target::Index(self.ifindex))?;
         if !self.is(&at) {
-            // Its lock and its journal are others.
+            // Its lock and its journal are not those of this device.
             return Err(BackendError::absent(self.ifname.clone()).into());
         }
         kept.put_back.ifname.clone_from(&at.device.ifname);
@@ -141,28 +140,28 @@ impl HeldDevice {
         let mut others = foreign(&at, &journal);
         others.retain(|it| wanted.get(&it.place).is_some_and(|value| *value != it.now));
         kept.foreign.extend(others);
-        // A fair class may be given back to a thread that spins.
+        // Fair classes may be put back on a spinning thread.
         let fair: BTreeSet<Place> = journal
             .located()
             .filter(|(record, _)| matches!(record.before, Value::Class(it) if it.is_fair()))
             .map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place).clone())
             .collect();
-        // A thread that is about to spin has to be fair, which it is with any nice value: where it is fair the
-        // one that somebody had given it is given back.
+        // A thread that is to spin must be fair, with any nice value: where it is fair already, the nice value
+        // that another program had given it is put back.
         let is_wanted = |place: &Place| {
             let is_fair = |value: &Value| matches!(value, Value::Class(class) if class.is_fair());
             let nice = || wanted.get(place).is_some_and(is_fair) && fair.contains(place);
             let is_so = || at.values.get(place).is_none_or(is_fair);
             wanted.contains_key(place) && !(nice() && is_so())
         };
-        // For as long as the mode is wanted in which these do not spin.
+        // Remembered for as long as the mode is wanted in which these threads do not spin.
         let remembered: BTreeSet<Place> = journal
             .located()
             .filter(|(record, _)| record.is_remembered())
             .map(|(record, now)| now.map_or(&record.spot.place, |now| &now.place).clone())
             .collect();
-        // A place of a thread that is not there would be forgotten, as it goes with the thread; and
-        // one that still spins must not become real-time.
+        // Putting back a place of a thread that does not exist would drop its record, because it would count as
+        // gone with the thread; and a thread that still spins must not become real-time.
         let waits = |place: &Place| {
             let class = matches!(place, Place::ThreadClass(_)) && !fair.contains(place);
             let spins = || class && mode(&at.values, place) == Some(&Value::Number(2));
@@ -174,7 +173,7 @@ impl HeldDevice {
         let options = RestoreOptions::default();
         let left = put_back(backend, &at, &journal, &surplus, &options, &mut kept.put_back)?;
         journal.keep(&left)?;
-        // Which records are where is told anew: some are gone.
+        // Locates the records again: some have been removed.
         journal.locate(located(&at, journal.records().iter().map(|record| &record.spot)));
         let wanted = wanted.iter().filter(|(place, _)| is_wanted(place));
         let changes = changes(wanted.map(|(place, value)| (place.clone(), value.clone())), &at);
@@ -184,11 +183,11 @@ impl HeldDevice {
         Ok(changes.iter().any(makes_thread) && places.any(waits))
     }
 
-    /// Puts back all that napkin has changed on it. Its lock is held on, so that what could not be put back
-    /// can be tried again.
+    /// Puts back everything that napkin has changed on it. Keeps the lock, so that a failed attempt can be
+    /// repeated.
     ///
     /// # Errors
-    /// If the kernel or the journal does not answer; then the journal still knows.
+    /// If the kernel or the journal does not answer; the journal keeps its records then.
     pub fn restore<W: Backend>(&self, backend: &mut W) -> Result<DeviceRestored, ApplyError> {
         let _sole = sole_writer();
         let journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
@@ -197,7 +196,7 @@ impl HeldDevice {
         Ok(restored)
     }
 
-    /// Forgets what was changed on it, if it was deleted: that went with it.
+    /// Drops the journal if the device was deleted, and returns whether it was: its changes are gone with it.
     ///
     /// # Errors
     /// If the kernel does not answer, or the journal cannot be removed.
@@ -210,8 +209,8 @@ impl HeldDevice {
         Ok(gone)
     }
 
-    /// Forgets what was changed on it, as it was deleted: by who was told that, for to look for it in all
-    /// other namespaces takes rights.
+    /// Drops the journal of a device that was deleted. For a caller that was notified of the deletion:
+    /// searching all other namespaces for the device takes rights.
     ///
     /// # Errors
     /// If the journal cannot be read or removed.
@@ -225,14 +224,14 @@ impl HeldDevice {
     }
 }
 
-/// The mode with which this place's thread comes and goes, if it is a thread's place.
+/// Returns the threaded mode that governs this place's thread, if it is a place of a thread.
 fn mode<'a>(values: &'a BTreeMap<Place, Value>, place: &Place) -> Option<&'a Value> {
     let instance = place.instance().filter(|_| place.of_thread())?;
     let of_instance = values.get(&Place::Napi(instance.clone(), Setting::Threaded));
     of_instance.or_else(|| values.get(&Place::Device(Setting::Threaded)))
 }
 
-/// Whether a change makes threads, or has those sleep that spun.
+/// Whether a change creates threads, or makes spinning threads sleep.
 fn makes_thread(change: &Change) -> bool {
     let mode = matches!(
         change.place,

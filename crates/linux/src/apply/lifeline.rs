@@ -1,5 +1,5 @@
-//! What a device carries that must not be delayed by mistake: the default route, and the connection of the
-//! terminal from which it is changed.
+//! Traffic of a device that must not be delayed by mistake: the default route, and the connection of the
+//! terminal from which the device is changed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,15 +10,15 @@ use napkin_kernel::sysfs::{DeviceFile, Sysfs};
 use napkin_os::procfs::ThreadStat;
 use napkin_policy::Policy;
 
-/// Ancestors of this process that are looked at.
+/// The maximum number of ancestors of this process that are inspected.
 const ANCESTORS: usize = 64;
 
-/// What hangs on a device.
+/// A dependency on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifeline {
-    /// A default route leads through it.
+    /// A default route uses it.
     DefaultRoute,
-    /// This terminal's connection comes in at this address of it (`SSH_CONNECTION`).
+    /// This terminal's connection arrives at this address of the device (`SSH_CONNECTION`).
     Terminal(IpAddr),
 }
 
@@ -33,13 +33,13 @@ impl std::fmt::Display for Lifeline {
     }
 }
 
-/// Whether a policy can keep packets of a device waiting that it would have delivered at once.
+/// Whether a policy can delay packets of a device that the kernel would otherwise deliver at once.
 pub fn can_delay(policy: &Policy) -> bool {
     policy.instance.deferral_span() > 0 || policy.instance.gro_flush_timeout > 0
 }
 
-/// What hangs on a device of the calling thread's network namespace, or on one that stands above it: a
-/// bond, a bridge or a team whose port it is, a VLAN of it.
+/// Returns what depends on a device of the calling thread's network namespace, or on a device above it: a bond,
+/// a bridge or a team whose port it is, a VLAN on it.
 ///
 /// # Errors
 /// If the kernel does not list links, routes and addresses.
@@ -47,7 +47,7 @@ pub fn lifelines(ifname: &str) -> Result<Vec<Lifeline>, NetlinkError> {
     let mut route = Route::open()?;
     let ifname = route.link(ifname)?.name;
     let links = route.links()?;
-    // Where sysfs does not show this namespace, it is the device alone.
+    // Where sysfs does not show this namespace, only the device itself is considered.
     let all = Sysfs::open(&links).ok().and_then(|sysfs| {
         let file = sysfs.file(&ifname, DeviceFile::Threaded)?;
         Some(with_uppers(file.parent()?.parent()?, &ifname))
@@ -67,8 +67,8 @@ pub fn lifelines(ifname: &str) -> Result<Vec<Lifeline>, NetlinkError> {
     Ok(found)
 }
 
-/// A device with all that stand above it. `net` is sysfs's `class/net`, where a device's directory has a
-/// link `upper_NAME` for each that stands on it.
+/// Returns a device with all devices above it. `net` is sysfs's `class/net`, where a device's directory has a
+/// link `upper_NAME` for each device directly above it.
 fn with_uppers(net: &Path, ifname: &str) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut next = vec![ifname.to_owned()];
@@ -84,8 +84,8 @@ fn with_uppers(net: &Path, ifname: &str) -> BTreeSet<String> {
     all
 }
 
-/// The address of this host at which the terminal's connection comes in. `sudo` drops the variable that
-/// says it; the shell above still has it.
+/// The address of this host at which the terminal's connection arrives. `sudo` drops `SSH_CONNECTION`; the
+/// shell above still has it.
 fn terminal() -> Option<IpAddr> {
     let mut pid = std::process::id().cast_signed();
     for _ in 0..ANCESTORS {
@@ -99,10 +99,10 @@ fn terminal() -> Option<IpAddr> {
     None
 }
 
-/// The server's end of `SSH_CONNECTION`: client, its port, server, its port.
+/// Returns the server's address in `SSH_CONNECTION`, which holds client, client port, server, server port.
 fn server_of(connection: &str) -> Option<IpAddr> {
     let address = connection.split_ascii_whitespace().nth(2)?;
-    // A link's own address has the device behind it.
+    // A link-local address is followed by `%` and the device.
     address.split('%').next()?.parse().ok()
 }
 
@@ -117,7 +117,7 @@ mod tests {
             ("eth0", &["mtu", "upper_bond0", "upper_eth0.5"]),
             ("eth1", &["upper_bond0"]),
             ("bond0", &["lower_eth0", "lower_eth1", "upper_br0"]),
-            // The kernel has no circles; nobody is caught in one either way.
+            // The kernel permits no loops; the search must end all the same.
             ("br0", &["lower_bond0", "upper_eth0"]),
             ("eth0.5", &["lower_eth0"]),
         ];

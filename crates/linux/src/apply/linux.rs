@@ -1,5 +1,5 @@
-//! The real kernel: netlink where it sets an instance, sysfs where it only sets a device, the
-//! scheduler for threads, `/proc/irq` for interrupts.
+//! The real kernel: netlink for settings of an instance, sysfs for those of a whole device, the scheduler for
+//! threads, `/proc/irq` for interrupts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,10 +18,10 @@ use napkin_os::procfs::thread::{self, ThreadStat};
 use napkin_os::rights::Right;
 use napkin_os::sched::{SchedError, allowed, pin, unpin};
 
-/// The kernel's thread that makes all others, and hands its CPUs down to them.
+/// `kthreadd`, the kernel thread that creates all others, which inherit its CPUs.
 const KTHREADD: i32 = 2;
 
-/// How often the network namespaces are listed, while some of them go away.
+/// The maximum number of times that the network namespaces are listed, while some of them disappear.
 const LOOKS: usize = 5;
 
 /// The running kernel, in the network namespace of the thread that opened this.
@@ -34,10 +34,10 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// Opens it.
+    /// Probes the kernel and opens its netlink sockets.
     ///
     /// # Errors
-    /// If there is no netlink.
+    /// If netlink is not available.
     pub fn open() -> Result<Linux, BackendError> {
         let kernel = Kernel::probe();
         let netdev = if kernel.instances == Can::No { None } else { Some(Netdev::open()?) };
@@ -75,8 +75,8 @@ impl Linux {
         }
     }
 
-    /// The sysfs of this namespace, with a device's name as it is now: what it was called when it was looked
-    /// at may be another one's.
+    /// Opens the sysfs of this namespace and returns it with the device's current name: the name in a snapshot
+    /// may belong to another device by now.
     fn sysfs(&mut self, ifindex: u32) -> Result<(Sysfs, String), BackendError> {
         let (links, sysfs) = links_and_sysfs(&mut self.route)?;
         match links.into_iter().find(|link| link.ifindex == ifindex) {
@@ -94,7 +94,7 @@ impl Linux {
         }
     }
 
-    /// An instance's thread, if it has one and that is really one.
+    /// The thread id of an instance's thread, if it has one and the id is really that of a NAPI thread.
     fn pid(&mut self, at: &Snapshot, instance: &Instance) -> Result<Option<i32>, BackendError> {
         let (Some(netdev), Some(napi)) = (&mut self.netdev, at.napi(instance)) else {
             return Ok(None);
@@ -104,7 +104,7 @@ impl Linux {
             Err(NetlinkError::NoNapi { .. }) => None,
             Err(error) => return Err(error.into()),
         };
-        // The thread may be another namespace's number, or have ended since.
+        // The id may be that of another PID namespace, or the thread may have ended.
         let real = |pid: &i32| ThreadStat::read(*pid, *pid).is_some_and(|it| it.is_napi());
         Ok(pid.filter(real))
     }
@@ -130,7 +130,7 @@ impl Backend for Linux {
                     values.insert(Place::Napi(instance.clone(), setting), Value::Number(value));
                 }
             }
-            // Also those that are off, which are given back as well.
+            // Includes the CPUs that are offline, which are put back as well.
             let seen = pid.filter(|_| thread_cpus.is_some());
             if let Some(cpus) = seen.and_then(|pid| allowed(Some(pid)).ok()) {
                 values.insert(Place::ThreadCpus(instance.clone()), Value::cpus(&cpus));
@@ -167,8 +167,8 @@ impl Backend for Linux {
         }
         let mut seen: BTreeSet<u64> =
             Namespace::current().and_then(|own| own.inode()).into_iter().collect();
-        // A namespace whose last process ends between being listed and being opened is not one that
-        // may hide the device: it is not listed again.
+        // A namespace whose last process ends between being listed and being opened cannot hide the device: it
+        // is not listed again.
         for _ in 0..LOOKS {
             let Some(others) = namespaces() else { return Ok(Whereabouts::Unknown) };
             let unseen: Vec<_> =
@@ -211,7 +211,7 @@ impl Backend for Linux {
             },
             Place::ThreadCpus(instance) => {
                 let pid = self.pid(at, instance)?;
-                // It has ended since: it has no CPUs.
+                // It may have ended since: then it has no CPUs.
                 Ok(pid.and_then(|pid| allowed(Some(pid)).ok()).as_deref().map(Value::cpus))
             }
             Place::ThreadClass(instance) => {
@@ -307,20 +307,20 @@ impl Backend for Linux {
     }
 
     fn new_thread_cpus(&self) -> Vec<usize> {
-        // In a container with process ids of its own 2 is somebody else.
+        // In a container with a PID namespace, process 2 is another process.
         let kthreadd = thread::comm(KTHREADD).filter(|comm| comm == "kthreadd");
         let cpus = kthreadd.and_then(|_| allowed(Some(KTHREADD)).ok());
         cpus.unwrap_or_else(online_cpus)
     }
 }
 
-/// That a place went with its instance or its thread.
+/// The error for a place that vanished with its instance or its thread.
 fn gone(at: &Snapshot, place: &Place) -> BackendError {
     let ifname = at.device.ifname.clone();
     BackendError::Gone { what: place.what(), ifname, subject: place.subject() }
 }
 
-/// Sets a place of a thread's, its CPUs by [`pin`] or [`unpin`].
+/// Sets the CPUs (by [`pin`] or [`unpin`]) or the class of a thread.
 fn place_thread(
     tid: i32,
     place: &Place,
@@ -337,17 +337,17 @@ fn place_thread(
     done.map_err(|source| BackendError::Thread { instance: place.subject(), source })
 }
 
-/// The links of the namespace of a socket, and its sysfs; links that come or go meanwhile are no reason to
-/// fail.
+/// Returns the links of a socket's namespace, and its sysfs. Tolerates links that appear or disappear
+/// meanwhile.
 ///
 /// # Errors
-/// If the kernel does not answer, or sysfs is not there, or another namespace's at each of several looks.
+/// If the kernel does not answer, or sysfs is missing, or shows another namespace at each of several attempts.
 pub fn links_and_sysfs(route: &mut Route) -> Result<(Vec<LinkRecord>, Sysfs), BackendError> {
     const READINGS: usize = 4;
     for _ in 1..READINGS {
         let links = route.links()?;
         match Sysfs::open(&links) {
-            // Links that came or went between the two lists look like another namespace's.
+            // Links that appeared or disappeared between the two listings look like another namespace.
             Err(SysfsError::Elsewhere { .. }) => {}
             sysfs => return Ok((links, sysfs?)),
         }
@@ -357,7 +357,7 @@ pub fn links_and_sysfs(route: &mut Route) -> Result<(Vec<LinkRecord>, Sysfs), Ba
     Ok((links, sysfs))
 }
 
-/// The link of this identity in the namespace of a socket.
+/// Returns the link of this identity in the namespace of a socket.
 fn of_identity(route: &mut Route, identity: u64) -> Result<Option<LinkRecord>, BackendError> {
     let (links, sysfs) = links_and_sysfs(route)?;
     Ok(links.into_iter().find(|link| sysfs.identity(&link.name) == Some(identity)))

@@ -1,17 +1,17 @@
-//! Where a place is now that was written down some time ago.
+//! Maps recorded places to their current locations.
 //!
-//! A driver that keeps its instances' settings keeps them by NAPI id: after a change of channels the
-//! instance of that id may poll other queues, or be away, and what was set comes back with it. So
-//! the id is what a place is found by first. A driver that keeps nothing makes each instance anew,
-//! with an id that is higher than any before: where the id is gone, the queues lead to the instance
-//! only if that is younger. An older one has been there all the time, and is another.
+//! A driver that keeps the settings of its instances keeps them by NAPI id: after a change of channels the
+//! instance with that id may poll other queues, or be absent, and its settings return with it. A place is
+//! therefore found by the id first. A driver that keeps nothing creates each instance anew, with an id above
+//! all earlier ones: where the id is gone, the queues identify the instance only if its id is higher. An
+//! instance with a lower id existed all the time, and is a different one.
 
 use std::collections::BTreeSet;
 
 use super::backend::Snapshot;
 use crate::place::{Instance, Place, Spot};
 
-/// Where each of these is now; `None` if its instance is not there (any more).
+/// Returns the current location of each spot; `None` if its instance does not exist (any more).
 pub(super) fn located<'a>(
     at: &Snapshot,
     spots: impl Iterator<Item = &'a Spot> + Clone,
@@ -31,7 +31,7 @@ pub(super) fn located<'a>(
 }
 
 impl Place {
-    /// The same of another instance.
+    /// The same place of another instance.
     fn of(&self, instance: &Instance) -> Place {
         let instance = instance.clone();
         match self {

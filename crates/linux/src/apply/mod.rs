@@ -1,14 +1,14 @@
-//! A policy's device part, set on the kernel's own devices, and put back.
+//! The device part of a policy: setting it on the kernel's own devices, and putting it back.
 //!
-//! - [`Backend`]: how the kernel is read and written; [`Linux`] is the real one.
-//! - [`plan`]: which changes a policy takes, and in which order. Pure.
-//! - [`apply`]: makes them, each written down in the [`journal`](crate::journal) before.
-//! - [`Temporary`]: the same for as long as something runs. [`restore`]: puts back what the journal knows.
-//! - [`HeldDevice`]: a device that is brought to what is wanted of it, again and again.
+//! - [`Backend`]: reads and writes the kernel; [`Linux`] is the real one.
+//! - [`plan`]: the changes that a policy needs, and their order. Pure.
+//! - [`apply`]: makes them, each recorded in the [`journal`](crate::journal) first.
+//! - [`Temporary`]: applies a policy for a limited time. [`restore`]: puts back what the journal records.
+//! - [`HeldDevice`]: a locked device that is repeatedly brought to its wanted state.
 //! - [`end_suspension`], [`give_back`]: one instance's suspension, for a [`guard`](crate::guard).
-//! - [`difference`], [`difference_of`]: what napkin changed, and what somebody else has changed since.
+//! - [`difference`], [`difference_of`]: what napkin has changed, and what other programs have changed since.
 //!
-//! The program's part of a policy is [`attach`](crate::attach)'s.
+//! The program's part of a policy is set by [`attach`](crate::attach).
 
 mod again;
 mod backend;

@@ -1,4 +1,4 @@
-//! Whose traffic waits when a queue's interrupts are masked for long.
+//! Other programs whose packets are delayed when a queue's interrupts are masked for long.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use crate::support;
 use napkin_kernel::device::Device;
 use napkin_kernel::process::{Owners, owners};
 
-/// The most descriptors of one process that are looked at.
+/// The maximum number of descriptors inspected per process.
 const DESCRIPTORS: usize = 4_096;
 
-/// Programs that are named before the rest is counted.
+/// The maximum number of programs listed by name; the rest is counted.
 const SHOWN: usize = 5;
 
-/// Programs that receive from the instances that a policy sets.
+/// Other programs that receive from the instances that a policy sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Neighbours {
-    /// How long their packets may have to wait, in nanoseconds.
+    /// The maximum delay of their packets, in nanoseconds.
     pub wait: u64,
-    /// The programs, as `sshd (812)`, in the order of their names.
+    /// The programs, as `sshd (812)`, sorted by name.
     pub programs: Vec<String>,
 }
 
@@ -42,10 +42,10 @@ impl fmt::Display for Neighbours {
     }
 }
 
-/// The programs other than `but` whose packets may have to wait 1 ms or more under a policy, as
-/// they receive from the instances that it sets. `None` if nobody has to wait.
+/// Returns the programs other than `but` that receive from the instances that a policy sets, if the policy may
+/// delay their packets by 1 ms or more; otherwise `None`.
 ///
-/// Every process of the host is looked at, if the policy makes anybody wait.
+/// Inspects every process of the host, but only if the policy delays packets that long.
 pub fn neighbours(
     policy: &Policy,
     device: &Device,

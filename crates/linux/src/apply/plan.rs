@@ -1,7 +1,7 @@
-//! Which changes a policy takes on a device, and in which order.
+//! The changes that a policy needs on a device, and their order.
 //!
-//! Pure: a device as it was found, a kernel as it was probed, and the options go in. What is already
-//! as it should be is no change, so a second apply plans nothing.
+//! Pure: computed from a snapshot of the device, the probed kernel and the options. A place that has the wanted
+//! value already needs no change, so a second apply plans nothing.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use napkin_kernel::device::Napi;
 use napkin_kernel::probe::{Can, Kernel, Way};
 use napkin_kernel::settings::{Setting, Settings};
 
-/// What can be asked for beside the policy.
+/// The options of applying a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// Only the instance that polls this receive queue.
@@ -27,21 +27,21 @@ pub struct Options {
     pub napis: Vec<u32>,
     /// Only these settings; empty: all. The others stay as they are.
     pub settings: Vec<Setting>,
-    /// Only where interrupts and threads are, by `cpus`: no setting and no class.
+    /// Only the placement of interrupts and threads, by `cpus`: no setting and no class.
     pub placement_only: bool,
-    /// Also the instances that poll transmit queues alone. They are left as they are otherwise: a
-    /// policy says how packets are received, and a thread that spins for completions gains nothing.
+    /// Also the instances that poll transmit queues only. By default they are left alone: a policy concerns
+    /// reception, and a thread that spins for transmit completions gains nothing.
     pub transmit: bool,
-    /// CPUs: the interrupt and the thread of queue i go to the i-th of them, round and round.
+    /// The CPUs to use: the interrupt and the thread of queue i go to the i-th of them, modulo their number.
     /// Empty: they stay where they are.
     pub cpus: Vec<usize>,
-    /// Leave what would go to one of these CPUs that is off where it is, instead of refusing the plan.
+    /// Skip an interrupt or thread whose CPU is offline, instead of refusing the plan.
     pub skip_cpus_off: bool,
-    /// The priority of the threads in `SCHED_FIFO`, 1 to 99; `None`: their class stays.
+    /// The priority of the threads in `SCHED_FIFO`, 1 to 99; `None` leaves their class alone.
     pub rt: Option<u8>,
 }
 
-/// The changes that a policy takes.
+/// The changes that a policy needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Plan {
@@ -51,25 +51,25 @@ pub struct Plan {
     pub ifindex: u32,
     /// The policy as text, in the form that `Policy` parses.
     pub policy: String,
-    /// What to change, in the order in which it is safe.
+    /// The changes, in a safe order.
     pub changes: Vec<Change>,
-    /// How many places are already as they should be.
+    /// The number of places that have the wanted value already.
     pub already: usize,
-    /// The suspensions that are wanted off, whether they are or not.
+    /// The suspensions that are wanted off, whether or not they are off now.
     #[serde(skip)]
     pub(super) off: Vec<Place>,
-    /// What the policy names and this does not set.
+    /// Parts of the policy that are not set here.
     pub warnings: Vec<Warning>,
-    /// Whether CPUs were named and there is neither an interrupt nor a thread to place.
+    /// Whether CPUs were given but there is neither an interrupt nor a thread to place.
     pub nothing_to_place: bool,
-    /// How many instances poll transmit queues alone and are left as they are.
+    /// The number of instances that poll transmit queues only and are left alone.
     pub transmit_left: usize,
 }
 
-/// Plans a policy's device part.
+/// Plans the device part of a policy.
 ///
 /// # Errors
-/// If the kernel lacks something, or an option names what is not there.
+/// If the kernel lacks a feature, or an option names a queue or CPU that does not exist.
 pub fn plan(
     policy: &Policy,
     at: &Snapshot,
@@ -95,7 +95,7 @@ pub fn plan(
     })
 }
 
-/// What of these is not so yet, in the order in which it is safe to change it.
+/// Returns a change for each place that does not have its value yet, in a safe order.
 pub fn changes(places: impl IntoIterator<Item = (Place, Value)>, at: &Snapshot) -> Vec<Change> {
     let mut changes: Vec<Change> = places
         .into_iter()
@@ -106,20 +106,20 @@ pub fn changes(places: impl IntoIterator<Item = (Place, Value)>, at: &Snapshot) 
     changes
 }
 
-/// All that a policy wants of a device, whether it is so already or not.
+/// All values that a policy wants on a device, set already or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Each place with what it is to be set to, in no order.
+    /// Each place with its wanted value, unordered.
     pub places: Vec<(Place, Value)>,
-    /// What the policy names and this does not set.
+    /// Parts of the policy that are not set here.
     pub warnings: Vec<Warning>,
-    /// Whether CPUs were named and there is neither an interrupt nor a thread to place.
+    /// Whether CPUs were given but there is neither an interrupt nor a thread to place.
     pub nothing_to_place: bool,
-    /// How many instances poll transmit queues alone and are left as they are.
+    /// The number of instances that poll transmit queues only and are left alone.
     pub transmit_left: usize,
 }
 
-/// What a policy wants of a device.
+/// Computes the values that a policy wants on a device.
 ///
 /// # Errors
 /// As [`plan`].
@@ -144,7 +144,7 @@ pub fn wanted(
     for setting in Setting::ALL.into_iter().filter(asked) {
         let value = Value::Number(wanted.get(setting).unwrap_or(0));
         match kernel.way(setting) {
-            // A kernel that lacks it has it off, and `check` has refused anything else.
+            // On a kernel without it the setting is off, and `check` has refused any other value.
             None => {}
             Some(Way::Napi { .. }) => wishes.extend(
                 instances.iter().map(|(it, _)| (Place::Napi(it.clone(), setting), value.clone())),
@@ -164,7 +164,7 @@ pub fn wanted(
         }
     }
     let mut placed = false;
-    // One that several instances have can go to one place only: the first one's.
+    // An interrupt that several instances share goes to the CPU of the first one.
     let mut irqs = BTreeSet::new();
     for (instance, napi) in &instances {
         let cpu = cpu_of(instance, &options.cpus);
@@ -179,7 +179,7 @@ pub fn wanted(
         }
         let class = match options.rt {
             Some(priority) => Some(Class::Fifo(priority)),
-            // Left from before: a thread that is about to spin must not be real-time.
+            // A class left from before: a thread that is to spin must not be real-time.
             None if busy && !options.placement_only => Some(Class::Fair),
             None => None,
         };
@@ -193,11 +193,11 @@ pub fn wanted(
                     class: *other,
                 });
             }
-            // It could not be given back.
+            // It could not be put back.
             continue;
         }
         match class {
-            // A thread that is still to be made is fair, and how nice one is hinders nobody.
+            // A thread that is still to be created is fair, and any nice value is harmless.
             Some(Class::Fair) if matches!(there, None | Some(Value::Class(Class::Nice(_)))) => {}
             Some(class) => wishes.push((place, Value::Class(class))),
             None => {}
@@ -222,7 +222,7 @@ fn check_options(
             Threaded::BusyPoll => return Err(PlanError::RealTimeSpin),
             Threaded::Enabled => {}
             _ => {
-                // Which would be refused as well where the kernel has no threads.
+                // This fails first on a kernel that has no NAPI threads.
                 support::check(&Policy::THREADED, kernel, Scope::Device)?;
                 return Err(PlanError::NoThread { policy: policy.to_string() });
             }
@@ -252,10 +252,10 @@ fn check_options(
     }
 }
 
-/// Instances with their names.
+/// Instances with their identities.
 type Instances<'a> = Vec<(Instance, &'a Napi)>;
 
-/// The instances that are to be set, and how many are left because they receive nothing.
+/// Returns the instances to set, and the number of those left alone because they only transmit.
 fn chosen<'a>(at: &'a Snapshot, options: &Options) -> Result<(Instances<'a>, usize), PlanError> {
     let mut instances = Instance::all(&at.device);
     instances.retain(|(_, napi)| options.napis.is_empty() || options.napis.contains(&napi.id));
@@ -281,13 +281,13 @@ fn cpu_of(instance: &Instance, cpus: &[usize]) -> Option<usize> {
     cpus.get(place).copied()
 }
 
-/// Puts writes in an order in which nothing between two of them is dangerous, instance by instance,
-/// with what belongs to the whole device first.
+/// Sorts writes so that every state in between is safe: instance by instance, settings of the whole device
+/// first.
 ///
-/// Timeouts come before the count that brings them into force, and the count is off before them.
-/// Suspension needs deferral, so it comes last and goes first. A thread gives up real-time before
-/// it may spin, and gets a CPU and a class when it is there. `of` gives the place, its value to come, and that
-/// which it takes the place of, if there is one.
+/// Timeouts are set before the count that activates them, and the count is cleared before the timeouts.
+/// Suspension needs deferral, so it is set last and cleared first. A thread leaves the real-time class before
+/// it may spin, and gets its CPU and class once it exists. `of` returns the place, its new value, and its
+/// current one, if any.
 pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value, Option<&Value>)) {
     writes.sort_by_cached_key(|write| {
         let (place, value, from) = of(write);
@@ -295,7 +295,7 @@ pub(super) fn sort<T>(writes: &mut [T], of: impl Fn(&T) -> (&Place, &Value, Opti
     });
 }
 
-/// The settings that have a value, in the order in which an instance can be given them.
+/// Returns the settings that have a value, in the order in which they can be set on an instance.
 pub fn in_order(settings: &Settings) -> Vec<(Setting, u64)> {
     let value = |setting| Some((setting, settings.get(setting)?));
     let mut all: Vec<_> = Setting::ALL.into_iter().filter_map(value).collect();
@@ -316,7 +316,7 @@ const fn setting_rank(setting: Setting, off: bool) -> u8 {
 
 fn rank(place: &Place, value: &Value, from: Option<&Value>) -> u8 {
     let real_time = |value: &Value| matches!(value, Value::Class(Class::Fifo(_) | Class::Rr(_)));
-    // Any other class that a fair one stood in for is given to a thread that was made anew.
+    // All other classes, for which a fair one was a substitute, are set on a thread that was created anew.
     let given_up =
         *value == Value::Class(Class::Fair) || !real_time(value) && from.is_some_and(real_time);
     let off = *value == Value::Number(0);

@@ -1,8 +1,8 @@
-//! Putting back what the journal knows.
+//! Puts back what the journal records.
 //!
-//! A place gets what it was before napkin first changed it, if what it is now is napkin's doing. A
-//! value that somebody else set is left alone and told of. Putting back needs no journal of its own:
-//! whoever is interrupted starts again, and finds what is done already done.
+//! A place gets the value that it had before napkin first changed it, if its current value was set by napkin. A
+//! value that another program set is left alone and reported. Putting back needs no journal of its own: after
+//! an interruption it starts again, and finds what is done already.
 
 mod options;
 mod process;
@@ -25,8 +25,8 @@ use crate::journal::{DeviceJournal, Found, JournalError, Record, Standing, Store
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
 
-/// Puts back what napkin changed in this namespace. What cannot be done for one device does not keep
-/// another from being put back.
+/// Puts back what napkin changed in this namespace. A failure for one device does not keep the others from
+/// being put back.
 ///
 /// # Errors
 /// If the journal's directory cannot be read, or there is no such device.
@@ -74,7 +74,7 @@ fn restore_named<W: Backend>(
 ) -> Result<(), ApplyError> {
     let at = match backend.look(Target::Name(ifname)) {
         Ok(at) => Some(at),
-        // It may be one that was there.
+        // The name may be that of a device that has gone.
         Err(error) if error.is_absent() && knows(store, ifname)? => None,
         Err(error) => return Err(error.into()),
     };
@@ -91,7 +91,7 @@ fn restore_named<W: Backend>(
     for found in store.survey()? {
         let journal = match found {
             Found::Device(journal) => journal,
-            // What is about another device is nothing to this one, and the kernel need not be asked of it.
+            // Records of other devices are skipped, without asking the kernel for them.
             found if !may_be_of(&found, ifname, at.as_ref()) => continue,
             found => {
                 let path = found.path().to_owned();
@@ -119,7 +119,7 @@ fn restore_named<W: Backend>(
     Ok(())
 }
 
-/// Whether a file of another namespace may be about a device that was asked for by this name.
+/// Whether a journal of another namespace may belong to the device that was asked for by this name.
 fn may_be_of(found: &Found, ifname: &str, at: Option<&Snapshot>) -> bool {
     let Found::OtherNamespace { journal, .. } = found else { return false };
     match journal.identity().zip(at.and_then(|at| at.identity)) {
@@ -128,19 +128,19 @@ fn may_be_of(found: &Found, ifname: &str, at: Option<&Snapshot>) -> bool {
     }
 }
 
-/// Whether there are changes of a device that had this name.
+/// Whether the journal has changes of a device with this name.
 fn knows(store: &Store, ifname: &str) -> Result<bool, JournalError> {
     let had = |it: &Found| matches!(it, Found::Device(journal) if journal.ifname() == ifname);
     Ok(store.survey()?.iter().any(had))
 }
 
-/// Whether a device may still be there, wherever.
+/// Whether a device may still exist, in whichever namespace.
 fn lives<W: Backend>(backend: &mut W, journal: &DeviceJournal) -> Result<bool, ApplyError> {
     let Some(identity) = journal.identity() else { return Ok(false) };
     Ok(!matches!(backend.whereabouts(identity)?, Whereabouts::Gone))
 }
 
-/// The changes of a device of another namespace that is in this one now.
+/// Returns the journal of another namespace if its device is in this one now.
 fn moved_here<W: Backend>(
     backend: &mut W,
     found: Found,
@@ -152,7 +152,7 @@ fn moved_here<W: Backend>(
     };
     Ok(match found {
         Found::OtherNamespace { journal, .. } if here => Ok(journal),
-        // Hardware goes back to the first namespace, with what was set.
+        // When a namespace ends, hardware moves back to the initial one, with its settings.
         Found::OtherNamespace { path, subject, namespace, alive: Some(false), journal }
             if lives(backend, &journal)? =>
         {
@@ -162,12 +162,12 @@ fn moved_here<W: Backend>(
     })
 }
 
-/// A file with which nothing could be done: it stays as it is, and keeps no other from being put back.
+/// Reports a file that could not be processed: it stays as it is, and the others are still put back.
 fn failed(path: PathBuf, error: &ApplyError) -> OtherJournal {
     OtherJournal::Unreadable { path, why: error.to_string(), forgotten: false }
 }
 
-/// What is neither a device of this namespace nor a process.
+/// Handles journals that are neither of a device of this namespace nor of a process.
 fn other(
     store: &Store,
     found: Found,
@@ -232,8 +232,8 @@ fn restore_device<W: Backend>(
     restored
 }
 
-/// Why nothing was done of a device. A keeper may hold on to one of which nothing is wished any more, for it could not
-/// put it back: to wait for that, as for any other napkin, is no way out.
+/// The reason why nothing was done for a device. A keeper may still hold a device for which there is no wish
+/// any more, because it could not put it back: waiting for the lock, as for any other napkin, would not help.
 fn refused(store: &Store, error: &ApplyError) -> String {
     let ApplyError::Journal(JournalError::Locked { what, holder }) = error else {
         return error.to_string();
@@ -256,11 +256,11 @@ fn device<W: Backend>(
     restored: &mut DeviceRestored,
 ) -> Result<(), ApplyError> {
     let _lock = if options.dry_run { None } else { Some(store.lock_of(seen)?) };
-    // As both are now that nobody else can be at them.
+    // Read again under the lock, where no other napkin can change them.
     unlocked(backend, store.reopen(seen)?, options, restored)
 }
 
-/// The same for who has the device's lock.
+/// The same for a caller that holds the device's lock.
 pub(super) fn unlocked<W: Backend>(
     backend: &mut W,
     mut journal: DeviceJournal,
@@ -293,15 +293,15 @@ pub(super) fn unlocked<W: Backend>(
     }
     let kept: Vec<bool> = left.iter().map(|left| *left && !options.forget).collect();
     if let Err(error) = journal.keep(&kept) {
-        // What was put back is back all the same.
+        // What was put back stays so even if the journal cannot be updated.
         restored.journal = Some(error.to_string());
     }
     restored.kept = journal.records().len();
     Ok(())
 }
 
-/// Puts back what can be of the places that are `chosen`, and says of each record whether something
-/// of it is left; of one that is not chosen all is.
+/// Puts back the places that are `chosen`, and returns for each record whether it is still needed. Records that
+/// are not chosen are.
 pub(super) fn put_back<W: Backend>(
     backend: &mut W,
     at: &Snapshot,
@@ -315,14 +315,14 @@ pub(super) fn put_back<W: Backend>(
         records.iter().map(|(record, now)| !chosen(place(record, *now))).collect();
     let mut settled = left.clone();
     let ending = Ending::of(&records, chosen);
-    // By what each is called now, or was when it was there.
+    // By its current location, or by its last one.
     let mut all: Vec<(usize, &Record, &Place, bool)> = records
         .iter()
         .enumerate()
         .map(|(at, (record, now))| (at, *record, place(record, *now), now.is_some()))
         .filter(|(at, _, place, _)| !left[*at] && !ending.holds(place))
         .collect();
-    // What a thread has now may be real-time, whoever gave it that.
+    // A thread may be real-time now, whether napkin or another program made it so.
     sort(&mut all, |(_, record, place, _)| {
         (place, &record.before, at.values.get(*place).or(Some(&record.set)))
     });
@@ -340,7 +340,7 @@ pub(super) fn put_back<W: Backend>(
         match (record.judge(now.as_ref(), &at.cpus), now) {
             (Standing::Before, _) => {}
             (Standing::Gone, _) | (_, None) => {
-                // A thread's go with the thread, and do not come back with it.
+                // Settings of a thread end with the thread, and do not return with the next one.
                 if !place.of_thread() {
                     restored.missing.push(place.clone());
                     left[number] = true;
@@ -355,7 +355,7 @@ pub(super) fn put_back<W: Backend>(
                     let ifname = at.device.ifname.clone();
                     backend.may_change().map_err(|right| ApplyError::NoRight { ifname, right })?;
                 }
-                // What has been made by now is read; a dry run has made nothing.
+                // The changes made so far are read from the kernel; a dry run has made none.
                 let planned: &[Change] = if options.dry_run { &restored.changes } else { &[] };
                 let mut done = no_real_time_spin(backend, journal, at, planned, place, before);
                 if !options.dry_run {
@@ -402,16 +402,16 @@ pub(super) fn put_back<W: Backend>(
     Ok(left)
 }
 
-/// What became of a thread that an instance has kept.
+/// The outcome for a thread that an instance keeps.
 enum Outcome {
     Nothing,
     Back(Change),
     Foreign(Value),
 }
 
-/// Puts back a thread that lives though the mode for which it was made is off, which is put back
-/// before. The kernel switches it off with the device, and wakes it again, as it was placed, when
-/// somebody else wants threads; it may go on telling of it as the instance's.
+/// Puts back a thread that still exists although the mode for which it was created is off; the mode is put back
+/// before. The kernel disables the mode together with the device but keeps the thread, and reuses it with its
+/// CPUs and class when another program enables threads. The kernel may go on reporting it as the instance's.
 fn kept_thread<W: Backend>(
     backend: &mut W,
     at: &Snapshot,
@@ -421,7 +421,7 @@ fn kept_thread<W: Backend>(
 ) -> Result<Outcome, BackendError> {
     let Some(thread) = record.thread else { return Ok(Outcome::Nothing) };
     if options.dry_run && polls(at, place) {
-        // It would end with its mode, or was told of above.
+        // The thread would end with its mode, or was handled above.
         return Ok(Outcome::Nothing);
     }
     let Some(now) = backend.read_thread(thread, place) else { return Ok(Outcome::Nothing) };
@@ -432,7 +432,7 @@ fn kept_thread<W: Backend>(
             if !options.dry_run {
                 fault::point();
                 if let Err(error) = backend.write_thread(thread, place, &record.before) {
-                    // It may have been about to end.
+                    // The thread may have been about to end.
                     let lives = backend.read_thread(thread, place).is_some();
                     return if lives { Err(error) } else { Ok(Outcome::Nothing) };
                 }
@@ -444,14 +444,14 @@ fn kept_thread<W: Backend>(
     }
 }
 
-/// Whether an instance was polled by its thread when the device was looked at.
+/// Whether an instance was polled by its thread at the time of the snapshot.
 fn polls(at: &Snapshot, place: &Place) -> bool {
     let mode = |place: Place| at.values.get(&place).is_some_and(|it| *it != Value::Number(0));
     let of_instance = |it: &Instance| mode(Place::Napi(it.clone(), Setting::Threaded));
     mode(Place::Device(Setting::Threaded)) || place.instance().is_some_and(of_instance)
 }
 
-/// What the place of a record is called now, or was when it was last there.
+/// Returns the current place of a record, or its last known one.
 fn place<'a>(record: &'a Record, now: Option<&'a Spot>) -> &'a Place {
     now.map_or(&record.spot.place, |now| &now.place)
 }
@@ -482,7 +482,7 @@ impl<'a> Ending<'a> {
         ending
     }
 
-    /// Whether a place is of one of them.
+    /// Whether a place belongs to one of these threads.
     fn holds(&self, place: &Place) -> bool {
         place.of_thread()
             && place.instance().is_some_and(|it| self.all || self.instances.contains(it))

@@ -1,4 +1,4 @@
-//! What became of everything that the journal knew, to be told to a person or as JSON.
+//! The outcome of a restore, for display or as JSON.
 
 use std::path::PathBuf;
 
@@ -14,42 +14,42 @@ use napkin_kernel::shell;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Failed {
-    /// The place on the device, or the setting of the process.
+    /// The place on the device.
     #[serde(flatten, serialize_with = "as_json")]
     pub place: Place,
     /// The reason, in words.
     pub why: String,
 }
 
-/// What became of one device.
+/// The outcome for one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceRestored {
     /// The interface's name, as `ip link` prints it.
     pub ifname: String,
-    /// Whether it is there; what was changed on one that is not went with it.
+    /// Whether the device was deleted; its changes are gone with it.
     pub gone: bool,
-    /// Where it is if it is not here and not gone.
+    /// Its location, if it is not in this namespace and not known to be deleted.
     pub away: Option<String>,
-    /// Whether it is up.
+    /// Whether the device is up.
     pub up: bool,
-    /// What was put back (or would be).
+    /// The changes that were put back (or would be).
     pub changes: Vec<Change>,
-    /// What somebody else changed, and was left alone.
+    /// Values that another program set, which were left alone.
     pub foreign: Vec<Foreign>,
-    /// What is not there now, and may come back: instances of a device that is down, or of fewer
+    /// Places that do not exist now, and may return: instances of a device that is down, or that has fewer
     /// queues.
     #[serde(serialize_with = "all_as_json")]
     pub missing: Vec<Place>,
-    /// What the kernel would not take.
+    /// Places that could not be put back.
     pub failed: Vec<Failed>,
-    /// How many places the journal still knows.
+    /// The number of places that the journal still records.
     pub kept: usize,
-    /// Whether they were forgotten.
+    /// Whether these records were dropped.
     pub forgotten: bool,
-    /// Why nothing was done at all.
+    /// The reason if nothing was done at all.
     pub refused: Option<String>,
-    /// What is wrong with the journal.
+    /// The failure of the journal, if any.
     pub journal: Option<String>,
 }
 
@@ -62,14 +62,14 @@ impl DeviceRestored {
         }
     }
 
-    /// Whether something is not as it was, be it given up or not.
+    /// Whether some place does not have its original value, dropped from the journal or not.
     pub fn left(&self) -> bool {
         let left = !self.foreign.is_empty() || !self.missing.is_empty() || !self.failed.is_empty();
         left || self.away.is_some()
     }
 
-    /// What is not as it was, or is still written down, and why: a sentence for each; none if all is as it
-    /// was. Whether it was forgotten is not said.
+    /// Describes every place that does not have its original value, and every failure, in one sentence each;
+    /// empty if there is none. Does not say whether the records were dropped.
     pub fn words(&self) -> Vec<String> {
         let ifname = &self.ifname;
         let named = |why: &String| format!("{ifname}: {why}");
@@ -80,7 +80,7 @@ impl DeviceRestored {
             let (what, subject) = (place.what(), place.subject());
             format!("{what} of {ifname} {subject} is not put back: {why}")
         });
-        // There may be thousands, all for one reason.
+        // There may be thousands, all for the same reason.
         let missing = self.missing.first().map(|place| {
             let are = match self.missing.len() - 1 {
                 0 => "is".to_owned(),
@@ -98,79 +98,79 @@ impl DeviceRestored {
         all.chain(missing).chain(self.journal.iter().map(named)).collect()
     }
 
-    /// Whether all is as it was, or was given up.
+    /// Whether every place has its original value, or the remaining records were dropped.
     pub fn is_complete(&self) -> bool {
         self.refused.is_none() && self.journal.is_none() && (!self.left() || self.forgotten)
     }
 }
 
-/// What became of one process.
+/// The outcome for one process.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ProcessRestored {
     /// Process ID, as this PID namespace has it.
     pub pid: i32,
-    /// What was put back (or would be), in words.
+    /// The changes that were put back (or would be), in words.
     pub changes: Vec<String>,
-    /// How many changes went with the process, or with its descriptors.
+    /// The number of changes that ended with the process, or with its descriptors.
     pub gone: usize,
-    /// What was left alone, and why.
+    /// The changes that were left alone, each with the reason.
     pub left: Vec<String>,
-    /// Whether that was forgotten.
+    /// Whether the records of these were dropped.
     pub forgotten: bool,
 }
 
-/// Other files of the journal's directory.
+/// Any other file of the journal's directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what")]
 #[non_exhaustive]
 pub enum OtherJournal {
-    /// Of another boot, whose settings died with it: dropped.
+    /// Of another boot, whose settings ended with it: removed.
     OtherBoot {
-        /// The device or the process that the journal is about.
+        /// The device or the process of the journal.
         subject: Subject,
     },
-    /// Of a network namespace that is gone: dropped.
+    /// Of a network namespace that is gone: removed.
     NamespaceGone {
-        /// The device or the process that the journal is about.
+        /// The device or the process of the journal.
         subject: Subject,
         /// Its network namespace: `net:[INODE]`, as in `/proc/PID/ns`.
         namespace: String,
     },
     /// Of another network namespace: left alone.
     OtherNamespace {
-        /// The device or the process that the journal is about.
+        /// The device or the process of the journal.
         subject: Subject,
         /// Its network namespace: `net:[INODE]`, as in `/proc/PID/ns`.
         namespace: String,
-        /// The journal's file, to be read by whoever enters that namespace.
+        /// The journal's file, for a restore from within that namespace.
         path: PathBuf,
     },
-    /// It cannot be read or removed, or nobody could say whose it is.
+    /// It cannot be read or removed, or its owner cannot be determined.
     Unreadable {
         /// The journal's file.
         path: PathBuf,
         /// The reason, in words.
         why: String,
-        /// Whether it was given up.
+        /// Whether it was removed.
         forgotten: bool,
     },
 }
 
-/// What became of everything that the journal knew.
+/// The outcome of a restore.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Restoration {
-    /// One for each device that had a journal.
+    /// The outcome for each device that had a journal.
     pub devices: Vec<DeviceRestored>,
-    /// One for each process that had a journal.
+    /// The outcome for each process that had a journal.
     pub processes: Vec<ProcessRestored>,
-    /// Journals that were left as they are, each with its reason.
+    /// The other files, each with its reason.
     pub also: Vec<OtherJournal>,
 }
 
 impl Restoration {
-    /// Whether nothing of this namespace is left to be put back.
+    /// Whether nothing of this namespace remains to be put back.
     pub fn is_complete(&self) -> bool {
         let unreadable =
             |also: &OtherJournal| matches!(also, OtherJournal::Unreadable { forgotten: false, .. });
@@ -179,7 +179,7 @@ impl Restoration {
             && !self.also.iter().any(unreadable)
     }
 
-    /// Whether the journal knew of nothing.
+    /// Whether the journal had no records.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty() && self.processes.is_empty() && self.also.is_empty()
     }

@@ -1,12 +1,12 @@
-//! Takes away an instance's suspension for some time, and gives it back: what a guard does when an
-//! instance starves.
+//! Ends an instance's suspension for some time, and restores it: the action of a guard when an instance
+//! starves.
 //!
-//! `irq-suspend-timeout` goes to 0, written down before like every other change, so that `restore`
-//! knows of it after a crash. It is given back only if nobody else has touched it since: neither the
-//! value, nor napkin's own record of it (another napkin may have restored the device meanwhile, or have
-//! applied a policy that wants no suspension: [`confirm_off`]).
+//! `irq-suspend-timeout` is set to 0. Like every other change this is recorded in the journal first, so that
+//! `restore` can undo it after a crash. The suspension is restored only if neither the value nor napkin's own
+//! record of it has changed since: another napkin may have restored the device meanwhile, or have applied a
+//! policy that wants no suspension ([`confirm_off`]).
 //!
-//! Not when to do so: that is [`guard`](crate::guard)'s.
+//! The decision when to do so is made by [`guard`](crate::guard).
 
 use std::collections::BTreeSet;
 
@@ -21,32 +21,33 @@ use crate::place::{Place, Spot, Value};
 use napkin_kernel::device::Device;
 use napkin_kernel::settings::Setting;
 
-/// A suspension that was taken away.
+/// A suspension that was ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suspension {
-    /// The device's number.
+    /// The interface index.
     pub ifindex: u32,
-    /// The device's name then.
+    /// The interface's name at that time.
     pub ifname: String,
     /// The instance's NAPI id.
     pub napi_id: u32,
-    /// What the instance polls: `queue 0`.
+    /// The queues that the instance polls: `queue 0`.
     pub subject: String,
-    /// What `irq-suspend-timeout` was, in nanoseconds.
+    /// The previous `irq-suspend-timeout`, in nanoseconds.
     pub timeout: u64,
-    /// What tells the device from others.
+    /// The device's identity, as in [`Snapshot::identity`].
     identity: Option<u64>,
-    /// As it is written down.
+    /// The place, as the journal records it.
     spot: Spot,
 }
 
-/// Sets the `irq-suspend-timeout` of an instance to 0; `None` if it is 0, or not there any more.
+/// Sets the `irq-suspend-timeout` of an instance to 0; `None` if it is 0 already, or the instance is gone.
 ///
-/// The device's lock is taken for as long as that takes, unless it is `held` by this process.
+/// Holds the device's lock meanwhile, unless this process holds that of `held` already and it is the same
+/// device.
 ///
 /// # Errors
-/// If another napkin is at the device, nothing can be written down, or the kernel refuses. Then
-/// nothing was changed.
+/// If another napkin has locked the device, the journal cannot be written, or the kernel refuses. Nothing was
+/// changed then.
 pub fn end_suspension<W: Backend>(
     backend: &mut W,
     store: &Store,
@@ -78,11 +79,11 @@ pub fn end_suspension<W: Backend>(
     Ok(Some(Suspension { ifindex, ifname, napi_id, subject, timeout: old, identity, spot }))
 }
 
-/// Gives a suspension back; whether it was. It is not if it is no longer as it was left, or its
-/// instance is gone.
+/// Restores a suspension; returns whether it did. It does not if the value or its record has changed since, or
+/// the instance is gone.
 ///
 /// # Errors
-/// If another napkin is at the device, or the kernel refuses; the journal still knows then.
+/// If another napkin has locked the device, or the kernel refuses; the journal keeps the record then.
 pub fn give_back<W: Backend>(
     backend: &mut W,
     store: &Store,
@@ -109,12 +110,12 @@ pub fn give_back<W: Backend>(
     Ok(true)
 }
 
-/// Whether a place is a suspension, and this value none.
+/// Whether a place is `irq-suspend-timeout`, and the value 0.
 pub(super) fn is_off(place: &Place, value: &Value) -> bool {
     matches!(place, Place::Napi(_, Setting::IrqSuspendTimeout)) && *value == Value::Number(0)
 }
 
-/// Writes down that a suspension, which is off, is wanted so: a guard that has ended it does not give it back.
+/// Records that a suspension is wanted off, so that a guard that ended it does not restore it.
 pub(super) fn confirm_off(
     journal: &mut DeviceJournal,
     at: &Snapshot,
@@ -125,8 +126,8 @@ pub(super) fn confirm_off(
     if journal.record(&spot).is_some_and(ended) { journal.confirm(&spot) } else { Ok(()) }
 }
 
-/// Those of these devices that another napkin holds, by name, and who that is: it alone can end a
-/// suspension there.
+/// Returns those of these devices that another napkin has locked, by name, with the holder of the lock: only
+/// that process can end a suspension there.
 pub(crate) fn held_by_others<W: Backend>(
     backend: &mut W,
     store: &Store,
@@ -148,7 +149,8 @@ fn lock(store: &Store, at: &Snapshot, held: Option<u32>) -> Result<Option<Lock>,
     Ok(Some(store.lock(*ifindex, ifname, at.identity)?))
 }
 
-/// As the place is written down already, where it is: whoever wrote that finds it again by that.
+/// Returns the spot under which the journal has recorded the place already, if it has: the guard that wrote the
+/// record finds it again by that spot.
 fn recorded(journal: &mut DeviceJournal, at: &Snapshot, place: &Place) -> Spot {
     let spot = at.spot(place);
     let now = located(at, journal.records().iter().map(|record| &record.spot));

@@ -1,4 +1,4 @@
-//! A policy for as long as something runs.
+//! A policy that is in force for a limited time.
 
 use std::time::{Duration, Instant};
 
@@ -14,27 +14,28 @@ use super::undo::undo;
 use crate::journal::{DeviceJournal, Lock, Store, sole_writer};
 use napkin_os::signals::Signals;
 
-/// The longest single wait; longer ones are several.
+/// The longest single wait; a longer one is split.
 const STEP: Duration = Duration::from_secs(3_600);
 
-/// What is told, once, of a stop that comes while a policy is in force that nobody else watches and puts back.
+/// The message printed once when a stop (SIGTSTP) is ignored, while a policy is in force that no other process
+/// watches and puts back.
 pub const NOT_STOPPED: &str = "a stop (Ctrl-Z) is ignored, as the policy in force would not be watched; \
                                Ctrl-C puts it back";
 
-/// How a hold came to its end.
+/// The reason why waiting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Its time was up.
+    /// The time limit.
     Time,
-    /// This signal came.
+    /// This signal.
     Signal(i32),
 }
 
-/// A policy that is applied to a device until this is dropped or [`Temporary::restore`]d; no other napkin
-/// can change the device meanwhile.
+/// A policy that is applied to a device until this is dropped or [`Temporary::restore`]d; the device stays
+/// locked meanwhile.
 ///
-/// What was there before comes back, be it another policy that was applied for good. If the process
-/// is killed, the journal knows, and `napkin restore` puts back what was before all of them.
+/// The previous values are put back, even those of another policy that was applied for good. If the process is
+/// killed, `napkin restore` puts back from the journal the values from before all policies.
 #[derive(Debug)]
 pub struct Temporary<W: Backend = Linux> {
     backend: W,
@@ -42,7 +43,7 @@ pub struct Temporary<W: Backend = Linux> {
     store: Store,
     journal: DeviceJournal,
     restored: bool,
-    // Given up last.
+    // Released last: fields are dropped in order.
     _lock: Lock,
 }
 
@@ -84,12 +85,12 @@ impl<W: Backend> Temporary<W> {
         }
     }
 
-    /// Leaves it in force, as if it had been [`apply`](super::apply())ed, and gives up the lock.
+    /// Leaves the policy in force, as if it had been [`apply`](super::apply())ed, and releases the lock.
     pub fn leave(mut self) {
         self.restored = true;
         let _sole = sole_writer();
         let Applied { before, plan, .. } = &self.applied;
-        // If that cannot be written a guard may give one back, as under any hold.
+        // If this cannot be written, a guard may restore a suspension, as it may during any hold.
         if let Ok(mut journal) = self.store.reopen(&self.journal) {
             let spots = journal.records().iter().map(|record| &record.spot);
             journal.locate(located(before, spots));
@@ -97,10 +98,10 @@ impl<W: Backend> Temporary<W> {
         }
     }
 
-    /// Puts back what was before.
+    /// Puts back the previous values.
     ///
     /// # Errors
-    /// If the kernel or the journal does not answer; then the journal still knows.
+    /// If the kernel or the journal does not answer; the journal keeps its records then.
     pub fn restore(mut self) -> Result<DeviceRestored, ApplyError> {
         self.put_back()
     }
@@ -108,13 +109,13 @@ impl<W: Backend> Temporary<W> {
     pub(super) fn put_back(&mut self) -> Result<DeviceRestored, ApplyError> {
         self.restored = true;
         let _sole = sole_writer();
-        // A guard may have written into it meanwhile. What cannot be read is known from before.
+        // A guard may have written to the journal meanwhile. If it cannot be read, the older copy serves.
         if let Ok(journal) = self.store.reopen(&self.journal) {
             self.journal = journal;
         }
         let Applied { before, done, .. } = &self.applied;
         let ifname = before.device.ifname.clone();
-        // Its instances may have been made anew meanwhile, and it may be another device.
+        // The driver may have created the instances anew meanwhile, and the index may belong to another device.
         match again(&mut self.backend, before.device.ifindex, before.identity)? {
             Again::There(at) => Ok(undo(&mut self.backend, &mut self.journal, before, &at, done)),
             Again::Gone => {
@@ -132,14 +133,14 @@ impl<W: Backend> Temporary<W> {
 impl<W: Backend> Drop for Temporary<W> {
     fn drop(&mut self) {
         if !self.restored {
-            // There is nobody to tell; what could not be put back is in the journal.
+            // Drop cannot report an error; what could not be put back remains in the journal.
             let _ = self.put_back();
         }
     }
 }
 
 impl Temporary<Linux> {
-    /// Applies a policy to the running kernel, with the journal where the environment says.
+    /// Applies a policy to the running kernel, with the journal's directory from the environment.
     ///
     /// # Errors
     /// As [`Temporary::apply`].

@@ -1,4 +1,4 @@
-//! Taking back the changes of one apply: those before it, and other people's, stay.
+//! Undoes the changes of one apply. Earlier changes, and those of other programs, stay.
 
 use napkin_os::sched::Class;
 
@@ -13,12 +13,11 @@ use crate::journal::{DeviceJournal, Record, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
 
-/// Puts every place of `done` back to what it was, if it is still what was set. The device was
-/// `before` when they were made, and is `at` now.
+/// Puts every place of `done` back to its previous value, if it still has the value that was set. `before` is
+/// the device when the changes were made, `at` the device now.
 ///
-/// Nothing is written down before: the lines of the changes themselves say what to put back if this
-/// dies half-way, and it works where there is no room for another line. At the end the journal
-/// forgets the changes that were taken back.
+/// Writes nothing to the journal first: the records of the changes themselves suffice if this is interrupted,
+/// and it works on a full disk. At the end the journal drops the changes that were undone.
 pub(super) fn undo<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
@@ -81,7 +80,7 @@ pub(super) fn undo<W: Backend>(
         restored.journal = Some(error.to_string());
     }
     restored.kept = journal.records().len();
-    // One that went meanwhile took its changes with it.
+    // If the device was deleted meanwhile, its changes are gone with it.
     let gone = |again| matches!(again, Ok(Again::Gone));
     if restored.kept > 0 && gone(again(backend, journal.ifindex(), journal.identity())) {
         match journal.drop_all() {
@@ -101,7 +100,7 @@ enum Outcome {
     Other(Value),
 }
 
-/// Puts back a thread that its instance has kept and does not use.
+/// Puts back the settings of a thread that its instance keeps without using it.
 fn kept<W: Backend>(
     backend: &mut W,
     journal: &DeviceJournal,
@@ -121,9 +120,9 @@ fn kept<W: Backend>(
     Ok(())
 }
 
-/// What becomes of a place whose instance is not there.
+/// The outcome for a place whose instance is gone.
 fn away(place: &Place) -> Outcome {
-    // With its thread, as it should.
+    // It ended with its thread, as expected.
     if place.of_thread() { Outcome::WasSo } else { Outcome::Missing }
 }
 
@@ -135,7 +134,7 @@ fn one<W: Backend>(
     old: &Value,
     new: &Value,
 ) -> Result<Outcome, ApplyError> {
-    // It was only remembered.
+    // The value was only remembered.
     if old == new {
         return Ok(Outcome::WasSo);
     }
@@ -154,9 +153,10 @@ fn one<W: Backend>(
     }
 }
 
-/// Refuses to put back a mode in which a thread spins that is real-time by now: somebody else made it so while
-/// it slept, and nobody has written down what it was. One that is known to have been real-time before napkin changed
-/// it, and was changed by nobody else since, spun so. `planned` are changes that are taken for made already.
+/// Refuses to put back threaded busy polling if the thread has become real-time: another program made it so
+/// while it slept, and its class was not recorded. A thread that was real-time before napkin changed it, and
+/// was changed by no other program since, had spun in that class. `planned` are changes that count as made
+/// already.
 ///
 /// # Errors
 /// [`BackendError::RealTimeSpin`], or if the kernel does not answer.
@@ -185,7 +185,7 @@ pub(super) fn no_real_time_spin<W: Backend>(
         let Some(now) = now else { continue };
         let Some(class) = real_time(&now) else { continue };
         let spun_so = journal.record(&at.spot(&place)).is_some_and(|record| {
-            // Of one that became so only after its mode was changed nothing was written down.
+            // A class that was set after the mode was changed was never recorded.
             record.written_down && (now == record.before || now == record.set)
         });
         if !spun_so {
@@ -195,8 +195,8 @@ pub(super) fn no_real_time_spin<W: Backend>(
     Ok(())
 }
 
-/// Whether a record is all that tells that a real-time thread may spin, as one of the places that are `left` is the
-/// mode of its instance, or the device's.
+/// Whether a record is the only evidence that a real-time thread may spin: one of the places that are `left` is
+/// the mode of its instance, or the device's.
 pub(super) fn tells_of_spin<'a>(
     record: &Record,
     place: &Place,
@@ -211,7 +211,7 @@ pub(super) fn tells_of_spin<'a>(
         })
 }
 
-/// A thread's class, if it is a real-time one.
+/// Returns a thread's class, if it is a real-time class.
 pub(super) fn real_time(value: &Value) -> Option<Class> {
     match value {
         Value::Class(class @ (Class::Fifo(_) | Class::Rr(_))) => Some(*class),

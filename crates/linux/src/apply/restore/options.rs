@@ -1,15 +1,15 @@
-//! How to put back.
+//! The options of a restore.
 
-/// How to put back.
+/// The options of a restore.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RestoreOptions {
-    /// Only this device.
+    /// Only this device; `None`: everything in this namespace.
     pub ifname: Option<String>,
-    /// Also what somebody else changed since.
+    /// Also put back values that another program has set since.
     pub force: bool,
-    /// Forget what could not be put back.
+    /// Drop the records of what could not be put back.
     pub forget: bool,
-    /// Only say what would be done; epoll contexts that moved, sockets that inherited busy polling, and threads
-    /// that inherited their CPUs, are not looked for.
+    /// Only report what would be done. Does not look for epoll contexts that moved, sockets that inherited busy
+    /// polling, or threads that inherited their CPUs.
     pub dry_run: bool,
 }

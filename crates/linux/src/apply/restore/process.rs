@@ -1,4 +1,4 @@
-//! Putting back what was changed in a process.
+//! Puts back what was changed in a process.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use crate::journal::{JournalError, ProcessJournal, Store, fault};
 use crate::process_change::{ProcessChange, Restored, What};
 use napkin_kernel::process::{Process, ProcessError};
 
-/// More processes than this of one that is put back are not looked at.
+/// The maximum number of descendants of a process that are inspected.
 const MAX_PROCESSES: usize = 1 << 16;
 
-/// Puts back what was changed in a process, thing by thing.
+/// Puts back the recorded changes of a process, one by one.
 pub(super) fn restore_process(
     store: &Store,
     seen: &ProcessJournal,
@@ -26,8 +26,8 @@ pub(super) fn restore_process(
     restored
 }
 
-/// Puts back what a napkin that has ended left in a process. Nothing, if there is nothing, or another one
-/// is at the process.
+/// Puts back what a napkin that has ended left in a process. Does nothing if there are no records, or another
+/// napkin has locked the process.
 pub fn restore_left(store: &Store, pid: i32, start_time: u64) -> ProcessRestored {
     let mut restored = ProcessRestored { pid, ..ProcessRestored::default() };
     let known = store.process(pid, start_time);
@@ -50,11 +50,11 @@ fn process(
 ) -> Result<(), JournalError> {
     let lock = (!options.dry_run).then(|| store.lock_of_process(pid, start_time));
     let _lock = lock.transpose()?;
-    // As it is now that nobody else can be at it.
+    // Read again under the lock.
     let journal = store.process(pid, start_time)?;
     if journal.is_elsewhere() {
         if journal.namespace_ended() {
-            // All of its processes have gone.
+            // All processes of the namespace have ended.
             restored.gone = journal.records().len();
             return if options.dry_run { Ok(()) } else { journal.finish() };
         }
@@ -96,7 +96,7 @@ fn process(
         }
     }
     if !options.dry_run {
-        // After the threads and the listeners, so that what is new inherits nothing.
+        // After the threads and the listeners, so that new threads and sockets inherit nothing.
         inherited_cpus(store, pid, start_time, &records, restored);
         inherited(pid, start_time, &records, restored);
     }
@@ -108,7 +108,7 @@ fn process(
     Ok(())
 }
 
-/// Puts back epoll contexts that are at another descriptor now, and says how many.
+/// Puts back epoll contexts that have moved to another descriptor, and returns their number.
 fn moved(
     pid: i32,
     start_time: u64,
@@ -133,8 +133,8 @@ fn moved(
     }
 }
 
-/// Puts back threads, of the process and of those that it has started, that have their CPUs from one that
-/// was moved. Those of which something is written down are put back by that.
+/// Puts back threads of the process and of its descendants that inherited their CPUs from a thread that was
+/// moved. Threads that have records of their own are put back by these.
 fn inherited_cpus(
     store: &Store,
     pid: i32,
@@ -154,7 +154,7 @@ fn inherited_cpus(
         let process = Process::reopen(pid, start_time)?;
         let mut back = pins.restore(&process, &known_threads(records.iter().flatten()))?;
         for child in process.descendants(MAX_PROCESSES)? {
-            // One that has ended, or may not be looked at, leaves the others.
+            // A child that has ended, or that may not be inspected, is skipped.
             let Ok(child) = Process::open(child) else { continue };
             let journal = store.process(child.pid(), child.start_time());
             let records = journal.map(|journal| journal.records()).unwrap_or_default();
