@@ -1,4 +1,4 @@
-//! A kernel of tests: devices whose places can be set, with nothing behind them.
+//! A fake kernel for tests: devices whose places can be set, without any effect.
 
 use std::collections::BTreeMap;
 
@@ -13,44 +13,44 @@ use napkin_kernel::probe::{Kernel, Way};
 use napkin_kernel::settings::{Setting, Settings};
 use napkin_os::rights::Right;
 
-/// The CPUs of the fake.
+/// The number of CPUs.
 pub(super) const CPUS: usize = 4;
 
-/// What somebody else does meanwhile.
+/// Something that another program or the kernel does meanwhile.
 pub(super) type Happens = fn(&mut Fake);
 
 #[derive(Debug)]
 pub(crate) struct Fake {
     kernel: Kernel,
     pub(crate) devices: Vec<Device>,
-    /// Where interrupts went last, which nothing here changes: none ever comes.
+    /// The CPUs that last handled each interrupt; constant, as there are no interrupts.
     pub(crate) effective: BTreeMap<u32, Vec<usize>>,
     of_device: BTreeMap<(u32, Setting), u64>,
-    /// What tells each device from others, by its number.
+    /// The identity of each device, by interface index.
     pub(super) identities: BTreeMap<u32, u64>,
-    /// Where a device is that is not here.
+    /// The location reported for a device that is not here.
     pub(super) otherwise: Whereabouts,
     next_id: u32,
-    /// Instances of `va` whose driver keeps what they are set to while they are away.
+    /// Instances of `va` that are absent, whose settings the driver keeps.
     away: Vec<Napi>,
-    /// The kernel refuses the write behind so many others, once.
+    /// The kernel refuses the write that follows this many writes, once.
     pub(super) refuses_after: Option<u32>,
     pub(super) writes: u32,
-    /// What happens behind so many writes, once.
+    /// Calls the function after this many writes, once.
     pub(super) behind: Option<(u32, Happens)>,
     pub(super) right: bool,
-    /// CPUs that are off.
+    /// CPUs that are offline.
     pub(super) off: Vec<usize>,
-    /// The kernel does not answer.
+    /// Whether the kernel fails to answer.
     pub(super) silent: bool,
-    /// Nobody says which device is which.
+    /// Whether sysfs hides the identities of devices.
     pub(super) blind: bool,
-    /// Somebody wants a real-time thread to spin; otherwise it is a mistake of napkin's.
+    /// Whether another program makes a real-time thread spin; if napkin does, the fake panics.
     pub(super) real_time_may_spin: bool,
 }
 
 impl Fake {
-    /// Linux 6.18 with one device, `va`, of so many queues; an interrupt for each.
+    /// Linux 6.18 with one device, `va`, that has this many queues, each with an interrupt.
     pub(crate) fn new(queues: u32) -> Fake {
         Fake::of(linux(6, 18), queues)
     }
@@ -109,7 +109,7 @@ impl Fake {
         }
     }
 
-    /// The driver makes its instances anew, as they were.
+    /// The driver creates its instances anew, with the same settings.
     pub(crate) fn recreate(&mut self) {
         for napi in self.devices.iter_mut().flat_map(|device| &mut device.napis) {
             self.next_id += 1;
@@ -117,21 +117,21 @@ impl Fake {
         }
     }
 
-    /// `va` is set down and up: its instances have new ids, their threads are switched off, and
-    /// kept. As e1000e has it under Linux 7.2, which goes on telling of the thread.
+    /// `va` goes down and up: its instances have new ids, and their threads are disabled but kept. Like e1000e
+    /// under Linux 7.2, which goes on reporting the thread.
     pub(crate) fn down_and_up(&mut self) {
         self.recreate();
         self.devices[0].napis.iter_mut().for_each(|napi| napi.settings.threaded = Some(0));
     }
 
-    /// The instance of a thread, in use or not.
+    /// Returns the instance of a thread, in use or not.
     fn of_thread(&mut self, thread: ThreadId) -> Option<&mut Napi> {
         let mut napis = self.devices.iter_mut().flat_map(|device| &mut device.napis);
         napis.find(|napi| napi.pid == Some(thread.tid))
     }
 
-    /// The driver of `va` has its instances poll these receive and transmit queues, by rising id.
-    /// It keeps settings, by id: what there is of it when there are fewer comes back with more.
+    /// The driver of `va` makes its instances, in order of their ids, poll these receive and transmit queues.
+    /// It keeps settings by id: those of an instance that goes absent return with the instance.
     pub(super) fn channels(&mut self, layout: &[(Vec<u32>, Vec<u32>)]) {
         let mut all = std::mem::take(&mut self.devices[0].napis);
         all.append(&mut self.away);
@@ -146,13 +146,13 @@ impl Fake {
         self.devices[0].napis = all;
     }
 
-    /// How each instance of `va` is set that there is or was, by its id.
+    /// Returns the settings of each instance of `va`, present or absent, by its id.
     pub(super) fn by_id(&self) -> BTreeMap<u32, Settings> {
         let all = self.devices[0].napis.iter().chain(&self.away);
         all.map(|napi| (napi.id, napi.settings)).collect()
     }
 
-    /// Everything that can be set, of all devices.
+    /// Returns the values of all places of all devices.
     pub(super) fn everything(&mut self) -> BTreeMap<(u32, Place), Value> {
         let indexes: Vec<u32> = self.devices.iter().map(|device| device.ifindex).collect();
         let mut all = BTreeMap::new();
@@ -163,7 +163,7 @@ impl Fake {
         all
     }
 
-    /// Somebody else sets a place of `va`.
+    /// Another program sets a place of `va`.
     pub(crate) fn somebody_sets(&mut self, place: &Place, value: &Value) {
         let at = self.look(Target::Name("va")).expect("it is there");
         self.set(&at, place, value);
@@ -173,7 +173,7 @@ impl Fake {
         (0..CPUS).filter(|cpu| !self.off.contains(cpu)).collect()
     }
 
-    /// What an instance is set to.
+    /// Returns the values of the places of an instance.
     fn values(&self, it: &Instance, napi: &Napi) -> BTreeMap<Place, Value> {
         let mut values = BTreeMap::new();
         for setting in Setting::ALL.into_iter().filter(|it| self.kernel.per_napi(*it)) {
@@ -232,7 +232,7 @@ impl Fake {
     }
 }
 
-/// An instance has a thread from now on, or none.
+/// Gives an instance a thread, or takes it away.
 fn thread(napi: &mut Napi, threaded: bool) {
     if threaded && napi.pid.is_none() {
         napi.pid = Some(1_000 + napi.id.cast_signed());
@@ -265,7 +265,7 @@ impl Backend for Fake {
             let ifname = format!("{target:?}");
             return Err(DeviceError::Absent { ifname, nearest: None, there: vec![] }.into());
         };
-        // What the fake compares is no cost of what it is a test of.
+        // The fake's own comparisons do not count.
         let compared = COMPARED.get();
         let mut values = BTreeMap::new();
         for (it, napi) in Instance::all(&device) {

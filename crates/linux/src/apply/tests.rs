@@ -29,7 +29,7 @@ mod space;
 mod suspension;
 mod threads;
 
-/// A journal's directory of the test's own.
+/// A journal directory of this test.
 struct Home(Folder);
 
 impl Home {
@@ -42,7 +42,7 @@ impl Home {
         Store::at(self.0.to_path_buf(), "this boot".into(), namespace)
     }
 
-    /// What is in it.
+    /// The names of the files in it.
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -207,7 +207,7 @@ fn a_kernel_that_sets_whole_devices_only_cannot_set_one_queue() {
 fn a_thread_gives_up_real_time_before_it_spins() {
     let (mut backend, place) = (Fake::of(linux(6, 19), 1), Home::new());
     applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
-    // The fake refuses to let a real-time thread spin at any time.
+    // The fake panics if a real-time thread is made to spin.
     applied(&mut backend, &place.store(), "threaded-busy-poll", &plain()).expect("applied");
     let class = &backend.everything()[&(7, Place::ThreadClass(queue(0)))];
     assert_eq!(*class, Value::Class(Class::Fair));
@@ -259,7 +259,7 @@ fn what_was_first_comes_back_after_several_applies() {
 
 #[test]
 fn threads_that_somebody_had_placed_come_back_as_they_were() {
-    // Until 6.16 the mode was the device's.
+    // Until 6.16 threaded is a setting of the device.
     for (kernel, mode) in [
         (linux(6, 18), napi(0, Setting::Threaded)),
         (linux(6, 13), Place::Device(Setting::Threaded)),
@@ -397,7 +397,7 @@ fn a_device_that_goes_while_it_is_changed_takes_its_changes_with_it() {
         let error = applied(&mut backend, &place.store(), "suspend20", &plain()).expect_err("gone");
         assert!(matches!(error, ApplyError::Stopped { .. }), "{error}");
         assert_eq!(place.files(), [""; 0], "{at}");
-        // The same while it is put back.
+        // The same while it is being put back.
         let (mut backend, place) = (Fake::new(2), Home::new());
         let (policy, options) = (policy("suspend20"), plain());
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };

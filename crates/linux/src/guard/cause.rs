@@ -1,7 +1,7 @@
-//! Who starves an instance: programs whose epoll contexts prefer busy polling and watch sockets that
-//! receive from it, and what of those contexts is always ready.
+//! Finds the programs that starve an instance: those whose epoll contexts prefer busy polling and watch sockets
+//! that receive from it. Also finds the members of these contexts that are always ready.
 //!
-//! Looked for after the instance was helped, since it takes some tens of milliseconds.
+//! Runs after the suspension was ended, since it takes some tens of milliseconds.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,28 +15,28 @@ use napkin_kernel::process::{
 };
 use napkin_os::rights::Right;
 
-/// Descriptors of each process that are looked at, and members of its contexts.
+/// The maximum number of descriptors inspected per process, and of members per context.
 const DESCRIPTORS: usize = 4_096;
 
-/// Programs that are told of.
+/// The maximum number of programs reported.
 const MOST: usize = 4;
 
-/// How long it is counted which threads wait on a context.
+/// The time for which the waits on a context are counted.
 const WINDOW: Duration = Duration::from_millis(20);
 
 /// A program that keeps an instance's interrupts suspended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Cause {
-    /// The program's id.
+    /// Process ID.
     pub pid: i32,
     /// Its name in `/proc/PID/comm`: the kernel keeps 15 bytes.
     pub comm: String,
-    /// Its threads that wait on the context; none if that could not be seen.
+    /// Its threads that wait on the context; empty if they could not be determined.
     pub threads: Vec<i32>,
     /// The descriptor of the epoll context.
     pub epoll: i32,
-    /// Its members that are always ready.
+    /// The members that are always ready.
     pub always_ready: Vec<Ready>,
 }
 
@@ -60,17 +60,17 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Those of one instance, with those first in whose contexts something is always ready, and what was
-/// missing to see more.
+/// Returns the causes for one instance, and the right that was missing to find more. If some contexts have
+/// members that are always ready, only those are returned.
 pub(super) fn of(napi_id: u32) -> (Vec<Cause>, Option<String>) {
     let owners = process::owners(DESCRIPTORS);
     let mut causes = Vec::new();
     for owner in owners.of(napi_id) {
-        // What has ended meanwhile is no cause any more.
+        // A process that has ended meanwhile is not a cause any more.
         let Ok(process) = Process::open(owner.pid) else { continue };
         causes.extend(in_process(&process, &owner.comm, napi_id).unwrap_or_default());
     }
-    // Where some have something that is always ready, the others only share the queue.
+    // The other programs then only share the queue.
     if causes.iter().any(|cause| !cause.always_ready.is_empty()) {
         causes.retain(|cause| !cause.always_ready.is_empty());
     }
@@ -95,7 +95,7 @@ fn in_process(process: &Process, comm: &str, napi_id: u32) -> Result<Vec<Cause>,
     }
     let mut contexts = Vec::new();
     for epoll in found.epolls() {
-        // What cannot be taken leaves the others.
+        // A context that cannot be inspected is skipped.
         let Ok(members) = process.members(&epoll, DESCRIPTORS) else { continue };
         let members = members.list;
         let receives = members.iter().any(|it| it.inode.is_some_and(|it| receiving.contains(&it)));
@@ -121,8 +121,8 @@ fn prefers(process: &Process, epoll: &Descriptor) -> Result<bool, ProcessError> 
     Ok(matches!(Params::get(&taken), Ok(Some(params)) if params.prefer_busy_poll))
 }
 
-/// The threads that wait on a context, those first that do so most often. A thread that finds
-/// something each time never sleeps, so its calls are counted.
+/// Returns the threads that wait on a context, the most frequent first. Counts their calls: a thread that finds
+/// an event each time never sleeps, so sampling would miss it.
 fn waiting(process: &Process, epoll: &Descriptor) -> Vec<i32> {
     let threads = process.threads().unwrap_or_default();
     if let Ok(watch) = Watch::start(threads) {

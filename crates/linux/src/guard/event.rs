@@ -1,4 +1,4 @@
-//! What a guard did, and the lines that tell of it.
+//! The events of a guard, and their text.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,50 +8,50 @@ use serde::Serialize;
 
 use super::cause::Cause;
 
-/// Something that a guard did, or could not do, about an instance that starved.
+/// An action of a guard, or its failure, for an instance that starved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Event {
     /// The interface's name, as `ip link` prints it.
     pub ifname: String,
-    /// What the instance polls: `queue 0`.
+    /// The queues that the instance polls: `queue 0`.
     pub subject: String,
     /// Its NAPI id.
     pub napi_id: u32,
-    /// What the guard saw or did.
+    /// The kind of event.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What a guard did.
+/// The kind of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", tag = "event")]
 #[non_exhaustive]
 pub enum EventKind {
     /// The instance starved: `irq-suspend-timeout` was set to 0.
     Ended {
-        /// What it was, in nanoseconds.
+        /// The previous timeout, in nanoseconds.
         timeout: u64,
-        /// How long the instance had not been polled, at least.
+        /// The time for which the instance had not been polled, at least.
         silent: Duration,
-        /// When it will be tried again; `None`: not before the guard ends.
+        /// The time until suspension is tried again; `None`: not while the guard runs.
         again: Option<Duration>,
-        /// The programs that kept it suspended, as far as they could be seen.
+        /// The programs that kept it suspended, as far as they were found.
         causes: Vec<Cause>,
-        /// What was missing to see more of them.
+        /// The right that was missing to find more of them.
         unseen: Option<String>,
     },
-    /// `irq-suspend-timeout` was given back, to try again.
+    /// `irq-suspend-timeout` was restored, to try again.
     Again {
-        /// What it is, in nanoseconds.
+        /// The timeout, in nanoseconds.
         timeout: u64,
     },
-    /// The instance starves, and could not be helped.
+    /// The instance starves, and its suspension could not be ended.
     Failed {
         /// The reason, in words.
         why: String,
     },
-    /// `irq-suspend-timeout` could not be given back at the end: the journal knows what it was.
+    /// `irq-suspend-timeout` could not be restored at the end: its value remains in the journal.
     NotGivenBack {
         /// The reason, in words.
         why: String,

@@ -1,43 +1,44 @@
-//! Whether an instance starves, from its counts read again and again. Pure: readings go in.
+//! Decides from periodic readings of its counters whether an instance starves. Pure.
 //!
-//! The kernel promises that nobody waits for longer than `irq-suspend-timeout`: a suspension's timer
-//! then has the instance polled. It breaks the promise where each wait finds something else that is
-//! ready and starts that timer anew. So an instance starves if
-//! - it was not polled for longer than its timeout and [`MARGIN`], and neither did its timer fire;
-//! - and meanwhile its suspension was prolonged: the timer was armed again, at last within the
-//!   timeout before now (otherwise it has run out, or is about to).
+//! The kernel promises that no packet waits for longer than `irq-suspend-timeout`: the suspension's timer then
+//! has the instance polled. It breaks the promise if each wait finds another descriptor ready and restarts that
+//! timer. So an instance starves if
+//! - it was not polled for longer than its timeout and [`MARGIN`], and its timer did not fire either;
+//! - and its suspension was prolonged meanwhile: the timer was armed again, the last time no longer than the
+//!   timeout ago (otherwise it has expired, or is about to).
 //!
-//! An instance on which nothing goes on is not polled either, but nobody prolongs anything there.
+//! An idle instance is not polled either, but its suspension is not prolonged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use napkin_kernel::count::Counts;
 
-/// Between two readings.
+/// The interval between two readings.
 pub(super) const TICK: Duration = Duration::from_millis(20);
 
-/// How much longer than its timeout an instance may go without a poll.
+/// The time beyond its timeout for which an instance may go without a poll.
 ///
-/// A suspension begins at the wait that follows a poll, which is seen one reading late, and its timer
-/// and the softirq behind it may be late by the kernel's tick (10 ms at most). An arming that is seen
-/// more than two readings after the last poll is no longer that first one, but prolongs.
+/// A suspension begins at the wait that follows a poll, which shows up one reading late, and its timer and the
+/// softirq after it may be late by the kernel's tick (10 ms at most). An arming that shows up more than two
+/// readings after the last poll cannot be the first one: it prolongs the suspension.
 pub(super) const MARGIN: Duration = Duration::from_millis(40);
 
-/// How late a reading may be and still count.
+/// The maximum delay of a reading that still counts.
 ///
-/// A pause of the whole host (a hypervisor's, the firmware's) looks like starvation to who reads first
-/// after it: nobody has polled, and the program has just prolonged. Whoever reads was paused as well.
+/// A pause of the whole host (by a hypervisor or the firmware) looks like starvation at the first reading after
+/// it: nothing has polled, and the program has just prolonged the suspension. But the reader was paused as
+/// well.
 const LATE: Duration = Duration::from_millis(10);
 
-/// How much of the time since the last reading counts: none of it if the reading came later than after
-/// the `wait` that was asked for and the CPU time that the reader itself has used since.
+/// Returns how much of the time since the last reading counts: nothing if the reading came later than the
+/// requested `wait` and the CPU time that the reader itself has used since.
 pub(super) fn counted(step: Duration, wait: Duration, used: Duration) -> Duration {
     let late = step.saturating_sub(wait).saturating_sub(used) > LATE;
     if late { Duration::ZERO } else { step }
 }
 
-/// What is remembered of the instances.
+/// The state of the watched instances.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     seen: BTreeMap<u32, Seen>,
@@ -45,21 +46,21 @@ pub(super) struct Judge {
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// Polls, and expiries of its timer.
+    /// The numbers of polls, and of expiries of the timer.
     alive: (u64, u64),
     armed: u64,
-    /// How long neither of the first has grown.
+    /// The time since `alive` last changed.
     silent: Duration,
-    /// How long that was when it was last seen to be armed.
+    /// The value of `silent` when the timer was last seen to be armed.
     armed_at: Option<Duration>,
 }
 
 impl Judge {
-    /// Takes a reading of an instance whose timeout is `timeout`, `step` after the one before; how
-    /// long it was not polled, if it starves. With a `step` of 0, which does not count ([`counted`]),
-    /// it never does.
+    /// Processes a reading of an instance with `timeout`, `step` after the previous reading. Returns how long
+    /// the instance was not polled, if it starves. Never reports starvation for a `step` of 0, which does not
+    /// count ([`counted`]).
     ///
-    /// A step counts for two [`TICK`]s at most, however long the reader meant to wait.
+    /// A step counts for two [`TICK`]s at most, even if the reader meant to wait longer.
     pub(super) fn reading(
         &mut self,
         napi_id: u32,
@@ -70,7 +71,7 @@ impl Judge {
         let alive = (counts.all().polls, counts.watchdogs.unwrap_or(0));
         let armed = counts.suspensions?;
         let new = Seen { alive, armed, silent: Duration::ZERO, armed_at: None };
-        // The first reading says nothing of the time before it.
+        // The first reading says nothing about the time before it.
         let seen = match self.seen.get_mut(&napi_id) {
             Some(seen) if seen.alive == alive => seen,
             _ => {
@@ -88,12 +89,12 @@ impl Judge {
         (prolonged && too_long && !step.is_zero()).then_some(seen.silent)
     }
 
-    /// Forgets all instances but these.
+    /// Drops the state of all instances but these.
     pub(super) fn keep(&mut self, there: impl Fn(u32) -> bool) {
         self.seen.retain(|napi_id, _| there(*napi_id));
     }
 
-    /// Forgets an instance: what it is set to has changed.
+    /// Drops the state of an instance whose settings have changed.
     pub(super) fn forget(&mut self, napi_id: u32) {
         self.seen.remove(&napi_id);
     }
@@ -115,7 +116,8 @@ mod tests {
         }
     }
 
-    /// The first reading, by number, at which an instance starves: the counts of each are given.
+    /// Returns the number of the first reading at which an instance starves; `of` returns the counts of each
+    /// reading.
     fn first(timeout: Duration, of: impl Fn(u64) -> Counts) -> Option<u64> {
         let mut judge = Judge::default();
         (0..100).find(|number| judge.reading(7, &of(*number), timeout, TICK).is_some())
@@ -123,10 +125,10 @@ mod tests {
 
     #[test]
     fn a_suspension_that_is_prolonged_without_a_poll_starves_its_instance() {
-        // 20 ms and 40 ms are over at the reading behind the third.
+        // The timeout of 20 ms and the margin of 40 ms are exceeded at the fourth reading after the first.
         assert_eq!(first(TIMEOUT, |number| counts(9, 1_000 * number, 3)), Some(4));
         assert_eq!(first(10 * TIMEOUT, |number| counts(9, 1_000 * number, 3)), Some(13));
-        // Seldom, but always before the timer fires.
+        // Armed rarely, but always before the timer fires.
         assert_eq!(first(10 * TIMEOUT, |number| counts(9, number / 9, 3)), Some(13));
     }
 
@@ -146,12 +148,12 @@ mod tests {
             let of = |number| counts(9, u64::from(number >= armed_at), 0);
             assert_eq!(first(TIMEOUT, of), None, "{armed_at}");
         }
-        // And one that was prolonged, and then left to run out.
+        // And a suspension that was prolonged, then left to expire.
         assert_eq!(first(TIMEOUT, |number| counts(9, number.min(2), 0)), None);
     }
 
-    /// The first reading at which an instance starves that is prolonged all the time: each comes this
-    /// much later than it was meant to.
+    /// Returns the first reading at which an instance starves whose suspension is prolonged all the time; each
+    /// reading is late by this many milliseconds.
     fn first_of(late: &[u64], polls: impl Fn(usize) -> u64) -> Option<usize> {
         let mut judge = Judge::default();
         (0..late.len()).find(|&number| {
@@ -165,7 +167,7 @@ mod tests {
     #[test]
     fn a_pause_of_the_whole_host_is_nobody_s_starvation() {
         for pause in [12, 41, 60, 500, 5_000] {
-            // The program polls at every third reading, whatever is between them.
+            // The program polls at every third reading, wherever the pause is.
             for at in 0..9 {
                 let mut late = vec![1; 9];
                 late[at] = pause;
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!(first_of(&[1; 9], |_| 9), Some(3));
         assert_eq!(first_of(&[11; 9], |_| 9), Some(2), "no later than it may be");
         assert_eq!(first_of(&[1, 60, 1, 60, 1, 60, 1, 60, 1], |_| 9), Some(6));
-        // Who needs long for the reading itself is not late.
+        // A reader that uses much CPU time for the reading itself is not late.
         let used = Duration::from_millis(80);
         assert_eq!(counted(5 * TICK, TICK, used), 5 * TICK);
         assert_eq!(counted(6 * TICK, TICK, used), Duration::ZERO);

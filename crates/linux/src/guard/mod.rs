@@ -1,23 +1,22 @@
-//! A guard against starvation: it watches the instances that programs suspend, and ends a suspension
-//! under which nothing is received any more.
+//! A guard against starvation: watches the instances that programs suspend, and ends a suspension under which
+//! no packet is received any more.
 //!
-//! Linux delivers nothing of a queue while a program that waits for it always finds something else
-//! that is ready, one level-triggered `EPOLLOUT` for example: each `epoll_wait` starts the
-//! suspension's timer anew, and nobody polls (docs/suspension-starves.md). `irq-suspend-timeout` is
-//! meant to bound that and does not. So whoever puts a program or a device under such a policy
-//! watches what becomes of it:
-//! - the [counting programs](napkin_kernel::count) say that an instance is not polled while its suspension
-//!   is prolonged (`judge`);
-//! - then its `irq-suspend-timeout` goes to 0, written down before
-//!   ([`end_suspension`](crate::apply::end_suspension)). The timer that runs is the last: it fires
-//!   within the old timeout, and the instance is deferred as before, without suspension;
-//! - the [`Event`] names the program and what in its context is always ready ([`Cause`]);
-//! - at the end, or to try [`Again`], the timeout is given back.
+//! Linux delivers no packet of a queue while a program that waits for it always finds another descriptor ready,
+//! for example one with a level-triggered `EPOLLOUT`: each `epoll_wait` restarts the suspension's timer, and
+//! nothing polls (docs/suspension-starves.md). `irq-suspend-timeout` is meant to bound this and does not. A
+//! program or device under such a policy is therefore watched:
+//! - the [counting programs](napkin_kernel::count) show that an instance is not polled while its suspension is
+//!   prolonged (`judge`);
+//! - then its `irq-suspend-timeout` is set to 0, recorded in the journal first
+//!   ([`end_suspension`](crate::apply::end_suspension)). The pending timer is the last: it fires within the old
+//!   timeout, and the instance goes back to deferral, without suspension;
+//! - the [`Event`] names the program and the members of its context that are always ready ([`Cause`]);
+//! - at the end, or to try [`Again`], the timeout is restored.
 //!
-//! All of it in threads of its own, since an instance starves whatever else is to be done.
+//! It runs in threads of its own, so that no other work delays it.
 //!
-//! Not seen: suspension with an `irq-suspend-timeout` that is not longer than `gro-flush-timeout`,
-//! which counts as deferral. Not here: looking for such programs beforehand, which `doctor` does.
+//! Not detected: suspension with an `irq-suspend-timeout` that is not longer than `gro-flush-timeout`, which
+//! counts as deferral. Finding such programs beforehand is up to `doctor`.
 
 mod cause;
 mod event;
@@ -49,10 +48,10 @@ use watch::Watch;
 /// Whether a suspension that was ended is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Again {
-    /// Not before the guard ends.
+    /// Not while the guard runs.
     #[default]
     Never,
-    /// After this time, and after twice as long each further time, up to [`Again::LONGEST`].
+    /// After this pause, which doubles each further time, up to [`Again::LONGEST`].
     After(Duration),
 }
 
@@ -62,7 +61,7 @@ impl Again {
     /// The longest pause.
     pub const LONGEST: Duration = Duration::from_secs(600);
 
-    /// The pause after a suspension was ended so many times before.
+    /// Returns the pause after a suspension that was ended `before` times before.
     fn pause(self, before: u32) -> Option<Duration> {
         let Again::After(first) = self else { return None };
         let doubled = first.saturating_mul(1_u32.checked_shl(before).unwrap_or(u32::MAX));
@@ -70,18 +69,18 @@ impl Again {
     }
 }
 
-/// What to watch.
+/// The options of a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Only this device, by its number; otherwise all of this network namespace.
+    /// Watch only this device, by its interface index; otherwise all of this network namespace.
     pub only: Option<u32>,
-    /// The device whose lock this process holds, by its number.
+    /// The interface index of the device that this process has locked.
     pub held: Option<u32>,
     /// Whether a suspension that was ended is tried again.
     pub again: Again,
 }
 
-/// Why nobody watches.
+/// The reason why a guard cannot start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GuardError {
@@ -94,7 +93,7 @@ pub enum GuardError {
         /// The reason, in words.
         why: String,
     },
-    /// A suspension could not be ended.
+    /// The right to end a suspension is missing.
     #[error("ending a suspension needs {right}")]
     Right {
         /// The right that is missing.
@@ -106,36 +105,36 @@ pub enum GuardError {
     /// The instances cannot be listed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The calling thread's namespace cannot be told.
+    /// The calling thread's namespace cannot be determined.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// There is no thread for it.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// A guard at work, over the network namespace of the thread that started it. Dropped, it gives back
-/// what it took away, and ends.
+/// A running guard, over the network namespace of the thread that started it. When dropped, it restores the
+/// suspensions that it ended, and stops.
 #[derive(Debug)]
 pub struct Guard {
-    /// The thread ends when this is dropped.
+    /// The watching thread stops when this is dropped.
     stop: Option<Sender<()>>,
-    /// That which watches, and that which tells.
+    /// The threads that watch and that report.
     threads: Vec<JoinHandle<()>>,
     /// Whether an instance has starved.
     starved: Arc<AtomicBool>,
-    /// The instances whose suspension is ended.
+    /// The instances whose suspension is ended now.
     ended: Arc<Mutex<BTreeSet<u32>>>,
-    /// Devices that another napkin held when it began, and who that was.
+    /// Devices that another napkin had locked at the start, with the holder of the lock.
     others: Vec<(String, Holder)>,
 }
 
 impl Guard {
-    /// Begins to watch; what it changes is written down in `store`. `tell` is called by a thread of the guard's own.
+    /// Starts to watch; records changes in `store`. `tell` is called from a thread of the guard.
     ///
     /// # Errors
-    /// If polls cannot be counted or suspensions not be ended, mostly for lack of a right. Then
-    /// nobody watches.
+    /// If polls cannot be counted or suspensions cannot be ended, mostly for lack of a right. No guard runs
+    /// then.
     pub fn start(
         options: Options,
         store: &Store,
@@ -144,7 +143,7 @@ impl Guard {
         if !Right::NetAdmin.held() {
             return Err(GuardError::Right { right: Right::NetAdmin });
         }
-        // Whether an instance is polled matters, and not by whom.
+        // It matters whether an instance is polled, not by which context.
         let netns = u32::try_from(Namespace::identity()?.inode).unwrap_or(0);
         let counted = count::Options { exact: false, namespace: Some(netns), ..Default::default() };
         let counter = Counter::start(&counted)?;
@@ -167,18 +166,18 @@ impl Guard {
         Ok(Guard { stop: Some(stop), threads, starved, ended, others })
     }
 
-    /// The devices with suspended instances that another napkin held when this began, each with who that
-    /// is. On them this one can end no suspension: a device is changed by who holds it alone.
+    /// The devices with suspended instances that another napkin had locked at the start, with the holder of the
+    /// lock. The guard cannot end a suspension there: only the holder of the lock can change a device.
     pub fn held_by_others(&self) -> &[(String, Holder)] {
         &self.others
     }
 
-    /// Whether an instance has starved since it began, helped or not.
+    /// Whether an instance has starved since the start, even if its suspension could not be ended.
     pub fn starved(&self) -> bool {
         self.starved.load(Ordering::Relaxed)
     }
 
-    /// Whether this instance's suspension is ended and not yet given back. True as soon as its timeout is 0; the
+    /// Whether this instance's suspension is ended and not yet restored. True as soon as its timeout is 0; the
     /// [`Event`] follows once the program behind it has been looked for.
     pub fn has_ended(&self, napi_id: u32) -> bool {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).contains(&napi_id)
@@ -189,14 +188,14 @@ impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.stop.take());
         for thread in self.threads.drain(..) {
-            // A panic in it has been told of; the journal knows what it had taken away.
+            // A panic has been reported already; the journal still records what the thread had changed.
             let _ = thread.join();
         }
     }
 }
 
-/// Whether a program under this policy can starve a queue: its contexts prefer busy polling, and the
-/// policy suspends instances, or one of this network namespace is set to be.
+/// Whether a program under this policy can starve a queue: its contexts prefer busy polling, and either the
+/// policy suspends instances, or an instance of this network namespace is configured for suspension.
 ///
 /// # Errors
 /// If the kernel does not list instances.

@@ -1,5 +1,5 @@
-//! Tells what a guard did, from a thread of its own: to find the program behind a starved instance
-//! takes some tens of milliseconds, and meanwhile others may starve.
+//! Reports the actions of a guard from a thread of its own: finding the program behind a starved instance takes
+//! some tens of milliseconds, in which other instances may starve.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,16 +10,16 @@ use super::cause;
 use super::event::{Event, EventKind};
 use crate::apply::Suspension;
 
-/// What is to be told.
+/// A report to make.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// An instance starved, and its suspension was ended; who is behind it is still to be found.
+    /// An instance starved, and its suspension was ended; the program behind it is still to be found.
     Ended { suspension: Suspension, silent: Duration, again: Option<Duration> },
-    /// What is known.
+    /// A complete event.
     Known(Event),
 }
 
-/// Starts the thread; it ends when the sender is dropped and all is told.
+/// Starts the thread, which ends once the sender is dropped and all reports are made.
 pub(super) fn start(
     mut tell: Box<dyn FnMut(&Event) + Send>,
 ) -> io::Result<(Sender<Message>, JoinHandle<()>)> {
@@ -40,7 +40,7 @@ pub(super) fn start(
     Ok((sender, thread))
 }
 
-/// An event of an instance whose suspension was taken away.
+/// Builds an event for an instance whose suspension was ended.
 pub(super) fn event(suspension: &Suspension, kind: EventKind) -> Event {
     let Suspension { ifname, subject, napi_id, .. } = suspension;
     Event { ifname: ifname.clone(), subject: subject.clone(), napi_id: *napi_id, kind }

@@ -1,4 +1,4 @@
-//! The guard's thread: readings, what is done about an instance that starves, and giving it back.
+//! The guard's watching thread: takes readings, ends the suspension of starving instances, and restores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,16 +18,16 @@ use crate::journal::{Holder, JournalError, Store};
 use napkin_kernel::count::{Counter, Key};
 use napkin_kernel::netlink::Netdev;
 
-/// How often it is asked which instances there are, and how they are set.
+/// The interval at which the instances and their settings are listed.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
-/// The share of a CPU that readings may take: one part in so many.
+/// The maximum share of a CPU that readings may take, as a divisor.
 const SHARE: u32 = 20;
 
-/// How long another napkin may be at a device before that is told of.
+/// The time for which another napkin may hold a device's lock before that is reported.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// All that the thread has.
+/// The state of the watching thread.
 pub(super) struct Watch {
     options: Options,
     counter: Counter,
@@ -40,15 +40,15 @@ pub(super) struct Watch {
     /// The instances that can be suspended, with their device and their timeout.
     watched: BTreeMap<u32, (u32, Duration)>,
     listed: Instant,
-    /// What was taken away, by NAPI id.
+    /// The suspensions that were ended, by NAPI id.
     ended: BTreeMap<u32, Ended>,
-    /// The same ids, for whoever asks.
+    /// The same ids, shared with [`Guard`](super::Guard).
     pub(super) ended_ids: Arc<Mutex<BTreeSet<u32>>>,
-    /// How often that was done.
+    /// How often each instance's suspension was ended.
     times: BTreeMap<u32, u32>,
-    /// Since when an instance starves that cannot be helped, and whether that was told.
+    /// Starving instances whose suspension could not be ended: since when, and whether that was reported.
     helpless: BTreeMap<u32, (Instant, bool)>,
-    /// Whether one has starved, for whoever asks.
+    /// Whether an instance has starved, shared with [`Guard`](super::Guard).
     pub(super) starved: Arc<AtomicBool>,
 }
 
@@ -86,7 +86,7 @@ impl Watch {
         }
     }
 
-    /// Watches until the other end of `stopped` is dropped, then gives everything back.
+    /// Watches until the other end of `stopped` is dropped, then restores all suspensions.
     pub(super) fn run(&mut self, stopped: &Receiver<()>) {
         let (mut last, mut before) = (Instant::now(), cpu_time());
         let mut wait = TICK;
@@ -112,7 +112,7 @@ impl Watch {
     /// Lists the instances that can be suspended.
     pub(super) fn list(&mut self) {
         self.listed = Instant::now();
-        // What does not answer now is asked again; the old list is still mostly true.
+        // Listed again next time; the old list is still mostly valid.
         let Ok(napis) = self.netdev.napis(self.options.only) else { return };
         let there: BTreeSet<u32> = napis.iter().map(|napi| napi.id).collect();
         let suspended = napis.into_iter().filter(|napi| napi.settings.policy().suspends());
@@ -131,13 +131,14 @@ impl Watch {
         self.watched = listed;
     }
 
-    /// The devices of those instances that another napkin holds, and who that is.
+    /// Returns the devices of the watched instances that another napkin has locked, with the holder of the
+    /// lock.
     pub(super) fn held_by_others(&mut self) -> Vec<(String, Holder)> {
         let devices: BTreeSet<u32> = self.watched.values().map(|(ifindex, _)| *ifindex).collect();
         held_by_others(&mut self.backend, &self.store, &devices, self.options.held)
     }
 
-    /// The instances that starve, with how long they were not polled.
+    /// Returns the starving instances, with the time for which they were not polled.
     fn starving(&mut self, step: Duration) -> Vec<(u32, Duration)> {
         let mut starving = Vec::new();
         for (napi_id, (ifindex, timeout)) in &self.watched {
@@ -149,10 +150,10 @@ impl Watch {
         starving
     }
 
-    /// Ends the suspension of an instance that starves, and tells of it.
+    /// Ends the suspension of a starving instance, and reports it.
     fn help(&mut self, napi_id: u32, silent: Duration) {
         let Some((ifindex, timeout)) = self.watched.get(&napi_id).copied() else { return };
-        // The timeout may be a longer one since it was listed.
+        // The timeout may have been raised since it was listed.
         let now = self.netdev.napi(napi_id).ok().and_then(|it| it.settings.irq_suspend_timeout);
         if now.is_some_and(|now| Duration::from_nanos(now) != timeout) {
             self.list();
@@ -162,7 +163,7 @@ impl Watch {
         match end_suspension(backend, store, (ifindex, napi_id), held) {
             Ok(None) => self.list(),
             Ok(Some(suspension)) => {
-                // First of all: who keeps the device would set it again.
+                // Before all else: a keeper of the device would set the timeout again.
                 self.ended_ids().insert(napi_id);
                 self.starved.store(true, Ordering::Relaxed);
                 self.judge.forget(napi_id);
@@ -184,8 +185,8 @@ impl Watch {
         self.ended.insert(napi_id, Ended { suspension, again });
     }
 
-    /// Tells once that an instance cannot be helped. Another napkin that is at its device may be
-    /// helping it just now.
+    /// Reports once that an instance's suspension could not be ended. Waits a while if another napkin holds the
+    /// device's lock, because that one may be ending the suspension itself.
     fn helpless(&mut self, napi_id: u32, ifindex: u32, error: &ApplyError) {
         let locked = matches!(error, ApplyError::Journal(JournalError::Locked { .. }));
         let (since, told) = self.helpless.entry(napi_id).or_insert((Instant::now(), false));
@@ -202,7 +203,7 @@ impl Watch {
         self.tell(Message::Known(Event { ifname, subject, napi_id, kind }));
     }
 
-    /// Gives back those whose pause is over.
+    /// Restores the suspensions whose pause is over.
     fn try_again(&mut self, now: Instant) {
         let due = |ended: &Ended| ended.again.is_some_and(|at| at <= now);
         let due: Vec<u32> =
@@ -215,7 +216,7 @@ impl Watch {
                     let kind = EventKind::Again { timeout: suspension.timeout };
                     self.tell(Message::Known(tell::event(&suspension, kind)));
                 }
-                // Somebody else has set it since, or it is gone.
+                // Another program has set it since, or it is gone.
                 Ok(false) => {}
                 Err(_) => {
                     let again = now.checked_add(LIST_EVERY);
@@ -243,7 +244,7 @@ impl Watch {
     }
 
     fn tell(&self, message: Message) {
-        // Whoever tells ends after this thread, unless it has panicked.
+        // The reporting thread ends after this one, unless it has panicked.
         let _ = self.tell.send(message);
     }
 }

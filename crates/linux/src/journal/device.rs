@@ -1,10 +1,10 @@
 //! The changes of one device.
 //!
-//! Lines are only added while something is being changed; each says what a place was and what it
-//! becomes. What a place was before the first of them is what `restore` puts back.
+//! Lines are only appended while changes are made; each has the value of a place before and after. `restore`
+//! puts back the value before the first line.
 //!
-//! A place is an instance's, by its queues and its NAPI id. Which instance that is now is not known
-//! here: whoever has looked at the device says so ([`DeviceJournal::locate`]).
+//! A place is identified by its instance's queues and NAPI id. Its current location is not determined here: a
+//! caller with a snapshot of the device sets it ([`DeviceJournal::locate`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,24 +24,24 @@ struct Entry {
     spot: Spot,
     old: Value,
     new: Value,
-    /// Where the same was before, if that was elsewhere: its instance polls other queues now, or
-    /// was made anew.
+    /// The previous spot of the place, if it differs: its instance polls other queues now, or was created anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     was: Option<Spot>,
-    /// Of which thread it is, if it is of one.
+    /// The thread, for a place of a thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     thread: Option<ThreadId>,
 }
 
-/// How many different values of one's own are remembered of a place, beside the first and the last.
+/// The maximum number of values kept of those that napkin set on a place, besides the original and the last
+/// one.
 const EARLIER: usize = 8;
 
-/// The changes of one device, with the file in which they are.
+/// The changes of one device, with their file.
 #[derive(Debug)]
 pub struct DeviceJournal {
     log: Log<Entry>,
     records: Records,
-    /// The last line of each place.
+    /// The index of the last line of each place.
     last: BTreeMap<Spot, usize>,
     stale: bool,
 }
@@ -68,7 +68,7 @@ impl DeviceJournal {
         DeviceJournal { log: Log::new(path, header), records, last, stale }
     }
 
-    /// The device's number when its file was begun, in that namespace.
+    /// The device's interface index when the file was created, in the namespace of that time.
     pub fn ifindex(&self) -> u32 {
         match self.log.header.subject {
             Subject::Device { ifindex, .. } => ifindex,
@@ -76,7 +76,7 @@ impl DeviceJournal {
         }
     }
 
-    /// What the device was called when its file was begun.
+    /// The device's name when the file was created.
     pub fn ifname(&self) -> &str {
         match &self.log.header.subject {
             Subject::Device { ifname, .. } => ifname,
@@ -84,7 +84,7 @@ impl DeviceJournal {
         }
     }
 
-    /// What tells the device from others, if that was known.
+    /// The device's identity, if it was known.
     pub fn identity(&self) -> Option<u64> {
         match self.log.header.subject {
             Subject::Device { identity, .. } => identity,
@@ -100,40 +100,40 @@ impl DeviceJournal {
         &self.log.header
     }
 
-    /// Whether another boot's file is in its place, which the first line will drop.
+    /// Whether the file is of another boot, and will be replaced at the first write.
     pub fn stale(&self) -> bool {
         self.stale
     }
 
-    /// Every place that was changed, in the order in which they first were.
+    /// The records of all changed places, in the order of their first change.
     pub fn records(&self) -> &[Record] {
         self.records.list()
     }
 
-    /// Says where each of the records is now, in their order; `None`: it is not there.
+    /// Sets the current location of each record, in their order; `None` if it does not exist.
     pub fn locate(&mut self, now: Vec<Option<Spot>>) {
         self.records.locate(now);
     }
 
-    /// Every place that was changed, with where it is now.
+    /// Returns each record with its current location.
     pub fn located(&self) -> impl Iterator<Item = (&Record, Option<&Spot>)> {
         self.records.located()
     }
 
-    /// What is known of one place.
+    /// Returns the record of one place.
     pub fn record(&self, spot: &Spot) -> Option<&Record> {
         self.records().get(self.records.position(spot)?)
     }
 
-    /// Writes down a change that is about to be made, and returns when that is on the disk.
+    /// Records a change that is about to be made, and returns when the record is on the disk.
     ///
     /// # Errors
-    /// If it could not be written; then it must not be made.
+    /// If it cannot be written; the change must not be made then.
     pub fn before(&mut self, spot: &Spot, old: &Value, new: &Value) -> Result<(), JournalError> {
         self.before_of(spot, None, old, new)
     }
 
-    /// The same of a place that is a thread's.
+    /// The same for a place of a thread.
     ///
     /// # Errors
     /// As [`DeviceJournal::before`].
@@ -146,7 +146,7 @@ impl DeviceJournal {
     ) -> Result<(), JournalError> {
         let was = self.record(spot).map(|record| &record.spot).filter(|was| *was != spot).cloned();
         let entry = Entry { spot: spot.clone(), old: old.clone(), new: new.clone(), was, thread };
-        // Said already, if the last time we got no further than this, or it was undone by others.
+        // The line exists already if napkin died right after it, or if another program undid the change.
         let known = self.last.get(spot).and_then(|at| self.log.entries.get(*at));
         if known == Some(&entry) {
             return Ok(());
@@ -163,11 +163,11 @@ impl DeviceJournal {
         Ok(())
     }
 
-    /// Writes down that a place is wanted as it was last set, if it was: whoever set it so for a while only does not
-    /// take that back then.
+    /// Records that the value set last is wanted, if it was set by napkin: whoever set it for a limited time
+    /// must not undo it then.
     ///
     /// # Errors
-    /// If it could not be written.
+    /// If it cannot be written.
     pub fn confirm(&mut self, spot: &Spot) -> Result<(), JournalError> {
         match self.record(spot) {
             Some(record) if !record.is_confirmed() => {
@@ -178,14 +178,14 @@ impl DeviceJournal {
         }
     }
 
-    /// Forgets the last change of places that were put back to what they were before it.
+    /// Drops the last change of places that were put back to the value before it.
     ///
-    /// A place that is as it was before napkin first changed it is dropped, and the file goes with
-    /// the last. Any other has what napkin had set before that change, or what somebody else had,
-    /// which is not napkin's for having been given back.
+    /// A place that has its original value again is dropped, and the file is removed with the last one. For any
+    /// other place the record returns to the value that napkin had set before that change: if the value that
+    /// was put back is another program's, it still counts as such.
     ///
     /// # Errors
-    /// If the file could not be written; then it knows more than is needed.
+    /// If the file cannot be written; it then has superfluous records.
     pub fn retract(&mut self, undone: &[(Spot, &Value)]) -> Result<(), JournalError> {
         let mut forgotten = BTreeSet::new();
         for (spot, old) in undone {
@@ -205,11 +205,11 @@ impl DeviceJournal {
         self.compact()
     }
 
-    /// Keeps those of the records, in their order, for which this says so; the file goes with the
-    /// last.
+    /// Keeps the records whose element in `keep` is true, in their order; the file is removed with the last
+    /// one.
     ///
     /// # Errors
-    /// If the file could not be written.
+    /// If the file cannot be written.
     pub fn keep(&mut self, keep: &[bool]) -> Result<(), JournalError> {
         if !keep.is_empty() && keep.iter().all(|kept| *kept) {
             return Ok(());
@@ -218,10 +218,10 @@ impl DeviceJournal {
         self.compact()
     }
 
-    /// Drops all of them, and the file.
+    /// Drops all records, and the file.
     ///
     /// # Errors
-    /// If the file could not be removed.
+    /// If the file cannot be removed.
     pub fn drop_all(&mut self) -> Result<(), JournalError> {
         self.keep(&[])
     }
@@ -233,7 +233,7 @@ impl DeviceJournal {
             return std::mem::replace(&mut self.log, empty).remove();
         }
         for record in self.records.iter_mut() {
-            // A change is between the last two; but who died while putting back may have left any.
+            // The current value is normally one of the last two; an interrupted restore may have left any.
             let surplus = record.earlier.len().saturating_sub(EARLIER);
             record.earlier.drain(..surplus);
         }
@@ -243,11 +243,11 @@ impl DeviceJournal {
     }
 }
 
-/// The lines that say what a record says.
+/// Returns the lines that reproduce a record.
 fn entries(record: &Record) -> impl Iterator<Item = Entry> {
-    // One that is remembered and no more has that line already.
+    // A record that is only remembered has that line already.
     let first = (record.written_down && !record.is_remembered()).then_some(&record.before);
-    // What a policy has found as it wants it has a line that changes nothing.
+    // A value that a policy found in place and wants is marked by a line from that value to itself.
     let again = |it: &&Value| **it != record.set && record.confirmed.as_ref() == Some(*it);
     let earlier = record.earlier.iter().flat_map(|it| [Some(it), Some(it).filter(again)]).flatten();
     let confirmed = record.is_confirmed() && record.earlier.last() != Some(&record.set);
@@ -292,12 +292,12 @@ fn note(records: &mut Records, entry: Entry) {
             if old == new && record.set == new {
                 record.confirmed = Some(new.clone());
             } else if record.confirmed.as_ref() == Some(&new) {
-                // Set anew, perhaps by a guard.
+                // Set again, perhaps by a guard.
                 record.confirmed = None;
             }
             let last = std::mem::replace(&mut record.set, new);
             record.earlier.retain(|value| *value != last);
-            // What it was before is known anyway.
+            // The original value is recorded anyway.
             if last != record.before {
                 record.earlier.push(last);
             }

@@ -1,4 +1,4 @@
-//! What can go wrong with a journal.
+//! Errors of the journal.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use thiserror::Error;
 use super::holder::Holder;
 use napkin_kernel::namespace::NamespaceError;
 
-/// Why a journal could not be read, written or had.
+/// A failure to read, write or lock a journal.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// There is no place for it.
+    /// No directory is configured.
     #[error(
         "there is no directory for the journal: you are not root and XDG_RUNTIME_DIR is not set; \
          set NAPKIN_STATE to a directory of your own"
     )]
     NoDirectory,
-    /// Which boot and which namespace this is cannot be told.
+    /// The boot or the namespace cannot be determined.
     #[error("a journal belongs to one boot and one network namespace: {0}")]
     Here(#[source] NamespaceError),
-    /// Somebody else could write into it.
+    /// Other users could write to the directory.
     #[error(
         "{} is no safe place for a journal: {why}; make it yours alone (chmod 700), or set \
          NAPKIN_STATE to another directory", path.display()
@@ -30,28 +30,28 @@ pub enum JournalError {
     Unsafe {
         /// The directory of the journals.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason why it is not safe.
         why: &'static str,
     },
     /// The operating system refused.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// On which file.
+        /// The file or directory.
         path: PathBuf,
         /// The operating system's answer.
         source: io::Error,
     },
-    /// This process has no descriptor left for it.
+    /// The process has no file descriptor left.
     #[error("cannot {what} {}: {}", path.display(), napkin_kernel::open_files::advice())]
     NoDescriptor {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// On which file.
+        /// The file or directory.
         path: PathBuf,
     },
-    /// A line that was written completely cannot be read.
+    /// A complete line cannot be parsed.
     #[error(
         "line {line} of {} cannot be read ({why}); nothing was changed: fix that line, or give \
          the file up with `napkin restore --forget`", path.display()
@@ -59,12 +59,12 @@ pub enum JournalError {
     Corrupt {
         /// The journal's file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// More than any journal has.
+    /// The file is larger than any journal.
     #[error(
         "{} has more than {limit} bytes, which no journal has; look at it, or give it up with \
          `napkin restore --forget`", path.display()
@@ -75,7 +75,7 @@ pub enum JournalError {
         /// The limit, bytes.
         limit: u64,
     },
-    /// Another line would make it longer than is read again.
+    /// Another line would exceed the size that can be read back.
     #[error("{} is full: it has no room for more than {limit} bytes", path.display())]
     Full {
         /// The journal's file.
@@ -83,12 +83,12 @@ pub enum JournalError {
         /// The limit, bytes.
         limit: u64,
     },
-    /// Another napkin is at it.
+    /// Another napkin holds the lock.
     #[error("{what} is held by {holder}; wait for it, or end it (it puts back what it changed)")]
     Locked {
         /// The device's name, or the process.
         what: String,
-        /// Who has it.
+        /// The holder of the lock.
         holder: Holder,
     },
 }

@@ -1,8 +1,7 @@
-//! Points at which a debug build can be made to die, to prove that nothing depends on surviving.
+//! Points at which a debug build can be made to crash, to test that a crash at any moment is harmless.
 //!
-//! `NAPKIN_FAULT=n` ends the process with `SIGKILL` at the n-th point that it comes to; there is one
-//! before and after each line of a journal, each change, and each removal of a journal. Release
-//! builds have none.
+//! `NAPKIN_FAULT=n` ends the process with `SIGKILL` at the n-th point that it reaches. There is one before and
+//! after each line of a journal, each change, and each removal of a journal. Release builds have none.
 
 #[inline]
 pub(crate) fn point() {
@@ -10,7 +9,7 @@ pub(crate) fn point() {
     armed::point();
 }
 
-/// Whether the disk has room: always, but where a test says otherwise.
+/// Fails if a test has simulated a full disk.
 #[inline]
 pub(crate) fn space() -> std::io::Result<()> {
     #[cfg(test)]
@@ -18,7 +17,7 @@ pub(crate) fn space() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a file can be made: always, but where a test says otherwise.
+/// Fails if a test has simulated that no file can be created.
 #[inline]
 pub(crate) fn inode() -> std::io::Result<()> {
     #[cfg(test)]
@@ -42,13 +41,13 @@ mod armed {
         let fatal = FATAL.get_or_init(|| std::env::var("NAPKIN_FAULT").ok()?.parse().ok());
         let Some(fatal) = *fatal else { return };
         if COME_TO.fetch_add(1, Ordering::Relaxed).saturating_add(1) == fatal {
-            // It cannot fail for oneself; if it did, the test that asked for it would say so.
+            // Cannot fail for the own process; otherwise the test that asked for it would notice.
             let _ = kill_process(getpid(), Signal::KILL);
         }
     }
 }
 
-/// The same for unit tests: the calling thread panics, and the test takes that for its end.
+/// The same for unit tests: the calling thread panics, which the test counts as a crash.
 #[cfg(test)]
 pub(crate) mod crash {
     use std::cell::Cell;
@@ -58,7 +57,7 @@ pub(crate) mod crash {
         static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// What is thrown: not a message, so that nothing is printed.
+    /// The panic payload: not a message, so that nothing is printed.
     struct Crash;
 
     pub(super) fn point() {
@@ -72,7 +71,7 @@ pub(crate) mod crash {
         }
     }
 
-    /// Runs something that dies at the point behind `after` others; `None` if it did.
+    /// Runs `run`, which crashes at the point that follows `after` others; `None` if it crashed.
     pub(crate) fn at<T>(after: Option<u64>, run: impl FnOnce() -> T) -> Option<T> {
         LEFT.set(after);
         let result = catch_unwind(AssertUnwindSafe(run));
@@ -85,7 +84,7 @@ pub(crate) mod crash {
     }
 }
 
-/// A disk without room, for unit tests.
+/// A simulated full disk, for unit tests.
 #[cfg(test)]
 pub(crate) mod disk {
     use std::cell::Cell;
@@ -104,12 +103,12 @@ pub(crate) mod disk {
         if NO_INODE.get() { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
-    /// Whether no lock file can be made from now on, in this thread.
+    /// Sets whether creating a lock file fails in this thread.
     pub(crate) fn no_inode(none: bool) {
         NO_INODE.set(none);
     }
 
-    /// Whether nothing can be written from now on, in this thread.
+    /// Sets whether writing fails in this thread.
     pub(crate) fn fill(full: bool) {
         FULL.set(full);
     }

@@ -1,4 +1,4 @@
-//! Who holds a lock, as it wrote down itself.
+//! The holder of a lock, as it has recorded itself in the lock file.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,22 +8,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use napkin_policy::text::escaped;
 use serde::{Deserialize, Serialize};
 
-/// The longest command that is written down.
+/// The maximum length of the recorded command, in characters.
 const MAX_COMMAND: usize = 200;
 
-/// Who holds a lock, as it says itself.
+/// The holder of a lock, as recorded in the lock file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Holder {
-    /// Its process; 0 if it has not said yet.
+    /// Process ID; 0 if it is not recorded.
     pub pid: u32,
     /// Its command line.
     pub command: String,
-    /// Since when, in seconds since 1970.
+    /// When it took the lock, in seconds since 1970.
     pub since: u64,
 }
 
 impl Holder {
-    /// This process, as from now on.
+    /// Describes this process, from now on.
     pub(super) fn here() -> Holder {
         let bytes = fs::read("/proc/self/cmdline").unwrap_or_default();
         let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
@@ -32,7 +32,7 @@ impl Holder {
         Holder { pid: std::process::id(), command, since: now() }
     }
 
-    /// What a lock's file says; nothing where it cannot be read.
+    /// Reads the holder from a lock file; the default if it cannot be read.
     pub(super) fn read(file: &mut File) -> Holder {
         let mut bytes = Vec::new();
         let read =
@@ -40,12 +40,12 @@ impl Holder {
         read.ok().and_then(|_| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
     }
 
-    /// Its process and its command: the same text for as long as it holds.
+    /// Its process and command: constant for as long as it holds the lock.
     pub fn name(&self) -> String {
         if self.pid == 0 {
             return "another napkin".into();
         }
-        // The file may have been written by anybody who may write there.
+        // Untrusted: the file may have been written by any process with access to the directory.
         format!("process {} ({})", self.pid, escaped(&self.command))
     }
 }

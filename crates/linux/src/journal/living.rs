@@ -1,9 +1,9 @@
-//! Whether a network or PID namespace is still there.
+//! Determines whether a network or PID namespace still exists.
 //!
-//! The kernel has no list of them that every version shows; what holds one is a thread in it, a
-//! descriptor of it, or a mount of it. All three can be seen by who may look at every process of
-//! the host; everybody else gets no answer rather than a wrong one. A namespace that only a socket
-//! keeps is not seen, but nobody can enter that one any more.
+//! The kernel has no list of namespaces that every version shows. A namespace is held by a thread in it, a
+//! descriptor of it, or a mount of it. All three are visible to a process that may inspect every process of the
+//! host; others get no answer rather than a wrong one. A namespace that only a socket holds is not found, but
+//! cannot be entered any more.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,31 +14,31 @@ use napkin_os::procfs::read_text;
 use napkin_os::rights::Right;
 use rustix::io::Errno;
 
-/// The inode of the first PID namespace, which every kernel gives it (`PROC_PID_INIT_INO`).
+/// The inode of the initial PID namespace, the same in every kernel (`PROC_PID_INIT_INO`).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// The most that is read of one mount table.
+/// The maximum number of bytes read of a mount table.
 const MOUNTS: usize = 1 << 20;
 
-/// The most threads and descriptors that are looked at.
+/// The maximum number of threads and descriptors inspected.
 const MAX_LINKS: usize = 1_000_000;
 
-/// The namespaces that something holds, looked for once and only if asked.
+/// The network namespaces that exist, determined once, on demand.
 #[derive(Debug, Default)]
 pub(super) struct Living {
     inodes: Option<Option<BTreeMap<u64, PathBuf>>>,
 }
 
 impl Living {
-    /// Whether it is there; `None` if that cannot be known. An inode that was used again makes a
-    /// namespace that is gone look alive: its file is then kept a while longer.
+    /// Whether a namespace exists; `None` if that cannot be determined. If its inode was reused, a namespace
+    /// that is gone looks alive: its file is then kept longer than needed.
     pub(super) fn has(&mut self, namespace: &Identity) -> Option<bool> {
         let inodes = self.inodes.get_or_insert_with(namespaces);
         inodes.as_ref().map(|inodes| inodes.contains_key(&namespace.inode))
     }
 }
 
-/// Whether no process is in a PID namespace any more; `false` if not all can be seen.
+/// Whether a PID namespace has no process any more; `false` if not all processes are visible.
 pub(crate) fn pid_namespace_ended(inode: u64) -> bool {
     let it = format!("pid:[{inode}]");
     let is_elsewhere = |entry: io::Result<fs::DirEntry>| {
@@ -48,7 +48,7 @@ pub(crate) fn pid_namespace_ended(inode: u64) -> bool {
         }
         match fs::read_link(entry.path().join("ns/pid")) {
             Ok(of) => of.as_os_str() != it.as_str(),
-            // One that has just ended is in none; one that may not be looked at may be in it.
+            // A process that has just ended is in none; a process that is not accessible may be in it.
             Err(error) => {
                 let ended = [Errno::NOENT, Errno::SRCH].map(|errno| Some(errno.raw_os_error()));
                 ended.contains(&error.raw_os_error())
@@ -63,8 +63,8 @@ fn sees_all_processes() -> bool {
     Right::SysPtrace.held() && first.is_ok_and(|it| it.as_os_str() == FIRST_PID_NAMESPACE)
 }
 
-/// Every network namespace that something holds, by its inode, with a file that stands for it;
-/// `None` if not all can be seen.
+/// Returns every network namespace that exists, by inode, with a file that refers to it; `None` if not all are
+/// visible.
 pub(crate) fn namespaces() -> Option<BTreeMap<u64, PathBuf>> {
     if !sees_all_processes() {
         return None;
@@ -83,7 +83,7 @@ pub(crate) fn namespaces() -> Option<BTreeMap<u64, PathBuf>> {
             continue;
         }
         let path = process.path();
-        // What vanishes meanwhile holds nothing any more.
+        // A thread or descriptor that vanishes meanwhile holds no namespace any more.
         for task in fs::read_dir(path.join("task")).into_iter().flatten().flatten() {
             left = left.checked_sub(1)?;
             let file = task.path().join("ns/net");
@@ -99,7 +99,7 @@ pub(crate) fn namespaces() -> Option<BTreeMap<u64, PathBuf>> {
         {
             let table = read_text(path.join("mountinfo"), MOUNTS).unwrap_or_default();
             for line in table.lines() {
-                // The fourth is what is mounted of its file system, the fifth where.
+                // The fourth field is the root of the mount within its file system, the fifth the mount point.
                 let mut fields = line.split_ascii_whitespace().skip(3);
                 if let (Some(what), Some(place)) = (fields.next(), fields.next()) {
                     let place = path.join("root").join(place.trim_start_matches('/'));
@@ -115,7 +115,7 @@ fn inode(link: &Path) -> Option<u64> {
     number(fs::read_link(link).ok()?.to_str()?)
 }
 
-/// The number of `net:[4026531840]`.
+/// Parses the inode of `net:[4026531840]`.
 fn number(text: &str) -> Option<u64> {
     text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }

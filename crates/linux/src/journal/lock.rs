@@ -1,7 +1,7 @@
-//! One napkin at a time on a device.
+//! Locks that let one napkin at a time change a device or a process.
 //!
-//! The lock is the operating system's (`flock`), so it ends with its holder, however that ends; the
-//! file behind it only says who holds it.
+//! The lock is the operating system's (`flock`), so it ends with its holder in any case; the contents of the
+//! lock file only describe the holder.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -18,24 +18,24 @@ use super::holder::Holder;
 use super::{fault, log};
 use napkin_kernel::open_files;
 
-/// How often a lock file that was removed under us is opened again.
+/// The maximum number of times that a lock file is reopened because it was removed meanwhile.
 const TRIES: u32 = 16;
 
-/// How often a lock that is held is tried again.
+/// The maximum number of retries for a lock that is held.
 const LOOKS: u32 = 3;
 
-/// A lock that is held; dropping it gives it up.
+/// A lock; dropping it releases it.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
-    /// Whether what is locked is a journal, in place of a lock file that could not be made.
+    /// Whether the journal itself is locked, because no lock file could be created.
     journal: bool,
-    // Held by the open file, so it must stay open.
+    // Holds the lock for as long as it is open.
     file: File,
 }
 
 impl Lock {
-    /// Takes the lock behind `path`; `what` is its name in an error.
+    /// Takes the lock with the lock file `path`; `what` is its name in an error.
     pub(super) fn take(path: &Path, what: &str) -> Result<Lock, JournalError> {
         if let Some(directory) = path.parent() {
             log::prepare(directory)?;
@@ -43,9 +43,9 @@ impl Lock {
         Lock::of(path, what, || make(path), false)
     }
 
-    /// Takes the lock of a journal to put back what is in it. Where no lock file can be made, on a file system that is
-    /// read-only or full, it is the journal itself that is locked: nobody who would change something gets a lock then,
-    /// and of two who put back one waits.
+    /// Locks a journal to put back its changes. If no lock file can be created, because the file system is
+    /// read-only or full, this locks the journal itself: no process that wants to make changes gets a lock
+    /// then, and a second restore has to wait.
     pub(super) fn of_journal(journal: &Path, what: &str) -> Result<Lock, JournalError> {
         let path = journal.with_extension("lock");
         match Lock::take(&path, what) {
@@ -53,7 +53,7 @@ impl Lock {
             taken => return taken,
         }
         let there = |path: &Path| log::options().read(true).open(path);
-        // Somebody may hold one that was made before.
+        // Another napkin may hold a lock file that was created before.
         let made_before = || match Lock::of(&path, what, || there(&path), false) {
             Err(JournalError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
                 Ok(None)
@@ -64,7 +64,8 @@ impl Lock {
             return Ok(lock);
         }
         let lock = Lock::of(journal, what, || there(journal), true)?;
-        // Or one that could be made meanwhile: from now on nobody gets one.
+        // Or one that was created meanwhile. From here on [`Lock::of`] refuses a lock file while the journal is
+        // locked.
         made_before()?;
         Ok(lock)
     }
@@ -80,7 +81,7 @@ impl Lock {
             let mut file = open().map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                // Perhaps by somebody who only looks whether it is, for a moment.
+                // It may be held for a moment only, by a process that checks for a holder.
                 Err(Errno::WOULDBLOCK) if attempt < LOOKS => {
                     thread::sleep(Duration::from_millis(1));
                     continue;
@@ -91,14 +92,14 @@ impl Lock {
                 }
                 Err(errno) => return Err(failed(errno.into())),
             }
-            // Its last holder may have removed it between our opening and our locking it.
+            // The last holder may have removed the file between our opening and our locking it.
             let ours = file.metadata().map_err(failed)?;
             match fs::symlink_metadata(path) {
                 Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
                 _ => continue,
             }
             if !journal && is_locked(&path.with_extension("journal")) {
-                // By who puts back, and could make no lock file.
+                // By a restore that could not create a lock file.
                 return Err(JournalError::Locked {
                     what: what.to_owned(),
                     holder: Holder::default(),
@@ -106,7 +107,7 @@ impl Lock {
             }
             if !journal {
                 let text = serde_json::to_vec(&Holder::here()).unwrap_or_default();
-                // It is locked without a word as well, where there is no room for one.
+                // On a full disk the holder is not recorded; the lock holds all the same.
                 let told = fault::space().and_then(|()| file.set_len(0));
                 let _ = told.and_then(|()| file.write_all(&text));
             }
@@ -116,7 +117,7 @@ impl Lock {
     }
 }
 
-/// Opens a lock file, which is made where there is none.
+/// Opens a lock file, and creates it if it does not exist.
 fn make(path: &Path) -> io::Result<File> {
     fault::inode()?;
     log::options().read(true).write(true).create(true).open(path)
@@ -129,13 +130,14 @@ fn is_locked(journal: &Path) -> bool {
     there.is_ok_and(|file: File| look(file) == Err(Errno::WOULDBLOCK))
 }
 
-/// Whether no file can be made where this is met.
+/// Whether the error means that no file can be created.
 fn is_full(error: &io::Error) -> bool {
     use ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), ReadOnlyFilesystem | StorageFull | QuotaExceeded)
 }
 
-/// Who holds the lock behind `path`; `None` if nobody does, or it may not be looked at.
+/// Returns the holder of the lock with the lock file `path`; `None` if there is none, or the file is not
+/// accessible.
 pub(super) fn holder(path: &Path) -> Option<Holder> {
     let mut file = log::options().read(true).open(path).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -145,7 +147,7 @@ pub(super) fn holder(path: &Path) -> Option<Holder> {
 }
 
 impl Lock {
-    /// Whether enough descriptors are left for what else is to be opened.
+    /// Checks that enough descriptors are left for the other files to be opened.
     pub(super) fn leaves_room(&self) -> Result<(), JournalError> {
         open_files::leaves_room(&self.file)
             .map_err(|errno| JournalError::io("lock", &self.path, errno.into()))
@@ -154,7 +156,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Held still, so nobody else's is removed. One that stays is no harm: it is not locked.
+        // The lock is still held, so the file is not another holder's. A file that is left behind is harmless.
         if !self.journal {
             let _ = fs::remove_file(&self.path);
         }

@@ -1,9 +1,9 @@
-//! A file of JSON lines that grows at its end, each line on the disk before what it tells of is
-//! done.
+//! A file of JSON lines that is appended to; each line is on the disk before the change that it records is
+//! made.
 //!
-//! The first line says whose it is ([`Header`]). A last line without its end was being written when
-//! its writer died: what it tells of was not done, and it is cut off before the next is written. A
-//! complete line that cannot be read is an error, and the file stays as it is.
+//! The first line identifies the file ([`Header`]). An incomplete last line was being written when its writer
+//! died: its change was not made, and it is cut off before the next line is written. A complete line that
+//! cannot be parsed is an error, and the file stays as it is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,43 +17,44 @@ use super::error::JournalError;
 use super::fault;
 use napkin_kernel::namespace::Identity;
 
-/// The most that is read or written of a file: what the most changes of one process take (65,536,
-/// each told twice before the file is looked through), and thousands of devices' with 64 queues.
+/// The maximum size of a file, in bytes. Enough for the maximum number of changes of one process (65,536, each
+/// recorded twice before the file is compacted), and for thousands of times the changes of a device with 64
+/// queues.
 const LIMIT: u64 = 64 << 20;
 
-/// The form of these files; another number is another napkin's.
+/// The format version of the files.
 const FORMAT: u32 = 1;
 
-/// Whose changes a file holds.
+/// Identifies the changes in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Header {
     format: u32,
-    /// The boot in which they were made; they died with it.
+    /// The boot in which they were made, and with which they end.
     pub boot_id: String,
-    /// The network namespace in which the first of them was.
+    /// The network namespace in which the first change was made.
     pub namespace: Identity,
-    /// The device or the process that it is about.
+    /// The device or the process that was changed.
     pub subject: Subject,
-    /// The PID namespace, by its inode, in which a process's ids are its own; not of a device, and not in
-    /// an older napkin's file.
+    /// The inode of the PID namespace in which a process's ids are valid; absent for a device, and in files of
+    /// older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<u64>,
 }
 
-/// What was changed.
+/// The object that was changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
-    /// A network device, in one namespace after another.
+    /// A network device, in whichever namespace.
     #[serde(rename_all = "kebab-case")]
     Device {
-        /// Its number in the namespace.
+        /// Its interface index.
         ifindex: u32,
         /// Its name at the time.
         ifname: String,
-        /// The inode of its directory in sysfs; not in an older napkin's file, and not where that
-        /// could not be seen.
+        /// The inode of its directory in sysfs; absent in files of older versions, and where it was not
+        /// visible.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         identity: Option<u64>,
     },
@@ -62,7 +63,7 @@ pub enum Subject {
     Process {
         /// Process ID, as this PID namespace has it.
         pid: i32,
-        /// When it started, in the kernel's clock ticks since boot: ids are used again.
+        /// Start time in clock ticks since boot, which distinguishes it from later processes with the same id.
         start_time: u64,
     },
 }
@@ -76,7 +77,7 @@ impl Header {
         Header { format: FORMAT, boot_id: boot_id.to_owned(), namespace, subject, pid_namespace }
     }
 
-    /// Whether it is known to be of another PID namespace than this process's.
+    /// Whether it is known to belong to another PID namespace than this process.
     pub(super) fn is_of_other_processes(&self) -> bool {
         let other = |theirs: u64| pid_namespace().is_some_and(|ours| ours != theirs);
         self.pid_namespace.is_some_and(other)
@@ -88,25 +89,24 @@ fn pid_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|file| file.ino())
 }
 
-/// A file with its lines.
+/// A file and its lines.
 #[derive(Debug)]
 pub(super) struct Log<E> {
     pub(super) path: PathBuf,
     pub(super) header: Header,
     pub(super) entries: Vec<E>,
-    /// Bytes of complete lines; 0: there is no file, or none of its lines is complete.
+    /// The size of the complete lines, in bytes; 0: there is no file, or no complete line.
     complete: u64,
     file: Option<File>,
 }
 
 impl<E: Serialize + DeserializeOwned> Log<E> {
-    /// A file that there is not yet.
+    /// Creates the log of a file that does not exist yet.
     pub(super) fn new(path: PathBuf, header: Header) -> Log<E> {
         Log { path, header, entries: Vec::new(), complete: 0, file: None }
     }
 
-    /// Reads a file; `None` if there is none, or not even its first line was completed: then
-    /// nothing that it would tell of was done.
+    /// Reads a file; `None` if there is none, or its first line is incomplete: no change was made then.
     pub(super) fn read(path: &Path) -> Result<Option<Log<E>>, JournalError> {
         let Some(bytes) = content(path)? else { return Ok(None) };
         let complete = complete(&bytes);
@@ -128,7 +128,7 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         Ok(Some(Log { path: path.to_owned(), header, entries, complete, file: None }))
     }
 
-    /// Writes a line, and returns when it is on the disk. A file grows no longer than it is read.
+    /// Appends a line, and returns when it is on the disk. Refuses to exceed the size that can be read back.
     pub(super) fn append(&mut self, entry: E) -> Result<(), JournalError> {
         fault::point();
         let line = line(&entry, &self.path)?;
@@ -144,7 +144,7 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         Ok(())
     }
 
-    /// Puts other lines in the place of all; nobody ever sees half of them.
+    /// Replaces all lines atomically.
     pub(super) fn rewrite(&mut self, entries: Vec<E>) -> Result<(), JournalError> {
         fault::point();
         let mut bytes = line(&self.header, &self.path)?;
@@ -158,13 +158,13 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
             file.sync_all()
         });
         written.map_err(|error| {
-            // Half a file is of use to nobody, least of all where there is no room.
+            // A partial file is useless, and takes space that may be scarce.
             let _ = fs::remove_file(&new);
             JournalError::io("write", &new, error)
         })?;
         fs::rename(&new, &self.path)
             .map_err(|error| JournalError::io("replace", &self.path, error))?;
-        // What was open is the old file, which has no name any more.
+        // The open file is the replaced one.
         self.file = None;
         self.complete = bytes.len() as u64;
         self.entries = entries;
@@ -173,7 +173,7 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         Ok(())
     }
 
-    /// Gives its descriptor up until the next line is written.
+    /// Closes the file until the next line is written.
     pub(super) fn release(&mut self) {
         self.file = None;
     }
@@ -205,8 +205,8 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
         let written =
             fault::space().and_then(|()| file.write_all(bytes)).and_then(|()| file.sync_data());
         if let Err(error) = written {
-            // A part of the line may be there. If it cannot be cut off now, whoever reads it next
-            // does: it has no end.
+            // A part of the line may have been written. If it cannot be cut off now, the next reader does so,
+            // as the line is incomplete.
             let _ = file.set_len(self.complete);
             self.file = None;
             return Err(JournalError::io("write", &self.path, error));
@@ -216,7 +216,7 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
     }
 }
 
-/// The first line of a file; `None` as [`Log::read`].
+/// Returns the header of a file; `None` as [`Log::read`].
 pub(super) fn peek(path: &Path) -> Result<Option<Header>, JournalError> {
     let Some(bytes) = content(path)? else { return Ok(None) };
     let Some(first) = lines(&bytes[..complete(&bytes)]).next() else { return Ok(None) };
@@ -224,7 +224,7 @@ pub(super) fn peek(path: &Path) -> Result<Option<Header>, JournalError> {
     header(first).map(Some).map_err(corrupt)
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     fault::point();
     match fs::remove_file(path) {
@@ -236,7 +236,7 @@ pub(super) fn remove(path: &Path) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Makes the directory of the journals, or sees that nobody else can write into it.
+/// Creates the directory of the journals, or checks that no other user can write to it.
 pub(super) fn prepare(directory: &Path) -> Result<(), JournalError> {
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => return sync_directory(directory),
@@ -258,7 +258,7 @@ pub(super) fn prepare(directory: &Path) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// Options with which no link is followed.
+/// Options that do not follow a symbolic link.
 pub(super) fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags(libc::O_NOFOLLOW).mode(0o600);
@@ -266,7 +266,7 @@ pub(super) fn options() -> OpenOptions {
 }
 
 fn create(path: &Path, anew: bool) -> io::Result<File> {
-    // What is there has no complete line, or is a rewriting that was not finished.
+    // An existing file has no complete line, or is an unfinished rewrite.
     let file = options().append(!anew).write(true).create(true).open(path)?;
     file.set_len(0)?;
     Ok(file)
@@ -274,7 +274,7 @@ fn create(path: &Path, anew: bool) -> io::Result<File> {
 
 fn content(path: &Path) -> Result<Option<Vec<u8>>, JournalError> {
     let failed = |error| JournalError::io("read", path, error);
-    // Not blocking, for whoever put a pipe there.
+    // Non-blocking, in case the path is a pipe.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = match options.open(path) {
@@ -290,7 +290,7 @@ fn content(path: &Path) -> Result<Option<Vec<u8>>, JournalError> {
     Ok(Some(bytes))
 }
 
-/// How many of the bytes are complete lines.
+/// Returns the number of bytes that are complete lines.
 fn complete(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }

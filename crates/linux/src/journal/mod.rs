@@ -1,11 +1,11 @@
-//! What was changed in the kernel, written down before it was changed.
+//! The journal of changes in the kernel, each recorded before it is made.
 //!
-//! One directory ([`Store`]): `$NAPKIN_STATE`, else `/run/napkin` for root, else
-//! `$XDG_RUNTIME_DIR/napkin`. In it one file for each device ([`DeviceJournal`]) and each process
-//! ([`ProcessJournal`]) with changes that can still be put back. A file belongs to one boot, because
-//! what was changed died with it. A device's is known by the inode of the device's directory in sysfs,
-//! so that it is the same in whatever network namespace the device is; where that cannot be seen, by
-//! the namespace and the number. Nothing here reads or changes the kernel's settings.
+//! The journal is one directory ([`Store`]): `$NAPKIN_STATE`, else `/run/napkin` for root, else
+//! `$XDG_RUNTIME_DIR/napkin`. It has one file for each device ([`DeviceJournal`]) and each process
+//! ([`ProcessJournal`]) with changes that can still be put back. A file belongs to one boot, because the
+//! changes end with it. A device's file is named after the inode of the device's directory in sysfs, so that it
+//! is the same in every network namespace that the device moves to; where that inode is not visible, after the
+//! namespace and the interface index. Nothing here reads or changes the kernel's settings.
 
 mod device;
 mod error;
@@ -37,24 +37,25 @@ pub use record::{Record, Standing};
 
 use napkin_kernel::namespace::{Identity, Namespace, boot_id};
 
-/// Where root's journals are, unless `$NAPKIN_STATE` says otherwise.
+/// Root's directory, unless `$NAPKIN_STATE` names another.
 const ROOT_S: &str = "/run/napkin";
 
-/// What a file of changes is called at its end.
+/// The extension of a journal's file.
 const JOURNAL: &str = "journal";
 
-/// The most journals that are looked at: one of each process that Linux can have.
+/// The maximum number of journals inspected: one for each process that Linux can have.
 const MAX_FILES: usize = 1 << 22;
 
-/// Who has it is the only thread of this process that reads a device's journal and writes what follows from
-/// that. A device's lock keeps other processes away; under it a keeper and a [guard](crate::guard) are two
-/// threads, and one that rewrites the file would drop the line that the other has just added.
+/// While the returned guard is held, no other thread of this process reads a device's journal and writes what
+/// follows from it. A device's lock excludes other processes; but a keeper and a [guard](crate::guard) are two
+/// threads of one process, and if one of them rewrote the file, a line that the other has just added would be
+/// lost.
 pub(crate) fn sole_writer() -> MutexGuard<'static, ()> {
     static WRITER: Mutex<()> = Mutex::new(());
     WRITER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The directory of the journals, seen from one boot and one network namespace.
+/// The directory of the journals, as seen from one boot and one network namespace.
 #[derive(Debug, Clone)]
 pub struct Store {
     directory: PathBuf,
@@ -70,27 +71,27 @@ pub enum Found {
     Device(DeviceJournal),
     /// A process's journal, of this boot and this namespace.
     Process(ProcessJournal),
-    /// Of another boot: what it tells of is gone.
+    /// Of another boot: the changes ended with it.
     OtherBoot {
         /// The journal's file.
         path: PathBuf,
-        /// What was changed.
+        /// The changed device or process.
         subject: Subject,
     },
     /// A device that was first changed in another network namespace.
     OtherNamespace {
         /// The journal's file.
         path: PathBuf,
-        /// What was changed.
+        /// The changed device or process.
         subject: Subject,
-        /// The namespace of which it is.
+        /// The namespace of the first change.
         namespace: Identity,
-        /// Whether there is such a namespace; `None` if that cannot be known.
+        /// Whether the namespace still exists; `None` if that cannot be determined.
         alive: Option<bool>,
-        /// The changes: the device itself may be here now.
+        /// The changes: the device may be in this namespace now.
         journal: DeviceJournal,
     },
-    /// None of its lines was completed: nothing was changed.
+    /// It has no complete line: nothing was changed.
     Empty {
         /// The journal's file.
         path: PathBuf,
@@ -99,7 +100,7 @@ pub enum Found {
     Unreadable {
         /// The journal's file.
         path: PathBuf,
-        /// What kept the journal from being read.
+        /// The reason why it cannot be read.
         error: JournalError,
     },
 }
@@ -119,14 +120,14 @@ impl Found {
 }
 
 impl Store {
-    /// The directory as the environment says, seen from the calling thread's namespace. It is made
-    /// when something is first written into it.
+    /// Opens the directory that the environment names, for the calling thread's namespace. It is created at the
+    /// first write.
     ///
     /// # Errors
-    /// If there is no place for one, or procfs is not there.
+    /// If no directory is configured, or procfs is not available.
     pub fn open() -> Result<Store, JournalError> {
         let directory = match std::env::var_os("NAPKIN_STATE").filter(|it| !it.is_empty()) {
-            // Once: a directory that is named from here has no parent to be written to the disk.
+            // Made absolute once: a relative path of one component has no parent directory to sync.
             Some(named) => std::path::absolute(&named)
                 .map_err(|error| JournalError::io("find", Path::new(&named), error))?,
             None if rustix::process::geteuid().is_root() => PathBuf::from(ROOT_S),
@@ -141,17 +142,17 @@ impl Store {
         Ok(Store::at(directory, boot_id, namespace))
     }
 
-    /// A directory seen from elsewhere.
+    /// Opens a given directory as another boot or namespace would.
     pub fn at(directory: PathBuf, boot_id: String, namespace: Identity) -> Store {
         Store { directory, boot_id, namespace }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Root's directory, if it is there and this is another one: what root changed is not told here.
+    /// Root's directory, if it exists and this is a different one: root's changes are not recorded in this one.
     pub fn not_root_s(&self) -> Option<&'static Path> {
         let root_s = Path::new(ROOT_S);
         (self.directory != root_s && root_s.is_dir()).then_some(root_s)
@@ -160,7 +161,7 @@ impl Store {
     /// Takes the lock of a device: one napkin at a time changes it.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] says who holds it.
+    /// [`JournalError::Locked`], with the holder.
     pub fn lock(
         &self,
         ifindex: u32,
@@ -170,16 +171,16 @@ impl Store {
         Lock::take(&self.device_path(ifindex, identity).with_extension("lock"), ifname)
     }
 
-    /// Who holds the lock of a device; `None` if nobody does, or that cannot be seen.
+    /// Returns the holder of a device's lock; `None` if there is none, or it is not visible.
     pub fn holder(&self, ifindex: u32, identity: Option<u64>) -> Option<Holder> {
         lock::holder(&self.device_path(ifindex, identity).with_extension("lock"))
     }
 
-    /// The changes of a device, in whatever namespace they were made; none if it has none. What
-    /// another boot left is dropped by the first line that is written.
+    /// Opens the changes of a device, in whichever namespace they were made; empty if there are none. Those of
+    /// another boot are dropped when the first line is written.
     ///
     /// # Errors
-    /// If the file is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn device(
         &self,
         ifindex: u32,
@@ -191,7 +192,7 @@ impl Store {
         DeviceJournal::open(self.device_path(ifindex, identity), header)
     }
 
-    /// A file that was [`Found`], as it is now. There are no changes in it if it is gone.
+    /// Opens a file that was [`Found`] again, with its current contents; empty if it is gone.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -199,15 +200,16 @@ impl Store {
         DeviceJournal::open(seen.path().to_owned(), seen.header().clone())
     }
 
-    /// Takes the lock of a file that was [`Found`], to put back what is in it: also where no file can be made.
+    /// Takes the lock of a file that was [`Found`], to put back its changes; works even if no file can be
+    /// created.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] says who holds it.
+    /// [`JournalError::Locked`], with the holder.
     pub fn lock_of(&self, seen: &DeviceJournal) -> Result<Lock, JournalError> {
         Lock::of_journal(seen.path(), seen.ifname())
     }
 
-    /// Takes the lock of a process to put back what was changed in it: also where no file can be made.
+    /// Takes the lock of a process to put back its changes; works even if no file can be created.
     ///
     /// # Errors
     /// As [`Store::lock_of`].
@@ -215,10 +217,10 @@ impl Store {
         Lock::of_journal(&self.process_path(pid, start_time), &process(pid))
     }
 
-    /// The changes of a process.
+    /// Opens the changes of a process.
     ///
     /// # Errors
-    /// If the file is there and cannot be read.
+    /// If the file exists and cannot be read.
     pub fn process(&self, pid: i32, start_time: u64) -> Result<ProcessJournal, JournalError> {
         let subject = Subject::Process { pid, start_time };
         let header = Header::new(&self.boot_id, self.namespace, subject);
@@ -228,39 +230,39 @@ impl Store {
     /// Takes the lock of a process: one napkin at a time changes it.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] says who holds it.
+    /// [`JournalError::Locked`], with the holder.
     pub fn lock_process(&self, pid: i32, start_time: u64) -> Result<Lock, JournalError> {
         let path = self.process_path(pid, start_time).with_extension("lock");
         Lock::take(&path, &process(pid))
     }
 
-    /// Who holds the lock of a process; `None` if nobody does, or that cannot be seen.
+    /// Returns the holder of a process's lock; `None` if there is none, or it is not visible.
     pub fn process_holder(&self, pid: i32, start_time: u64) -> Option<Holder> {
         lock::holder(&self.process_path(pid, start_time).with_extension("lock"))
     }
 
-    /// Takes the lock of who holds the wishes of this network namespace.
+    /// Takes the keeper's lock of this network namespace.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] says who has it.
+    /// [`JournalError::Locked`], with the holder.
     pub fn lock_keeper(&self) -> Result<Lock, JournalError> {
         Lock::take(&self.keeper_path(), "the wishes of this network namespace")
     }
 
-    /// Who holds the wishes of this network namespace; `None` if nobody does, or that cannot be seen.
+    /// Returns the keeper of this network namespace; `None` if there is none, or it is not visible.
     pub fn keeper(&self) -> Option<Holder> {
         lock::holder(&self.keeper_path())
     }
 
-    /// The journals of the processes that this napkin is about to change.
+    /// Returns a recorder for the processes that this napkin is about to change.
     pub fn recorder(&self) -> ProcessJournals {
         ProcessJournals::new(self.clone())
     }
 
-    /// Every file of the directory, those that were changed last first.
+    /// Returns every file of the directory, the last changed first.
     ///
     /// # Errors
-    /// If the directory is there and cannot be read.
+    /// If the directory exists and cannot be read.
     pub fn survey(&self) -> Result<Vec<Found>, JournalError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
@@ -270,25 +272,25 @@ impl Store {
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let journals = paths.filter(|path| path.extension().is_some_and(|it| it == JOURNAL));
         let mut paths: Vec<PathBuf> = journals.take(MAX_FILES).collect();
-        // A device has two if it was changed where it could be seen what it is and where not: who
-        // changed it last is undone first, or the older would take that for somebody else's.
+        // A device has two journals if its identity was visible for some of the changes only. The last change
+        // is undone first: otherwise the older journal would take its value for another program's.
         let changed = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
         paths.sort_by_cached_key(|path| (Reverse(changed(path)), path.clone()));
         let mut living = living::Living::default();
         Ok(paths.into_iter().filter_map(|path| self.look(path, &mut living)).collect())
     }
 
-    /// Gives up a file of the directory, whatever it says.
+    /// Removes a file of the directory, whatever its contents.
     ///
     /// # Errors
-    /// [`JournalError::Locked`] if another napkin is at it, or if the operating system refuses.
+    /// [`JournalError::Locked`] if another napkin uses it, or if the operating system refuses.
     pub fn forget(&self, path: &Path) -> Result<(), JournalError> {
         let _lock = Lock::take(&path.with_extension("lock"), &path.display().to_string())?;
         log::remove(path)
     }
 
-    /// Removes a file that was [`Found::Empty`] or [`Found::OtherBoot`], unless another napkin has
-    /// begun it anew meanwhile, or is about to.
+    /// Removes a file that was [`Found::Empty`] or [`Found::OtherBoot`], unless another napkin has begun it
+    /// anew meanwhile, or is about to.
     ///
     /// # Errors
     /// If the operating system refuses.
@@ -308,7 +310,7 @@ impl Store {
     fn look(&self, path: PathBuf, living: &mut living::Living) -> Option<Found> {
         let header = match log::peek(&path) {
             Ok(Some(header)) => header,
-            // It may have been removed just now.
+            // It may have been removed meanwhile.
             Ok(None) if path.exists() => return Some(Found::Empty { path }),
             Ok(None) => return None,
             Err(error) => return Some(Found::Unreadable { path, error }),
@@ -356,7 +358,7 @@ impl Store {
     }
 }
 
-/// What a process is called where its lock is held.
+/// The name of a process in the error of its lock.
 fn process(pid: i32) -> String {
     format!("process {pid}")
 }

@@ -1,6 +1,6 @@
-//! The changes of one process, and of all processes that one napkin is at.
+//! The changes of one process, and of all processes that one napkin changes.
 //!
-//! What they are, and how one is put back, is [`attach`](crate::attach)'s.
+//! The changes themselves, and how to put one back, are in [`process_change`](crate::process_change).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,24 +16,24 @@ use super::log::{Header, Log, Subject};
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 use napkin_kernel::process::SocketOptions;
 
-/// Lines beside those that are needed after which a file is looked through: a server opens and
-/// closes sockets for as long as it runs.
+/// The number of superfluous lines after which a file is compacted: a server opens and closes sockets for as
+/// long as it runs.
 const SLACK: usize = 1_024;
 
-/// The changes of one process, with the file in which they are.
+/// The changes of one process, with their file.
 #[derive(Debug)]
 pub struct ProcessJournal {
     log: Log<ProcessChange>,
-    /// Lines after the last look through.
+    /// The number of lines after the last compaction.
     needed: usize,
-    /// The last line of each thing: a server may have ten thousands of sockets.
+    /// The index of the last line of each setting: a server may have tens of thousands of sockets.
     last: BTreeMap<Key, usize>,
-    /// What was in the file when it was opened: another napkin's, which has ended and not put it
-    /// back.
+    /// The changes found in the file when it was opened: those of another napkin, which has ended without
+    /// putting them back.
     earlier: Vec<ProcessChange>,
 }
 
-/// The process and the thing in it that were changed.
+/// The changed process, and the setting in it.
 type Key = (i32, u64, (u8, i32, u64));
 
 fn key(change: &ProcessChange) -> Key {
@@ -58,7 +58,7 @@ impl ProcessJournal {
         &self.log.path
     }
 
-    /// The process: its id, and when it started.
+    /// The process: its id, and its start time in clock ticks since boot.
     pub fn process(&self) -> (i32, u64) {
         match self.log.header.subject {
             Subject::Process { pid, start_time } => (pid, start_time),
@@ -66,18 +66,18 @@ impl ProcessJournal {
         }
     }
 
-    /// Whether it is of another PID namespace: its ids are other processes' here, or nobody's.
+    /// Whether it is of another PID namespace: here its ids are those of other processes, or of none.
     pub fn is_elsewhere(&self) -> bool {
         self.log.header.is_of_other_processes()
     }
 
-    /// Whether it is known that no process is in its PID namespace any more.
+    /// Whether its PID namespace is known to have no process any more.
     pub(crate) fn namespace_ended(&self) -> bool {
         self.log.header.pid_namespace.is_some_and(living::pid_namespace_ended)
     }
 
-    /// For each thing that was changed, the changes that put it back, to be tried in this order:
-    /// from what it was last set to, and from what it may still be if the last was not made.
+    /// Returns for each changed setting the changes that put it back, to be tried in this order: from the value
+    /// that was set last, then from earlier values, in case the last change was not made.
     pub fn records(&self) -> Vec<Vec<ProcessChange>> {
         let mut records: Vec<Vec<ProcessChange>> = Vec::new();
         let mut of: BTreeMap<Key, usize> = BTreeMap::new();
@@ -99,10 +99,10 @@ impl ProcessJournal {
         records
     }
 
-    /// Writes down a change that is about to be made.
+    /// Records a change that is about to be made.
     ///
     /// # Errors
-    /// If it could not be written; then it must not be made.
+    /// If it cannot be written; the change must not be made then.
     pub fn before(&mut self, change: &ProcessChange) -> Result<(), JournalError> {
         let last = self.last.get(&key(change)).and_then(|at| self.log.entries.get(*at));
         if last == Some(change) || self.may_be_inherited(change) {
@@ -112,18 +112,18 @@ impl ProcessJournal {
             self.compact()?;
         }
         let appended = self.log.append(change.clone());
-        // There may be thousands of processes, and few lines are written for each.
+        // There may be thousands of processes, with few lines each, so no descriptor is kept open.
         self.log.release();
         appended?;
         self.last.insert(key(change), self.log.entries.len() - 1);
         Ok(())
     }
 
-    /// Whether a socket that is told to be as the program had set it may have that from a listener that an
-    /// earlier napkin set, and has not put back: then it is not to be left.
+    /// Whether a socket whose options were reported as the program's own may have inherited them from a
+    /// listener that an earlier napkin set and did not put back. Then they must be put back.
     fn may_be_inherited(&self, change: &ProcessChange) -> bool {
         let What::Socket { new, .. } = change.what else { return false };
-        // Nobody reads a socket's budget.
+        // The kernel does not report a socket's budget.
         let seen = |options: SocketOptions| SocketOptions { busy_poll_budget: None, ..options };
         let set = |earlier: &ProcessChange| match earlier.what {
             What::Socket { new: theirs, .. } => earlier.is_change() && seen(theirs) == seen(new),
@@ -132,29 +132,29 @@ impl ProcessJournal {
         !change.is_change() && self.earlier.iter().any(set)
     }
 
-    /// Removes the file: nothing in it is needed any more.
+    /// Removes the file, because its records are not needed any more.
     ///
     /// # Errors
-    /// If it could not be removed.
+    /// If it cannot be removed.
     pub fn finish(self) -> Result<(), JournalError> {
         self.log.remove()
     }
 
-    /// Drops what was written since it was opened, all of which was put back. What was there before
-    /// stays for `napkin restore`, if the process lives and has it still; without any, the file goes.
+    /// Drops the records since the file was opened, all of which were put back. Earlier records stay for
+    /// `napkin restore`, if their settings still exist; if there are none, removes the file.
     ///
     /// # Errors
-    /// If the file could not be written.
+    /// If the file cannot be written.
     pub fn close(mut self) -> Result<(), JournalError> {
         let earlier: Vec<_> = self.earlier.into_iter().filter(is_there).collect();
         let none = !earlier.iter().any(ProcessChange::is_change);
         if none { self.log.remove() } else { self.log.rewrite(earlier) }
     }
 
-    /// Keeps what can still be put back.
+    /// Keeps only the changes that can still be put back.
     fn compact(&mut self) -> Result<(), JournalError> {
         let records = self.records().into_iter().filter(|record| is_there(&record[0]));
-        // The oldest line of a record first, so that it is read as it was written.
+        // The oldest line of each record first, so that reading yields the same record.
         let lines: Vec<ProcessChange> =
             records.flat_map(|record| record.into_iter().take(2).rev()).collect();
         self.needed = lines.len();
@@ -165,8 +165,8 @@ impl ProcessJournal {
     }
 }
 
-/// Whether a change is of another epoll context than those before it, at a descriptor that was closed
-/// meanwhile: it had neither what that one had at first, nor what it was set to.
+/// Whether a change is of another epoll context than the earlier ones, with the same descriptor, which was
+/// closed meanwhile: its previous value is neither the earlier context's original value nor one that was set.
 fn is_another(record: &[ProcessChange], change: &ProcessChange) -> bool {
     let What::Epoll { old: had, .. } = change.what else { return false };
     !record.iter().any(|earlier| match earlier.what {
@@ -175,20 +175,20 @@ fn is_another(record: &[ProcessChange], change: &ProcessChange) -> bool {
     })
 }
 
-/// What puts back `later` to what it was before `first`.
+/// Returns the change that puts `later` back to the value before `first`.
 fn since(first: &ProcessChange, later: &ProcessChange) -> ProcessChange {
     let mut back = later.clone();
     match (&mut back.what, &first.what) {
         (What::Epoll { old, .. }, What::Epoll { old: was, .. }) => *old = *was,
         (What::Socket { old, .. }, What::Socket { old: was, .. }) => *old = *was,
         (What::Affinity { old, .. }, What::Affinity { old: was, .. }) => old.clone_from(was),
-        // They are of the same place, so of the same kind.
+        // Both are of the same place, so of the same kind.
         _ => {}
     }
     back
 }
 
-/// Whether what was changed can still be there. A descriptor that was closed cannot be put back.
+/// Whether the changed setting can still exist. A closed descriptor cannot be put back.
 fn is_there(change: &ProcessChange) -> bool {
     let pid = change.pid;
     let (tid, fd, inode) = match change.what {
@@ -208,18 +208,18 @@ fn is_there(change: &ProcessChange) -> bool {
     }
 }
 
-/// The journals of every process that one napkin is at, each locked for as long as it is.
+/// The journals of all processes that one napkin changes, each locked while it is open.
 #[derive(Debug)]
 pub struct ProcessJournals {
     store: Store,
     open: BTreeMap<(i32, u64), (ProcessJournal, Lock)>,
-    /// Why a journal could not be had, in the words of the first time: who asks again and again
-    /// tells of it once.
+    /// Why a journal could not be opened or written, in the words of the first failure: constant text lets a
+    /// caller that retries report it only once.
     refused: BTreeMap<(i32, u64), String>,
 }
 
 impl ProcessJournals {
-    /// A recorder without a journal; each process's is opened when something of it changes.
+    /// Creates a recorder; a process's journal is opened at its first change.
     pub fn new(store: Store) -> ProcessJournals {
         ProcessJournals { store, open: BTreeMap::new(), refused: BTreeMap::new() }
     }

@@ -1,68 +1,68 @@
-//! What the journal knows of one place of a device, and whose its value is now.
+//! The record of one place of a device, and the origin of its current value.
 
 use serde::Serialize;
 
 use crate::place::{Spot, ThreadId, Value};
 
-/// All that is known of one place.
+/// The recorded history of one place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Record {
-    /// Where, when it was last changed.
+    /// The place, as of its last change.
     #[serde(flatten)]
     pub spot: Spot,
-    /// What it was before napkin changed it first.
+    /// The value before napkin first changed it.
     pub before: Value,
-    /// What napkin last set.
+    /// The value that napkin last set.
     pub set: Value,
-    /// What napkin had set before that, if it changed it more than once.
+    /// The values that napkin had set before, if it changed the place more than once.
     pub earlier: Vec<Value>,
-    /// The thread that was changed, if it is a thread's: an instance may keep one that it no longer
+    /// The thread that was changed, for a place of a thread: an instance may keep a thread that it no longer
     /// uses.
     pub thread: Option<ThreadId>,
-    /// Whether there was a line that changes nothing: one that only writes down what was there.
+    /// Whether there was a line that changes nothing, and only records the value at that time.
     #[serde(skip)]
     pub written_down: bool,
-    /// What was set, and found so since by a policy that wants it so: it is that policy's then, and is again when
-    /// a later change is undone.
+    /// A value that napkin set, and that a later policy found in place and wants. It belongs to that policy
+    /// then, and does so again when a later change is undone.
     #[serde(skip)]
     pub confirmed: Option<Value>,
 }
 
-/// Whose a value is that a place has now.
+/// The origin of a place's current value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is as it was before napkin changed it, or napkin has not.
+    /// The original value, or one that napkin did not change.
     Before,
     /// Napkin set it.
     Ours,
-    /// Somebody else set it.
+    /// Another program set it.
     Foreign,
-    /// The place is not there (any more).
+    /// The place does not exist (any more).
     Gone,
 }
 
 impl Record {
-    /// Whether napkin has changed nothing there, and only remembers what it was.
+    /// Whether napkin has changed nothing, and only remembers the value.
     pub fn is_remembered(&self) -> bool {
         self.before == self.set && self.earlier.is_empty()
     }
 
-    /// Whether what was last set is what a policy wants.
+    /// Whether the value set last is wanted by a policy.
     pub fn is_confirmed(&self) -> bool {
         self.confirmed.as_ref() == Some(&self.set)
     }
 
-    /// Whose the value is, where these CPUs are on.
+    /// Returns the origin of the value `now`, with these CPUs online.
     pub fn judge(&self, now: Option<&Value>, on: &[usize]) -> Standing {
         match now {
             None => Standing::Gone,
             Some(now) if *now == self.before => Standing::Before,
-            // Whoever changed that changed nothing of ours.
+            // Another program's change, where napkin has changed nothing.
             Some(_) if self.is_remembered() => Standing::Before,
-            // An earlier one is there if we died between the line and the change.
+            // An earlier value is in place if napkin died between writing the line and making the change.
             Some(now) if *now == self.set || self.earlier.contains(now) => Standing::Ours,
-            // A restore that was interrupted gave a thread what is on of its CPUs.
+            // An interrupted restore gave a thread those of its CPUs that are online.
             Some(now) if self.spot.place.is_left_of(&self.before, now, on) => Standing::Before,
             Some(now) if self.spot.place.is_driven_off(&self.set, now, on) => Standing::Ours,
             Some(_) => Standing::Foreign,

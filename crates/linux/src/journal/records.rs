@@ -1,5 +1,5 @@
-//! What is known of the places of one device, found by place without looking through all: a device
-//! may have a thousand queues with four settings each, and every change asks for its own.
+//! The records of one device's places, indexed by place: a device may have a thousand queues with four settings
+//! each, and every change looks up its record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::{place::Place, place::Spot};
 #[derive(Debug, Default)]
 pub(super) struct Records {
     list: Vec<Record>,
-    /// Where each of them is now.
+    /// The current location of each record.
     now: Vec<Option<Spot>>,
     by_spot: Index<Spot>,
-    /// Those without an id: an older napkin's, which are by their queues alone.
+    /// The records without NAPI id, of an older version, found by their queues only.
     by_queues: Index<Place>,
     by_now: Index<Spot>,
 }
@@ -31,7 +31,7 @@ impl Records {
         self.list.iter_mut()
     }
 
-    /// Says where each of them is now, in their order; `None`: it is not there.
+    /// Sets the current location of each record, in their order; `None` if it does not exist.
     pub(super) fn locate(&mut self, mut now: Vec<Option<Spot>>) {
         now.resize(self.list.len(), None);
         self.now = now;
@@ -41,22 +41,22 @@ impl Records {
         }
     }
 
-    /// Each of them, with where it is now.
+    /// Returns each record with its current location.
     pub(super) fn located(&self) -> impl Iterator<Item = (&Record, Option<&Spot>)> {
         self.list.iter().zip(self.now.iter().map(Option::as_ref))
     }
 
-    /// The record of what is now at a place.
+    /// Returns the record whose current location is `spot`.
     pub(super) fn position(&self, spot: &Spot) -> Option<usize> {
         self.by_now.first(spot).or_else(|| self.same(spot))
     }
 
-    /// The record of a place. One without an id is by its queues alone.
+    /// Returns the record that was made for `spot`. A record without NAPI id matches by its queues only.
     pub(super) fn same(&self, spot: &Spot) -> Option<usize> {
         self.by_spot.first(spot).or_else(|| self.by_queues.first(&spot.place))
     }
 
-    /// A place that was changed for the first time. It is not known yet where it is now.
+    /// Adds a record, with its current location unknown.
     pub(super) fn add(&mut self, record: Record) {
         let at = self.list.len();
         self.index(&record.spot, at);
@@ -64,7 +64,7 @@ impl Records {
         self.now.push(None);
     }
 
-    /// Gives a record another place.
+    /// Changes the place of a record.
     pub(super) fn rename(&mut self, at: usize, spot: &Spot) {
         let Some(record) = self.list.get_mut(at) else { return };
         if record.spot == *spot {
@@ -76,7 +76,7 @@ impl Records {
         self.index(spot, at);
     }
 
-    /// Says where one of them is now.
+    /// Sets the current location of one record.
     pub(super) fn is_at(&mut self, at: usize, spot: &Spot) {
         let Some(now) = self.now.get_mut(at) else { return };
         if now.as_ref() == Some(spot) {
@@ -88,7 +88,7 @@ impl Records {
         self.by_now.add(spot, at);
     }
 
-    /// Keeps those for which this says so, in their order.
+    /// Keeps the records for which `keep` returns true, in their order.
     pub(super) fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         let now = std::mem::take(&mut self.now);
         let all = std::mem::take(&mut self.list).into_iter().zip(now).enumerate();
@@ -109,7 +109,7 @@ impl Records {
     }
 }
 
-/// Numbers of records by a key that several may have; the first of them counts.
+/// The indexes of records by key; if several have the same key, the first counts.
 #[derive(Debug)]
 struct Index<K>(BTreeMap<K, BTreeSet<usize>>);
 

@@ -1,4 +1,4 @@
-//! Files that were cut, spoilt, made up or left by others, and locks.
+//! Files that are truncated, corrupt, malicious or left by others, and locks.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use napkin_testing::Folder;
 
 mod locks;
 
-/// A directory of the test's own.
+/// A journal directory of this test.
 struct Home(Folder);
 
 impl Home {
@@ -92,10 +92,11 @@ fn a_thread_that_lacks_a_cpu_that_is_off_is_as_it_was() {
         (vec![0, 1], vec![0, 1, 3], Standing::Before, Standing::Foreign),
         (vec![0], vec![0, 1, 3], Standing::Foreign, Standing::Foreign),
         (vec![0, 1], vec![0, 1, 2], Standing::Foreign, Standing::Foreign),
-        // Those of what was set have gone off: the kernel gave it the others, of which one has gone off since.
+        // All CPUs that were set are offline: the kernel assigned the others, of which one has gone offline
+        // since.
         (vec![0, 2, 3], vec![0, 3], Standing::Ours, Standing::Ours),
         (vec![0, 2, 3], vec![0, 1, 3], Standing::Foreign, Standing::Foreign),
-        // It may be what there is of the old ones: it is set again, to be sure.
+        // May be what is left of the original CPUs: it is set again, to be sure.
         (vec![1], vec![1, 3], Standing::Ours, Standing::Ours),
     ] {
         let now = Value::Cpus(now);
@@ -186,12 +187,12 @@ fn another_boot_s_and_another_namespace_s_are_told_apart() {
     write(&home.elsewhere("the boot before", 1), &[(0, 0, 20)]);
     write(&home.elsewhere("this boot", 2), &[(0, 0, 20)]);
     let found = home.store().survey().expect("readable");
-    // What was changed last comes first: a device that was moved may have a file of each namespace.
+    // The file changed last comes first: a device that was moved may have a file of each namespace.
     let [Found::OtherNamespace { namespace, .. }, Found::OtherBoot { .. }] = &found[..] else {
         panic!("{found:?}")
     };
     assert_eq!(namespace.cookie, Some(2));
-    // The same device of this boot begins anew.
+    // The same device begins a new journal in this boot.
     let journal = home.store().device(7, "va", None).expect("readable");
     assert!(journal.stale() && journal.records().is_empty());
     write(&home.store(), &[(3, 0, 1)]);
@@ -232,7 +233,7 @@ fn a_process_s_changes_are_told_from_the_last_set_to_the_first_before() {
     let error = home.store().lock_process(4_194_305, 5).expect_err("held");
     assert!(error.to_string().contains("process 4194305 is held by"), "{error}");
     drop(recorder);
-    // From wherever it is looked at: a process belongs to no network namespace.
+    // Visible from every network namespace: a process belongs to none.
     let found = home.elsewhere("this boot", 9).survey().expect("readable");
     let [Found::Process(journal)] = &found[..] else { panic!("{found:?}") };
     assert_eq!(journal.records(), [vec![epoll(5, 0, 20), epoll(5, 0, 10)], vec![epoll(6, 1, 10)]]);
@@ -254,12 +255,12 @@ fn two_contexts_that_had_one_descriptor_are_not_taken_for_one() {
         drop(recorder);
         home.store().process(4_194_305, 5).expect("readable").records()
     };
-    // The first was closed, and the next had parameters of its own.
+    // The first context was closed, and the next had parameters of its own.
     let second = [epoll(5, 0, 10), epoll(5, 7, 10)];
     assert_eq!(told(&second), [vec![epoll(5, 7, 10)]]);
     let set_again = [&second[..], &[epoll(5, 10, 20)]].concat();
     assert_eq!(told(&set_again), [vec![epoll(5, 7, 20), epoll(5, 7, 10)]]);
-    // The first was as it is set by the program's own doing.
+    // The program itself had set the first one to the same value.
     assert_eq!(told(&[epoll(5, 10, 10), epoll(5, 0, 10)]), [vec![epoll(5, 0, 10)]]);
 }
 
@@ -302,7 +303,7 @@ fn a_socket_of_the_program_s_own_is_written_down_unless_it_may_be_an_earlier_run
     run(&[of(77, 0, 10), of(78, 10, 10)]);
     assert_eq!(told(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)]]);
     assert!(!told()[1][0].is_change());
-    // Since then the first may have handed it on to another.
+    // Since then the first may have passed its options on to another.
     run(&[of(78, 10, 10), of(79, 10, 10), of(80, 20, 20)]);
     assert_eq!(told(), [vec![of(77, 0, 10)], vec![of(78, 10, 10)], vec![of(80, 20, 20)]]);
 }
@@ -336,7 +337,7 @@ fn a_directory_that_cannot_be_read_is_not_an_empty_one() {
 fn a_file_that_another_napkin_has_just_begun_is_not_swept_away() {
     let home = Home::new();
     write(&home.elsewhere("an earlier boot", 1), &[(0, 0, 20)]);
-    // Seen now by a restore; before that acts, an apply begins the file anew.
+    // A restore sees it now; before it acts, an apply begins the file anew.
     let store = home.store();
     let found = store.survey().expect("readable");
     let [Found::OtherBoot { path, .. }] = &found[..] else { panic!("{found:?}") };
@@ -374,7 +375,7 @@ fn a_file_grows_no_longer_than_it_is_read() {
 fn a_process_s_file_forgets_what_is_closed() {
     let home = Home::new();
     let mut recorder = home.store().recorder();
-    // There is no such process: every one of its descriptors is closed.
+    // There is no such process: all of its descriptors count as closed.
     for fd in 0..5_000 {
         recorder.before(&epoll(fd, 0, 10)).expect("written");
     }

@@ -1,4 +1,4 @@
-//! What plans, restorations, holds and differences say, where that is more than that all went well.
+//! The reports of plans, restores, holds and differences, in cases where not everything went well.
 
 use crate::place::{Change, Instance, Place, Value};
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ fn planned(backend: &mut Fake, text: &str, options: &Options) -> Result<Plan, Pl
     plan(&policy(text), &at, backend.kernel(), options)
 }
 
-/// Of one device only.
+/// A restore of one device only.
 fn named() -> RestoreOptions {
     RestoreOptions { ifname: Some("va".into()), ..RestoreOptions::default() }
 }
@@ -45,7 +45,7 @@ fn cpus_without_anything_to_place_are_told_of() {
 #[test]
 fn instances_that_only_transmit_are_left_as_they_are_unless_asked_for() {
     let mut backend = Fake::of(linux(6, 19), 2);
-    // As igb's with four vectors for two queues: two receive, two transmit.
+    // Like igb with four vectors for two queues: two instances receive, two transmit.
     for napi in &mut backend.devices[0].napis {
         napi.tx_queues.clear();
     }
@@ -64,7 +64,7 @@ fn instances_that_only_transmit_are_left_as_they_are_unless_asked_for() {
     assert_eq!(spins(&mut backend, &plain()), (receiving.into(), 2));
     let (all, left) = spins(&mut backend, &Options { transmit: true, ..plain() });
     assert_eq!((all.len(), left), (4, 0), "{all:?}");
-    // A veth of some kernels says of no instance what it polls: it is set.
+    // Some kernels' veth reports no queues for any instance: the instances are set.
     for napi in &mut backend.devices[0].napis {
         (napi.rx_queues, napi.tx_queues) = (vec![], vec![]);
     }
@@ -75,7 +75,7 @@ fn instances_that_only_transmit_are_left_as_they_are_unless_asked_for() {
 #[test]
 fn an_instance_that_is_not_named_is_left_where_it_is() {
     let mut backend = Fake::new(2);
-    // As one of a driver's own, of which it does not say what it polls.
+    // Like an instance private to the driver, whose queues it does not report.
     let napis = &mut backend.devices[0].napis;
     (napis[1].rx_queues, napis[1].tx_queues) = (vec![], vec![]);
     let first = napis[0].id;
@@ -163,7 +163,7 @@ fn what_went_with_a_thread_is_no_difference() {
     assert_eq!(places, [Place::IrqCpus(queue(0))]);
 }
 
-/// Holds a policy while something happens behind the first so many writes, and ends the hold.
+/// Holds a policy, makes `behind.1` happen after that many writes, and ends the hold.
 fn held(backend: &mut Fake, place: &Home, behind: (u32, Happens)) -> DeviceRestored {
     backend.behind = Some(behind);
     let (policy, options) = (policy("defer20"), plain());
@@ -235,7 +235,7 @@ fn a_change_that_is_refused_is_not_written_down_as_made() {
         backend.refuses_after = Some(after);
         applied(&mut backend, &place.store(), "suspend20", &plain()).expect_err("refused");
         assert_eq!(place.files(), [""; 0], "{after}");
-        // What was set before is still known, and nothing else.
+        // The earlier changes are still recorded, and no others.
         applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
         let known = || {
             let journal = place.store().device(7, "va", Some(700)).expect("readable");
@@ -243,7 +243,7 @@ fn a_change_that_is_refused_is_not_written_down_as_made() {
             all.map(|it| (it.spot.clone(), it.before.clone(), it.set.clone())).collect::<Vec<_>>()
         };
         let before = known();
-        // It takes two changes of each instance.
+        // Each instance takes two changes.
         backend.refuses_after = Some(backend.writes + after % 4);
         applied(&mut backend, &place.store(), "suspend200", &plain()).expect_err("refused");
         assert_eq!(known(), before, "{after}");
@@ -397,7 +397,7 @@ fn a_thread_that_has_its_cpus_from_one_that_was_moved_is_put_back_with_it() {
     let since = Some(ticks_now());
     let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
     let pid = sleeper.id().cast_signed();
-    // As if from a thread that has ended since.
+    // As if inherited from a thread that has ended since.
     pin(Some(pid), &[last]).expect("it is there");
     let (old, new) = (usable.clone(), vec![last]);
     let what = What::Affinity { tid: 1, thread_start_time: 5, old, new, since };
@@ -418,9 +418,9 @@ fn a_process_of_another_pid_namespace_is_left_alone_unless_that_has_ended() {
     let what = What::Epoll { tid: 7, fd: 5, old: Params::default(), new: Params::default() };
     let change = ProcessChange { pid: 4_194_305, start_time: 5, what };
     let file = place.0.join("process-4194305-5.journal");
-    // Who sees all processes sees that nobody is in that one any more.
+    // With access to all processes, it is evident that the namespace has no process any more.
     let elsewhere = !pid_namespace_ended(1);
-    // An older napkin did not write it down.
+    // Older versions did not record it.
     for (theirs, elsewhere) in [(r#","pid-namespace":1}"#, elsewhere), ("}", false)] {
         place.store().recorder().before(&change).expect("written");
         let text = std::fs::read_to_string(&file).expect("written");

@@ -1,4 +1,4 @@
-//! Instances whose queues change: a driver that keeps settings keeps them by id.
+//! Instances whose queues change. A driver that keeps settings keeps them by NAPI id.
 
 use super::*;
 use crate::place::{Instance, Place, Value};
@@ -6,7 +6,7 @@ use napkin_kernel::settings::Settings;
 
 type Layout = Vec<(Vec<u32>, Vec<u32>)>;
 
-/// The instances that transmit alone are set, too, so that an id which transmitted may receive later.
+/// Includes the instances that only transmit, so that an id which transmitted may receive later.
 fn plain() -> Options {
     Options { transmit: true, ..Options::default() }
 }
@@ -20,13 +20,13 @@ fn paired(queues: u32) -> Layout {
     (0..queues).map(|queue| (vec![queue], vec![queue])).collect()
 }
 
-/// Receive instances first, then as many that transmit.
+/// `queues` instances that receive, followed by as many that transmit.
 fn separate(queues: u32) -> Layout {
     let rx = (0..queues).map(|queue| (vec![queue], vec![]));
     rx.chain((0..queues).map(|queue| (vec![], vec![queue]))).collect()
 }
 
-/// So many of four queue pairs in use; the other instances are there, and poll nothing.
+/// `queues` of four queue pairs in use; the other instances exist, and poll nothing.
 fn of_four(queues: u32) -> Layout {
     let pair = |queue| if queue < queues { vec![queue] } else { vec![] };
     (0..4).map(|queue| (pair(queue), pair(queue))).collect()
@@ -38,7 +38,7 @@ fn with(layout: &Layout) -> (Fake, Home) {
     (backend, Home::new())
 }
 
-/// Every setting off, of as many as there are.
+/// Asserts that every setting of every instance is off.
 fn all_off(backend: &Fake) {
     let mut off = Settings::default();
     Setting::ALL.into_iter().for_each(|setting| off.set(setting, 0));
@@ -50,9 +50,9 @@ fn all_off(backend: &Fake) {
 #[test]
 fn what_went_away_with_its_channels_is_put_back_when_they_return() {
     for (many, few) in [
-        // As igb has them: an id that received at four channels transmits at two.
+        // Like igb: an id that received with four channels transmits with two.
         (separate(4), separate(2)),
-        // As igb has them with more queues than it can have vectors for.
+        // Like igb with more queues than interrupt vectors.
         (paired(6), separate(2)),
         (paired(4), paired(1)),
     ] {
@@ -129,7 +129,7 @@ fn somebody_else_s_value_is_told_by_what_its_instance_polls_now() {
     let (mut backend, place) = with(&separate(2));
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
     backend.channels(&separate(3));
-    // The third instance transmitted, and receives now.
+    // The third instance transmitted before, and receives now.
     let third = Instance { rx: vec![2], tx: vec![], nth: 0 };
     backend.somebody_sets(&Place::Napi(third, Setting::GroFlushTimeout), &Value::Number(7));
     let restored = all_back(&mut backend, &place.store());
@@ -172,13 +172,13 @@ fn placed_without_threads() -> Options {
     Options { rt: None, ..placed() }
 }
 
-/// A line as it was written before ids were.
+/// A journal line in the old format, without NAPI id.
 fn without_id(line: &str) -> String {
     let Some((head, tail)) = line.split_once(r#","napi-id":"#) else { return line.to_owned() };
     format!("{head}{}", tail.trim_start_matches(|it: char| it.is_ascii_digit()))
 }
 
-/// One thing that happens.
+/// An event of a random sequence.
 #[derive(Debug, Clone)]
 enum Event {
     Apply { policy: usize, placed: bool, crash: Option<u64> },

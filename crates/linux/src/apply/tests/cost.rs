@@ -1,11 +1,11 @@
-//! What a device of many queues takes: counted, for the time is the machine's.
+//! The cost of a device with many queues, counted in comparisons, because times depend on the host.
 
 use super::*;
 use crate::place::COMPARED;
 
-/// How many comparisons of instances it takes to apply policies, to see what is different, to apply
-/// one to instances that were made anew, and to put everything back. What the fake kernel compares
-/// is left out.
+/// The number of comparisons of instances needed to apply policies, to compute the differences, to apply a
+/// policy to instances that were created anew, and to put everything back. Excludes the comparisons of the fake
+/// kernel.
 fn compared(queues: u32) -> u64 {
     let (mut backend, home) = (Fake::new(queues), Home::new());
     let store = home.store();
@@ -31,6 +31,6 @@ fn compared(queues: u32) -> u64 {
 #[test]
 fn it_grows_with_the_queues_and_not_with_their_square() {
     let (few, many) = (compared(32), compared(128));
-    // Four times as many, and each is found in a tree that is two levels deeper.
+    // Four times as many instances, each found in a tree that is two levels deeper.
     assert!(many < few * 8, "{few} comparisons for 32 queues, {many} for 128");
 }

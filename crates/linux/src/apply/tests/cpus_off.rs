@@ -1,4 +1,5 @@
-//! CPUs that go off: a thread has those that are left of its own, an interrupt without any gets all others.
+//! CPUs that go offline: a thread keeps those of its CPUs that are online; an interrupt without any gets all
+//! others.
 
 use super::*;
 use crate::place::{Place, Value};
@@ -12,7 +13,7 @@ fn a_thread_gets_back_those_of_its_cpus_that_are_on() {
         applied(&mut backend, &store, "threaded", &placed()).expect("applied");
         backend.off = vec![2];
         let ended = crash::at(Some(at), || all_back(&mut backend, &store).is_complete());
-        // What the first has put back is not somebody else's doing.
+        // What the first restore put back is not taken for another program's change.
         let restored = all_back(&mut backend, &store);
         assert!(restored.is_complete(), "died at {at}: {restored:?}");
         let now = backend.everything().remove(&(7, Place::ThreadCpus(queue(0))));
@@ -55,7 +56,7 @@ fn an_interrupt_whose_cpu_has_gone_off_is_put_back_and_is_not_somebody_else_s() 
     goes_off(&mut backend);
     assert!(all_back(&mut backend, &store).is_complete());
     assert_eq!((backend.everything(), place.files()), (original.clone(), vec![]));
-    // Once it is on again nobody can tell.
+    // When the CPU is online again, the kernel's change cannot be told from another program's.
     backend.off.clear();
     apply(&mut backend, &store, &request).expect("applied");
     goes_off(&mut backend);

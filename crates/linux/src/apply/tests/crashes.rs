@@ -1,9 +1,9 @@
-//! Dying at every point, and things that happen in any order.
+//! Crashes at every point, and random sequences of events.
 
 use super::*;
 use crate::place::{Place, Value};
 
-/// A host as it may be found: one queue threaded and placed by somebody, another deferred.
+/// A host with earlier settings: one queue threaded and placed by another program, another one deferred.
 fn lived_in() -> Fake {
     let mut backend = Fake::new(2);
     backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
@@ -55,7 +55,7 @@ fn a_crash_of_a_hold_s_end_loses_nothing() {
         applied(&mut backend, &store, "defer20", &plain()).expect("applied");
         let (policy, options) = (policy("threaded"), placed());
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-        // Forgotten, as after kill -9: unwinding would restore.
+        // Not dropped, as after kill -9: unwinding would restore.
         let ended = {
             let hold = Temporary::apply(&mut backend, &store, &request).expect("applied");
             crash::at(Some(at), || hold.restore().is_ok())
@@ -74,7 +74,7 @@ fn journals(place: &Home) -> usize {
     place.files().iter().filter(|name| name.ends_with(".journal")).count()
 }
 
-/// One thing that happens.
+/// An event of a random sequence.
 #[derive(Debug, Clone)]
 enum Event {
     Apply {

@@ -8,7 +8,7 @@ fn what_somebody_else_has_set_refuses_the_policy_that_would_change_it_and_no_oth
     let (mut backend, place) = (Fake::new(2), Home::new());
     let on = |cpu| Options { cpus: vec![cpu], ..plain() };
     applied(&mut backend, &place.store(), "defer20", &on(1)).expect("applied");
-    // irqbalance, say.
+    // For example irqbalance.
     let (irq, theirs) = (Place::IrqCpus(queue(0)), Value::Cpus(vec![2]));
     backend.somebody_sets(&irq, &theirs);
     applied(&mut backend, &place.store(), "suspend20", &plain()).expect("it moves no interrupt");

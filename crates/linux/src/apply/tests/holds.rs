@@ -1,4 +1,4 @@
-//! Devices that are held: for a program's time, or by a keeper.
+//! Devices that are held, for a program's run time or by a keeper.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn a_hold_gives_back_what_was_before_it_and_no_more() {
     assert_eq!(place.files(), [""; 0]);
 }
 
-/// Has a device brought to what a policy wants of it; without one, to nothing.
+/// Has a device brought to a policy's state; without a policy, to its original state.
 fn kept(
     held: &HeldDevice,
     backend: &mut Fake,
@@ -64,7 +64,7 @@ fn a_held_device_is_what_is_wanted_last_whatever_was_wanted_before() {
             let place = Home::new();
             let mut backend = Fake::new(2);
             let original = backend.everything();
-            // What the second alone makes of it.
+            // The result of the second policy alone.
             let mut alone = Fake::new(2);
             let other = Home::new();
             let only = held(&mut alone, &other.store());
@@ -72,7 +72,7 @@ fn a_held_device_is_what_is_wanted_last_whatever_was_wanted_before() {
 
             let keeper = held(&mut backend, &place.store());
             kept(&keeper, &mut backend, *first, options).expect("set");
-            // Killed in between: the next one knows from the journal alone.
+            // Killed in between: the next one has the journal only.
             drop(keeper);
             let keeper = held(&mut backend, &place.store());
             kept(&keeper, &mut backend, *second, others).expect("set");
@@ -103,7 +103,7 @@ fn a_held_device_is_set_again_and_what_was_first_is_still_known() {
     assert_eq!(told.foreign.len(), 1, "{:?}", told.foreign);
     assert_eq!((told.changes.len(), backend.everything()), (1, set));
 
-    // A change that the kernel refuses takes back those of its look, and no others.
+    // If the kernel refuses a change, the changes of that pass are undone, and no others.
     let before = backend.everything();
     backend.refuses_after = Some(backend.writes + 2);
     let error = kept(&keeper, &mut backend, Some("suspend200"), &plain()).expect_err("refused");
@@ -122,7 +122,7 @@ fn a_thread_that_somebody_had_placed_is_so_again_after_a_wish_without_threads() 
     backend.somebody_sets(&Place::ThreadClass(queue(1)), &Value::Class(Class::Fifo(5)));
     let original = backend.everything();
     let keeper = held(&mut backend, &place.store());
-    // The second look finds the thread gone.
+    // The second pass finds the thread gone.
     let no_threads = |backend: &mut Fake| {
         for _ in 0..2 {
             kept(&keeper, backend, Some("suspend20"), &plain()).expect("set");
@@ -133,7 +133,7 @@ fn a_thread_that_somebody_had_placed_is_so_again_after_a_wish_without_threads() 
     assert_eq!(told.put_back.changes.len(), 2, "{:?}", told.put_back);
     assert_eq!(backend.everything().remove(&(7, cpus)), Some(Value::Cpus(vec![2])));
     no_threads(&mut backend);
-    // One that spins does not become real-time.
+    // A spinning thread does not become real-time.
     for _ in 0..2 {
         kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("set");
     }
@@ -169,7 +169,7 @@ fn a_thread_that_spins_at_once_is_where_somebody_had_placed_it_and_as_nice() {
     assert!(again.changes.is_empty() && again.put_back.changes.is_empty(), "{again:?}");
     assert!(keeper.restore(&mut backend).expect("put back").is_complete());
     assert_eq!(backend.everything(), original);
-    // Killed once the thread was there: the next one finds a thread that is fair.
+    // Killed once the thread existed: the next one finds a fair thread.
     let (mut backend, _place, keeper, _) = begun();
     backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(2));
     kept(&keeper, &mut backend, Some("threaded-busy-poll"), &plain()).expect("set");

@@ -1,11 +1,11 @@
-//! Devices that are another one, or somewhere else, when it is time to put them back.
+//! Devices that have been replaced or moved when they are to be put back.
 
 use super::*;
 use crate::place::{Place, Value};
 
 const NUMBER: Value = Value::Number(0);
 
-/// A device of the same number takes the place of `va`, with values of its own.
+/// Another device with the index of `va` takes its place, with values of its own.
 fn another(backend: &mut Fake) {
     backend.recreate();
     backend.identities.insert(7, 701);
@@ -18,7 +18,7 @@ fn another(backend: &mut Fake) {
     backend.somebody_sets(&napi(0, Setting::GroFlushTimeout), &Value::Number(20_000));
 }
 
-/// `va` leaves this namespace, and is elsewhere as it was.
+/// `va` moves to another namespace, with its settings.
 fn leaves(backend: &mut Fake) -> (napkin_kernel::device::Device, u64) {
     let device = backend.devices.remove(0);
     let namespace = String::from("/proc/9/ns/net");
@@ -71,14 +71,14 @@ fn a_device_in_another_namespace_is_told_and_kept_until_it_is_back() {
     drop(hold);
     assert!(!told.is_complete() && told.kept == 6, "{told:?}");
     assert!(told.away.expect("not here").contains("nsenter --net=/proc/9/ns/net napkin restore"));
-    // Nobody who may not look elsewhere says that it is gone.
+    // Without the right to search other namespaces, a device is not taken for gone.
     for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
         backend.otherwise = otherwise;
         let restored = all_back(&mut backend, &place.store());
         assert!(restored.devices[0].away.is_some() && !restored.is_complete(), "{restored:?}");
         assert_eq!(place.files(), ["device-700.journal"]);
     }
-    // Under another number, as after a move there and back.
+    // With another index, as after a move there and back.
     returns(&mut backend, device, 9);
     assert!(all_back(&mut backend, &place.store()).is_complete());
     assert_eq!(backend.everything().into_values().collect::<Vec<_>>(), original);
@@ -108,7 +108,7 @@ fn the_end_of_its_namespace_is_not_the_end_of_a_device() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
     leaves(&mut backend);
-    // Nobody is in the first one, of inode 1: who may see all of them takes it for ended.
+    // The original namespace, inode 1, has no process: with access to all processes it counts as ended.
     let namespace = Identity { cookie: Some(2), inode: 2 };
     let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
     for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
@@ -149,7 +149,7 @@ fn two_devices_that_had_one_number_have_a_file_each() {
         let original: Vec<_> = backend.everything().into_values().collect();
         applied(&mut backend, &place.store(), "suspend20", &plain()).expect("applied");
         let device = leaves(&mut backend);
-        // Another comes with its number, and gets a policy.
+        // Another device gets its index, and a policy.
         let (mut other, _) = (Fake::new(1).devices.remove(0), ());
         other.napis[0].id += 100;
         returns(&mut backend, (other, 701), 7);

@@ -1,11 +1,10 @@
-//! A disk without room for another line, or with a file that cannot be removed: what is there is enough to put
-//! everything back.
+//! A full disk, or a file that cannot be removed: the existing records suffice to put everything back.
 
 use super::*;
 use crate::journal::fault::disk;
 use crate::place::Value;
 
-/// A disk without room until this is dropped.
+/// Makes the disk full until this is dropped.
 struct Full;
 
 impl Full {
@@ -118,13 +117,13 @@ fn restore_needs_no_lock_file_and_respects_one_that_is_there() {
     assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
     assert_eq!(backend.everything(), set);
     drop(lock);
-    // Another restore, where there is no lock file either.
+    // Another restore that could not create a lock file has locked the journal.
     let journal = std::fs::File::open(place.0.join("device-700.journal")).expect("it is there");
     journal.lock().expect("nobody has it");
     let why = refused(&mut backend).expect("it is held");
     assert!(why.contains("held by another napkin"), "{why}");
     assert_eq!(backend.everything(), set);
-    // And who can make one by now has the same answer.
+    // A process that can create a lock file by now is refused as well.
     let locked = applied(&mut backend, &store, "defer20", &plain()).expect_err("it is held");
     assert!(locked.to_string().contains("held by another napkin"), "{locked}");
     drop(journal);
@@ -154,7 +153,7 @@ fn a_file_that_cannot_be_removed_keeps_no_device_from_being_put_back() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let original = backend.everything();
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    // Changed last, so it comes first; its lock cannot be had.
+    // It was changed last, so it is processed first; its lock file cannot be created.
     std::fs::write(place.0.join("device-1.journal"), "").expect("written");
     std::fs::create_dir(place.0.join("device-1.lock")).expect("made");
     let restored = all_back(&mut backend, &place.store());

@@ -1,4 +1,4 @@
-//! A guard takes a suspension away under a policy, and gives it back.
+//! A guard ends a suspension while a policy is in force, and restores it.
 
 use std::sync::Mutex;
 use std::thread::JoinHandle;
@@ -17,7 +17,7 @@ fn now(backend: &mut Fake, place: &Place) -> Value {
     backend.everything().remove(&(DEVICE, place.clone())).expect("it is there")
 }
 
-/// The NAPI id of `va`'s first queue.
+/// Returns the NAPI id of `va`'s first queue.
 fn id(backend: &Fake) -> u32 {
     backend.devices[0].napis[0].id
 }
@@ -85,7 +85,7 @@ fn what_a_hold_finds_taken_away_at_its_end_is_told_and_napkin_s_own() {
         end(hold.backend(), &store, Some(DEVICE)).expect("it was on");
         let restored = hold.restore().expect("it is there");
         assert_eq!(restored.is_complete(), left, "{restored:?}");
-        // It is in the journal, and so nobody else's.
+        // It is in the journal, and therefore not taken for another program's.
         assert!(all_back(&mut backend, &store).is_complete(), "{before:?}");
         assert_eq!((backend.everything(), place.files()), (original, vec![]), "{before:?}");
     }
@@ -153,7 +153,7 @@ fn what_is_wanted_off_since_is_not_given_back() {
         let original = backend.everything();
         applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
         let ended = end(&mut backend, &store, None).expect("it was on");
-        // It wants none, and finds none.
+        // The policy wants no suspension, and finds none.
         applied(&mut backend, &store, "defer20", &plain()).expect("applied");
         if compacted {
             let mut journal = store.device(DEVICE, "va", Some(700)).expect("readable");
@@ -163,7 +163,7 @@ fn what_is_wanted_off_since_is_not_given_back() {
         }
         assert!(!give_back(&mut backend, &store, &ended, None).expect("told"));
         assert_eq!(now(&mut backend, &timeout()), Value::Number(0));
-        // The next policy's is another matter.
+        // A suspension of the next policy is restored again.
         applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
         let ended = end(&mut backend, &store, None).expect("it was on");
         assert!(give_back(&mut backend, &store, &ended, None).expect("given back"));
@@ -208,7 +208,7 @@ fn a_policy_that_ends_it_itself_keeps_it_ended() {
 fn one_that_wants_none_is_known_after_another_was_there_for_a_while() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let store = place.store();
-    // The journal has a line of its own for 0 then.
+    // The journal then has a record of 0 before.
     backend.somebody_sets(&timeout(), &Value::Number(7_000_000));
     applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
     let ended = end(&mut backend, &store, None).expect("it was on");
@@ -242,14 +242,14 @@ fn it_is_given_back_where_its_instance_is_by_then() {
     let first = id(&backend);
     applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
     let ended = end(&mut backend, &store, None).expect("it was on");
-    // The first instance polls what the second did.
+    // The first instance polls the second one's queue now.
     backend.channels(&[(vec![1], vec![1]), (vec![0], vec![0])]);
     assert!(give_back(&mut backend, &store, &ended, None).expect("given back"));
     assert_eq!(backend.by_id()[&first].irq_suspend_timeout, Some(20_000_000));
     assert!(all_back(&mut backend, &store).is_complete());
     assert!(backend.by_id().values().all(|it| it.irq_suspend_timeout == Some(0)));
     assert_eq!(place.files(), [""; 0]);
-    // And one that is gone with its device needs nothing.
+    // A suspension whose device is gone needs nothing.
     applied(&mut backend, &store, "suspend20", &plain()).expect("applied");
     let ended = end(&mut backend, &store, None).expect("it was on");
     backend.devices.remove(0);
@@ -267,7 +267,7 @@ fn nothing_is_changed_that_cannot_be_written_down_or_is_another_napkin_s() {
     let error = end_suspension(&mut backend, &store, instance, None).expect_err("locked");
     assert!(matches!(error, ApplyError::Journal(JournalError::Locked { .. })), "{error}");
     assert_eq!(now(&mut backend, &timeout()), Value::Number(20_000_000));
-    // By the one that holds it itself it can.
+    // The process that holds the device can.
     assert!(end(&mut backend, &store, Some(DEVICE)).is_some());
     drop(lock);
     let absent = end_suspension(&mut backend, &store, (DEVICE, 9), None).expect("told");
@@ -288,14 +288,14 @@ fn whose_suspensions_cannot_be_ended_is_known_before_they_have_to_be() {
     assert_eq!(asked(&mut backend, Some(DEVICE)), [], "it is its own");
 }
 
-/// Where a guard's thread writes, and what it found.
+/// The journal that a guard's thread writes to, and its result.
 static GUARD: Mutex<Option<Store>> = Mutex::new(None);
 static ENDED: Mutex<Option<JoinHandle<Option<Suspension>>>> = Mutex::new(None);
 
-/// A thread of this process ends a suspension; it is given the time for it.
+/// Ends a suspension in another thread of this process, and waits a while for it.
 fn guard_ends_it(keeper: &mut Fake) {
     let store = GUARD.lock().expect("no panic").clone().expect("a journal");
-    // The same kernel, seen by another thread.
+    // A copy of the same kernel state, for the other thread.
     let mut theirs = Fake::new(2);
     theirs.somebody_sets(&timeout(), &now(keeper, &timeout()));
     let (tell, done) = std::sync::mpsc::channel();
@@ -318,7 +318,7 @@ fn a_keeper_that_rewrites_the_journal_loses_no_line_of_a_guard_s() {
     let defers = (napi(1, Setting::DeferHardIrqs), Value::Number(100));
     let both = [suspends.clone(), defers].into();
     held.keep(&mut backend, &both).expect("set");
-    // One is not wanted any more: it is put back, and then its lines go.
+    // One place is not wanted any more: it is put back, then its records are dropped.
     backend.behind = Some((backend.writes + 1, guard_ends_it));
     held.keep(&mut backend, &[suspends].into()).expect("set");
     let ended = ENDED.lock().expect("no panic").take().expect("it was started").join();

@@ -1,9 +1,9 @@
-//! Threads that the kernel switches off with the device, and keeps for the next time.
+//! Threads that the kernel disables with the device, and keeps for later.
 
 use super::*;
 use crate::place::{Place, Value};
 
-/// Somebody else wants threads: how are they placed?
+/// Another program enables threads: returns the CPUs and class that they have.
 fn woken(backend: &mut Fake) -> Vec<(Value, Value)> {
     let of = |backend: &mut Fake, place: Place| backend.everything()[&(7, place)].clone();
     (0..2)
@@ -95,7 +95,7 @@ fn a_thread_that_spun_and_was_nice_gives_up_real_time_before_it_spins_again() {
     applied(&mut backend, &place.store(), "threaded", &placed()).expect("applied");
     let class = &backend.everything()[&(7, Place::ThreadClass(queue(0)))];
     assert_eq!(*class, Value::Class(Class::Fifo(10)));
-    // The fake refuses to let a real-time thread spin at any time.
+    // The fake panics if a real-time thread is made to spin.
     assert!(all_back(&mut backend, &place.store()).is_complete());
     assert_eq!(backend.everything(), original);
 }
@@ -118,7 +118,7 @@ fn a_thread_that_somebody_made_real_time_is_not_set_spinning_again() {
         backend.somebody_sets(&mode, &Value::Number(2));
         backend
     };
-    // The fake refuses to let a real-time thread spin at any time.
+    // The fake panics if a real-time thread is made to spin.
     let (mut backend, place) = (spinning(), Home::new());
     let original = backend.everything();
     applied(&mut backend, &place.store(), "threaded", &plain()).expect("applied");
@@ -207,11 +207,11 @@ fn that_a_real_time_thread_spun_is_known_until_its_mode_is_back() {
     backend.somebody_sets(&mode, &Value::Number(2));
     backend.somebody_sets(&class, &Value::Class(Class::Fifo(50)));
     let original = backend.everything();
-    // However often its class is set, and to what it was before, too.
+    // However often its class is set, even to its original one.
     for priority in [60, 50, 60] {
         applied(&mut backend, &place.store(), "threaded", &fifo(priority)).expect("applied");
     }
-    // The mode is put back first, and that fails; its class is not.
+    // The mode is put back first, which fails; the class is not put back then.
     backend.refuses_after = Some(backend.writes);
     let restored = all_back(&mut backend, &place.store());
     assert_eq!(restored.devices[0].failed.len(), 1, "{restored:?}");
@@ -230,7 +230,7 @@ fn a_thread_that_never_spun_as_real_time_does_not_for_what_was_set_since() {
         let options = Options { rt: Some(priority), ..plain() };
         applied(&mut backend, &place.store(), "threaded", &options).expect("applied");
     }
-    // The fake would panic.
+    // Otherwise the fake would panic.
     let restored = all_back(&mut backend, &place.store());
     assert_eq!(restored.devices[0].failed.len(), 1, "{restored:?}");
 }

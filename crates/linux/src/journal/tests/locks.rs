@@ -1,4 +1,4 @@
-//! Locks: one holder at a time, who is told of.
+//! Locks: one holder at a time, which can be identified.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
