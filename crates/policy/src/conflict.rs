@@ -1,25 +1,25 @@
-//! Two policies on one CPU.
+//! Conflicts of two policies on one CPU.
 //!
-//! Instances, epoll contexts and applications each have settings of their own, so policies may
-//! differ in those side by side. A CPU has one softirq context: policies whose CPU parts differ
-//! cannot both be had there, and napkin refuses the second rather than let it win in silence.
+//! Instances, epoll contexts and applications each have settings of their own, so policies that differ in those
+//! can coexist. A CPU has one softirq context: policies with different CPU parts cannot both apply to it, and
+//! napkin refuses the second rather than let it win silently.
 
 use core::fmt;
 
 use super::key::{KEYS, Key};
 use super::{CpuPolicy, Policy};
 
-/// What two policies ask of one CPU, where they differ.
+/// The differing CPU parts of two policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conflict {
-    /// What the first asks for.
+    /// The CPU part of the first.
     pub one: CpuPolicy,
-    /// What the second asks for.
+    /// The CPU part of the second.
     pub other: CpuPolicy,
 }
 
 impl Policy {
-    /// Whether this policy and `other` cannot share a CPU, and why.
+    /// Returns the conflict, if this policy and `other` cannot share a CPU.
     pub fn conflict_on_cpu(&self, other: &Policy) -> Option<Conflict> {
         (self.cpu != other.cpu).then_some(Conflict { one: self.cpu, other: other.cpu })
     }

@@ -1,8 +1,7 @@
-//! What can be wrong with a policy's text: what it was, with which value, and what to write
-//! instead.
+//! Errors in a policy's text: the kind, the offending value, and what to write instead.
 //!
-//! The texts come from a command line or a file, so an error quotes no more than a line of them and
-//! nothing that a terminal would act upon.
+//! The text comes from a command line or a file, so an error quotes at most a line of it, and no character that
+//! controls a terminal.
 
 use alloc::string::String;
 use core::fmt;
@@ -11,31 +10,31 @@ use super::FAMILY_MICROSECONDS;
 use super::takes::{MAX_TIMEOUT, Takes};
 use crate::{Time, TimeError};
 
-/// Why a text is not a policy, or a value not a valid one.
+/// The reason why a text is not a policy, or a value is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// Nothing but blanks.
+    /// The text is empty or blank.
     Empty,
-    /// Nothing between two commas, or after the last.
+    /// Nothing stands between two commas, or after the last.
     EmptyItem,
-    /// Neither a preset, nor a member of a family, nor `key=value`.
+    /// The name is neither a preset, nor a member of a family, nor `key=value`.
     UnknownName {
         /// What was written.
         name: String,
         /// The nearest name that exists.
         nearest: Option<&'static str>,
     },
-    /// A family's name without a number that it takes.
+    /// A family's name is not followed by a valid number.
     FamilyNumber {
         /// The family's name.
         family: &'static str,
-        /// What was written after it.
+        /// The text after the family's name.
         number: String,
     },
-    /// A preset that is not the first item; it would undo what stands before it.
+    /// A preset that is not the first item; it would override the items before it.
     NotFirst {
-        /// The preset that stands in the middle of the text.
+        /// The preset.
         name: String,
     },
     /// `key=value` with a key that does not exist.
@@ -49,7 +48,7 @@ pub enum PolicyError {
     MissingValue {
         /// The key's name, as `napkin policies` lists it.
         key: &'static str,
-        /// What it takes.
+        /// The kind of value that the key takes.
         takes: Takes,
     },
     /// A key that was given twice.
@@ -61,9 +60,9 @@ pub enum PolicyError {
     BadValue {
         /// The key's name, as `napkin policies` lists it.
         key: &'static str,
-        /// What was written.
+        /// The value that was given.
         value: String,
-        /// What the key takes.
+        /// The kind of value that the key takes.
         takes: Takes,
         /// The nearest word that exists, for a key that takes words.
         nearest: Option<&'static str>,
@@ -72,16 +71,16 @@ pub enum PolicyError {
     NoUnit {
         /// The key's name, as `napkin policies` lists it.
         key: &'static str,
-        /// What is asked for.
+        /// The missing unit.
         error: TimeError,
     },
     /// A value above its limit.
     TooLarge {
         /// The key's name, as `napkin policies` lists it.
         key: &'static str,
-        /// What was written or held.
+        /// The value that was given.
         value: String,
-        /// What the key takes.
+        /// The kind of value that the key takes.
         takes: Takes,
     },
 }
@@ -122,7 +121,7 @@ impl fmt::Display for PolicyError {
             PolicyError::UnknownKey { key, nearest } => {
                 write!(f, "no key is called '{key}'")?;
                 did_you_mean(f, *nearest)?;
-                // Said after a suggestion, too: the nearest name need not be the one that was meant.
+                // Added after a suggestion, too: the nearest name need not be the intended one.
                 let mark = if nearest.is_some() { "" } else { ";" };
                 write!(f, "{mark} 'napkin policies' lists the keys")
             }
@@ -163,7 +162,7 @@ mod tests {
     use crate::Policy;
     use std::string::ToString;
 
-    /// The error that a text gets, as its author sees it.
+    /// The error message of a text.
     fn says(text: &str) -> String {
         text.parse::<Policy>().expect_err(text).to_string()
     }

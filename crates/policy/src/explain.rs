@@ -1,8 +1,8 @@
-//! The presets and families, explained: what each does, what it costs, and whose proposal it is.
+//! Descriptions of the presets and families: what each does, what it costs, and whose proposal it is.
 //!
-//! This is the text behind `napkin policies`, and the list of names that the parser knows. The
-//! values shown are printed from the policies, never written by hand, so the table cannot be wrong
-//! about them. Measurements are quoted only where a proposal published them.
+//! `napkin policies` prints this text, and the parser takes its list of names from here. The displayed values
+//! are generated from the policies, so they cannot be wrong. Measurements are quoted only where a proposal
+//! published them.
 
 use alloc::string::{String, ToString};
 
@@ -21,7 +21,7 @@ pub struct Preset {
     pub what: &'static str,
     /// What it costs.
     pub cost: &'static str,
-    /// What it is.
+    /// The policy that the name stands for.
     pub policy: Policy,
 }
 
@@ -37,7 +37,7 @@ impl Preset {
     }
 }
 
-/// Policies that differ in one time, which their name carries: `defer20`, `defer50` ...
+/// A group of policies that differ in one time, which is part of their name: `defer20`, `defer50` ...
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
     /// The name without its number.
@@ -55,14 +55,14 @@ pub struct Family {
 }
 
 impl Family {
-    /// The member of this many microseconds; `None` outside of [`FAMILY_MICROSECONDS`].
+    /// Returns the member for this many microseconds; `None` outside of [`FAMILY_MICROSECONDS`].
     pub fn policy(&self, microseconds: u32) -> Option<Policy> {
         FAMILY_MICROSECONDS
             .contains(&microseconds)
             .then(|| (self.make)(Ns::from(microseconds) * MICROSECOND))
     }
 
-    /// The number that `policy` has in this family, if it belongs to it.
+    /// Returns the number of microseconds that `policy` has in this family, if it is a member.
     pub fn member(&self, policy: &Policy) -> Option<u32> {
         let time = (self.time)(policy);
         if !time.is_multiple_of(MICROSECOND) {
@@ -72,7 +72,7 @@ impl Family {
         (self.policy(microseconds)? == *policy).then_some(microseconds)
     }
 
-    /// An example's values in the spelled-out form, with a number that has no preset.
+    /// The values of an example in the spelled-out form, for a number that has no preset.
     pub fn values(&self) -> String {
         (self.make)(50 * MICROSECOND).spelled_out().to_string()
     }

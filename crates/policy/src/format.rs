@@ -1,8 +1,8 @@
-//! How a policy prints: always in the form in which it is read.
+//! Prints a policy, always in a form that can be parsed.
 //!
-//! A value that has a name prints as that name, whatever way it was written; anything else prints
-//! as the keys that differ from `base`, in the table's order. So two policies are equal exactly if
-//! they print alike, and a table, a journal and a command line can share one column.
+//! A policy that has a name prints as that name, however it was written; any other prints as the keys that
+//! differ from `base`, in the table's order. So two policies are equal exactly if their text is, and a table, a
+//! journal and a command line can use the same text.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -11,7 +11,7 @@ use core::fmt;
 use super::{FAMILIES, KEYS, PRESETS, Policy};
 
 impl Policy {
-    /// The preset or the member of a family that this value is, e.g. `suspend20` or `defer37`.
+    /// Returns the name of the preset or family member that has this value, e.g. `suspend20` or `defer37`.
     pub fn name(&self) -> Option<String> {
         if let Some(preset) = PRESETS.iter().find(|preset| preset.policy == *self) {
             return Some(preset.name.to_string());
@@ -21,8 +21,8 @@ impl Policy {
         })
     }
 
-    /// The spelled-out form: each key that differs from `base`, even where the value has a name.
-    /// Only `base` itself, from which nothing differs, prints as its name.
+    /// Returns the spelled-out form: each key that differs from `base`, even if the policy has a name. Only
+    /// `base` itself, which has no such key, prints as its name.
     pub fn spelled_out(&self) -> SpelledOut<'_> {
         SpelledOut(self)
     }
@@ -50,7 +50,7 @@ impl fmt::Display for SpelledOut<'_> {
 }
 
 impl fmt::Display for Policy {
-    /// The name if it has one, otherwise the spelled-out form; width and alignment are honoured.
+    /// The name, or the spelled-out form if it has none; width and alignment are honoured.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.name().unwrap_or_else(|| self.spelled_out().to_string()))
     }

@@ -1,9 +1,9 @@
-//! The keys of the spelled-out form: one row for each number a policy consists of.
+//! The keys of the spelled-out form: one row for each value of a policy.
 //!
-//! Parser, printer, limits and help all read this one table, so a key cannot be read and not
-//! printed, or documented and not checked. Every value is carried as a `u64` on its way: a count, a
-//! time in nanoseconds, or the place of a word among the key's choices. The table knows nothing of
-//! presets, and nothing of what a value means to the core.
+//! Parser, printer, limits and help all use this one table, so no key can be parsed but not printed, or
+//! documented but not checked. Every value is carried as a `u64`: a count, a time in nanoseconds, or the index
+//! of a word among the key's choices. The table knows nothing of presets, nor of the effect of a value in the
+//! core.
 
 use alloc::string::ToString;
 use core::fmt;
@@ -17,18 +17,18 @@ use crate::{Ns, Time};
 /// One key of the spelled-out form.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// Its name, in the kernel's words where the kernel has it.
+    /// Its name: the kernel's, if the kernel has the setting.
     pub name: &'static str,
-    /// What it takes.
+    /// The kind and range of its values.
     pub takes: Takes,
     /// What it does, in one line.
     pub what: &'static str,
-    /// The largest value that some Linux takes; 0 where none has the key.
+    /// The largest value that any Linux accepts; 0 where none has the key.
     linux: u64,
     field: Field,
 }
 
-/// Where a key's value lies in a policy.
+/// Accessors to a key's value in a policy.
 #[derive(Debug, Clone, Copy)]
 enum Field {
     Switch(fn(&mut Policy) -> &mut bool),
@@ -44,8 +44,7 @@ impl Key {
         KEYS.iter().find(|key| key.name == name)
     }
 
-    /// Lets a value pass that is within this key's limit, in the form in which the table carries it:
-    /// the one place that knows the limits.
+    /// Returns a value, in the table's form, if it is within this key's limit. All limits are checked here.
     ///
     /// # Errors
     /// [`PolicyError::TooLarge`].
@@ -57,12 +56,12 @@ impl Key {
         Err(PolicyError::TooLarge { key: self.name, value: shown, takes: self.takes })
     }
 
-    /// This key's value in `policy`, as the spelled-out form shows it.
+    /// Returns this key's value in `policy`, for display in the spelled-out form.
     pub fn value(&self, policy: &Policy) -> Value {
         Value { takes: self.takes, value: self.get(policy) }
     }
 
-    /// This key's value in `policy`: a count, nanoseconds, or the place of a word among its choices.
+    /// Returns this key's value in `policy`: a count, nanoseconds, or the index of a word among its choices.
     pub fn get(&self, policy: &Policy) -> u64 {
         let mut policy = *policy;
         match self.field {
@@ -74,10 +73,9 @@ impl Key {
         }
     }
 
-    /// Sets this key in `policy`, to what [`Key::check`] let pass.
+    /// Sets this key in `policy`, to a value that passed [`Key::check`].
     pub fn set(&self, policy: &mut Policy, value: u64) {
-        // The check bounds every value by `Takes::max`, so these never lose anything; saturating
-        // keeps them total without a panic.
+        // The check bounds every value by `Takes::max`, so nothing is lost here; saturating avoids a panic.
         match self.field {
             Switch(field) => *field(policy) = value != 0,
             Budget(field) => *field(policy) = u16::try_from(value).unwrap_or(u16::MAX),
@@ -87,12 +85,12 @@ impl Key {
         }
     }
 
-    /// Whether some Linux takes this value.
+    /// Whether any Linux accepts this value.
     pub fn in_linux(&self, value: u64) -> bool {
         value <= self.linux
     }
 
-    /// Whether the key is napkin's own: no Linux has it.
+    /// Whether the key is napkin's own, and in no Linux.
     pub fn is_ours(&self) -> bool {
         self.linux == 0
     }
@@ -108,13 +106,13 @@ impl Key {
         Key { name, takes, what, linux: u64::MAX, field }
     }
 
-    /// The same; no Linux takes a value above this.
+    /// Sets the largest value that any Linux accepts.
     const fn linux_up_to(self, linux: u64) -> Key {
         Key { linux, ..self }
     }
 }
 
-/// A key's value, which prints in the form that is read.
+/// A key's value, which prints in the form that is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Value {
     takes: Takes,
@@ -134,10 +132,10 @@ impl fmt::Display for Value {
     }
 }
 
-/// The keys of an instance's settings, the first of [`KEYS`]: what can be changed of one that runs.
+/// The keys of an instance's settings, the first of [`KEYS`]: those that can be changed on a running instance.
 pub const INSTANCE_KEYS: &[Key] = KEYS.split_at(7).0;
 
-/// Every key, in the order in which they are printed.
+/// Every key, in print order.
 pub const KEYS: &[Key] = &[
     Key::new(
         "threaded",

@@ -1,11 +1,11 @@
-//! A delivery policy: one vocabulary for all worlds.
+//! Delivery policies: one vocabulary for all worlds.
 //!
-//! A policy has four parts, because the modes live in four places: the NAPI instance, the CPU, the
-//! epoll context and the application. Here are the types and the rules that follow from them alone;
-//! the files beside this one give names to values (`preset`, `explain`), read and print them
-//! (`parse`, `format`, `key`), and say what is wrong with them (`error`, `warning`, `conflict`); `time`
-//! has the times they are written in, and `text` makes names that are printed beside them harmless.
-//! What a setting makes the engine, the machine or the kernel do is not decided here.
+//! A policy has four parts, because the modes are set in four places: the NAPI instance, the CPU, the epoll
+//! context and the application. This file has the types and the rules that follow from them alone. The other
+//! modules name policies (`preset`, `explain`, `named`), parse and print them (`parse`, `format`, `key`,
+//! `takes`), and report errors (`error`, `warning`, `conflict`); `time` has the times that policies contain,
+//! and `text` escapes untrusted names for printing. The effect of a setting in the engine, the machine or the
+//! kernel is not decided here.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later.
 #![cfg_attr(not(test), no_std)]
@@ -45,7 +45,7 @@ pub use takes::{MAX_COUNT, MAX_TIMEOUT, Takes};
 pub use time::{MICROSECOND, MILLISECOND, NEVER, Ns, Time, TimeError};
 pub use warning::Warning;
 
-/// Microseconds that a family's name takes: `defer1` to `defer10000000`, which is [`MAX_TIMEOUT`].
+/// The numbers of microseconds in a family's name: `defer1` to `defer10000000`, which is [`MAX_TIMEOUT`].
 pub const FAMILY_MICROSECONDS: RangeInclusive<u32> = 1..=10_000_000;
 
 /// Frames of one busy-poll pass where the budget is 0 (the kernel's `BUSY_POLL_BUDGET`).
@@ -54,10 +54,10 @@ pub const DEFAULT_BUDGET: u16 = 8;
 /// The largest epoll budget that needs no privilege (the kernel's `NAPI_POLL_WEIGHT`).
 pub const UNPRIVILEGED_BUDGET: u16 = 64;
 
-/// Longest that *feedback* leaves a queue unpolled.
+/// The longest time for which *feedback* leaves a queue unpolled.
 pub const PARK_TIMEOUT: Ns = 20 * MILLISECOND;
 
-/// Who polls an instance once it is scheduled.
+/// The context that polls an instance once it is scheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Threaded {
@@ -73,10 +73,10 @@ pub enum Threaded {
 }
 
 impl Threaded {
-    /// The names of all, each at its number: the kernel's three, and ours.
+    /// All names, indexed by number: the kernel's three, and napkin's own.
     pub const NAMES: [&str; 4] = ["disabled", "enabled", "busy-poll", "workqueue"];
 
-    /// That of a number; `None` above [`Threaded::Workqueue`]'s.
+    /// Returns the mode of a number; `None` above that of [`Threaded::Workqueue`].
     pub const fn of(number: u64) -> Option<Threaded> {
         Some(match number {
             0 => Threaded::Disabled,
@@ -87,7 +87,7 @@ impl Threaded {
         })
     }
 
-    /// That of a name.
+    /// Returns the mode of a name.
     pub fn named(name: &str) -> Option<Threaded> {
         let place = Threaded::NAMES.iter().position(|it| *it == name)?;
         Threaded::of(place as u64)
@@ -105,44 +105,43 @@ impl core::fmt::Display for Threaded {
     }
 }
 
-/// What a policy sets on each NAPI instance.
+/// The part of a policy that is set on each NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InstancePolicy {
-    /// Who polls the instance.
+    /// The context that polls the instance.
     pub threaded: Threaded,
-    /// Empty polls before interrupts are allowed again; at most [`MAX_COUNT`]. 0 switches deferral
-    /// off.
+    /// The number of empty polls before interrupts are enabled again; at most [`MAX_COUNT`]. 0 switches
+    /// deferral off.
     pub defer_hard_irqs: u32,
     /// Time between deferred polls; 0 switches deferral off.
     pub gro_flush_timeout: Ns,
-    /// Longest suspension; 0 switches suspension off. Under `feedback` also the park timeout, see
+    /// The longest suspension; 0 switches suspension off. Under `feedback` also the park timeout, see
     /// [`InstancePolicy::park_timeout`].
     pub irq_suspend_timeout: Ns,
-    /// How long an instance stays in polled mode without work (2007); 0 is off.
+    /// The time for which an instance stays in polled mode without work (2007); 0 is off.
     pub hold: Ns,
-    /// The tick of the clock at which alone a hold may end, as in a kernel that counts jiffies: it
-    /// then ends at the first multiple of this time after `hold` has passed. 0 is off: a hold ends
-    /// to the nanosecond.
+    /// The granularity of the end of a hold, as in a kernel that counts jiffies: a hold ends at the first
+    /// multiple of this time after `hold` has passed. 0 is off: a hold ends to the nanosecond.
     pub hold_tick: Ns,
-    /// Whether a full receiver stops its queue's polling.
+    /// Whether a queue whose receivers are full is not polled.
     pub feedback: bool,
 }
 
 impl InstancePolicy {
-    /// Whether interrupts stay masked between polls: it takes both numbers.
+    /// Whether interrupts stay masked between polls, which takes both numbers.
     pub const fn defers(&self) -> bool {
         self.defer_hard_irqs != 0 && self.gro_flush_timeout != 0
     }
 
-    /// Whether an application can suspend interrupts. Suspension masks nothing itself: it puts off
-    /// the timer that deferral armed, so without deferral there is nothing to suspend. That the
-    /// epoll context must prefer busy polling is the [`Policy`]'s to know: [`Policy::suspends`].
+    /// Whether an application can suspend interrupts. Suspension masks nothing itself: it postpones the timer
+    /// that deferral armed, so it needs deferral. [`Policy::suspends`] also requires an epoll context that
+    /// prefers busy polling.
     pub const fn suspends(&self) -> bool {
         self.irq_suspend_timeout != 0 && self.defers()
     }
 
-    /// How long deferral keeps interrupts masked after the last work: N periods. 0 without
-    /// deferral; saturating.
+    /// The time for which deferral keeps interrupts masked after the last work: N periods. 0 without deferral;
+    /// saturating.
     pub const fn deferral_span(&self) -> Ns {
         if !self.defers() {
             return 0;
@@ -150,7 +149,7 @@ impl InstancePolicy {
         (self.defer_hard_irqs as Ns).saturating_mul(self.gro_flush_timeout)
     }
 
-    /// Longest that *feedback* leaves this queue unpolled: `irq_suspend_timeout` if there is one,
+    /// The longest time for which *feedback* leaves this queue unpolled: `irq_suspend_timeout` if there is one,
     /// and never more than [`PARK_TIMEOUT`].
     pub const fn park_timeout(&self) -> Ns {
         match self.irq_suspend_timeout {
@@ -161,26 +160,25 @@ impl InstancePolicy {
     }
 }
 
-/// Where a CPU's network softirqs run.
+/// The context that runs a CPU's network softirqs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NetSoftirq {
     /// Inline after the interrupt, within the kernel's limits.
     #[default]
     Inline,
-    /// In ksoftirqd whenever another thread wants the CPU; other vectors stay inline (2018, as
-    /// meant).
+    /// In ksoftirqd whenever another thread wants the CPU; other vectors stay inline (2018, as intended).
     Ksoftirqd,
-    /// The 2018 patch as posted: its mask names HI and TIMER, and defers the whole pending set.
+    /// The 2018 patch as posted: its mask names HI and TIMER, and defers all pending softirqs.
     KsoftirqdAsPosted,
 }
 
-/// What a policy sets on each CPU.
+/// The part of a policy that is set on each CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuPolicy {
-    /// Where network softirqs run.
+    /// The context that runs network softirqs.
     pub net_softirq: NetSoftirq,
-    /// Whether pending softirqs run inline while ksoftirqd is runnable: so since Linux 6.5, not so
-    /// from 4.9 to 6.4.
+    /// Whether pending softirqs run inline while ksoftirqd is runnable: true since Linux 6.5, false from 4.9 to
+    /// 6.4.
     pub inline_while_ksoftirqd: bool,
 }
 
@@ -190,29 +188,29 @@ impl Default for CpuPolicy {
     }
 }
 
-/// What a policy sets on each epoll context (`EPIOCSPARAMS`).
+/// The part of a policy that is set on each epoll context (`EPIOCSPARAMS`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EpollPolicy {
-    /// Longest busy poll in microseconds (the kernel's are of 1.024 us); at most `i32::MAX`.
+    /// The longest busy poll in microseconds (the kernel's are of 1.024 us); at most `i32::MAX`.
     pub busy_poll_usecs: u32,
-    /// Frames a pass; 0 means the default of 8; above 64 needs a privilege.
+    /// Frames per pass; 0 means the default of 8; above 64 needs a privilege.
     pub busy_poll_budget: u16,
-    /// Prefer busy polling over softirqs.
+    /// Whether busy polling is preferred over softirqs.
     pub prefer_busy_poll: bool,
-    /// A wait whose busy poll found nothing keeps its NAPI id, and the next one polls the same
-    /// instance at once. No Linux has it: there the id is dropped, and until a packet comes by way of
-    /// the timer or of an interrupt nobody busy polls. `EPIOCSPARAMS` has no room for it.
+    /// Whether a wait whose busy poll found nothing keeps its NAPI id, so that the next one polls the same
+    /// instance at once. No Linux has it, and `EPIOCSPARAMS` has no field for it: Linux drops the id, and does
+    /// not busy poll until a packet arrives by way of the timer or an interrupt.
     pub keep_napi_id: bool,
 }
 
 impl EpollPolicy {
-    /// Whether waits on this context busy poll at all: the kernel's rule, less its system-wide
-    /// switch. With `prefer_busy_poll` and 0 microseconds a wait makes exactly one pass.
+    /// Whether waits on this context busy poll at all: the kernel's rule, except for its system-wide switch.
+    /// With `prefer_busy_poll` and 0 microseconds a wait makes exactly one pass.
     pub const fn enabled(&self) -> bool {
         self.busy_poll_usecs != 0 || self.prefer_busy_poll
     }
 
-    /// Frames a pass, with the default in the place of 0.
+    /// Frames per pass, with the default in place of 0.
     pub const fn effective_budget(&self) -> u16 {
         effective_budget(self.busy_poll_budget)
     }
@@ -223,96 +221,96 @@ impl EpollPolicy {
     }
 }
 
-/// Frames a pass, with the default in the place of 0.
+/// Frames per pass, with the default in place of 0.
 pub const fn effective_budget(budget: u16) -> u16 {
     if budget == 0 { DEFAULT_BUDGET } else { budget }
 }
 
-/// Who drives a socket's busy poll.
+/// The thread that drives a socket's busy poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SocketPoller {
     /// The thread that receives.
     #[default]
     Inline,
-    /// A thread of its own that does nothing but receive calls which poll (2025, "separate").
+    /// A separate thread that only makes receive calls which poll (2025, "separate").
     Separate,
 }
 
-/// What a policy asks of the application.
+/// The part of a policy that concerns the application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ApplicationPolicy {
-    /// The application never sleeps: it waits again at once, and no wait lasts longer than the
-    /// epoll's busy poll (2024, fullbusy). Where the epoll has 0 microseconds that is one pass with
-    /// `prefer_busy_poll`; without, no wait busy polls.
+    /// Whether the application never sleeps: it waits again at once, and no wait lasts longer than the epoll's
+    /// busy poll (2024, fullbusy). If the epoll has 0 microseconds, that is one pass with `prefer_busy_poll`,
+    /// and no busy poll without.
     pub spin: bool,
-    /// `SO_BUSY_POLL`: microseconds a receive call busy polls; 0 is off.
+    /// `SO_BUSY_POLL`: microseconds for which a receive call busy polls; 0 is off.
     pub socket_busy_poll_usecs: u32,
-    /// `SO_BUSY_POLL_BUDGET`: frames a pass; 0 means the default of 8.
+    /// `SO_BUSY_POLL_BUDGET`: frames per pass; 0 means the default of 8.
     pub socket_busy_poll_budget: u16,
     /// `SO_PREFER_BUSY_POLL`: the socket's instance defers its interrupt.
     pub socket_prefer_busy_poll: bool,
-    /// Who drives the sockets' busy poll.
+    /// The thread that drives the sockets' busy poll.
     pub socket_poller: SocketPoller,
 }
 
 impl ApplicationPolicy {
-    /// Whether receive calls busy poll at all; without, the other socket settings mean nothing.
+    /// Whether receive calls busy poll; if not, the other socket settings have no effect.
     pub const fn socket_busy_polls(&self) -> bool {
         self.socket_busy_poll_usecs != 0
     }
 
-    /// Whether that is done by a thread of its own.
+    /// Whether a separate thread busy polls the sockets.
     pub const fn has_poller(&self) -> bool {
         self.socket_busy_polls() && matches!(self.socket_poller, SocketPoller::Separate)
     }
 
-    /// Whether setting the budget needs `CAP_NET_ADMIN`: any does, as the kernel lets nobody else
+    /// Whether setting the budget needs `CAP_NET_ADMIN`: any budget does, because the kernel requires it to
     /// raise one, and a new socket's is 0 (`sk_setsockopt`).
     pub const fn needs_budget_privilege(&self) -> bool {
         self.socket_busy_poll_budget != 0
     }
 
-    /// Whether setting the preference needs `CAP_NET_ADMIN`. An epoll context's needs none.
+    /// Whether setting the preference needs `CAP_NET_ADMIN`. That of an epoll context does not.
     pub const fn needs_prefer_privilege(&self) -> bool {
         self.socket_prefer_busy_poll
     }
 }
 
-/// In what an application waits that does as its policy says.
+/// The call in which an application waits that follows its policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsIn {
-    /// In an epoll, which busy polls: the policy's epoll part counts, and its socket part does not.
+    /// An epoll wait, which busy polls: the policy's epoll part applies, its socket part does not.
     Epoll,
-    /// In receive calls, which busy poll, or have another thread do so (`socket-poller=separate`): the
-    /// socket part counts, and neither the epoll part nor `application=spin` does.
+    /// Receive calls, which busy poll, or have another thread do so (`socket-poller=separate`): the socket part
+    /// applies, and neither the epoll part nor `application=spin` does.
     Socket,
 }
 
-/// A delivery policy: one value for all four places in which the modes live.
+/// A delivery policy: the settings of all four places in which the modes are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
-    /// Each NAPI instance.
+    /// The settings of each NAPI instance.
     pub instance: InstancePolicy,
-    /// What holds for each CPU that polls.
+    /// The settings of each CPU that polls.
     pub cpu: CpuPolicy,
-    /// Each epoll context.
+    /// The settings of each epoll context.
     pub epoll: EpollPolicy,
-    /// How the application waits.
+    /// The settings of the application.
     pub application: ApplicationPolicy,
 }
 
 impl Policy {
-    /// Whether an application suspends interrupts while it finds events: the instance can, and the
-    /// epoll context prefers busy polling.
+    /// Whether an application suspends interrupts while it finds events: the instance allows it, and the epoll
+    /// context prefers busy polling.
     pub const fn suspends(&self) -> bool {
         self.instance.suspends()
             && self.epoll.prefer_busy_poll
             && !matches!(self.instance.threaded, Threaded::BusyPoll)
     }
 
-    /// In what the application waits, of which a thread has one; `None` where neither busy polls, and so it does
-    /// not matter. A policy that has both parts busy polls in the epoll, unless another thread polls the
-    /// sockets: beside that the application sleeps in a receive call.
+    /// The call in which the application waits, of which a thread has one; `None` if neither busy polls, as it
+    /// does not matter then. A policy that has both parts busy polls in the epoll, unless another thread polls
+    /// the sockets: then the application sleeps in a receive call.
     pub const fn waits_in(&self) -> Option<WaitsIn> {
         if self.application.has_poller() {
             Some(WaitsIn::Socket)
@@ -325,24 +323,26 @@ impl Policy {
         }
     }
 
-    /// How long a packet may wait for the timer after an application's busy poll has found nothing,
-    /// and its epoll context has dropped its NAPI id, or it sleeps; `None` where that is at most 500 us, or cannot be.
+    /// The time for which a packet may wait for the timer after an application's busy poll found nothing, and
+    /// the epoll context dropped its NAPI id, or the application sleeps; `None` if it is at most 500 us, or
+    /// cannot happen.
     pub const fn waits_after_vain_poll(&self) -> Option<Ns> {
         const SHORT: Ns = 500 * crate::MICROSECOND;
         let period = self.instance.gro_flush_timeout;
         let drops = matches!(self.waits_in(), Some(WaitsIn::Epoll))
-            // One that sleeps afterwards waits for the timer all the same.
+            // An application that sleeps afterwards waits for the timer in any case.
             && !(self.epoll.keep_napi_id && self.application.spin)
             && self.instance.defers()
             && !matches!(self.instance.threaded, Threaded::BusyPoll);
         if drops && period > SHORT { Some(period) } else { None }
     }
 
-    /// Whether a thread occupies a CPU even when nothing arrives: threaded busy poll, an
-    /// application that spins, or a separate thread that busy polls the sockets.
+    /// Whether a thread occupies a CPU even when nothing arrives: threaded busy poll, a spinning application,
+    /// or a separate thread that busy polls the sockets.
     pub const fn spins_by_design(&self) -> bool {
         let separate = self.application.has_poller();
-        // A receive call that busy polls sleeps in the end; where there is an epoll, that is waited in.
+        // A receive call that busy polls sleeps eventually; if there is an epoll, the application waits in
+        // that.
         let spins = self.application.spin
             && (self.epoll.enabled() || !self.application.socket_busy_polls());
         matches!(self.instance.threaded, Threaded::BusyPoll) || spins || separate
@@ -391,9 +391,9 @@ mod tests {
     fn only_a_long_timer_behind_a_busy_poll_is_waited_for() {
         let waits = |text: &str| policy(text).waits_after_vain_poll();
         assert_eq!(waits("fullbusy"), Some(5 * MILLISECOND));
-        // One pass a wait is a busy poll, too.
+        // One pass per wait is a busy poll, too.
         assert_eq!(waits("suspend5000"), Some(5 * MILLISECOND));
-        // Who sleeps waits for it all the same.
+        // An application that sleeps waits for the timer in any case.
         let sleeps = "napibusy,gro-flush-timeout=5ms,epoll-keep-napi-id=on";
         assert_eq!(waits(sleeps), Some(5 * MILLISECOND));
         // Another thread polls meanwhile.

@@ -1,7 +1,7 @@
-//! The policies of a comparison, each under the name that its rows have.
+//! The policies of a comparison, each with the name of its rows.
 //!
-//! A policy is called by its own text, or by a name that was given to it: `mine=suspend20,hold=50us`.
-//! Reading of a policy itself is the core's.
+//! The name is the policy's own text, or a name that was given to it: `mine=suspend20,hold=50us`. The policy
+//! itself is parsed by `Policy::from_str`.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -14,13 +14,13 @@ use crate::text::quoted;
 use crate::{Key, PolicyError};
 use crate::{Policy, Time};
 
-/// Characters of the longest name.
+/// The maximum length of a name, in characters.
 const LONGEST: usize = 24;
 
 /// A policy and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPolicy {
-    /// What its rows are called: the name that was given, or the policy's text.
+    /// The name of its rows: the name that was given, or the policy's text.
     pub name: String,
     /// The policy that the text names.
     pub policy: Policy,
@@ -39,7 +39,7 @@ impl fmt::Display for NamedPolicy {
 }
 
 impl NamedPolicy {
-    /// What a reader of this policy's latencies must know of it, if anything.
+    /// Returns a caveat on this policy's latencies, if there is one.
     pub fn note(&self) -> Option<String> {
         let waits = Time(self.policy.waits_after_vain_poll()?);
         let (why, ends) = match self.policy.application.spin {
@@ -59,17 +59,17 @@ impl NamedPolicy {
         ))
     }
 
-    /// Several without names of their own.
+    /// Names several policies by their text.
     pub fn all(policies: impl IntoIterator<Item = Policy>) -> Vec<NamedPolicy> {
         policies.into_iter().map(NamedPolicy::from).collect()
     }
 
-    /// Reads one value of `--policy`: a list of names of policies (`base,threaded`); or, with a `=`, one
-    /// policy that is spelled out (`suspend20,hold=50us`), and before it the name that it is given, if any
-    /// (`mine=suspend20,hold=50us`). What stands before the first `=` is a key or such a name, never both.
+    /// Parses one value of `--policy`: a list of policy names (`base,threaded`); or, if there is a `=`, one
+    /// policy in the spelled-out form (`suspend20,hold=50us`), optionally preceded by a name for it
+    /// (`mine=suspend20,hold=50us`). The part before the first `=` is either a key or such a name, never both.
     ///
     /// # Errors
-    /// What is wrong, and what to write instead.
+    /// A message that says what is wrong, and what to write instead.
     pub fn read(text: &str) -> Result<Vec<NamedPolicy>, String> {
         let Some((head, rest)) = text.split_once('=') else {
             let named = text.split(',').map(|name| name.parse::<Policy>().map(NamedPolicy::from));
@@ -97,10 +97,10 @@ impl NamedPolicy {
         Ok(vec![NamedPolicy { name: head.to_owned(), policy }])
     }
 
-    /// Refuses policies whose rows could not be told apart.
+    /// Refuses policies that have the same name, because their rows could not be distinguished.
     ///
     /// # Errors
-    /// The first name that is there twice.
+    /// A message with the first duplicate name.
     pub fn distinct(policies: &[NamedPolicy]) -> Result<(), String> {
         let twice = policies.iter().enumerate().find(|(place, policy)| {
             policies.iter().take(*place).any(|earlier| earlier.name == policy.name)
@@ -115,7 +115,8 @@ impl NamedPolicy {
     }
 }
 
-/// Why a policy that is spelled out is none; whoever meant a list has a name behind a comma.
+/// The error for a policy in the spelled-out form. If an item after a comma has no `=`, a list was probably
+/// meant.
 fn spelled_out(text: &str, error: &PolicyError) -> String {
     if text.split(',').skip(1).all(|item| item.contains('=')) {
         return error.to_string();
@@ -127,7 +128,7 @@ fn spelled_out(text: &str, error: &PolicyError) -> String {
     )
 }
 
-/// Refuses what cannot be the name of a policy.
+/// Refuses a text that cannot be the name of a policy.
 fn check(name: &str) -> Result<(), String> {
     let shown = quoted(name);
     let taken = match name.parse::<Policy>() {

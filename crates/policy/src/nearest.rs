@@ -1,12 +1,12 @@
-//! The nearest known word to a misspelt one, for error messages.
+//! Finds the known word nearest to a misspelt one, for error messages.
 //!
-//! Counts single-character edits. Long words are not compared at all: a suggestion is a courtesy,
-//! and must cost nothing when the input is garbage.
+//! Counts single-character edits. Long words are not compared: a suggestion is optional, and must cost nothing
+//! when the input is garbage.
 
-/// Longer words are not somebody's spelling mistake.
+/// The length, in bytes, above which a word is not taken for a misspelling.
 const LONGEST: usize = 32;
 
-/// The candidate with the fewest edits from `word`, if a third of the word or less is wrong.
+/// Returns the candidate with the fewest edits from `word`, if at most a third of the word is wrong.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.is_empty() || word.len() > LONGEST {
         return None;
@@ -20,7 +20,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein's distance, letters' case aside; `None` if `word` is too long to bother.
+/// The Levenshtein distance, ignoring ASCII case; `None` if `word` is too long.
 fn distance(word: &[u8], candidate: &[u8]) -> Option<usize> {
     // `row[i]`: edits from the candidate's bytes so far to the first `i` bytes of the word.
     let mut row = [0_usize; LONGEST + 1];

@@ -1,9 +1,8 @@
-//! Reading a policy: a preset or a member of a family, then `key=value` pairs, with commas between.
+//! Parses a policy: a preset or a member of a family, then `key=value` pairs, separated by commas.
 //!
-//! `suspend20`, `defer-hard-irqs=100,gro-flush-timeout=20us` and `suspend20,gro-flush-timeout=50us`
-//! are all policies; blanks around the parts are ignored. The text may come from anywhere: no input
-//! panics, and the work is linear in its length. Numbers are bounded here, so whoever holds a
-//! parsed policy need not check them again.
+//! `suspend20`, `defer-hard-irqs=100,gro-flush-timeout=20us` and `suspend20,gro-flush-timeout=50us` are all
+//! policies; blanks around the parts are ignored. The text may be untrusted: no input panics, and the work is
+//! linear in its length. Numbers are bounded here, so a parsed policy need not be checked again.
 
 use core::str::FromStr;
 
@@ -18,7 +17,7 @@ impl FromStr for Policy {
     type Err = PolicyError;
 
     /// # Errors
-    /// What was wrong, with which part, and what to write instead: see [`PolicyError`].
+    /// See [`PolicyError`]: the error names the offending part, and what to write instead.
     fn from_str(text: &str) -> Result<Policy, PolicyError> {
         if text.trim().is_empty() {
             return Err(PolicyError::Empty);
@@ -42,10 +41,10 @@ impl FromStr for Policy {
 }
 
 impl Policy {
-    /// Checks the limits, for a policy that was put together and not read.
+    /// Checks the limits of a policy that was constructed, not parsed.
     ///
     /// # Errors
-    /// [`PolicyError::TooLarge`] for the first value that the parser would not have let pass.
+    /// [`PolicyError::TooLarge`] for the first value that the parser would have refused.
     pub fn validate(&self) -> Result<(), PolicyError> {
         for key in KEYS {
             key.check(key.get(self))?;
@@ -72,10 +71,10 @@ fn set(
 }
 
 impl Key {
-    /// Reads a value and keeps it within this key's limit.
+    /// Parses a value of this key, and checks its limit.
     ///
     /// # Errors
-    /// What is missing, no value of this key, without a unit, or too large.
+    /// If the value is missing, malformed, without a unit, or too large.
     pub fn read(&self, text: &str) -> Result<u64, PolicyError> {
         read(self, text)
     }
@@ -95,7 +94,7 @@ fn read(key: &Key, text: &str) -> Result<u64, PolicyError> {
             place.ok_or_else(|| bad(nearest(text, words.iter().copied())))? as u64
         }
         Takes::Count { .. } => {
-            // `u64::from_str` would take a plus sign.
+            // `u64::from_str` would accept a plus sign.
             if !text.bytes().all(|digit| digit.is_ascii_digit()) {
                 return Err(bad(None));
             }
@@ -108,11 +107,11 @@ fn read(key: &Key, text: &str) -> Result<u64, PolicyError> {
             Err(error) => return Err(PolicyError::NoUnit { key: key.name, error }),
         },
     };
-    // What was written says more than its value in another unit.
+    // The error quotes the original text rather than its value in another unit.
     key.check(read).map_err(|_| too_large())
 }
 
-/// The policy that a first item without `=` names.
+/// Returns the policy for a first item without `=`.
 fn named(name: &str) -> Result<Policy, PolicyError> {
     if let Some(preset) = Preset::find(name) {
         return Ok(preset.policy);
@@ -133,7 +132,7 @@ fn named(name: &str) -> Result<Policy, PolicyError> {
     Err(PolicyError::UnknownName { name: quoted(name), nearest })
 }
 
-/// The family that a name means, if only its number can be wrong, and what stands for the number.
+/// Returns the family of a name, and the text in place of the number, if only the number can be wrong.
 fn family(name: &str) -> Option<(&'static Family, &str)> {
     FAMILIES.iter().find_map(|family| {
         let number = name.strip_prefix(family.prefix)?;
@@ -142,7 +141,7 @@ fn family(name: &str) -> Option<(&'static Family, &str)> {
     })
 }
 
-/// Why an item without `=` cannot stand behind a comma.
+/// The error for an item without `=` after a comma.
 fn out_of_place(item: &str) -> PolicyError {
     if let Some(key) = Key::find(item) {
         return PolicyError::MissingValue { key: key.name, takes: key.takes };
@@ -287,8 +286,8 @@ mod tests {
         assert_eq!(error.to_string(), "hold=10000000001ns: at most 10s is allowed");
     }
 
-    /// Any valid policy: half of the keys as in `base`, the others anywhere within their limits,
-    /// with the limits themselves and whole microseconds as likely as everything between.
+    /// Any valid policy: half of the keys as in `base`, the others anywhere within their limits, with the
+    /// limits themselves and whole microseconds as likely as all values between them.
     fn any_policy() -> impl Strategy<Value = Policy> {
         let one = (0..8_u8, any::<u64>());
         proptest::collection::vec(one, KEYS.len()).prop_map(|values| {

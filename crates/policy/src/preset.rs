@@ -1,8 +1,7 @@
-//! The values that have names: each proposal's own configurations, as constants.
+//! The presets as constants: each proposal's own configurations.
 //!
-//! A constructor says what a name means; the names themselves, and the words that explain them, are
-//! in the table of `explain.rs`. Numbers come from the proposals; where one left a number open, the
-//! comment says whose it is.
+//! A constructor defines the values; the names and their descriptions are in `explain.rs`. Numbers come from
+//! the proposals; where a proposal left a number open, the comment names its source.
 
 use super::{
     ApplicationPolicy, CpuPolicy, EpollPolicy, InstancePolicy, NetSoftirq, Policy, SocketPoller,
@@ -10,18 +9,18 @@ use super::{
 };
 use crate::{MICROSECOND, MILLISECOND, Ns};
 
-/// Empty polls before interrupts return, in every published configuration that defers.
+/// The number of empty polls before interrupts return, in every published configuration that defers.
 pub const DEFER_HARD_IRQS: u32 = 100;
 
 /// The safety timeout of every published configuration that suspends.
 pub const SUSPEND_TIMEOUT: Ns = 20 * MILLISECOND;
 
-/// `hold` without a number. The 2007 proposal held for one or two jiffies, which depends on how the
-/// kernel was built; this is napkin's choice.
+/// The time of `hold` without a number. The 2007 proposal held for one or two jiffies, which depends on the
+/// kernel's configuration; this value is napkin's choice.
 pub const HOLD: Ns = 100 * MICROSECOND;
 
-/// Frames a pass in the published configurations that busy poll through epoll; the most that needs
-/// no privilege.
+/// Frames per pass in the published configurations that busy poll through epoll; the largest that needs no
+/// privilege.
 const PUBLISHED_BUDGET: u16 = 64;
 
 /// The timer period of all four configurations of the 2025 document.
@@ -31,7 +30,7 @@ const PERIOD_2025: Ns = 15 * MICROSECOND;
 const BUSY_READ_2025: u32 = 400;
 
 impl Policy {
-    /// `base`: nothing switched on; Linux as it is since 6.5.
+    /// `base`: all features off; Linux as it is since 6.5.
     pub const BASE: Policy = Policy {
         instance: InstancePolicy {
             threaded: Threaded::Disabled,
@@ -64,17 +63,17 @@ impl Policy {
         ..Policy::BASE
     };
 
-    /// `hold`, `holdN`: poll on for `time` after the last work.
+    /// `hold`, `holdN`: goes on polling for `time` after the last work.
     pub const fn hold(time: Ns) -> Policy {
         Policy { instance: InstancePolicy { hold: time, ..Policy::BASE.instance }, ..Policy::BASE }
     }
 
-    /// The 2007 patch as posted, on a kernel of `hz` ticks a second: it remembers the second jiffy
-    /// from now and leaves when that one is over, so it holds for two to three jiffies. It has no
-    /// name, as it depends on how a kernel was built.
+    /// The 2007 patch as posted, on a kernel with `hz` ticks a second: it stores the second jiffy from now and
+    /// leaves polled mode when that one is over, so it holds for two to three jiffies. It has no name, because
+    /// it depends on the kernel's configuration.
     ///
     /// # Panics
-    /// If `hz` is 0, or more than there are nanoseconds in a second.
+    /// If `hz` is 0, or more than the number of nanoseconds in a second.
     pub const fn hold_ticks(hz: u32) -> Policy {
         let tick = 1_000 * MILLISECOND / hz as Ns;
         assert!(tick > 0, "a tick shorter than a nanosecond");
@@ -82,14 +81,14 @@ impl Policy {
         Policy { instance: InstancePolicy { hold_tick: tick, ..hold.instance }, ..hold }
     }
 
-    /// `ksoftirqd`: the 2018 proposal with the mask that it meant.
+    /// `ksoftirqd`: the 2018 proposal with the mask that was intended.
     pub const KSOFTIRQD: Policy = Policy {
         cpu: CpuPolicy { net_softirq: NetSoftirq::Ksoftirqd, ..Policy::BASE.cpu },
         ..Policy::BASE
     };
 
-    /// `ksoftirqd-as-posted`: the 2018 proposal to the letter. The kernel it patches has the rule
-    /// of 4.9 to 6.4, and the patch keeps it: most of what it changes comes from the two together.
+    /// `ksoftirqd-as-posted`: the 2018 proposal literally. The kernel that it patches has the rule of 4.9 to
+    /// 6.4, and the patch keeps it: most of the effect comes from the two together.
     pub const KSOFTIRQD_AS_POSTED: Policy = Policy {
         cpu: CpuPolicy {
             net_softirq: NetSoftirq::KsoftirqdAsPosted,
@@ -101,7 +100,7 @@ impl Policy {
     /// `threaded`: each instance polled by a thread of its own.
     pub const THREADED: Policy = Policy::polled_by(Threaded::Enabled);
 
-    /// `workqueue`: each instance polled by whichever worker of a shared pool is free.
+    /// `workqueue`: each instance polled by any free worker of a shared pool.
     pub const WORKQUEUE: Policy = Policy::polled_by(Threaded::Workqueue);
 
     const fn polled_by(threaded: Threaded) -> Policy {
@@ -135,7 +134,7 @@ impl Policy {
         }
     }
 
-    /// `napibusy`: the application busy polls for a moment before it sleeps.
+    /// `napibusy`: the application busy polls for 64 us before it sleeps.
     pub const NAPIBUSY: Policy = Policy {
         epoll: EpollPolicy {
             busy_poll_usecs: 64,
@@ -165,9 +164,9 @@ impl Policy {
         ..Policy::BASE
     };
 
-    /// `busypoll`: the 2025 document's sockets busy polled by the thread that receives. The times
-    /// are its script's, the preference is named in its change log, and no budget is set anywhere,
-    /// so the default of 8 holds.
+    /// `busypoll`: sockets of the 2025 document, busy polled by the receiving thread. The times are those of
+    /// its script, the preference is named in its change log, and no budget is set anywhere, so the default of
+    /// 8 applies.
     pub const BUSYPOLL: Policy = Policy {
         application: ApplicationPolicy {
             socket_busy_poll_usecs: BUSY_READ_2025,
@@ -186,8 +185,8 @@ impl Policy {
         ..Policy::BUSYPOLL
     };
 
-    /// `threaded-busy-poll`: each instance polled without end by a thread of its own. The deferral
-    /// in it is the document's: it comes into force when the mode is left.
+    /// `threaded-busy-poll`: each instance polled without end by a thread of its own. The deferral is that of
+    /// the document: it takes effect when the mode is left.
     pub const THREADED_BUSY_POLL: Policy = {
         let defer = Policy::defer(PERIOD_2025);
         Policy {
@@ -196,8 +195,8 @@ impl Policy {
         }
     };
 
-    /// `feedback`: a full receiver stops its queue's polling. `irq_suspend_timeout` stays 0, which
-    /// leaves the park timeout at [`PARK_TIMEOUT`](super::PARK_TIMEOUT).
+    /// `feedback`: a queue whose receivers are full is not polled. `irq_suspend_timeout` stays 0, which leaves
+    /// the park timeout at [`PARK_TIMEOUT`](super::PARK_TIMEOUT).
     pub const FEEDBACK: Policy = Policy {
         instance: InstancePolicy { feedback: true, ..Policy::BASE.instance },
         ..Policy::BASE

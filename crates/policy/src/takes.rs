@@ -1,24 +1,24 @@
-//! What the value of a key is, and its limits.
+//! The kinds of values that keys take, and their limits.
 
 use core::fmt;
 
 use crate::{MICROSECOND, Ns};
 
-/// Largest count the kernel takes for `defer-hard-irqs` and the busy-poll times: `i32::MAX`.
+/// The largest count that the kernel accepts for `defer-hard-irqs` and the busy-poll times: `i32::MAX`.
 pub const MAX_COUNT: u32 = i32::MAX as u32;
 
-/// Longest timeout a policy may hold: 10 s. The kernel takes more; nothing that delivers packets
-/// has a use for it, and with this bound no sum of a time and a timeout can overflow.
+/// The longest timeout of a policy: 10 s. The kernel accepts more, but a longer one is useless for packet
+/// delivery, and with this bound no sum of a time and a timeout overflows.
 pub const MAX_TIMEOUT: Ns = 10_000_000 * MICROSECOND;
 
-/// What a key's value is.
+/// The kind of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A plain number up to `max`.
     Count {
-        /// The largest that is accepted.
+        /// The largest accepted number.
         max: u32,
     },
     /// A [`Time`](crate::Time) up to [`MAX_TIMEOUT`].
@@ -26,12 +26,12 @@ pub enum Takes {
 }
 
 impl Takes {
-    /// Whether it is `off` or `on`.
+    /// Whether the value is `off` or `on`.
     pub fn is_switch(self) -> bool {
         matches!(self, Takes::Choice(["off", "on"]))
     }
 
-    /// The largest value, in the form in which the table carries it.
+    /// The largest value, in the form that the table uses.
     pub fn max(self) -> u64 {
         match self {
             Takes::Choice(words) => (words.len() as u64).saturating_sub(1),
@@ -42,7 +42,7 @@ impl Takes {
 }
 
 impl fmt::Display for Takes {
-    /// As a help text shows it: `off|on`, `0 to 65535`, `TIME`.
+    /// Formats for a help text: `off|on`, `0 to 65535`, `TIME`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Takes::Choice(words) => {

@@ -1,12 +1,12 @@
-//! Text of somebody else's, made harmless.
+//! Escapes untrusted text for printing.
 //!
-//! An interface, a program or a peer may call itself whatever it likes. Printed as it is, such a name
-//! can move a terminal's cursor, set its title, or make a line read as another one. Here such
-//! characters become visible: `\u{1b}`, `\n`, `\u{202e}`.
+//! The name of an interface, a program or a peer is arbitrary. Printed unchanged, it could move a terminal's
+//! cursor, set its title, or make a line read as another one. Such characters are replaced by visible escapes:
+//! `\u{1b}`, `\n`, `\u{202e}`.
 //!
-//! What is harmless is what `char::escape_debug` leaves alone: everything but control and format
-//! characters (bidirectional, zero-width), separators, combining and unassigned ones. Quotes and
-//! backslashes stay, so that text which went through here twice is the same.
+//! A character is harmless if `char::escape_debug` leaves it alone: all but control and format characters
+//! (bidirectional, zero-width), separators, combining and unassigned ones. Quotes and backslashes stay, so that
+//! escaping is idempotent.
 
 use alloc::string::String;
 use core::fmt::Write;
@@ -15,7 +15,7 @@ fn harmless(c: char) -> bool {
     matches!(c, ' '..='~') || c.escape_debug().len() == 1
 }
 
-/// A name or a word: nothing in it does anything to a terminal, or ends its line.
+/// Escapes a name or a word, so that it neither controls a terminal nor ends its line.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -24,13 +24,13 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// A text of several lines: as [`escaped`], but its line ends stay.
+/// Escapes a text of several lines as [`escaped`], but keeps its line ends.
 pub fn escaped_lines(text: &str) -> String {
     text.split('\n').map(escaped).collect::<alloc::vec::Vec<_>>().join("\n")
 }
 
-/// Finished JSON: the same values, but what is not [harmless](self) is escaped as JSON does it. In
-/// finished JSON such characters stand in strings alone.
+/// Escapes finished JSON without changing its values: characters that are not [harmless](self) get JSON
+/// escapes. In finished JSON they occur in strings only.
 pub fn escaped_json(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -46,11 +46,10 @@ pub fn escaped_json(text: &str) -> String {
     out
 }
 
-/// Characters of an input that an error repeats.
+/// The maximum number of characters of an input that an error quotes.
 const QUOTED: usize = 40;
 
-/// The beginning of an input, as far as an error repeats it between quotes: quotes and backslashes
-/// are escaped as well.
+/// Returns the beginning of an input, for quoting in an error: quotes and backslashes are escaped as well.
 pub fn quoted(text: &str) -> String {
     let mut quoted: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
     if text.chars().nth(QUOTED).is_some() {

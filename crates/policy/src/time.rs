@@ -1,10 +1,7 @@
-//! Time as a value.
+//! Time values, with the only parser and printer of the times that users write.
 //!
-//! The core never reads a clock: every entry point takes the time as an argument, so that the
-//! engine's monotonic clock, the machine's virtual time and a test's counter are the same thing to
-//! it.
-//!
-//! Here is also the one reader of times that people write, and their printer.
+//! The core never reads a clock: every entry point takes the time as an argument, so that the engine's
+//! monotonic clock, the machine's virtual time and a test's counter are equivalent to it.
 
 use alloc::string::String;
 use core::fmt;
@@ -27,12 +24,12 @@ pub const MILLISECOND: Ns = 1_000_000;
 /// Nanoseconds in one second.
 const SECOND: Ns = 1_000 * MILLISECOND;
 
-/// A length of time as people write it: `20us`, `1500ns`, `0`. It prints in the largest unit up to
-/// seconds that leaves no rest.
+/// A length of time as users write it: `20us`, `1500ns`, `0`. It prints in the largest unit, up to seconds, of
+/// which it is a whole multiple.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Ns);
 
-/// The units of time, from the smallest; the last two are read and not printed.
+/// The units of time, in ascending order; the last two are parsed but not printed.
 const UNITS: [(Ns, &str); 6] = [
     (1, "ns"),
     (MICROSECOND, "us"),
@@ -42,12 +39,12 @@ const UNITS: [(Ns, &str); 6] = [
     (3_600 * SECOND, "h"),
 ];
 
-/// Why a text is no length of time.
+/// The reason why a text is not a length of time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TimeError {
-    /// A number alone, which could be anything.
+    /// A number without a unit.
     NoUnit(String),
-    /// No whole number with a unit.
+    /// Not a whole number with a unit.
     NotATime,
     /// More nanoseconds than 64 bits hold.
     TooLong,
@@ -70,11 +67,11 @@ impl core::error::Error for TimeError {}
 impl FromStr for Time {
     type Err = TimeError;
 
-    /// A whole number and its unit, `ns` to `h`, without a blank; only 0 needs no unit, since which
-    /// one a number alone has in mind cannot be known.
+    /// Parses a whole number and its unit, `ns` to `h`, without a blank. Only 0 needs no unit: the unit of any
+    /// other number cannot be guessed.
     ///
     /// # Errors
-    /// Whatever is none.
+    /// If the text is not a length of time.
     fn from_str(text: &str) -> Result<Time, TimeError> {
         // `u64::from_str` would take a plus sign.
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -86,7 +83,7 @@ impl FromStr for Time {
             None if digits.bytes().all(|digit| digit == b'0') => 1,
             None => return Err(TimeError::NoUnit(quoted(digits))),
         };
-        // Only digits are left, so what does not fit is too large.
+        // Only digits are left, so a parse error means that the number is too large.
         let time = digits.parse::<Ns>().ok().and_then(|number| number.checked_mul(scale));
         time.map(Time).ok_or(TimeError::TooLong)
     }

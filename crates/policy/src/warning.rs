@@ -1,8 +1,8 @@
-//! Settings that are valid and will not do what they seem to say.
+//! Warnings about settings that are valid but do not have the effect that they suggest.
 //!
-//! None of these is an error: the kernel takes every one of them, and a published configuration may
-//! contain one (`interrupts` sets a period that nothing uses). Each says what will happen and why,
-//! so that nobody measures a policy that was never in force.
+//! None of them is an error: the kernel accepts every one, and published configurations contain some
+//! (`interrupts` sets a period that nothing uses). Each says what will happen and why, so that no measurement
+//! is made of a policy that was never in force.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,11 +10,11 @@ use core::fmt;
 use super::{KEYS, NetSoftirq, PARK_TIMEOUT, Policy, SocketPoller, Takes, Threaded, WaitsIn};
 use crate::{MICROSECOND, Ns, Time};
 
-/// One setting without the effect that it suggests.
+/// A setting without the effect that it suggests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A time that only a mistake in the unit explains.
+    /// A time so short that its unit must be wrong.
     BelowMicrosecond {
         /// The key's name.
         key: &'static str,
@@ -25,18 +25,18 @@ pub enum Warning {
     DeferralWithoutPeriod,
     /// `gro-flush-timeout` without `defer-hard-irqs`.
     PeriodWithoutDeferral,
-    /// `irq-suspend-timeout` without deferral, from which suspension inherits its masking.
+    /// `irq-suspend-timeout` without deferral, on whose masking suspension relies.
     SuspensionWithoutDeferral,
-    /// `irq-suspend-timeout` without `epoll-prefer-busy-poll`, without which it is never entered.
+    /// `irq-suspend-timeout` without `epoll-prefer-busy-poll`, which suspension needs.
     SuspensionWithoutPrefer,
-    /// The safety timeout ends before one period of deferral.
+    /// A suspension timeout that is shorter than one period of deferral.
     SuspensionShorterThanPeriod {
         /// `irq-suspend-timeout`, as the policy has it.
         suspension: Ns,
         /// `gro-flush-timeout`, as the policy has it.
         period: Ns,
     },
-    /// Preferred busy poll without deferral: interrupts return after each wait.
+    /// Preferred busy polling without deferral: interrupts return after each wait.
     PreferWithoutDeferral,
     /// Hold and deferral together; hold comes first.
     HoldBeforeDeferral {
@@ -47,21 +47,21 @@ pub enum Warning {
     TickWithoutHold,
     /// Threaded busy poll with settings that only matter once the instance is released.
     OverruledByThreadedBusyPoll,
-    /// A softirq's place for instances that are not polled in softirq.
+    /// A setting of the softirq's context, for instances that are not polled in softirq.
     SoftirqUnused,
-    /// An epoll budget where epoll never busy polls.
+    /// An epoll budget without epoll busy polling.
     EpollBudgetUnused,
-    /// A NAPI id that is kept where epoll never busy polls.
+    /// A kept NAPI id without epoll busy polling.
     KeepNapiIdUnused,
-    /// Socket settings where no receive call busy polls.
+    /// Socket settings without socket busy polling.
     SocketSettingsUnused,
-    /// An application that spins with waits that never busy poll.
+    /// A spinning application whose waits never busy poll.
     SpinWithoutBusyPoll,
-    /// An application that spins with receive calls that busy poll themselves.
+    /// A spinning application whose receive calls busy poll themselves.
     SpinInReceiveUnused,
-    /// Sockets that busy poll beside an epoll that does, in napkin's engine and machine.
+    /// Socket busy polling in addition to epoll busy polling, in napkin's engine and machine.
     SocketPartUnused,
-    /// An epoll that busy polls beside a thread that polls the sockets, in napkin's engine and machine.
+    /// Epoll busy polling in addition to a thread that polls the sockets, in napkin's engine and machine.
     EpollPartUnused,
     /// A park timeout above its bound.
     ParkTimeoutCapped {
@@ -71,8 +71,8 @@ pub enum Warning {
 }
 
 impl Policy {
-    /// Everything in this policy that will not do what it seems to say. Empty for most presets; for
-    /// set-up only, as it allocates.
+    /// Returns a warning for each setting of this policy that does not have the effect that it suggests. Empty
+    /// for most presets. Allocates, so for set-up only.
     pub fn warnings(&self) -> Vec<Warning> {
         let Policy { instance, cpu, epoll, application } = self;
         let mut warnings = Vec::new();
@@ -88,7 +88,7 @@ impl Policy {
         let (n, period) = (instance.defer_hard_irqs, instance.gro_flush_timeout);
         let (suspension, hold) = (instance.irq_suspend_timeout, instance.hold);
 
-        // While a thread polls without end nothing below is reached: only its own warning helps.
+        // A thread that polls without end makes all other settings ineffective: one warning says so.
         if instance.threaded == Threaded::BusyPoll {
             let overruled = instance.feedback
                 || instance.defers()
@@ -101,8 +101,8 @@ impl Policy {
             warn(n != 0 && period == 0, Warning::DeferralWithoutPeriod);
             warn(n == 0 && period != 0, Warning::PeriodWithoutDeferral);
 
-            // Under feedback the timeout also bounds the park, so it is not idle; an epoll that
-            // prefers busy polling says that suspension was meant as well.
+            // Under feedback the timeout also bounds parking, so it is not without effect; if the epoll prefers
+            // busy polling, suspension was meant as well.
             let meant = suspension != 0 && (!instance.feedback || epoll.prefer_busy_poll);
             warn(meant && !instance.defers(), Warning::SuspensionWithoutDeferral);
             warn(meant && !epoll.prefer_busy_poll, Warning::SuspensionWithoutPrefer);
@@ -112,7 +112,7 @@ impl Policy {
             );
             let polls_first = epoll.prefer_busy_poll
                 || (application.socket_prefer_busy_poll && application.socket_busy_poll_usecs != 0);
-            // Where suspension was meant the lack of deferral has been said already.
+            // If suspension was meant, the lack of deferral has been reported already.
             warn(!meant && polls_first && !instance.defers(), Warning::PreferWithoutDeferral);
             warn(hold != 0 && instance.defers(), Warning::HoldBeforeDeferral { hold });
             warn(hold == 0 && instance.hold_tick != 0, Warning::TickWithoutHold);
@@ -146,14 +146,14 @@ impl Policy {
 }
 
 impl Warning {
-    /// Whether it is so in the kernel, too. There a program has both parts of its policy, and which of its waits
-    /// busy poll is its own affair.
+    /// Whether it also applies to the kernel, where a program can use both parts of its policy, and decides
+    /// itself which of its waits busy poll.
     pub const fn concerns_linux(&self) -> bool {
         !matches!(self, Warning::SocketPartUnused | Warning::EpollPartUnused)
     }
 
-    /// Whether an instance's settings alone say it, however the application waits and wherever its CPU
-    /// runs the softirq.
+    /// Whether it follows from an instance's settings alone, independent of how the application waits and where
+    /// the CPU runs its softirqs.
     pub const fn concerns_instance(&self) -> bool {
         match self {
             Warning::BelowMicrosecond { .. }
@@ -409,7 +409,8 @@ mod tests {
         assert!(Warning::TickWithoutHold.concerns_linux());
         let prefers = "napibusy,socket-busy-poll-usecs=50,socket-prefer-busy-poll=on";
         assert_eq!(warnings(prefers), [Warning::SocketPartUnused]);
-        // Beside a thread that polls the epoll is not waited in, and so nobody spins there.
+        // Beside a polling thread the application does not wait in the epoll, and therefore does not spin
+        // there.
         for name in ["suspend20", "napibusy", "fullbusy"] {
             let text = std::format!("{name},socket-busy-poll-usecs=50,socket-poller=separate");
             assert_eq!(warnings(&text), [Warning::EpollPartUnused], "{text}");
