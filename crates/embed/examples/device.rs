@@ -1,5 +1,5 @@
-//! A device of one's own in sixty lines: Ethernet frames over a pair of Unix sockets, one datagram a
-//! frame, as virtual machines are cabled. An echo server runs on it, and a peer asks it.
+//! A device of your own in sixty lines: Ethernet frames over a pair of Unix sockets, one frame per datagram, as
+//! used to connect virtual machines. An echo server runs on it, and a peer sends it requests.
 //!
 //! ```text
 //! cargo run -p napkin-embed --example device
@@ -18,7 +18,7 @@ use napkin_embed::{
     PacketQueue, Policy, Pool, QueueCounters, SendError, Service, Transmitter, Work, now, sched,
 };
 
-/// One queue; its transmitter is a second handle on the same socket.
+/// The receive queue; its transmitter is a second handle to the same socket.
 struct Cable {
     end: Arc<End>,
     pool: Pool,
@@ -31,7 +31,7 @@ struct End {
 
 impl Cable {
     fn new(socket: UnixDatagram, pool: Pool) -> Result<Cable> {
-        // A poll that finds nothing has to say so, not wait.
+        // A poll must not block when there is no frame.
         socket.set_nonblocking(true)?;
         Ok(Cable { end: Arc::new(End { socket, counters: Arc::default() }), pool })
     }
@@ -40,19 +40,19 @@ impl Cable {
 impl PacketQueue for Cable {
     fn poll(&mut self, budget: u16, now: Ns, into: &mut Vec<Frame>) -> Work {
         let mut rx = 0;
-        // A datagram that does not fit is cut off: one byte more tells it from one that just fits.
+        // A datagram that is too long is truncated: one extra byte distinguishes it from one that fits exactly.
         let mut bytes = [0; FRAME_CAPACITY + 1];
         while rx < budget {
             let Ok(length) = self.end.socket.recv(&mut bytes) else { break };
-            // What is dropped is taken all the same: left in the ring it would be found for ever.
+            // A dropped frame counts as work, too: the poll has taken it out of the ring.
             rx += 1;
             into.extend(self.end.counters.received(&bytes[..length], &self.pool, now));
         }
         Work { rx, tx: 0 }
     }
 
-    // The interrupt is the descriptor. The engine watches it one shot at a time, which masks it, and
-    // arming it again looks at it once more: nothing is left to do here.
+    // The socket's descriptor is the interrupt. The engine watches it one shot at a time, which masks it, and
+    // re-arming checks it again: nothing is left to do here.
     fn mask(&mut self) {}
 
     fn unmask(&mut self, _now: Ns) -> bool {
@@ -112,7 +112,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
     let asking = std::thread::spawn(move || -> Result<()> {
         let (mut question, mut answer) = ([0; 128], [0; 128]);
-        // No frames: these two are counted and dropped.
+        // Not valid frames: both are counted and dropped.
         far.send(&[0; ETHERNET_HEADER - 1])?;
         far.send(&[0; FRAME_CAPACITY + 1])?;
         for n in 0..100_u64 {

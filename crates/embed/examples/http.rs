@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a TAP device: files of a folder, and for `POST` what was posted. Ctrl-C ends it.
+//! HTTP/1.1 on a TAP device: serves the files of a folder, and echoes the body of a `POST`. Ctrl-C ends it.
 //!
 //! ```text
 //! cargo run --release -p napkin-embed --example http -- . suspend20
@@ -15,13 +15,13 @@ use napkin_embed::{
     Pump, Served, StreamService, Tap, TapConfig, TcpLimits, now, sched,
 };
 
-/// Bytes of the longest request.
+/// The maximum length of a request, in bytes.
 const LONGEST: usize = 64 * 1_024;
 
 struct Http(PathBuf);
 
 impl Http {
-    /// The file of a path without steps upwards.
+    /// Reads the file of a path that has no `..` component.
     fn file(&self, path: &str) -> Option<Vec<u8>> {
         let path = Path::new(path.trim_start_matches('/'));
         let below = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -29,16 +29,16 @@ impl Http {
     }
 }
 
-/// Appends an answer, after which the connection is closed or not.
+/// Appends a response, which announces whether the connection is closed after it.
 fn answer(output: &mut Vec<u8>, status: &str, body: &[u8], close: bool) {
     let (length, next) = (body.len(), if close { "close" } else { "keep-alive" });
-    // A vector takes whatever is written to it.
+    // Writing to a vector cannot fail.
     let _ = write!(output, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n");
     let _ = write!(output, "Connection: {next}\r\n\r\n");
     output.extend_from_slice(body);
 }
 
-/// The bytes of a body, as digits and nothing else. More than can be counted is more than is taken.
+/// Parses a body length that consists of digits only. A number too large to represent is above any limit.
 fn length(value: &[u8]) -> Option<usize> {
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(value).ok().filter(|_| digits)?;
@@ -66,7 +66,7 @@ impl StreamService for Http {
             let named = headers.filter(move |it| it.name.eq_ignore_ascii_case(name));
             named.map(|header| header.value.trim_ascii())
         };
-        // Where two lengths differ, where the next request begins is anybody's guess.
+        // If two lengths differ, the start of the next request is ambiguous.
         let lengths: Vec<_> = values("content-length").map(length).collect();
         let first = lengths.first().copied().unwrap_or(Some(0));
         let Some(length) = first.filter(|_| lengths.iter().all(|it| *it == first)) else {

@@ -1,14 +1,15 @@
-//! A receiver under a policy, as testpmd's `rxonly` is one without: what comes through a virtio ring is counted and
-//! dropped. What that costs, and whether frames are lost, for docs/performance.md.
+//! A receiver under a policy, comparable to testpmd's `rxonly` without one: counts and drops the frames of a
+//! virtio ring. Measures the CPU time that this takes, and whether frames are lost, for docs/performance.md.
 //!
 //! ```text
 //! cargo run --release -p napkin-embed --example receive -- PATH SECONDS POLICY [CPU] [socket]
 //! ```
 //!
-//! Listens at PATH (`vhost`), so that any virtio driver may send. Frames that no socket wants are dropped where they are
-//! delivered, by whoever polls; with `socket` they go to a raw socket, and a thread that waits for it as the
-//! policy says drops them: what suspends is an application that finds events. Prints, of the time from half a second after
-//! the first frame on: CPU time of all threads, frames, and what the policy did. Whoever sends knows what was refused.
+//! Listens at PATH (`vhost`), so that any virtio driver may send. By default frames, which no socket wants, are
+//! dropped on delivery by the polling context. With `socket` they go to a raw socket, and a thread that waits
+//! for it as the policy says drops them: suspension needs an application that finds events. From half a second
+//! after the first frame on, it measures the CPU time of all threads, the frames, and the actions of the
+//! policy. Only the sender knows how many frames were refused.
 
 use std::error::Error;
 use std::path::Path;
@@ -22,7 +23,7 @@ use napkin_embed::{
     Address, ApplicationWait, CpuId, DeviceConfig, Engine, EngineConfig, Policy, Pool, sched,
 };
 
-/// Frames that are taken before the next wait.
+/// The maximum number of frames taken per wait.
 const BATCH: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -57,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// The application: it drops what comes, and waits as the policy says.
+/// The application: drops frames, and waits as the policy says.
 fn drain(
     engine: &Engine,
     cpu: usize,
@@ -68,7 +69,7 @@ fn drain(
     let socket = engine.stack("vhost")?.open_raw(RawFilter::All, 4_096)?;
     let mut wait = ApplicationWait::new(engine, CpuId(0), &socket, policy)?;
     if let Some(poller) = wait.poller(CpuId(0)) {
-        // The policy has another thread poll, on this CPU; the engine's end is its end.
+        // The policy has another thread poll, on this CPU; it ends with the engine.
         std::thread::spawn(move || while poller.poll().is_ok() {});
     }
     let mut spent = Spent::default();
@@ -80,7 +81,7 @@ fn drain(
     Ok(())
 }
 
-/// Prints what a window of so long took.
+/// Prints the cost of a window of this length.
 fn measure(engine: &Engine, time: Duration) -> Result<(), Box<dyn Error>> {
     let napi = || engine.napi(1);
     while napi()?.counts.packets == 0 {
@@ -108,7 +109,7 @@ fn measure(engine: &Engine, time: Duration) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Goes on until nothing has come for a moment, so that the sender's count and ours are of the same frames.
+/// Waits until no frame has arrived for a moment, so that the sender's count and ours cover the same frames.
 fn to_the_end(engine: &Engine) -> Result<(), Box<dyn Error>> {
     let mut before = 0;
     loop {
@@ -122,7 +123,7 @@ fn to_the_end(engine: &Engine) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What all threads of this process have run.
+/// The CPU time of all threads of this process.
 fn cpu_time() -> Result<Duration, Box<dyn Error>> {
     let mut sum = 0;
     for thread in std::fs::read_dir("/proc/self/task")? {

@@ -1,8 +1,8 @@
-//! napkin for programs that embed it: packet queues, a UDP and TCP stack, and a policy that says how packets
-//! are taken from the one to the other, from one crate.
+//! napkin for programs that embed it, as one crate: packet queues, a UDP and TCP stack, and policies that
+//! decide how packets get from the queues to the stack.
 //!
-//! Nothing is added here. What an echo server needs stands in the flat list below; everything else is
-//! in the modules, each of them a crate of its own:
+//! This crate only re-exports. The flat list below has what an echo server needs; everything else is in the
+//! modules, each of them a crate of its own:
 //!
 //! | module | what you find there |
 //! |---|---|
@@ -15,7 +15,7 @@
 //!
 //! # An echo server on a TAP device
 //!
-//! It takes `CAP_NET_ADMIN`. Afterwards `ping 10.99.0.1` and `echo hello | nc -u -w1 10.99.0.1 7` are
+//! It needs `CAP_NET_ADMIN`. Once it runs, `ping 10.99.0.1` and `echo hello | nc -u -w1 10.99.0.1 7` are
 //! answered.
 //!
 //! ```no_run
@@ -55,16 +55,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What a policy asks of a single socket (`busypoll`) takes a [`Blocking`] in the place of the epoll;
-//! an [`ApplicationWait`] is whichever of the two the policy asks for. A thread has one of them: one that
-//! waits in two in turn is counted twice. Where the policy has another thread poll (`busypoll-separate`),
-//! [`ApplicationWait::poller`] is what that thread calls, until the engine stops: `examples/http.rs`.
+//! A policy that busy polls a single socket (`busypoll`) takes a [`Blocking`] in place of the epoll; an
+//! [`ApplicationWait`] is the one of the two that the policy needs. A thread has one of them: a thread that
+//! waits in both alternately is counted twice. If the policy has another thread poll (`busypoll-separate`),
+//! that thread calls [`ApplicationWait::poller`] until the engine stops: see `examples/http.rs`.
 //!
 //! # The same on a synthetic queue
 //!
-//! It needs no right, and its frames come at a rate: 100 of them, 10 000 a second, from half a second
-//! on. A frame that comes before its socket is bound has no receiver; on a host that pauses that long,
-//! that is what the first ones meet.
+//! It needs no right, and its frames arrive at a fixed rate: 100 frames at 10 000 per second, beginning after
+//! half a second. A frame that arrives before its socket is bound has no receiver; the first ones may be lost
+//! so on a host that pauses that long.
 //!
 //! ```
 //! # use std::net::Ipv4Addr;
@@ -103,8 +103,8 @@
 //!
 //! # The core alone
 //!
-//! A queue of your own is four calls, and `Pass::drive` takes the steps that a pass asks for. Here the
-//! queue is a channel, and one thread is the interrupt and the softirq.
+//! A queue of your own implements four calls, and `Pass::drive` carries out the steps that a pass requests.
+//! Here the queue is a channel, and one thread acts as interrupt and softirq.
 //!
 //! ```
 //! use std::sync::mpsc;
@@ -157,14 +157,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A world with threads, a timer and an application that runs every preset is
-//! `crates/core/examples/std_world.rs`, 190 lines with its card and its application. What it owes the
-//! core is said at [`core::Op`] and [`core::Pass`].
+//! A world with threads, a timer and an application, which runs every preset, is
+//! `crates/core/examples/std_world.rs`: 190 lines, including its network card and its application. Its duties
+//! towards the core are documented at [`core::Op`] and [`core::Pass`].
 //!
 //! # A device of your own
 //!
-//! For the engine a device is a [`PacketQueue`]; `examples/device.rs` is one in sixty lines, and
-//! `docs/extending.md` goes through it.
+//! To the engine a device is a [`PacketQueue`]; `examples/device.rs` implements one in sixty lines, and
+//! `docs/extending.md` explains it.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,4 +1,4 @@
-//! One connection: a socket, what is known of its two directions, and the application's state.
+//! One connection: a socket, the state of its two directions, and the application's state.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -8,30 +8,30 @@ use napkin_stack::{ByteStream, Flow, TcpApplication};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 
-/// Bytes that are received from one connection before others have their turn.
+/// The maximum number of bytes received from one connection per turn.
 const TURN: usize = 256 * 1_024;
 
-/// A connection with the application's own state.
+/// A connection, with the application's own state.
 #[derive(Debug)]
 pub(super) struct Connection<T> {
     pub(super) socket: OwnedFd,
     pub(super) flow: Flow,
     pub(super) state: T,
     pub(super) directions: Directions,
-    /// Until when the peer may take to end it, once we have.
+    /// The deadline for the peer to close its side, once we have closed ours.
     pub(super) until: Option<Ns>,
 }
 
-/// What is known of the two directions.
+/// The state of the two directions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Directions {
-    /// The peer's last byte was received.
+    /// Whether the peer's last byte was received.
     ended: bool,
-    /// Nothing goes either way any more.
+    /// Whether the connection is unusable in both directions.
     broken: bool,
-    /// We send no more.
+    /// Whether we have closed our side.
     pub(super) shut: bool,
-    /// Its turn was over before its bytes were.
+    /// Whether bytes were left at the end of its turn.
     pub(super) more: bool,
 }
 
@@ -42,7 +42,7 @@ impl Directions {
 }
 
 impl<T> Connection<T> {
-    /// Tells the application that something has changed; whether there will be no other time.
+    /// Notifies the application; returns whether this was the last time.
     pub(super) fn ready<A: TcpApplication<State = T>>(
         &mut self,
         application: &mut A,
@@ -60,7 +60,7 @@ impl<T> Connection<T> {
         stream.is_closed()
     }
 
-    /// What still arrives goes nowhere, and the peer is told so.
+    /// Discards what still arrives, and sends a reset.
     pub(super) fn abort<A: TcpApplication<State = T>>(&mut self, application: &mut A, now: Ns) {
         self.directions.broken = true;
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
@@ -68,13 +68,13 @@ impl<T> Connection<T> {
     }
 }
 
-/// A connection as the application has it for the time of a call.
+/// The application's view of a connection for the duration of a call.
 struct OsStream<'a> {
     socket: BorrowedFd<'a>,
     flow: Flow,
     directions: &'a mut Directions,
     scratch: &'a mut [u8],
-    /// Bytes that it may still receive now.
+    /// The number of bytes that it may still receive in this turn.
     turn: usize,
 }
 
@@ -130,7 +130,7 @@ impl ByteStream for OsStream<'_> {
     fn close(&mut self) {
         if self.writable() {
             self.directions.shut = true;
-            // A peer that has gone meanwhile is found by the next receive.
+            // If the peer is gone, the next receive notices.
             let _ = shutdown(self.socket, Shutdown::Write);
         }
     }

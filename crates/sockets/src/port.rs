@@ -1,4 +1,4 @@
-//! Whether a port is somebody else's.
+//! Checks whether a port is in use.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ pub enum Protocol {
     Udp,
 }
 
-/// Whether an address can be had for a program alone. With `SO_REUSEPORT`, which threads share a port by,
-/// another program of the same user's would go on unnoticed beside them, and have a part of the clients:
-/// so it is asked before.
+/// Checks that no other socket is bound to an address. With `SO_REUSEPORT`, by which threads share a port,
+/// another program of the same user would stay bound unnoticed, and receive a part of the traffic; hence the
+/// check.
 ///
 /// # Errors
-/// The address is not this host's (`EADDRNOTAVAIL`), somebody listens there (`EADDRINUSE`), or the port
-/// needs a right (`EACCES`).
+/// If the address is not this host's (`EADDRNOTAVAIL`) or in use (`EADDRINUSE`), or the port needs a right
+/// (`EACCES`).
 pub fn check_free(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
     let kind = match protocol {
         Protocol::Tcp => SocketType::STREAM,
@@ -28,7 +28,7 @@ pub fn check_free(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
     };
     let socket = socket_with(family(address), kind, SocketFlags::CLOEXEC, None)?;
     if protocol == Protocol::Tcp {
-        // Connections of an earlier program that still end are in nobody's way.
+        // Connections of an earlier program in TIME_WAIT do not matter.
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
     bind(&socket, &address)?;
@@ -38,7 +38,7 @@ pub fn check_free(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Of which family sockets for an address are.
+/// Returns the address family of sockets for an address.
 pub(crate) fn family(address: SocketAddr) -> AddressFamily {
     match address {
         SocketAddr::V4(_) => AddressFamily::INET,

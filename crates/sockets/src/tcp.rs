@@ -1,4 +1,4 @@
-//! One thread's share of a port: accepts, waits, and tells the application what has changed.
+//! One thread's share of a TCP port: accepts connections, waits, and notifies the application.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -22,35 +22,35 @@ use crate::connection::{Connection, Directions};
 use crate::port::family;
 use crate::waits::Waits;
 
-/// Connections that are accepted before others have their turn.
+/// The maximum number of connections accepted per step.
 const ACCEPTED: usize = 64;
-/// Connections that wait to be accepted; the kernel allows `net.core.somaxconn` at most.
+/// The listen backlog; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4_096;
-/// Bytes of one receive.
+/// The maximum number of bytes per receive call.
 const SCRATCH: usize = 64 * 1_024;
-/// How long a peer may take to close its side after we closed ours. What the kernel has not sent by then is lost.
-/// Longer than the 60 s after which a service ends an idle connection itself.
+/// The time in which a peer has to close its side after we closed ours. What the kernel has not sent by then is
+/// lost. Longer than the 60 s after which a service ends an idle connection itself.
 const LINGER: Ns = 70_000 * MILLISECOND;
-/// How long a peer may say nothing before it is asked whether it is there, and then leave that or sent
-/// bytes unanswered: as the stack's own TCP.
+/// The idle time before a keepalive probe, as in the stack's own TCP.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// The time in ms for which a peer may leave probes or sent bytes unanswered, as in the stack's own TCP.
 const PEER_TIMEOUT_MS: u32 = 120_000;
-/// Deadlines that are kept beside two for each connection before those of ended ones are looked for.
+/// The number of outdated deadlines, besides two per connection, at which they are removed.
 const SPARE: usize = 64;
-/// How long nothing is accepted where the operating system has neither descriptors nor memory for it.
+/// The pause in accepting after the operating system has run out of descriptors or memory.
 const RESPITE: Ns = 200 * MILLISECOND;
 
-/// What epoll says of the listener, in the place of a connection's number.
+/// The epoll data of the listener, distinct from all connections' slab indexes.
 const LISTENER: u64 = u64::MAX - 1;
-/// What it says of what else ends a wait.
+/// The epoll data of the additional event descriptor.
 const OTHER: u64 = u64::MAX - 2;
 
-/// What has happened since it began.
+/// Events counted since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OsTcpCounters {
-    /// Connections accepted, those that have ended included.
+    /// Connections accepted, including those that have ended.
     pub opened: u64,
-    /// Connections closed at once because there was no place for another, or no descriptor.
+    /// Connections closed at once because the limit was reached, or descriptors had run out.
     pub refused: u64,
 }
 
@@ -58,21 +58,22 @@ pub struct OsTcpCounters {
 pub struct OsTcp<T> {
     waits: Waits,
     listener: OwnedFd,
-    /// What else ends a wait.
+    /// An additional event descriptor that ends a wait.
     other: Option<Arc<OwnedFd>>,
-    /// Closed to accept, and so to refuse, one more where descriptors have run out.
+    /// A spare descriptor. When descriptors have run out, it is closed to accept, and thereby refuse, a
+    /// connection.
     spare: Option<OwnedFd>,
     connections: Slab<Connection<T>>,
     places: HashMap<Flow, usize>,
     most: usize,
-    /// What the last wait has found.
+    /// The epoll data of the events that the last wait returned.
     events: Vec<u64>,
-    /// Those whose turn was over before their bytes were, or for which something has ended.
+    /// Connections to look at again: with bytes left at the end of their turn, or with a finished operation.
     again: Vec<usize>,
-    /// Those that we ended, and until when the peer may take to do so. A connection knows its own time: its place may be
-    /// another's by then.
+    /// The connections that we have closed, with the deadline for the peer to do so. An entry counts only if
+    /// the connection's own `until` is the same: the slab index may have been reused.
     lingering: VecDeque<(Ns, usize)>,
-    /// When connections are accepted again; until then the listener is not watched.
+    /// When accepting resumes; until then epoll does not watch the listener.
     respite: Option<Ns>,
     /// The time of the last step.
     now: Ns,
@@ -81,11 +82,11 @@ pub struct OsTcp<T> {
 }
 
 impl<T> OsTcp<T> {
-    /// Listens on an address, which others may listen on, too; holds `connections` at most.
+    /// Listens on an address, which other sockets may listen on, too; holds at most `connections` connections.
     ///
     /// # Errors
-    /// The address is not this host's (`EADDRNOTAVAIL`) or in use by a program without `SO_REUSEPORT`
-    /// or of another user (`EADDRINUSE`), the port needs a right (`EACCES`), or descriptors have run out.
+    /// If the address is not this host's (`EADDRNOTAVAIL`), or is used without `SO_REUSEPORT` or by another
+    /// user (`EADDRINUSE`), the port needs a right (`EACCES`), or descriptors have run out.
     pub fn listen(address: SocketAddr, connections: usize) -> io::Result<OsTcp<T>> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(family(address), SocketType::STREAM, flags, None)?;
@@ -113,47 +114,47 @@ impl<T> OsTcp<T> {
         })
     }
 
-    /// Where it listens: with the port that the kernel chose, if 0 was given.
+    /// The local address, with the port that the kernel chose, if 0 was given.
     ///
     /// # Errors
-    /// None that a listening socket has.
+    /// Never for a listening socket.
     pub fn address(&self) -> io::Result<SocketAddr> {
         Ok(getsockname(&self.listener)?.try_into()?)
     }
 
-    /// Ends its wait, from any thread.
+    /// Returns a handle that ends a wait from any thread.
     pub fn waker(&self) -> Waker {
         self.waits.waker.clone()
     }
 
-    /// Has `event`, an event descriptor, end its wait as well, whenever it is signalled; it is read then.
-    /// One at most: the last that was given.
+    /// Lets `event`, an event descriptor, end a wait as well when it is signalled; the next step reads it.
+    /// Replaces the previous one, if any.
     ///
     /// # Errors
-    /// No descriptor that epoll watches, or one that it watches already.
+    /// If epoll cannot watch the descriptor, or watches it already.
     pub fn watch(&mut self, event: Arc<OwnedFd>) -> io::Result<()> {
         self.waits.watch(&event, OTHER, EventFlags::IN)?;
         if let Some(before) = self.other.replace(event) {
-            // Others may keep it open, and nobody would read it.
+            // Removed explicitly: other owners may keep it open, and it is not read any more.
             let _ = self.waits.unwatch(before);
         }
         Ok(())
     }
 
-    /// Connections that are open.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// What has happened since it began.
+    /// The events counted since the start.
     pub fn counters(&self) -> OsTcpCounters {
         self.counters
     }
 
-    /// Waits until something has happened, somebody has [woken](Waker::wake) it, or `timeout` is over.
+    /// Waits until an event occurs, [`Waker::wake`] is called, or `timeout` has passed.
     ///
     /// # Errors
-    /// The kernel is older than 5.11 (`ENOSYS`).
+    /// If the kernel is older than 5.11 (`ENOSYS`).
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = if self.again.is_empty() { timeout } else { Some(Duration::ZERO) };
         let lingers = self.lingering.front().map(|&(until, ..)| until);
@@ -164,8 +165,8 @@ impl<T> OsTcp<T> {
         self.waits.wait(timeout, |event| self.events.push(event))
     }
 
-    /// Serves until `goes_on`, which is asked before each wait, says no: whoever ends it from another
-    /// thread has it say so, and [wakes](Waker::wake) it. `clock` is any that does not go back.
+    /// Serves while `goes_on`, called before each wait, returns true. To end it from another thread, make
+    /// `goes_on` return false and call [`Waker::wake`]. `clock` is any monotonic clock.
     ///
     /// # Errors
     /// As [`OsTcp::wait`].
@@ -182,12 +183,12 @@ impl<T> OsTcp<T> {
         Ok(())
     }
 
-    /// Tells the application what the last wait has found. `now` is any clock that does not go back.
+    /// Notifies the application of the events of the last wait. `now` is the time of any monotonic clock.
     pub fn step<A: TcpApplication<State = T>>(&mut self, now: Ns, application: &mut A) {
         let (mut accepts, events) = (false, std::mem::take(&mut self.events));
         if events.contains(&OTHER) {
-            // It is readable: nothing is waited for. Before what has ended is collected: what ends later
-            // signals it anew, and there is another step, which hands over what is begun again for it.
+            // The descriptor is readable, so the read does not block. It precedes `collect`: an operation that
+            // finishes later signals the descriptor again, and the next step submits what follows from it.
             let read = |event| rustix::io::read(event, &mut [0; 8]);
             let _ = self.other.as_ref().map(read);
         }
@@ -216,7 +217,7 @@ impl<T> OsTcp<T> {
             }
         }
         self.now = now;
-        // Last: places of connections that have ended would be given away while there are events of theirs.
+        // Accepting comes last: a new connection must not reuse a slab index for which there are still events.
         if accepts {
             self.accept(application);
         }
@@ -229,12 +230,12 @@ impl<T> OsTcp<T> {
         self.collect(application);
     }
 
-    /// Notes the connections for which something has ended that the application had begun.
+    /// Marks the connections for which an operation of the application has finished.
     fn collect<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
         application.collect(&mut |flow| self.again.extend(self.places.get(&flow)));
     }
 
-    /// Its descriptor is closed, and so is no longer watched.
+    /// Closes the connection's descriptor, which removes it from epoll.
     fn remove(&mut self, place: usize) {
         let gone = self.connections.remove(place);
         self.places.remove(&gone.flow);
@@ -257,7 +258,7 @@ impl<T> OsTcp<T> {
         }
     }
 
-    /// Drops deadlines of connections that have ended, once they are more than those that have not.
+    /// Removes deadlines of ended connections, once they outnumber those of open ones.
     fn forget_ended(&mut self) {
         let connections = &self.connections;
         if self.lingering.len() > 2 * connections.len() + SPARE {
@@ -274,7 +275,7 @@ impl<T> OsTcp<T> {
             let (socket, peer) = match acceptfrom_with(&self.listener, flags) {
                 Ok(accepted) => accepted,
                 Err(Errno::MFILE | Errno::NFILE) => {
-                    // Left in the backlog it would be told of without end.
+                    // Left in the backlog, the connection would make the listener readable for ever.
                     self.spare = None;
                     let refused = acceptfrom_with(&self.listener, flags).is_ok();
                     self.spare = self.another();
@@ -287,7 +288,8 @@ impl<T> OsTcp<T> {
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,
-                // Whoever asks may still be there, as with too little memory, or where a policy forbids it.
+                // The connection may still be in the backlog, as if memory is short or a security policy
+                // forbids it.
                 Err(_) => return self.rest(),
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
@@ -297,7 +299,8 @@ impl<T> OsTcp<T> {
                 self.counters.refused += 1;
                 continue;
             }
-            // A service says itself what belongs together. Of the rest nothing breaks without it.
+            // Services combine their writes themselves, so Nagle's algorithm is off. A failure of these options
+            // is harmless.
             let _ = sockopt::set_tcp_nodelay(&socket, true);
             let _ = sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE);
             let _ = sockopt::set_socket_keepalive(&socket, true);
@@ -317,12 +320,12 @@ impl<T> OsTcp<T> {
         }
     }
 
-    /// A descriptor to be closed when others have run out.
+    /// Returns a spare descriptor, to be closed when descriptors have run out.
     fn another(&self) -> Option<OwnedFd> {
         self.waits.waker.as_fd().try_clone_to_owned().ok()
     }
 
-    /// Accepts nothing for a while: what waits would end each wait at once.
+    /// Pauses accepting: otherwise a connection in the backlog would end each wait at once.
     fn rest(&mut self) {
         if self.waits.unwatch(&self.listener).is_ok() {
             self.respite = Some(self.now.saturating_add(RESPITE));
@@ -348,7 +351,7 @@ mod tests {
 
     use super::*;
 
-    /// Closes what it hears of.
+    /// Closes each connection at its first event.
     struct Closer;
 
     impl TcpApplication for Closer {
@@ -362,14 +365,14 @@ mod tests {
         }
     }
 
-    /// One that listens, and who has connected to it.
+    /// Returns a listening socket, and a client connected to it.
     fn connected() -> (OsTcp<()>, TcpStream) {
         let tcp = OsTcp::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 4).expect("it listens");
         let client = TcpStream::connect(tcp.address().expect("its address")).expect("it answers");
         (tcp, client)
     }
 
-    /// Steps, all at the same time, until it is so.
+    /// Steps, always at the time `now`, until the condition holds.
     fn until(tcp: &mut OsTcp<()>, now: Ns, so: impl Fn(&OsTcp<()>) -> bool) {
         let begun = Instant::now();
         while !so(tcp) {
@@ -397,13 +400,13 @@ mod tests {
         for opened in 1..=100 {
             until(&mut tcp, opened, |tcp| tcp.counters.opened == opened && all_shut(tcp));
             assert!(tcp.lingering.len() <= 2 * 2 + SPARE, "of two at most at a time");
-            // Behind that of the first, which stays, they are not due.
+            // Not due, because they are queued after the deadline of the first connection, which stays open.
             let last = TcpStream::connect(address).expect("it answers");
             until(&mut tcp, opened, |tcp| tcp.connections() == 2 && all_shut(tcp));
             drop(last);
             until(&mut tcp, opened, |tcp| tcp.connections() == 1);
         }
-        // One that had the first one's place.
+        // A deadline of an earlier connection with the same slab index.
         tcp.lingering.push_front((0, 0));
         tcp.step(101, &mut Closer);
         assert_eq!(tcp.connections(), 1);

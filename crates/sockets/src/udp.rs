@@ -20,18 +20,18 @@ use crate::Waker;
 use crate::port::family;
 use crate::waits::Waits;
 
-/// Bytes of the longest datagram.
+/// The maximum length of a datagram, in bytes.
 const LONGEST: usize = 64 * 1_024;
-/// Buffers that are kept for the next datagrams.
+/// The maximum number of buffers kept for the next datagrams.
 const SPARE: usize = 64;
 
-/// Buffers without a datagram. They are one thread's, so that nobody waits for the lock.
+/// Free receive buffers. Used by one thread, so the lock is not contended.
 type Spare = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// A received datagram. Its buffer goes back to its socket when it is dropped.
 #[derive(Debug)]
 pub struct OsDatagram {
-    /// Of a datagram's greatest length.
+    /// Allocated for the maximum length of a datagram.
     buffer: Vec<u8>,
     length: usize,
     from: SocketAddr,
@@ -52,7 +52,7 @@ impl Message for OsDatagram {
         self.buffer.get(..self.length).unwrap_or_default()
     }
 
-    /// When it was taken out of the socket, on the monotonic clock: what it waited in there is not known.
+    /// When it was read from the socket, on the monotonic clock: its time in the socket's queue is not known.
     fn arrived(&self) -> Ns {
         self.arrived
     }
@@ -81,9 +81,9 @@ pub struct OsUdp {
 }
 
 impl OsUdp {
-    /// Binds an address, which others may bind, too (`SO_REUSEPORT`): the kernel spreads datagrams over
-    /// them by their flows. At an address that stands for all (0.0.0.0, ::) an answer leaves from the one that its
-    /// route picks, which need not be the one that was asked.
+    /// Binds an address, which other sockets may bind, too (`SO_REUSEPORT`): the kernel distributes datagrams
+    /// over them by flow. If bound to the wildcard address (0.0.0.0, ::), a reply's source address is chosen by
+    /// the route, and need not be the address that the request was sent to.
     ///
     /// # Errors
     /// As [`OsTcp::listen`](crate::OsTcp::listen).
@@ -98,21 +98,21 @@ impl OsUdp {
         Ok(OsUdp { waits, socket, port, spare: Spare::default() })
     }
 
-    /// The port: the one that the kernel chose, if 0 was given.
+    /// The port, also if the kernel chose it because 0 was given.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Ends its wait, from any thread.
+    /// Returns a handle that ends a wait from any thread.
     pub fn waker(&self) -> Waker {
         self.waits.waker.clone()
     }
 
-    /// Waits until a datagram is there, somebody has [woken](Waker::wake) it, or `timeout` is over; says
-    /// whether there is one.
+    /// Waits until a datagram has arrived, [`Waker::wake`] is called, or `timeout` has passed; returns whether
+    /// a datagram has arrived.
     ///
     /// # Errors
-    /// The kernel is older than 5.11 (`ENOSYS`).
+    /// If the kernel is older than 5.11 (`ENOSYS`).
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut there = false;
         self.waits.wait(timeout, |_| there = true)?;
@@ -140,7 +140,7 @@ impl Exchange for OsUdp {
         loop {
             match recvfrom(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((_, length, from)) => {
-                    // Of another family none comes.
+                    // The address is always of the socket's own family; the default is for the type only.
                     let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                     let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                     return Some(OsDatagram {

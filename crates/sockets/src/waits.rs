@@ -1,4 +1,4 @@
-//! One thread's wait: epoll, with timeouts in nanoseconds, and an end from outside.
+//! One thread's wait: epoll with timeouts in nanoseconds, and a waker.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 use crate::Waker;
 
-/// Events of one wait.
+/// The maximum number of events per wait.
 const EVENTS: usize = 256;
 
-/// What epoll says of the waker, in the place of what is watched.
+/// The epoll data of the waker.
 const WAKER: u64 = u64::MAX;
 
 /// An epoll context with a waker in it.
@@ -31,28 +31,28 @@ impl Waits {
         Ok(waits)
     }
 
-    /// Watches a descriptor, until it is closed; events of it are told as `name`, which is less than
+    /// Watches a descriptor until it is closed. Its events are reported as `name`, which must be less than
     /// [`u64::MAX`].
     pub(crate) fn watch(&self, what: impl AsFd, name: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, what, EventData::new_u64(name), flags)?)
     }
 
-    /// Watches a descriptor no more.
+    /// Stops watching a descriptor.
     pub(crate) fn unwatch(&self, what: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, what)?)
     }
 
-    /// Waits until something has happened, somebody has woken it, or `timeout` is over; calls `told`
-    /// with the name of each to which something has happened.
+    /// Waits until an event occurs, the waker is called, or `timeout` has passed; calls `told` with the name of
+    /// each descriptor that has an event.
     ///
     /// # Errors
-    /// The kernel is older than 5.11 (`ENOSYS`).
+    /// If the kernel is older than 5.11 (`ENOSYS`).
     pub(crate) fn wait(
         &self,
         timeout: Option<Duration>,
         mut told: impl FnMut(u64),
     ) -> io::Result<()> {
-        // What the kernel has no number for is for ever.
+        // A timeout beyond the kernel's range counts as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut room = [MaybeUninit::uninit(); EVENTS];
         match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Wakes an [`OsTcp`](crate::OsTcp) that waits; its next wait, if it does not.
+/// Ends the wait of an [`OsTcp`](crate::OsTcp) or [`OsUdp`](crate::OsUdp): the current one, or else the next.
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<OwnedFd>);
 
@@ -15,13 +15,13 @@ impl Waker {
         Ok(Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
     }
 
-    /// Ends the wait: of the one that goes on, or of the next.
+    /// Ends the current wait, or else the next one.
     pub fn wake(&self) {
-        // The only failure is a count that is full: then it is readable already.
+        // Fails only if the counter is full, and then the descriptor is readable already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Forgets what has woken it.
+    /// Resets the waker after a wait that it ended.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }

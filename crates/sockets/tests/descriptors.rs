@@ -1,4 +1,4 @@
-//! Where descriptors run out. Alone in its process, whose limit it lowers.
+//! Behaviour when descriptors have run out. The only test of its process, whose limit it lowers.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn without_a_descriptor_even_to_refuse_by_a_connection_waits_and_is_accepted_lat
         tcp.step(begun.elapsed().as_nanos() as u64, &mut echo);
     };
     let limit = getrlimit(Resource::Nofile);
-    // What is open stays so; another descriptor is not to be had, whichever is closed.
+    // Open descriptors stay open; no other one can be opened, even after one is closed.
     let none = Rlimit { current: Some(0), ..limit };
     setrlimit(Resource::Nofile, none).expect("less is always allowed");
     (0..20).for_each(|_| step(&mut tcp));

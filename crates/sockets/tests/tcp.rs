@@ -1,5 +1,5 @@
-//! A service on the operating system's TCP, over loopback. No times are asserted: what does not come
-//! within a minute is a failure.
+//! A service on the operating system's TCP, over loopback. No times are asserted: what does not arrive within a
+//! minute is a failure.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// An echo service on a thread of its own.
+/// An echo service in a thread of its own.
 struct Server {
     at: SocketAddr,
     ends: Arc<AtomicBool>,
@@ -53,7 +53,7 @@ impl Server {
         stream
     }
 
-    /// Waits until so many connections are open.
+    /// Waits until this many connections are open.
     fn open(&self, expected: usize) {
         let begun = Instant::now();
         while self.open.load(SeqCst) != expected {
@@ -100,7 +100,7 @@ fn more_than_one_turn_s_bytes_come_back_whole_while_nobody_reads_and_after_a_hal
             (&stream).write_all(&bytes).expect("it takes them");
             stream.shutdown(Shutdown::Write).expect("a half close");
         });
-        // Its buffers are full by now or soon; another is served all the same.
+        // The first connection's buffers are full by now or soon; the other one is served all the same.
         say(&mut other, b"still there");
         let mut back = Vec::new();
         (&stream).read_to_end(&mut back).expect("all of it, and its end");
@@ -116,7 +116,7 @@ fn a_peer_that_breaks_off_leaves_nothing_behind() {
     let server = Server::start(10);
     for _ in 0..5 {
         let mut stream = server.connect();
-        // Answers that are never read make a RST of the close.
+        // Because of the unread replies, the close sends a RST.
         stream.write_all(&[1; 100_000]).expect("it takes them");
         stream.read_exact(&mut [0; 1]).expect("the first of them");
     }
@@ -135,7 +135,7 @@ fn beyond_the_limit_a_connection_is_closed_at_once_and_the_others_stay() {
     assert_eq!(server.end(), OsTcpCounters { opened: 2, refused: 1 });
 }
 
-/// An echo whose answers are ready only after the look that took the request.
+/// An echo service whose reply is only ready in a step after the one that took the request.
 #[derive(Default)]
 struct Later {
     begun: Vec<Flow>,
@@ -184,25 +184,25 @@ fn an_answer_that_is_ready_later_is_sent_then() {
     assert_eq!(&back, b"later");
 }
 
-/// A disk that has done the first half of an operation just after it was looked whether anything has ended, so
-/// that the last look of that step finds it, and the other half is to be handed over.
+/// A disk that finishes the first half of an operation right after the step's first `collect`, so that the last
+/// `collect` of that step finds it, and the second half is still to be submitted.
 struct Halves {
     event: Arc<OwnedFd>,
     flow: Option<Flow>,
     at: Half,
 }
 
-/// How far the operation is.
+/// The progress of the operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Half {
     Nothing,
-    /// It is with the kernel, which signals the end of something else.
+    /// Submitted to the kernel, which signals the end of another operation.
     Begun,
-    /// The next look is too early.
+    /// The next `collect` is too early.
     First,
-    /// The first half is done, and nobody has looked.
+    /// The first half is finished, and not collected yet.
     Done,
-    /// The second half waits to be handed over.
+    /// The second half is to be submitted.
     Waiting,
     Ended,
 }
@@ -270,7 +270,7 @@ fn what_is_begun_again_after_the_last_look_is_handed_over_without_anybody_else()
     assert_eq!(&back, b"whole");
 }
 
-/// Answers the first request with as many bytes as the kernel takes, and closes.
+/// Answers the first request with as many bytes as the kernel accepts, then closes.
 #[derive(Default)]
 struct Parting(usize);
 
@@ -307,7 +307,7 @@ fn a_peer_that_still_reads_its_answer_a_minute_after_our_end_gets_all_of_it() {
     let mut back = Vec::new();
     client.read_to_end(&mut back).expect("all of it, and its end");
     assert_eq!(back.len(), parting.0);
-    // He never ends his side.
+    // This client never closes its side.
     assert_eq!(step(71, &mut parting), 0);
 }
 
@@ -331,7 +331,7 @@ fn threads_share_a_port_and_another_program_s_is_refused() {
     let opened = [first.end().opened, second.end().opened];
     assert_eq!(opened.iter().sum::<u64>(), 64);
     assert!(opened.iter().all(|opened| *opened > 0), "the kernel's hash spreads them: {opened:?}");
-    // One that shares with nobody.
+    // A listener without `SO_REUSEPORT`.
     let alone = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let taken = alone.local_addr().expect("its address");
     let error = OsTcp::<()>::listen(taken, 1).expect_err("it is taken");

@@ -1,5 +1,5 @@
-//! Services of datagrams on the operating system's UDP, over loopback. No times are asserted: what does
-//! not come within a minute is a failure.
+//! Datagram services on the operating system's UDP, over loopback. No times are asserted: what does not arrive
+//! within a minute is a failure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::thread;
@@ -34,7 +34,7 @@ fn hear(client: &UdpSocket) -> Vec<u8> {
     bytes
 }
 
-/// Serves what comes within a minute, until so many were served.
+/// Serves this many messages, each of which must arrive within a minute.
 fn serve<S: Service<Socket = OsUdp>>(service: &mut S, messages: usize) {
     let mut served = 0;
     while served < messages {
@@ -58,7 +58,7 @@ fn every_datagram_goes_back_also_an_empty_and_a_long_one() {
 
 #[test]
 fn ipv6_is_answered_as_well() {
-    // A host may have none.
+    // The host may have no IPv6.
     let Ok(socket) = OsUdp::bind((Ipv6Addr::LOCALHOST, 0).into()) else { return };
     let at = SocketAddr::from((Ipv6Addr::LOCALHOST, socket.port()));
     let (mut echo, client) = (Echo::new(socket), client(at));
@@ -73,7 +73,7 @@ fn threads_that_share_a_port_have_each_datagram_once() {
     let two = OsUdp::bind(at).expect("it is shared");
     let clients: Vec<UdpSocket> = (0..32).map(|_| client(at)).collect();
     clients.iter().for_each(|client| assert_eq!(client.send(b"hi").expect("it goes"), 2));
-    // Over loopback all have arrived.
+    // Over loopback all datagrams have arrived by now.
     for socket in [&one, &two] {
         while let Some(message) = socket.try_recv() {
             assert_eq!(message.ports(), Some((message.source().port(), at.port())));

@@ -1,5 +1,5 @@
-//! The `#[test]` attribute of `napkin-testing`, which has to be a crate of its own: a procedural
-//! macro's crate can export nothing else.
+//! The `#[test]` attribute of `napkin-testing`, in a crate of its own, because a procedural macro's crate can
+//! export nothing else.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,12 +1,13 @@
-//! Instructions of a program, counted by valgrind's callgrind: the same number on every run of one build.
+//! Counts the instructions of a program with valgrind's callgrind: the count is the same on every run of one
+//! build.
 
 use std::process::Command;
 
-/// Runs this very program once more, under callgrind: the instructions it took, or those of the functions
-/// that an option (`--toggle-collect=`) names, and what it printed.
+/// Runs the current program again under callgrind. Returns the number of instructions that it took, or that the
+/// functions named by an option (`--toggle-collect=`) took, and its output.
 ///
 /// # Errors
-/// Valgrind is not installed, the program failed under it, or nothing was counted: with what it said.
+/// If valgrind is not installed, the program failed under it, or nothing was counted: valgrind's output.
 pub fn callgrind(options: &[&str], arguments: &[String]) -> Result<(f64, String), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")

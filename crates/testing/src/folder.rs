@@ -1,23 +1,23 @@
-//! A directory of a test's own.
+//! A temporary directory for one test.
 
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that no other test has, removed at the end with all that is in it.
+/// A directory for one test, removed with its contents when this is dropped.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// An empty one, among the temporary files; a name says whose it was, should it be left over.
+    /// Creates an empty directory in the temporary directory; `name` identifies the test if it is left over.
     pub fn new(name: &str) -> Folder {
         let folder = Folder::below(&std::env::temp_dir(), name);
         fs::create_dir(&folder).expect("a directory");
         folder
     }
 
-    /// One that is not there yet, in memory where there is such a place.
+    /// Reserves the name of a directory that does not exist yet, in `/dev/shm` if there is one.
     pub fn absent(name: &str) -> Folder {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() {
@@ -31,7 +31,7 @@ impl Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("napkin-{name}-{}-{number}", std::process::id()));
-        // Of a process that had the same id and was killed.
+        // Left by a killed process that had the same id.
         let _ = fs::remove_dir_all(&path);
         Folder(path)
     }

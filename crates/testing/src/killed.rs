@@ -1,11 +1,11 @@
-//! A program that is killed when its test ends, also one that fails.
+//! A child process that is killed when its test ends, even if the test fails.
 
 use std::process::Child;
 
-/// A child process. It is killed, and waited for, when this is dropped.
+/// A child process that is killed, and waited for, when this is dropped.
 #[derive(Debug)]
 pub struct Killed(
-    /// The process itself, which may have ended, and been waited for, before.
+    /// The process, which may have ended, and been waited for, earlier.
     pub Child,
 );
 

@@ -1,9 +1,9 @@
-//! A test harness in which a test that cannot run on this machine, or with these rights, is shown as
-//! ignored, with its reason. The standard harness can ignore only what was known when it was built.
+//! A test harness that shows a test which cannot run on this machine, or without a right, as ignored, with the
+//! reason. The standard harness can only ignore tests at compile time.
 //!
-//! Names as filters, `--exact`, `--skip`, `--list`, `--test-threads` and `RUST_TEST_THREADS` are the
-//! standard harness's, by libtest-mimic; output is never captured. A test program says
-//! `harness = false` in its `Cargo.toml`, and:
+//! Filters by name, `--exact`, `--skip`, `--list`, `--test-threads` and `RUST_TEST_THREADS` work as in the
+//! standard harness, by libtest-mimic; output is never captured. A test program has `harness = false` in its
+//! `Cargo.toml`, and:
 //!
 //! ```text
 //! use napkin_testing::{needs_cpus, test};
@@ -17,10 +17,10 @@
 //! napkin_testing::main!();
 //! ```
 //!
-//! `NAPKIN_MAY_LACK` is for a machine that ought to have what tests need: a test that lacks anything but this, a
-//! list of parts of reasons with `;` between them, fails. Without it nothing that is missing is a failure.
+//! `NAPKIN_MAY_LACK` is for a machine that should have what the tests need. It is a list of parts of reasons,
+//! separated by `;`: a test that lacks anything else fails. Without it a test that lacks something is ignored.
 //!
-//! Not here: what a test needs of napkin's own crates; none of them is a dependency.
+//! Needs of tests that concern napkin's own crates are not handled here; none of these crates is a dependency.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
@@ -48,31 +48,31 @@ pub use napkin_testing_macros::test;
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct Test {
-    /// With the crate in front: `apply::lab::a_name`.
+    /// Includes the crate: `apply::lab::a_name`.
     pub path: &'static str,
     pub run: fn(),
 }
 
 inventory::collect!(Test);
 
-/// What a test unwinds with that cannot run here. Never seen as a panic: no hook is called.
+/// The unwind payload of a test that cannot run here. Not a panic: no hook is called.
 struct Ignored(String);
 
-/// Ends the running test, which is then shown as ignored for this reason. On the test's own thread
-/// only, or on one whose panics go on there.
+/// Ends the running test, which is then shown as ignored for this reason. Must be called on the test's own
+/// thread, or on one whose panics are resumed there.
 pub fn ignore(reason: impl fmt::Display) -> ! {
     panic::resume_unwind(Box::new(Ignored(reason.to_string())))
 }
 
-/// Whether what a thread unwound with was [`ignore`], and no panic: for a test that has threads of its own.
+/// Whether an unwind payload is from [`ignore`], not from a panic: for a test with threads of its own.
 pub fn is_ignored(why: &(dyn Any + Send)) -> bool {
     why.is::<Ignored>()
 }
 
-/// Ignores the running test unless it has what it needs, such as a right or a program.
+/// Ignores the running test unless a requirement is met, such as a right or a program.
 ///
 /// # Panics
-/// It lacks something that `NAPKIN_MAY_LACK`, where it is set, does not name: the test has failed.
+/// If `NAPKIN_MAY_LACK` is set and does not name the requirement: the test has failed.
 pub fn needs(has: bool, what: impl fmt::Display) {
     if has {
         return;
@@ -83,7 +83,7 @@ pub fn needs(has: bool, what: impl fmt::Display) {
     ignore(format_args!("needs {what}"));
 }
 
-/// Whether a machine of which this may be missing may lack `what`; one of which nothing is said may lack all.
+/// Whether a test may lack `what`, given the value of `NAPKIN_MAY_LACK`; without a value it may lack anything.
 fn may_lack(what: &str, allowed: Option<&str>) -> bool {
     allowed.is_none_or(|it| it.split(';').any(|part| !part.is_empty() && what.contains(part)))
 }
@@ -94,7 +94,7 @@ pub fn needs_program(name: &str) {
     needs(std::env::split_paths(&path).any(|it| it.join(name).is_file()), name);
 }
 
-/// Ignores the running test unless this process may use so many CPUs.
+/// Ignores the running test unless this process may use this many CPUs.
 pub fn needs_cpus(cpus: usize) {
     needs(
         thread::available_parallelism().is_ok_and(|it| it.get() >= cpus),
@@ -102,7 +102,7 @@ pub fn needs_cpus(cpus: usize) {
     );
 }
 
-/// Waits for what another thread does; who has to wait ten seconds waits for ever.
+/// Waits for a condition that another thread brings about; panics after ten seconds.
 #[track_caller]
 pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -112,7 +112,7 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a test on a thread of its own, so that what it does to its thread ends with it.
+/// Runs a test in a thread of its own, so that changes to the thread end with it.
 fn run(name: &str, run: fn()) -> Result<Completion, Failed> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
     match thread.join().map_err(|payload| payload.downcast::<Ignored>()) {
@@ -122,7 +122,7 @@ fn run(name: &str, run: fn()) -> Result<Completion, Failed> {
     }
 }
 
-/// Runs the tests that the command line names. For [`main!`](crate::main).
+/// Runs the tests that the command line selects. For [`main!`](crate::main).
 #[doc(hidden)]
 pub fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -137,9 +137,9 @@ pub fn main() -> ExitCode {
     libtest_mimic::run(&arguments, tests).exit_code()
 }
 
-/// The main function of a test program. `main!(child)` is that of one which a test starts again as
-/// something else: `fn child() -> bool` is called first, finds out by the environment whether that is
-/// so, and if it is does that and returns true. Then no test runs, so that none can start it again.
+/// The main function of a test program. `main!(child)` is for a program that a test starts again as a child:
+/// `fn child() -> bool` is called first, checks the environment whether this process is the child, and if so
+/// acts as the child and returns true. No test runs then, so that no test can start the program again.
 #[macro_export]
 macro_rules! main {
     () => {
@@ -151,7 +151,7 @@ macro_rules! main {
             if child() { std::process::ExitCode::SUCCESS } else { $crate::main() }
         }
 
-        // The standard harness, which would find no test, runs this one; without it it is not there.
+        // Without `harness = false` the standard harness runs this test, and finds no other.
         #[::core::prelude::v1::test]
         fn harness_is_false_in_cargo_toml() {
             panic!("this test program needs `harness = false` in Cargo.toml");

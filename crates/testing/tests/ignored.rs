@@ -1,13 +1,13 @@
-//! The harness, seen from outside: this program runs its own tests again, as a person would.
+//! Tests the harness from outside: runs this program's own tests again in a child process.
 
 use std::process::{Command, Output};
 
 use napkin_testing::{needs, needs_cpus, needs_program, test};
 
-/// Set while somebody looks at the tests of [`looked_at`].
+/// Set in the child process, whose tests of [`looked_at`] are observed.
 const LOOKED_AT: &str = "NAPKIN_TEST_LOOKED_AT";
 
-/// What the tests below look at. By themselves these have nothing to do.
+/// The tests that are run in the child process. In the parent they do nothing.
 mod looked_at {
     use super::{LOOKED_AT, needs, needs_cpus, needs_program, test};
 
@@ -46,19 +46,19 @@ mod looked_at {
     }
 }
 
-/// Runs this program again. Whoever is looked at looks at nobody: were the harness broken and
-/// ran all tests where one was asked for, there would be no end to it.
+/// Runs this program again. Not allowed in the child: if a broken harness ran all tests instead of the selected
+/// one, the recursion would not end.
 fn run(arguments: &[&str]) -> (String, Output) {
     run_where(None, arguments)
 }
 
-/// The same on a machine that may lack this alone.
+/// The same with `NAPKIN_MAY_LACK`.
 fn run_where(may_lack: Option<&str>, arguments: &[&str]) -> (String, Output) {
     const MAY_LACK: &str = "NAPKIN_MAY_LACK";
     assert!(std::env::var_os(LOOKED_AT).is_none(), "it runs this very program again");
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
-    // Whoever runs these may have set it.
+    // It may be set in the environment.
     command.args(arguments).env(LOOKED_AT, "1").env_remove(MAY_LACK);
     if let Some(may_lack) = may_lack {
         command.env(MAY_LACK, may_lack);

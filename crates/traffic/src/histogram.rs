@@ -1,6 +1,6 @@
-//! Latencies, counted in buckets of at most 1/256 of their value.
+//! A histogram of latencies, with buckets of at most 1/256 of their value.
 
-/// A histogram of nanoseconds: exact below 512 ns, within 0.4 % above, without a limit.
+/// A histogram of nanoseconds: exact below 512 ns, within 0.4 % above, with an unlimited range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -17,7 +17,7 @@ fn place(value: u64) -> usize {
     ((u64::from(shift) << BITS) + (value >> shift)) as usize
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 fn value(place: usize) -> u64 {
     let place = place as u64;
     let shift = (place >> BITS).saturating_sub(1);
@@ -40,27 +40,27 @@ impl Histogram {
         self.sum += u128::from(nanoseconds);
     }
 
-    /// How many values.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their exact mean; 0 if there is none.
+    /// The exact mean of the values; 0 if there are none.
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The smallest; 0 if there is none.
+    /// The smallest value; 0 if there are none.
     pub fn min(&self) -> u64 {
         self.min
     }
 
-    /// The largest; 0 if there is none.
+    /// The largest value; 0 if there are none.
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// The value below or at which that share of all lies; 0 if there is none.
+    /// Returns the value at or below which this share of all values lies; 0 if there are none.
     pub fn quantile(&self, share: f64) -> u64 {
         let wanted = (share.clamp(0.0, 1.0) * self.count as f64).max(1.0);
         let mut seen = 0;
@@ -73,13 +73,13 @@ impl Histogram {
         self.max
     }
 
-    /// Forgets every sample, and keeps the memory.
+    /// Removes all values, and keeps the memory.
     pub fn clear(&mut self) {
         self.buckets.fill(0);
         (self.count, self.sum, self.min, self.max) = (0, 0, 0, 0);
     }
 
-    /// Adds another's values.
+    /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         if other.count == 0 {
             return;

@@ -1,7 +1,7 @@
-//! What traffic is drawn from, for modelled clients and real ones alike: random numbers whose streams
-//! never change, arrival schedules, memcached's sizes, and histograms.
+//! The sources of traffic for modelled and real clients alike: random numbers whose streams never change,
+//! arrival schedules, memcached's sizes, and histograms.
 //!
-//! Nothing here sends: the clients do.
+//! Sending is up to the clients.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 

@@ -1,4 +1,4 @@
-//! A histogram of bins that grow by a tenth, as mutilate prints its percentiles from.
+//! A histogram with bins that grow by a tenth, from which mutilate computes its percentiles.
 
 /// mutilate's histogram: bins of microseconds, each a tenth wider than the last.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -15,7 +15,7 @@ impl LogBins {
         self.add_many(nanoseconds, 1);
     }
 
-    /// Counts so many alike.
+    /// Counts a latency several times.
     pub fn add_many(&mut self, nanoseconds: u64, times: u64) {
         let microseconds = (nanoseconds as f64 / 1000.0).max(1.0);
         let place = (libm::log(microseconds) / libm::log(Self::RATIO)) as usize;
@@ -26,7 +26,7 @@ impl LogBins {
         self.count += times;
     }
 
-    /// The percentile in nanoseconds, interpolated within its bin; 0 without a sample.
+    /// The percentile in nanoseconds, interpolated within its bin; 0 if there are no values.
     pub fn percentile(&self, percent: f64) -> f64 {
         let wanted = self.count as f64 * percent / 100.0;
         let mut before = 0u64;
@@ -62,7 +62,7 @@ mod tests {
     fn all_in_one_bin_are_spread_over_it() {
         let mut bins = LogBins::default();
         (0..100).for_each(|_| bins.add(1_000));
-        // The first bin is that from 1 to 1.1 us.
+        // The first bin ranges from 1 to 1.1 us.
         assert!((bins.percentile(50.0) - 1_050.0).abs() < 1e-6);
     }
 }

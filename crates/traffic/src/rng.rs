@@ -1,11 +1,11 @@
-//! Random numbers: one stream for each user, from one seed, the same for ever.
+//! Random numbers: one stream for each user, derived from one seed, and reproducible for ever.
 //!
-//! The generator is xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Its own few
-//! lines, because a library's may change its stream between versions, and a seed must replay.
+//! The generator is xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Implemented here, because a
+//! library may change its streams between versions, and a seed must replay.
 
 use crate::splitmix::{SplitMix, scale};
 
-/// A stream of random numbers that a seed fixes for ever.
+/// A stream of random numbers, fixed by its seed for ever.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: [u64; 4],
@@ -18,7 +18,7 @@ impl Rng {
         Rng { state: std::array::from_fn(|_| seeds.bits()) }
     }
 
-    /// Another stream, of which this one's later numbers say nothing.
+    /// Returns another stream, independent of this one's later numbers.
     #[must_use]
     pub fn split(&mut self) -> Rng {
         Rng::new(self.bits())
@@ -45,13 +45,13 @@ impl Rng {
         (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// A whole number below `end`; 0 if that is 0.
+    /// A whole number below `end`; 0 if `end` is 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
         scale(self.bits(), end)
     }
 
-    /// An exponentially distributed number of the given mean.
+    /// An exponentially distributed number with the given mean.
     #[inline]
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(1.0 - self.unit())
@@ -93,9 +93,9 @@ mod tests {
     fn the_stream_of_a_seed_never_changes() {
         let mut rng = Rng::new(0);
         let first: Vec<_> = (0..3).map(|_| rng.bits()).collect();
-        // The reference implementation's, seeded with SplitMix64 from 0.
+        // The output of the reference implementation, seeded with SplitMix64 from 0.
         assert_eq!(first, [0x99ec_5f36_cb75_f2b4, 0xbf6e_1f78_4956_452a, 0x1a5f_849d_4933_e6e0]);
-        // The fourth, 0x6aa5_94f1_262d_2d2c, brought below 1000.
+        // The fourth output, 0x6aa5_94f1_262d_2d2c, scaled to below 1000.
         assert_eq!(rng.below(1_000), 416);
     }
 

@@ -1,41 +1,42 @@
-//! When a connection's requests are due: drawn from a seed, whatever the server does.
+//! The times at which a connection's requests are due: drawn from a seed, independent of the server (open
+//! loop).
 //!
-//! Times between two requests are generalised Pareto distributed, as mutilate's are. The modelled
-//! clients and the real one ask at these times.
+//! Times between two requests are generalised Pareto distributed, as mutilate's are. The modelled clients and
+//! the real one send at these times.
 
 use crate::rng::Rng;
 
-/// Shape of the distribution of times between two requests of a connection.
+/// The shape of the distribution of times between two requests of a connection.
 const ARRIVAL_SHAPE: f64 = 0.154_971;
 
-/// A connection's requests in time, without an end.
+/// The endless sequence of a connection's request times.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     rng: Rng,
     mean: f64,
     start: u64,
-    /// After `start`. A sum of fractions, so that rounding adds up to nothing.
+    /// Nanoseconds after `start`. Kept as a fraction, so that rounding errors do not add up.
     next: f64,
 }
 
 impl Schedule {
-    /// Requests with `mean` nanoseconds between two of them on average.
+    /// Creates a schedule with `mean` nanoseconds between two requests on average.
     ///
-    /// They have gone on for ever before `start`: the first is as far away as the next request is at
-    /// a moment taken at random. That is again a generalised Pareto distribution, with the tail of
-    /// the gaps' own integrated. A first request that came sooner, as one within the first `mean`
-    /// does, would have many connections offer more than their rate at the beginning.
+    /// The process is stationary, as if it had run for ever before `start`: the time to the first request is
+    /// distributed like the time to the next request from a random moment. That is again a generalised Pareto
+    /// distribution, the integrated tail of that of the gaps. If the first request came earlier, such as within
+    /// the first `mean`, many connections would exceed their rate at the beginning.
     pub fn new(mut rng: Rng, mean: f64, start: u64) -> Schedule {
         let next = rng.pareto(0.0, mean, ARRIVAL_SHAPE / (1.0 - ARRIVAL_SHAPE));
         Schedule { rng, mean, start, next }
     }
 
-    /// When the next request is due.
+    /// The time at which the next request is due, in nanoseconds.
     pub fn due(&self) -> u64 {
         self.start.saturating_add(self.next as u64)
     }
 
-    /// On to the request after it.
+    /// Advances to the following request.
     pub fn advance(&mut self) {
         self.next += self.rng.pareto(0.0, (1.0 - ARRIVAL_SHAPE) * self.mean, ARRIVAL_SHAPE);
     }
@@ -67,7 +68,7 @@ mod tests {
     #[test]
     fn many_connections_offer_their_rate_from_the_first_moment_on() {
         let (mut rng, connections, mean) = (Rng::new(4), 20_000, 1_000.0);
-        // Requests of all connections in each tenth of the first ten mean gaps.
+        // The requests of all connections in each tenth of a mean gap, over 10 mean gaps.
         let mut tenths = [0u32; 100];
         for _ in 0..connections {
             let mut schedule = Schedule::new(rng.split(), mean, 0);
@@ -76,7 +77,7 @@ mod tests {
                 schedule.advance();
             }
         }
-        // 2000 in each on average, with a deviation of 50 or so.
+        // 2000 on average, with a standard deviation of about 50.
         assert!(tenths.iter().all(|tenth| (1_800..2_200).contains(tenth)), "{tenths:?}");
         let first: u32 = tenths[..10].iter().sum();
         assert!((19_400..20_600).contains(&first), "{first} in the first mean gap");

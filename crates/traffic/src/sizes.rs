@@ -1,21 +1,21 @@
-//! Sizes of memcached's keys and values: mutilate's `fb_key` and `fb_value`
-//! (github.com/leverich/mutilate, Generator.cc), which has them from B. Atikoglu et al., "Workload
-//! Analysis of a Large-Scale Key-Value Store", SIGMETRICS 2012.
+//! Sizes of memcached's keys and values: mutilate's `fb_key` and `fb_value` (github.com/leverich/mutilate,
+//! Generator.cc), which are taken from B. Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value
+//! Store", SIGMETRICS 2012.
 //!
-//! The modelled clients and the real one draw from here.
+//! Used by the modelled clients and the real one.
 
 use crate::rng::Rng;
 
-/// Longest key that memcached takes.
+/// The length of the longest key that memcached accepts, in bytes.
 pub const LONGEST_KEY: u32 = 250;
 
-/// Bytes of the shortest key.
+/// The length of the shortest key, in bytes.
 const SHORTEST_KEY: f64 = 7.0;
 
 /// Keys: generalised extreme values (location, scale, shape).
 const KEY: (f64, f64, f64) = (30.7984, 8.20449, 0.078_688);
 
-/// Values below 15 B with their shares (`createFacebookValue`); all others come from [`VALUE`].
+/// The shares of the values of 0 to 14 B (`createFacebookValue`); all others come from [`VALUE`].
 const SMALL_VALUES: [f64; 15] = [
     0.00536, 0.00047, 0.17820, 0.09239, 0.00018, 0.02740, 0.00065, 0.00606, 0.00023, 0.00837,
     0.00837, 0.08989, 0.00092, 0.00326, 0.01980,
@@ -31,7 +31,7 @@ pub fn key_size(rng: &mut Rng) -> u32 {
     size.clamp(SHORTEST_KEY, f64::from(LONGEST_KEY)) as u32
 }
 
-/// The size of a value in bytes, at most `largest`; 194 on average where that is far away.
+/// The size of a value in bytes, at most `largest`; 194 on average if `largest` is far above that.
 pub fn value_size(rng: &mut Rng, largest: u32) -> u32 {
     let mut left = rng.unit();
     for (size, share) in SMALL_VALUES.iter().enumerate() {

@@ -1,10 +1,9 @@
 //! A small random number generator whose streams never change.
 //!
-//! Experiments are repeated from a seed years later, so the generator is part of the file format,
-//! so to speak: SplitMix64 (Steele, Lea and Flood, 2014), written here rather than taken from a
-//! crate that may better its algorithms. Not for secrets.
+//! Experiments are repeated from a seed years later, so the generator must not change: SplitMix64 (Steele, Lea
+//! and Flood, 2014), implemented here because a library may improve its algorithms. Not for cryptographic use.
 
-/// The odd constant nearest to 2^64 divided by the golden ratio: the generator's step.
+/// The generator's increment: the odd constant nearest to 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A stream of pseudo-random numbers, fixed by its seed for ever.
@@ -21,8 +20,7 @@ impl SplitMix {
 
     /// Stream number `stream` of `seed`: streams of one seed are independent of each other.
     pub fn stream(seed: u64, stream: u64) -> SplitMix {
-        // The stream's number is scrambled on its own first. Added as it is, it would make stream
-        // n + 1 the same numbers as stream n, one step on.
+        // The stream's number is scrambled first: otherwise stream n + 1 would be stream n shifted by one step.
         SplitMix { state: mix(seed ^ mix(stream.wrapping_mul(STEP).wrapping_add(1))) }
     }
 
@@ -44,12 +42,12 @@ impl SplitMix {
     }
 }
 
-/// Number `index` of the stream of `seed`, without the ones before it.
+/// Number `index` of the stream of `seed`, computed without the preceding ones.
 pub fn at(seed: u64, index: u64) -> u64 {
     mix(seed.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP)))
 }
 
-/// Brings 64 random bits into `0..n`.
+/// Scales 64 random bits to `0..n`.
 #[inline]
 pub fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
@@ -67,7 +65,7 @@ mod tests {
 
     #[test]
     fn the_stream_of_a_seed_is_the_published_one() {
-        // The first outputs of SplitMix64 for the seed 1234567, as its reference prints them.
+        // The first outputs for the seed 1234567, as printed by the reference implementation.
         let mut rng = SplitMix::new(1_234_567);
         assert_eq!(rng.bits(), 6_457_827_717_110_365_317);
         assert_eq!(rng.bits(), 3_203_168_211_198_807_973);
