@@ -1,4 +1,4 @@
-//! Policies applied to the running kernel, in network namespaces without a name, and put back.
+//! Policies applied to the running kernel, in unnamed network namespaces, and put back.
 
 #[path = "../../kernel/tests/harness/namespace.rs"]
 mod namespace;
@@ -24,7 +24,7 @@ use napkin_os::sched::Class;
 use napkin_policy::{PRESETS, Policy};
 use napkin_testing::{Folder, ignore, needs, needs_cpus, needs_program, test};
 
-/// A journal's directory of the test's own.
+/// A journal directory of this test.
 struct Home(Folder);
 
 impl Home {
@@ -32,7 +32,7 @@ impl Home {
         Home(Folder::absent(&format!("apply-{name}")))
     }
 
-    /// Seen from the calling thread's namespace.
+    /// The store, as seen from the calling thread's namespace.
     fn store(&self) -> Store {
         let boot = napkin_kernel::namespace::boot_id().expect("procfs");
         Store::at(self.0.to_path_buf(), boot, Namespace::identity().expect("procfs"))
@@ -43,7 +43,7 @@ impl Home {
     }
 }
 
-/// A pair of veth with two queues, up, with GRO on: both ends have two instances.
+/// Creates a veth pair with two queues, up, with GRO on: both ends have two instances.
 fn pair(name: &str, peer: &str) {
     let mut route = Route::open().expect("a socket");
     let config = VethConfig { name, peer, peer_namespace: None, rx_queues: 2, tx_queues: 2 };
@@ -66,7 +66,7 @@ fn lab(test: impl FnOnce() + Send) {
         .expect("entered");
 }
 
-/// The files of the devices that sysfs shows here, without those that count.
+/// The sysfs files of the devices visible here, except counters.
 fn sysfs() -> BTreeMap<PathBuf, String> {
     let mut files = BTreeMap::new();
     for device in fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
@@ -87,11 +87,11 @@ fn sysfs() -> BTreeMap<PathBuf, String> {
     files
 }
 
-/// Instances, sysfs files, interrupts' CPUs.
+/// Instances, sysfs files, CPUs of interrupts.
 type Everything = (String, BTreeMap<PathBuf, String>, BTreeMap<u32, Option<Vec<usize>>>);
 
-/// Everything that is set here: all instances with their threads' number, all devices, all
-/// interrupts. A thread's id is not: it is another each time.
+/// Returns all settings: of all instances, with the presence of their threads, all devices, and all interrupts.
+/// A thread's id is not included, because it differs each time.
 fn everything() -> Everything {
     let mut netdev = Netdev::open().expect("netdev");
     let mut napis = netdev.napis(None).expect("napi-get");
@@ -101,7 +101,7 @@ fn everything() -> Everything {
     (format!("{napis:#?}"), sysfs(), irqs)
 }
 
-/// The threads of this namespace's device `va`, as the host sees them.
+/// The threads of a device of this namespace, as the host sees them.
 fn threads(ifname: &str) -> Vec<i32> {
     let mut netdev = Netdev::open().expect("netdev");
     let device = device::find(&mut netdev, ifname).expect("it is there");
@@ -132,7 +132,7 @@ fn set(queue: u32, setting: Setting, value: u64) {
     netdev.set_napi(napi.id, setting, value).expect("it takes it");
 }
 
-/// `NAPKIN_LONG=1` does it a hundred times.
+/// With `NAPKIN_LONG=1` it makes a hundred rounds.
 #[test]
 fn every_policy_applied_and_restored_again_and_again_leaves_everything_as_it_was() {
     let long = std::env::var_os("NAPKIN_LONG").is_some_and(|it| it == "1");
@@ -141,7 +141,7 @@ fn every_policy_applied_and_restored_again_and_again_leaves_everything_as_it_was
     lab(|| {
         let home = Home::new("rounds");
         pair("vc", "vd");
-        // Not at their defaults, so that what is put back is what was.
+        // Not the defaults, so that the test distinguishes the previous values from them.
         set(0, Setting::GroFlushTimeout, 50_000);
         set(1, Setting::DeferHardIrqs, 3);
         let before = everything();
@@ -210,8 +210,8 @@ fn a_threaded_device_has_threads_where_and_as_they_were_asked_for() {
         }
         let again = applied(&home, "threaded", &options).expect("applied");
         assert_eq!(again.done, Vec::new(), "twice is once");
-        // Somebody's own placement of a thread is told of like any other change. It is neither what
-        // napkin set nor, on two CPUs either, where the thread may run by itself: all of them.
+        // Another program's placement of a thread is reported like any other change. It differs from what
+        // napkin set and, even with two CPUs, from all CPUs, where the thread runs by default.
         napkin_os::sched::pin(Some(thread(0)), &[one]).expect("it may");
         let error = applied(&home, "base", &Options::default()).expect_err("refused");
         assert!(error.to_string().contains("thread-cpus of va queue 0"), "{error}");
@@ -282,7 +282,7 @@ fn a_device_that_was_made_anew_is_put_back_all_the_same() {
         );
         assert_eq!(home.files(), 0);
 
-        // A hold over it finds its queues again as well.
+        // A hold on top of it finds its queues again, too.
         let policy: Policy = "defer20".parse().expect("a preset");
         let options = Options::default();
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
@@ -309,12 +309,12 @@ fn ip(args: &str) {
     assert!(status.success(), "ip {args}: {status}");
 }
 
-/// A file that stands for a namespace while this process lives.
+/// A file that refers to a namespace while this process lives.
 fn file(namespace: &Namespace) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), namespace.as_fd().as_raw_fd())
 }
 
-/// How each instance of a device is set, by its place in the list.
+/// The settings of each instance of a device, in list order.
 fn settings(ifname: &str) -> Vec<Settings> {
     let mut netdev = Netdev::open().expect("netdev");
     let device = device::find(&mut netdev, ifname).expect("it is there");
@@ -403,7 +403,7 @@ fn a_device_that_was_deleted_and_made_again_with_the_same_number_keeps_what_it_h
             let made = route.link(name).expect("it was made").ifindex;
             route.set_up(made).expect("up");
         }
-        // What napkin had set on the other, this one has by itself.
+        // This device itself has the value that napkin had set on the other one.
         set(0, Setting::GroFlushTimeout, 20_000);
         let its = settings("va");
         let seen = restored(&home);
@@ -414,7 +414,7 @@ fn a_device_that_was_deleted_and_made_again_with_the_same_number_keeps_what_it_h
 
 #[test]
 fn what_was_changed_in_a_namespace_that_is_gone_is_dropped_and_told() {
-    // Who cannot see every process of the host does not know whether one lives.
+    // Without access to every process of the host, it is unknown whether the namespace still exists.
     needs_rights(&[Right::SysPtrace]);
     let host = fs::read_link("/proc/self/ns/pid").expect("procfs");
     needs(host.as_os_str() == "pid:[4026531836]", "the host's own PID namespace");
@@ -429,7 +429,7 @@ fn what_was_changed_in_a_namespace_that_is_gone_is_dropped_and_told() {
     assert!(matches!(&seen.also[..], [OtherJournal::OtherNamespace { .. }]), "{seen:?}");
     assert_eq!(home.files(), 1, "left alone");
     drop(one);
-    // The kernel takes it down behind our back; what counts is that nobody can enter it any more.
+    // The kernel deletes the namespace asynchronously; it counts as gone because it cannot be entered any more.
     let seen = other.run(|| restored(&home)).expect("entered");
     assert!(matches!(&seen.also[..], [OtherJournal::NamespaceGone { .. }]), "{seen:?}");
     assert!(seen.is_complete());

@@ -1,5 +1,5 @@
-//! The doctor against the running kernel: a set-up that works is found in order, and each of many
-//! that do not is named by the right check, with no other fault beside it.
+//! The doctor against the running kernel: it finds no fault in a working set-up, and reports each of many
+//! broken ones by the right check, with no other fault.
 //!
 //! Server and client are in network namespaces of their own, joined by a veth pair.
 
@@ -17,16 +17,15 @@ use napkin_os::rights::Right;
 use napkin_testing::{ignore, needs, needs_cpus, needs_program, test};
 use rustix::event::epoll;
 
-/// What a broken set-up's findings have that those of a sound one have not. But for softirqs that stop
-/// early: those are the host's, under whatever else runs there.
+/// Returns the findings of a broken set-up that those of a sound one lack. Excludes time squeezes: they are
+/// those of the host, whatever else runs there.
 fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str> {
     let mut added = broken.checks(status);
     added.retain(|check| *check != "time-squeeze" && !sound.checks(status).contains(check));
     added
 }
 
-/// A set-up that works, then broken in one way: exactly this fault is added, and goes when it is
-/// fixed.
+/// Breaks a working set-up in one way: exactly this fault is added, and disappears when it is fixed.
 #[track_caller]
 fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -> Found {
     let mut rig = Rig::new();
@@ -39,7 +38,7 @@ fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -
     broken
 }
 
-/// The program itself is what is wrong.
+/// Asserts that a program with this mode has exactly this fault.
 #[track_caller]
 fn wrong_program(check: &'static str, mode: Mode) -> Found {
     let mut rig = Rig::new();
@@ -56,7 +55,7 @@ fn memcached_under_suspension_is_in_order() {
     rig.set_device(SUSPEND20);
     rig.set_epolls(Params::from(doctored::policy(SUSPEND20).epoll), |_| true);
     rig.connect(1);
-    // Asked for, and read from the settings.
+    // With a requested policy, and with that of the settings.
     for asked in [Some(SUSPEND20), None] {
         let found = rig.doctor(asked);
         assert_eq!(found.policy, SUSPEND20);
@@ -75,7 +74,7 @@ fn memcached_under_suspension_is_in_order() {
 
 #[test]
 fn an_epoll_that_always_has_something_ready_is_named_before_and_while_it_starves() {
-    // Longer than a busy host keeps a program off its CPU, and shorter than a look.
+    // Longer than a busy host keeps a program off its CPU, and shorter than an examination.
     const POLICY: &str = "suspend20,irq-suspend-timeout=200ms";
     let mut rig = Rig::new();
     rig.set_up("base", Mode::AlwaysReady);
@@ -93,14 +92,14 @@ fn an_epoll_that_always_has_something_ready_is_named_before_and_while_it_starves
         rig.ask_without_waiting();
         rig.doctor(None)
     };
-    // A host that keeps it off its CPU for longer has its timer fire.
+    // If the host keeps the program off its CPU for longer, the timer fires.
     let found = (0..20).map(|_| starves()).find(|found| found.faults().contains("starvation"));
     let found = found.expect("it starves");
     assert!(found.faults().contains("always-ready"), "{found:#?}");
     let faults = found.of(Status::Fault);
     let fix = "napkin apply suspend20,irq-suspend-timeout=0 --dev va";
     assert!(faults.iter().all(|it| it.command().as_deref() == Some(fix)), "{faults:#?}");
-    // Once it is fixed nothing is said of it.
+    // Once fixed, it is not reported any more.
     rig.set_device("suspend20,irq-suspend-timeout=0");
     let fixed = rig.doctor(None).faults();
     assert!(fixed.iter().all(|check| !["starvation", "always-ready"].contains(check)));
@@ -130,7 +129,7 @@ fn flows_that_are_passed_on_are_seen() {
     let sound = rig.doctor(Some(SUSPEND20));
     rig.write("queues/rx-1/rps_flow_cnt", "256");
     let broken = rig.doctor(Some(SUSPEND20));
-    // It takes the host's switch as well, which no test sets: half of it is worth a word.
+    // RFS also needs the host's switch, which no test sets; one half of it alone leads to advice.
     assert_eq!(added(&sound, &broken, Status::Advice), BTreeSet::from(["rfs"]), "{broken:#?}");
     assert_eq!(broken.faults(), BTreeSet::new(), "{broken:#?}");
 }
@@ -334,12 +333,12 @@ fn without_a_program_those_on_the_device_are_found() {
 fn without_a_program_those_that_no_instance_knows_are_found() {
     let mut rig = Rig::new();
     rig.set_up(SUSPEND20, Mode::Sound);
-    // One that waits for its first connection, as `napkin run` has set it.
+    // A program that waits for its first connection, configured by `napkin run`.
     rig.disconnect();
     let waiting = rig.doctor_of_device(None);
     assert!(waiting.programs.iter().any(|it| it.contains(&format!("[{}]", rig.pid()))));
     assert!(!waiting.checks(Status::Advice).contains("suspend-program"), "{waiting:#?}");
-    // One whose connections came past NAPI: as of the program by itself.
+    // A program whose packets bypassed NAPI gets the same fault as when examined by its process id.
     rig.peer_offloads(true);
     rig.connect(1);
     let by_pid = rig.doctor(None);
@@ -425,7 +424,7 @@ fn sockets_that_cannot_be_looked_at_are_not_said_to_have_received_nothing() {
     assert!(said.contains("name the device with --dev (va, "), "{said}");
 }
 
-/// Watches threads; the test is ignored without the rights to.
+/// Watches threads; the test is ignored without the necessary rights.
 fn watch(tid: i32) -> Watch {
     match Watch::start([tid]) {
         Err(missing) if !Right::Perfmon.held() || !Right::SysAdmin.held() => ignore(missing),
@@ -440,7 +439,7 @@ fn calls_are_seen_with_their_timeouts() {
     let fd = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 7];
     for milliseconds in [0, 0, 0, 1] {
-        // SAFETY: the array has room for the 7 events that the call is told of.
+        // SAFETY: the array has room for the 7 events that the call may write.
         let ready =
             unsafe { libc::epoll_wait(fd.as_raw_fd(), events.as_mut_ptr(), 7, milliseconds) };
         assert_eq!(ready, 0);

@@ -1,5 +1,5 @@
-//! A program that starves its queue, and a guard that ends it: over a veth between two namespaces of
-//! the test's own, with what arrives counted by the program itself.
+//! A program that starves its queue, and a guard that ends the suspension: over a veth between two namespaces
+//! of the test, with the program itself counting what arrives.
 
 #[path = "../../kernel/tests/harness/mod.rs"]
 mod harness;
@@ -25,15 +25,14 @@ use napkin_linux::journal::Store;
 use napkin_os::rights::Right;
 use napkin_testing::{needs, test};
 
-/// Longest wait for something that must happen: a bound against hanging, not a measurement.
+/// The longest wait for an expected event: a bound against hanging, not a measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A timeout within which a program on a busy host comes back to its wait: the timer does not fire
-/// for that.
+/// A timeout so long that a program on a busy host returns to its wait before the timer fires.
 const POLICY: &str = "suspend20,irq-suspend-timeout=200ms";
 const TIMEOUT: u64 = 200_000_000;
 
-/// Has the program serve a socket, by a thread of its own. What it got is in `got`.
+/// Makes the program serve a socket in a thread of its own. The received datagrams are counted in `got`.
 const SERVE: &str = "\
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.bind(('10.9.0.1', 9000)); sock.setblocking(False)
@@ -55,7 +54,7 @@ down, up = os.pipe()
 answer = context.fileno()
 ";
 
-/// The program, what it serves, and whoever sends to it.
+/// The program, its device, and a sender.
 struct Bed {
     link: Link,
     program: Program,
@@ -91,7 +90,7 @@ impl Bed {
         Store::at(self.state.clone(), boot, here)
     }
 
-    /// Applies the policy for as long as the answer lives.
+    /// Applies the policy for as long as the returned value lives.
     fn hold(&self) -> Temporary {
         let policy = POLICY.parse().expect(POLICY);
         let options = ApplyOptions::default();
@@ -122,7 +121,7 @@ impl Bed {
         self.settings().1.irq_suspend_timeout.expect("it has one")
     }
 
-    /// Sends a few datagrams; how many the program has got by a moment later.
+    /// Sends ten datagrams; returns how many the program has received shortly after.
     fn send(&mut self) -> i32 {
         let before = self.program.number("answer = got[0]");
         for _ in 0..10 {
@@ -132,7 +131,7 @@ impl Bed {
         self.program.number("answer = got[0]") - before
     }
 
-    /// What is sent arrives.
+    /// Asserts that datagrams arrive.
     fn arrives(&mut self, when: &str) {
         let start = Instant::now();
         while self.send() == 0 {
@@ -140,7 +139,7 @@ impl Bed {
         }
     }
 
-    /// The program always has something ready from now on, and nothing that is sent arrives.
+    /// Makes the program always have something ready, so that no datagram arrives.
     fn starve(&mut self) {
         self.program.ask("context.register(up, select.EPOLLOUT)");
         self.starves();
@@ -165,7 +164,7 @@ impl Drop for Bed {
     }
 }
 
-/// Waits until something was told.
+/// Waits until an event that matches was reported.
 fn until(told: &Mutex<Vec<Event>>, wanted: impl Fn(&EventKind) -> bool) -> Event {
     let start = Instant::now();
     loop {
@@ -223,7 +222,7 @@ fn a_queue_that_nobody_starves_is_left_alone() {
     let hold = bed.hold();
     let held = Some(hold.applied().before.device.ifindex);
     let (guard, told) = bed.guard(Options { only: held, held, ..Options::default() });
-    // With something that is written to now and then, told of once each time.
+    // With a descriptor that becomes writable now and then, reported once each time (edge-triggered).
     bed.program.ask("context.register(up, select.EPOLLOUT | select.EPOLLET)");
     for _ in 0..20 {
         bed.arrives("from a program that polls");
@@ -267,7 +266,7 @@ fn a_device_that_nobody_holds_is_watched_and_restored_after_the_guard_is_gone() 
         bed.link.here.run(|| can_starve(&policy)).expect("entered").expect("instances")
     };
     assert_eq!(["suspend20", "napibusy", "defer20"].map(can), [true, false, false]);
-    // As somebody set it by hand.
+    // As if set by hand.
     let (napi_id, _) = bed.settings();
     let policy: napkin_policy::Policy = POLICY.parse().expect(POLICY);
     let wanted = Settings::of(&policy.instance);
@@ -286,7 +285,7 @@ fn a_device_that_nobody_holds_is_watched_and_restored_after_the_guard_is_gone() 
     until(&told, |kind| matches!(kind, EventKind::Ended { .. }));
     assert_eq!((bed.timeout(), bed.journals()), (0, 1));
 
-    // It was killed: the journal knows.
+    // As if it were killed: the journal has the record.
     std::mem::forget(guard);
     bed.program.ask("context.unregister(up)");
     let options = RestoreOptions::default();

@@ -1,4 +1,4 @@
-//! The netlink interfaces against the running kernel, in network namespaces without a name.
+//! The netlink interfaces against the running kernel, in unnamed network namespaces.
 
 #[path = "../../kernel/tests/harness/namespace.rs"]
 mod namespace;
@@ -17,7 +17,7 @@ use napkin_testing::{Killed, needs, test};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-/// A pair of veth with two queues, up, with GRO on the first: `va` has two instances.
+/// Creates a veth pair with two queues, up, with GRO on the first device: `va` has two instances.
 fn pair(namespace: &Namespace) -> u32 {
     namespace
         .run(|| {
@@ -117,7 +117,7 @@ fn each_setting_is_read_back_as_it_was_set_and_no_other_changes() {
                 (Setting::DeferHardIrqs, 100),
                 (Setting::GroFlushTimeout, 20_000),
                 (Setting::IrqSuspendTimeout, 20_000_000),
-                // More than 32 bits hold: written and read in eight bytes.
+                // More than 32 bits: written and read as eight bytes.
                 (Setting::GroFlushTimeout, 5_000_000_000),
                 (Setting::DeferHardIrqs, 0),
                 (Setting::GroFlushTimeout, 0),
@@ -170,7 +170,7 @@ fn the_largest_value_that_the_kernel_names_is_taken_and_the_next_one_refused() {
             };
             assert_eq!(ability.has(Operation::NapiSet), !ability.largest.is_empty());
             for (setting, largest) in ability.largest {
-                // A thread that spins from now on would disturb whoever measures.
+                // A spinning thread would disturb measurements on the host.
                 let busy_polls = setting == Setting::Threaded && largest == 2;
                 if !busy_polls {
                     assert_eq!(netdev.set_napi(napi.id, setting, largest), Ok(()), "{setting}");
@@ -339,7 +339,7 @@ fn a_pair_across_two_namespaces_carries_packets() {
 fn a_namespace_is_known_by_its_cookie_and_leaves_nothing() {
     let namespace = fresh();
     let host = Namespace::identity().expect("an identity");
-    // What is mounted elsewhere is others' business.
+    // Other mounts do not matter here.
     let mounts = || {
         let all = std::fs::read_to_string("/proc/self/mountinfo").expect("procfs");
         let at_sys = all.lines().filter(|line| line.contains(" /sys")).map(str::to_owned);
@@ -396,7 +396,7 @@ fn without_a_right_everything_is_read_nothing_is_set_and_the_right_is_named() {
     namespace
         .run(|| {
             let mut before = Netdev::open().expect("netdev");
-            // Only this thread's: it ends with the closure.
+            // Only for this thread, which ends with the closure.
             let none = CapabilitySets {
                 effective: CapabilitySet::empty(),
                 permitted: CapabilitySet::empty(),
@@ -412,7 +412,7 @@ fn without_a_right_everything_is_read_nothing_is_set_and_the_right_is_named() {
             let id = napis[0].id;
             for error in [
                 after.set_napi(id, Setting::DeferHardIrqs, 1).expect_err("no right"),
-                // Nor by a socket from before.
+                // Nor by a socket that was opened before.
                 before.set_napi(id, Setting::DeferHardIrqs, 1).expect_err("no right"),
                 ethtool.set_features("va", &[(GRO[0], false)]).expect_err("no right"),
                 Route::open().expect("a socket").set_down(index).expect_err("no right"),
@@ -449,11 +449,11 @@ fn a_namespace_vanishes_with_the_last_program_in_it_also_a_killed_one() {
     let sleeper = there.run(|| std::process::Command::new("sleep").arg("600").spawn());
     let sleeper = Killed(sleeper.expect("entered").expect("started"));
     drop(there);
-    // Its end of the pair is here as long as the other one is there.
+    // This end of the pair exists as long as the other one does.
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert_eq!(links.links().expect("links").len(), 2, "the program keeps it");
     drop(sleeper);
-    // The kernel takes it down later, on a thread of its own.
+    // The kernel deletes the namespace later, in a thread of its own.
     let gone = (0..1000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         links.links().expect("links").len() == 1

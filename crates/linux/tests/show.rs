@@ -1,5 +1,5 @@
-//! `show` over the real kernel: a veth with two queues in a namespace of its own, a memcached on
-//! it, and an independent netlink client that has to agree.
+//! `show` against the running kernel: a veth with two queues in a namespace of its own, a memcached on it, and
+//! an independent netlink client whose output must agree.
 
 #[path = "../../kernel/tests/harness/namespace.rs"]
 mod namespace;
@@ -26,7 +26,7 @@ use serde_json::Value;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 83, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 83, 0, 2);
 
-/// Long enough for a machine that is busy with other tests; a failure, never a measurement.
+/// Long enough for a machine that is busy with other tests: exceeding it is a failure, not a measurement.
 const LONG: Duration = Duration::from_secs(30);
 
 /// Two namespaces with a veth between them: `va` (two queues, GRO on) in the first.
@@ -57,7 +57,7 @@ impl Lab {
             let vb = route.link("vb").expect("the other end").ifindex;
             route.add_address(vb, CLIENT, 24).expect("an address");
             route.set_up(vb).expect("a link");
-            // With offloads a sender's packets pass the receiver's NAPI by.
+            // With offloads a sender's packets bypass the receiver's NAPI.
             let off: Vec<(&str, bool)> = TSO.iter().chain(GSO).map(|name| (*name, false)).collect();
             Ethtool::open().expect("the family").set_features("vb", &off).expect("features");
         });
@@ -94,7 +94,7 @@ impl Lab {
         done.expect("the namespace is ours");
     }
 
-    /// What the independent client reads.
+    /// Returns the output of the independent client.
     fn independent(&self) -> Value {
         needs_program("python3");
         let script =
@@ -106,8 +106,8 @@ impl Lab {
     }
 }
 
-/// A generic-netlink client that shares no line with ours: resolves the family `netdev` and dumps
-/// its instances.
+/// A generic-netlink client that shares no code with ours: resolves the family `netdev` and dumps its
+/// instances.
 const CLIENT_SCRIPT: &str = r#"
 import json, socket, struct
 
@@ -155,7 +155,7 @@ queues = [{"id": number(queue[1]), "ifindex": number(queue[2]), "type": number(q
 print(json.dumps({"napis": napis, "queues": queues}))
 "#;
 
-/// What was shown is what the independent client reads, instance by instance.
+/// Asserts that the report agrees with the independent client, instance by instance.
 fn agree(lab: &Lab, report: &Report) {
     let read = lab.independent();
     let napis = read["napis"].as_array().expect("a list");
@@ -170,7 +170,7 @@ fn agree(lab: &Lab, report: &Report) {
             assert_eq!(theirs, napi.settings.get(setting), "{setting}");
         }
     }
-    // A veth's queues do not tell their instance, but there are as many.
+    // A veth's queues do not report their instance, but their number must agree.
     let queues = read["queues"].as_array().expect("a list").iter();
     let mut rx: Vec<u64> = queues
         .filter(|queue| queue["ifindex"] == report.devices[0].ifindex && queue["type"] == 0)
@@ -186,7 +186,7 @@ fn policies(report: &Report) -> Vec<String> {
     report.devices[0].napis.iter().map(|napi| napi.policy.to_string()).collect()
 }
 
-/// A memcached in the lab's first namespace, with a connection that both queues may serve.
+/// A memcached in the lab's first namespace, with connections that either queue may serve.
 struct Memcached {
     child: Child,
     _connections: Vec<TcpStream>,
@@ -212,7 +212,7 @@ impl Memcached {
         self.child.id().try_into().expect("a process's id")
     }
 
-    /// Sets all its epoll contexts.
+    /// Sets the parameters of all its epoll contexts.
     fn set(&self, params: Params) {
         let process = Process::open(self.pid()).expect("it runs");
         let descriptors = process.descriptors(1_000).expect("it is ours");
@@ -233,7 +233,7 @@ impl Drop for Memcached {
     }
 }
 
-/// A connection over which one question was answered.
+/// Opens a connection, on which one request has been answered.
 fn connection() -> TcpStream {
     let start = Instant::now();
     let mut stream = loop {
@@ -282,7 +282,7 @@ fn what_is_set_is_what_is_shown_and_what_another_client_reads() {
     assert_eq!(policies(&lab.show()), ["base", "base"]);
 }
 
-/// netlink does not tell which instance polls which of a veth's queues; packets do.
+/// netlink does not report which instance polls which of a veth's queues; packets reveal it.
 #[test]
 fn a_veth_s_packets_come_by_the_instance_that_is_shown_for_their_queue() {
     needs_cpus(2);
@@ -292,11 +292,11 @@ fn a_veth_s_packets_come_by_the_instance_that_is_shown_for_their_queue() {
     let [one, other, ..] = cpus[..] else { unreachable!("two CPUs") };
     let report = lab.show();
     for (queue, cpu) in [(0, one), (1, other)] {
-        // The id of a datagram socket that is not connected is its first packet's.
+        // An unconnected datagram socket gets the NAPI id of its first packet.
         let receiver = lab.server.run(|| UdpSocket::bind((SERVER, 9_000)).expect("a socket"));
         let receiver = receiver.expect("the namespace is ours");
         receiver.set_read_timeout(Some(LONG)).expect("a timeout");
-        // A CPU's packets leave by the queue that XPS gives it, and arrive by the same.
+        // A CPU's packets leave by the queue that XPS assigns to it, and arrive by the same one.
         let sent = lab.client.run(|| {
             let path = format!("/sys/class/net/vb/queues/tx-{queue}/xps_cpus");
             needs(std::fs::exists(&path).expect("sysfs"), "a kernel with XPS");
@@ -355,7 +355,7 @@ fn memcached_owns_its_instances_and_its_epoll_names_the_policy() {
     let sockets: usize = owners.iter().map(|it| it.sockets).sum();
     assert_eq!(sockets, 4, "{owners:?}");
 
-    // Which of the two queues serves a connection is the hash's choice.
+    // The flow hash decides which of the two queues serves a connection.
     let served = |report: &Report| -> Vec<String> {
         let napis = report.devices[0].napis.iter().filter(|it| !it.owners.is_empty());
         napis.map(|it| it.policy.to_string()).collect()
@@ -416,7 +416,7 @@ fn a_device_without_an_instance_says_what_mends_it() {
     assert_eq!(shown.devices[0].why_none.as_deref(), Some(told.as_str()));
 }
 
-/// Runs in the namespace, on a thread with no right whatever; with its sysfs or with the host's.
+/// Runs a closure in the namespace, in a thread without capabilities; with its sysfs or with the host's.
 fn without_rights<T: Send>(lab: &Lab, sysfs: bool, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

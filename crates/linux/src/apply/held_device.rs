@@ -97,7 +97,7 @@ impl HeldDevice {
     ) -> Result<Kept, ApplyError> {
         let _sole = sole_writer();
         let mut kept = Kept::default();
-        // The first pass may create threads whose original CPUs or class are still to be put back.
+        // The first iteration may create threads whose original CPUs or class are still to be put back.
         if self.once(backend, wanted, &mut kept)? {
             self.once(backend, wanted, &mut kept)?;
         }
@@ -120,7 +120,7 @@ impl HeldDevice {
         Ok(places.try_for_each(|place| confirm_off(&mut journal, at, place))?)
     }
 
-    /// One pass of [`HeldDevice::keep`]. Returns whether threads have been created, or put to sleep, whose
+    /// One iteration of [`HeldDevice::keep`]. Returns whether threads have been created, or put to sleep, whose
     /// places can be put back only now.
     fn once<W: Backend>(
         &self,

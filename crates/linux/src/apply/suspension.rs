@@ -42,8 +42,7 @@ pub struct Suspension {
 
 /// Sets the `irq-suspend-timeout` of an instance to 0; `None` if it is 0 already, or the instance is gone.
 ///
-/// Holds the device's lock meanwhile, unless this process holds that of `held` already and it is the same
-/// device.
+/// Takes the device's lock meanwhile, unless `held` is the device: this process holds its lock already.
 ///
 /// # Errors
 /// If another napkin has locked the device, the journal cannot be written, or the kernel refuses. Nothing was

@@ -163,8 +163,8 @@ impl DeviceJournal {
         Ok(())
     }
 
-    /// Records that the value set last is wanted, if it was set by napkin: whoever set it for a limited time
-    /// must not undo it then.
+    /// Records that the value set last is wanted, if it was set by napkin: a hold that set it for a limited
+    /// time must not undo it at its end.
     ///
     /// # Errors
     /// If it cannot be written.

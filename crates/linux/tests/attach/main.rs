@@ -1,4 +1,4 @@
-//! Unmodified programs under a policy: what was set is asked of the programs themselves.
+//! Unmodified programs under a policy: the programs themselves report what was set.
 
 #[path = "../../../kernel/tests/harness/mod.rs"]
 mod harness;
@@ -20,7 +20,7 @@ use napkin_linux::journal::Store;
 use napkin_linux::process_change::{ProcessChange, Recorder, Restored, What};
 use napkin_testing::test;
 
-/// Remembers what would be written down.
+/// A recorder in memory.
 #[derive(Clone, Default)]
 struct Notes {
     before: Rc<RefCell<Vec<ProcessChange>>>,
@@ -54,7 +54,7 @@ fn attach(program: &Program, policy: &str) -> (Attachment<Notes>, Notes) {
     (attachment, notes)
 }
 
-/// A journal of the test's own, of the running boot.
+/// A journal of this test, for the running boot.
 fn store(name: &str) -> (PathBuf, Store) {
     let directory = format!("napkin-attach-{}-{name}", std::process::id());
     let directory = std::env::temp_dir().join(directory);
@@ -75,7 +75,7 @@ fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
     attachment.look();
     assert_eq!(program.ask("answer = params(a)"), SET);
 
-    // Later, in a thread, and in a child that was there before its context.
+    // A context opened later, one opened in a thread, and one in a child that existed before its context.
     program.ask(
         "t = threading.Thread(target=lambda: kept.append(select.epoll())); t.start(); t.join()",
     );
@@ -98,7 +98,7 @@ fn contexts_opened_before_and_later_and_in_children_are_set_and_put_back() {
         matches!(&event.kind, EventKind::Epolls { within: Some(_), again: false, .. })
     });
     assert_eq!(opened_meanwhile.count(), 2, "{:?}", look.events);
-    // A look that finds nothing new writes nothing down.
+    // A look that finds nothing new records nothing.
     let written = notes.before.borrow().len();
     assert_eq!(attachment.look().events, []);
     assert_eq!(notes.before.borrow().len(), written);
@@ -125,13 +125,13 @@ fn every_change_was_written_down_before_it_was_made_or_was_not_made() {
     *notes.full.borrow_mut() = false;
     attachment.look();
     assert_eq!(program.ask("answer = params(a)"), SET);
-    // As after a crash: by what was written down alone.
+    // As after a crash: from the recorded changes alone.
     attachment.leave();
     let written = notes.before.borrow();
     assert_eq!(written.len(), 1);
     assert_eq!(written[0].restore().unwrap(), Restored::Done);
     assert_eq!(program.ask("answer = params(a)"), OFF);
-    // Twice is once.
+    // Repeating it has no effect.
     assert_eq!(written[0].restore().unwrap(), Restored::Done);
     program.ask("a.close()");
     assert_eq!(written[0].restore().unwrap(), Restored::Gone);
@@ -167,7 +167,7 @@ fn a_context_that_had_parameters_gets_them_back() {
     let (mut attachment, _) = attach(&program, "suspend20");
     attachment.look();
     assert_eq!(program.ask("answer = params(a)"), SET);
-    // Dropped: it puts back what it set.
+    // When dropped, it puts back what it set.
     drop(attachment);
     assert_eq!(program.ask("answer = params(a)"), "(50, 16, 1)");
 }
@@ -181,7 +181,7 @@ fn a_number_that_is_used_again_is_set_again_and_written_down_once() {
         attachment.look();
         assert_eq!(program.ask("answer = params(a)"), SET, "{round}");
         program.ask("a.close()");
-        // In between it is something else, which is not touched.
+        // In between the number is another file's, which is not touched.
         program.ask("b = os.open('/dev/null', 0)");
         attachment.look();
         program.ask("os.close(b)");
@@ -192,7 +192,7 @@ fn a_number_that_is_used_again_is_set_again_and_written_down_once() {
 #[test]
 fn an_inherited_context_is_put_back_when_its_first_owner_has_ended() {
     let mut program = Program::start();
-    // A child that ends, and leaves a context to its own child, which is the program's grandchild.
+    // A child that ends after leaving a context to its own child, the program's grandchild.
     program.ask(
         "down, up = os.pipe(), os.pipe()\n\
          child = os.fork()\n\
@@ -223,7 +223,7 @@ fn an_inherited_context_is_put_back_when_its_first_owner_has_ended() {
     assert!(process.ends_within(std::time::Duration::from_secs(600)));
 }
 
-/// Has a program move its context `a` from its descriptor to 100.
+/// Makes a program move its context `a` from its descriptor to 100.
 const MOVE: &str = "fd = a.fileno(); os.dup2(fd, 100); os.close(fd)";
 const AT_100: &str = "answer = params(100)";
 
@@ -236,10 +236,10 @@ fn a_context_that_moves_is_put_back_where_it_is() {
     program.ask(MOVE);
     let events = attachment.look().events;
     assert!(matches!(events[..], [Event { kind: EventKind::Already { .. }, .. }]), "{events:?}");
-    // Written down, so that a restore of another napkin's finds it.
+    // Recorded, so that another napkin's restore finds it.
     let written = notes.before.borrow().last().cloned().expect("noted");
     assert!(matches!(written.what, What::Epoll { fd: 100, .. }), "{written:?}");
-    // Its old number, used again, is another context's.
+    // Its old descriptor number is reused by another context.
     program.ask("b = select.epoll()");
     attachment.look();
     let (restoration, events) = attachment.restore();
@@ -267,7 +267,7 @@ fn a_context_that_moves_between_the_last_look_and_the_end_is_put_back() {
 fn contexts_of_a_program_whose_first_thread_ends_are_put_back() {
     for look in [true, false] {
         let mut program = Program::start();
-        // The last of its threads goes on answering.
+        // The last of its threads goes on running.
         program.ask("a = select.epoll(); b = select.epoll(); set_params(b, 0, 64, 1)");
         let (mut attachment, _) = attach(&program, "suspend20");
         attachment.look();
@@ -315,7 +315,7 @@ fn restore_finds_what_moved_after_the_napkin_that_set_it_had_died() {
         let mut attachment = Attachment::new(plan("suspend20"), store.recorder());
         attachment.add(program.pid()).expect("it lives");
         attachment.look();
-        // As kill -9 would: nothing is put back, and what was written down stays.
+        // As kill -9 would: nothing is put back, and the records stay.
         attachment.leave();
         program.ask(&format!("{MOVE}{then}"));
         let mut world = Linux::open().expect("netlink");
@@ -331,7 +331,7 @@ fn restore_finds_what_moved_after_the_napkin_that_set_it_had_died() {
 #[test]
 fn an_exec_is_survived() {
     let mut program = Program::start();
-    // One descriptor is closed by exec and one is not.
+    // One descriptor is closed by exec, the other is not.
     let answer = program.ask(
         "a = select.epoll(); b = select.epoll(); os.set_inheritable(b.fileno(), True)\n\
          answer = f'{a.fileno()} {b.fileno()}'",
@@ -364,7 +364,7 @@ fn processes_that_come_and_go_leave_nothing_behind() {
     let mut program = Program::start();
     let (mut attachment, _) = attach(&program, "suspend20");
     attachment.look();
-    // Children that open contexts, exec and end, as fast as they come, looked at all the while.
+    // Children that open contexts, exec and end as fast as possible, while the attachment looks.
     program.tell(
         "for round in range(300):\n\
          \x20   pid = os.fork()\n\

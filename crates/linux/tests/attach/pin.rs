@@ -1,4 +1,4 @@
-//! A thread is pinned beside the packets that it waits for.
+//! A thread is pinned to the CPU that polls the instance of its packets.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ fn a_thread_that_receives_without_epoll_is_pinned_as_well() {
 fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
     let mut program = Program::start();
     program.ask("t = threading.Thread(target=threading.Event().wait, daemon=True); t.start()");
-    // Its first thread reads from its standard input, until it is busy with this.
+    // The first thread would read from its standard input, so it is kept busy with this.
     program.tell("select.select([], [], [])");
     let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
     attachment.pin_with(Box::new(|_: u32| panic!("nothing has an instance")));
@@ -47,14 +47,14 @@ fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
 
 #[test]
 fn a_thread_that_never_sleeps_is_known_as_one_of_which_nothing_is_known() {
-    // One that has a single CPU needs no pin.
+    // With a single CPU there is nothing to pin.
     needs_cpus(2);
     let mut program = Program::start();
     let spins = "def spin():\n    while True: pass\n\
                  t = threading.Thread(target=spin, daemon=True); t.start(); answer = t.native_id";
     let spinner: i32 = program.ask(spins).parse().unwrap();
     let short = Duration::from_millis(100);
-    // It waits for its turn at the interpreter while that answers.
+    // It may be found waiting for the interpreter lock while the first thread answers.
     loop {
         let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
         attachment.pin_with(Box::new(|_: u32| None::<usize>));
@@ -78,7 +78,7 @@ fn a_thread_that_has_ended_is_not_remembered() {
     while bed.program.ask("answer = os.path.exists(task)") == "True" {
         std::thread::yield_now();
     }
-    // Threads are looked for twice in a second.
+    // Threads are listed twice a second.
     std::thread::sleep(Duration::from_millis(600));
     bed.attachment.look();
     let (restoration, events) = bed.attachment.restore();
@@ -125,22 +125,23 @@ fn a_thread_that_had_its_cpus_from_a_cpuset_follows_that_again() {
     let what = What::Affinity { tid: pid, thread_start_time, old, new: vec![second], since: None };
     let change = ProcessChange { pid, start_time: thread_start_time, what };
     pin(Some(pid), &[second]).unwrap();
-    // Where it is now, but the kernel remembers.
+    // The set affinity is hidden by the cpuset, but the kernel remembers it.
     cpuset.set(&[first]);
     assert_eq!(affinity(Some(pid)).unwrap(), [first]);
     assert_eq!(change.restore().unwrap(), Restored::Done);
     cpuset.set(&[first, second]);
     assert_eq!(affinity(Some(pid)).unwrap(), [first, second]);
-    // What it has of its own is another matter.
+    // An affinity of its own does differ.
     pin(Some(pid), &[first]).unwrap();
     assert_eq!(own_cpus(pid).unwrap(), [first]);
 }
 
-/// A cpuset of one process, by either version of control groups; gone with this.
+/// A cpuset of one process, in either version of control groups; removed when this is dropped.
 struct Cpuset(PathBuf, i32);
 
 impl Cpuset {
-    /// One of these CPUs, with a process in it; the test is ignored where there can be none.
+    /// Creates a cpuset with these CPUs, and moves a process into it; the test is ignored where that is not
+    /// possible.
     fn of(pid: i32, cpus: &[usize]) -> Cpuset {
         let may = |root: &&str| {
             let v2 = fs::read_to_string(format!("{root}/cgroup.subtree_control"));
@@ -175,22 +176,22 @@ impl Drop for Cpuset {
     }
 }
 
-/// A server at one end of a link, and who sends to it at the other.
+/// A server at one end of a link, and a sender at the other.
 struct Bed {
     program: Program,
     sender: Program,
     attachment: Attachment<Notes>,
     notes: Notes,
-    /// CPUs that there are, and the one where every instance is said to be polled.
+    /// The available CPUs, and the one that is reported as polling every instance.
     cpus: Vec<usize>,
     cpu: usize,
-    /// The instances of which that was asked.
+    /// The instances for which that CPU was requested.
     asked: Rc<RefCell<BTreeSet<u32>>>,
     _link: Link,
 }
 
 impl Bed {
-    /// A server whose thread begins with `begin` and then waits in `wait`, in a loop.
+    /// Starts a server whose thread runs `begin`, then `wait` in a loop.
     fn new(begin: &str, wait: &str) -> Bed {
         needs_cpus(2);
         let link = Link::new();
@@ -231,7 +232,7 @@ fn pins_and_puts_back(begin: &str, wait: &str) {
     let mut bed = Bed::new(begin, wait);
     let affinity = "answer = sorted(os.sched_getaffinity(t.native_id))";
     let before = bed.program.ask(affinity);
-    // Without a packet there is nothing to go by, and nothing is moved.
+    // Without a packet the instance is unknown, and nothing is moved.
     loop {
         let events = bed.attachment.look().events;
         if events.iter().any(|it| it.to_string().contains("not pinned: nothing has come to")) {
@@ -257,7 +258,7 @@ fn pins_and_puts_back(begin: &str, wait: &str) {
     assert_eq!(bed.program.ask(affinity), before);
     let affinity_changes = |change: &&ProcessChange| matches!(change.what, What::Affinity { .. });
     let change = bed.notes.before.borrow().iter().find(affinity_changes).cloned().expect("noted");
-    // Moved by somebody else: left so, and said.
+    // Another program's affinity is left alone, and reported.
     let other = bed.cpus[0];
     bed.program.ask(&format!("os.sched_setaffinity(t.native_id, [{other}])"));
     let restored = change.restore().unwrap();
@@ -265,7 +266,7 @@ fn pins_and_puts_back(begin: &str, wait: &str) {
     assert_eq!(bed.program.ask(affinity), format!("[{other}]"));
 }
 
-/// Looks until a thread was pinned: it is seen to wait now and then only.
+/// Looks until a thread was pinned, because it is seen waiting only now and then.
 fn until_pinned(attachment: &mut Attachment<Notes>) -> EventKind {
     loop {
         let events = attachment.look().events;

@@ -1,4 +1,4 @@
-//! Sockets under a policy that busy polls, and those that have it from a listener.
+//! Sockets under a policy that busy polls, and sockets that inherit the options from a listener.
 
 use napkin_linux::apply::{Linux, RestoreOptions, restore};
 use napkin_linux::attach::Attachment;
@@ -9,7 +9,7 @@ use super::harness::Program;
 use super::harness::namespace::needs_rights;
 use super::{attach, plan, store};
 
-/// A program with a way to ask for a socket's options, and what `busypoll` sets them to.
+/// Starts a program with a function for a socket's options; returns it, and the options that `busypoll` sets.
 fn start() -> (Program, String) {
     needs_rights(&[Right::NetAdmin]);
     let mut program = Program::start();
@@ -19,7 +19,7 @@ fn start() -> (Program, String) {
     (program, set)
 }
 
-/// Has a program open a socket with options as `busypoll` sets them.
+/// Makes a program open a socket with the same options as `busypoll` sets.
 fn own(program: &mut Program, name: &str, set: &str) {
     program.ask(&format!(
         "{name} = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); wanted = {set}\n\
@@ -42,7 +42,7 @@ fn sockets_are_set_and_what_a_listener_hands_on_is_put_back_too() {
     let set = program.ask("answer = options(l)");
     assert!(set.ends_with(", 1)") && !set.starts_with("(0"), "{set}");
     assert_eq!(program.ask("answer = options(u)"), "(0, 0)", "a unix socket has no packets");
-    // An accepted connection has them from the kernel, before anybody could have looked.
+    // An accepted connection inherits the options in the kernel, before any look.
     program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
     assert_eq!(program.ask("answer = options(s)"), set);
     assert_eq!(program.ask("answer = options(c)"), "(0, 0)");
@@ -77,7 +77,7 @@ fn sockets_that_come_and_go_are_not_remembered() {
 #[test]
 fn a_socket_that_the_program_set_just_so_is_left_beside_a_listener_that_was_set() {
     let (mut program, set) = start();
-    // The listener is looked at first.
+    // The listener is visited first.
     program.ask("l = socket.create_server(('127.0.0.1', 0))");
     own(&mut program, "o", &set);
     let (mut attachment, notes) = attach(&program, "busypoll");
@@ -140,14 +140,14 @@ fn restore_finds_what_a_listener_handed_on_after_the_napkin_that_set_it_had_died
             let mut attachment = Attachment::new(plan("busypoll"), store.recorder());
             attachment.add(pid).expect("it lives");
             attachment.look();
-            // As kill -9 would: nothing is put back, and what was written down stays.
+            // As kill -9 would: nothing is put back, and the records stay.
             attachment.leave();
         };
         look();
         program.ask("c = socket.create_connection(l.getsockname()); s = l.accept()[0]");
         assert_eq!(program.ask("answer = options(s)"), set);
         if again {
-            // Another one, to which it looks as if the program had set it.
+            // To this second one it looks as if the program had set the options.
             look();
         }
         let mut world = Linux::open().expect("netlink");

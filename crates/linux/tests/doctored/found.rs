@@ -1,10 +1,10 @@
-//! What the doctor found.
+//! The findings of one examination by the doctor.
 
 use std::collections::BTreeSet;
 
 use napkin_linux::doctor::{Finding, Status};
 
-/// What the doctor found.
+/// The findings of one examination by the doctor.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) policy: String,
@@ -25,7 +25,7 @@ impl Found {
         self.checks(Status::Fault)
     }
 
-    /// The worst finding of a check.
+    /// Returns the worst finding of a check.
     #[track_caller]
     pub(super) fn worst(&self, check: &str) -> &Finding {
         self.findings.iter().find(|finding| finding.check == check).expect(check)

@@ -1,6 +1,7 @@
-//! Patients: a veth pair between two namespaces, a server on one end, its clients on the other.
+//! Set-ups for the doctor to examine: a veth pair between two namespaces, a server on one end, its clients on
+//! the other.
 
-// Not every test binary uses all of it.
+// Not every test binary uses all functions.
 #![allow(dead_code)]
 
 mod found;
@@ -35,7 +36,7 @@ pub(crate) use program::{Mode, program};
 
 pub(crate) const SUSPEND20: &str = "suspend20";
 
-/// Longer than anything here takes on a machine that is busy with other tests.
+/// Longer than any step here takes on a machine that is busy with other tests.
 const LONG: Duration = Duration::from_secs(20);
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -58,15 +59,15 @@ pub(crate) struct Rig {
     client: Namespace,
     programs: Vec<Child>,
     connections: Vec<TcpStream>,
-    /// Those over which no answer is waited for.
+    /// Connections on which no answers are awaited.
     unanswered: Vec<TcpStream>,
-    /// Where a program was built.
+    /// The directory in which a program was built.
     built: Option<PathBuf>,
 }
 
 impl Rig {
-    /// `va`, with two queues and an instance for each, and the clients' `vb`, whose packets go to
-    /// NAPI.
+    /// Creates `va`, with two queues and an instance for each, and the clients' `vb`, without segmentation
+    /// offloads, so that its packets take the NAPI path.
     pub(crate) fn new() -> Rig {
         let (server, client) = (fresh(), fresh());
         let peer = client.as_fd();
@@ -97,7 +98,7 @@ impl Rig {
         rig
     }
 
-    /// The program under a policy, with one connection: set as `napkin run --dev` sets it.
+    /// Starts the program under a policy, with one connection, configured as by `napkin run --dev`.
     pub(crate) fn set_up(&mut self, text: &str, mode: Mode) {
         self.start(mode);
         self.set_device(text);
@@ -115,7 +116,7 @@ impl Rig {
         self.pid_of(program)
     }
 
-    /// Starts a server, and waits until it listens. Its place among the programs.
+    /// Starts a server, waits until it listens, and returns its index among the programs.
     fn spawn(&mut self, command: impl FnOnce(u16) -> Command) -> usize {
         let place = self.programs.len();
         let mut command = command(port(place));
@@ -130,7 +131,7 @@ impl Rig {
         place
     }
 
-    /// memcached with so many threads, each with the connections of one instance.
+    /// Starts memcached with this many threads, each serving the connections of one instance.
     pub(crate) fn memcached(&mut self, threads: u32) {
         needs_program("memcached");
         self.spawn(|port| {
@@ -144,7 +145,7 @@ impl Rig {
         });
     }
 
-    /// A server built by Go without C; false if that fails.
+    /// Builds a server with Go without C, and starts it; returns false if that fails.
     pub(crate) fn go_server(&mut self) -> bool {
         const SOURCE: &str = "package main\n\
             import (\"net\"; \"os\")\n\
@@ -197,12 +198,12 @@ impl Rig {
         i32::try_from(self.programs[place].id()).expect("an id")
     }
 
-    /// The first program's.
+    /// The id of the first program.
     pub(crate) fn pid(&self) -> i32 {
         self.pid_of(0)
     }
 
-    /// Runs something on the server's side.
+    /// Runs a closure in the server's namespace.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.server.run(work).expect("entered")
     }
@@ -217,7 +218,7 @@ impl Rig {
         }
     }
 
-    /// A connection that has served a request.
+    /// Opens a connection, and waits for the answer to a first request.
     fn connection(&self, program: usize) -> Option<TcpStream> {
         let address = SocketAddr::from((SERVER, port(program)));
         let connect = || TcpStream::connect_timeout(&address, LONG);
@@ -227,7 +228,7 @@ impl Rig {
         request(&mut stream).then_some(stream)
     }
 
-    /// More connections to the first program.
+    /// Opens more connections to the first program.
     pub(crate) fn connect(&mut self, connections: usize) {
         for _ in 0..connections {
             let connection = self.connection(0).expect("it listens");
@@ -235,7 +236,7 @@ impl Rig {
         }
     }
 
-    /// More connections, until both instances have some.
+    /// Opens connections until both instances have some.
     pub(crate) fn connect_both_queues(&mut self) {
         for _ in 0..64 {
             self.connect(1);
@@ -246,7 +247,7 @@ impl Rig {
         panic!("64 connections came by one queue");
     }
 
-    /// The instances of the first program's connections.
+    /// Returns the instances of the first program's connections.
     fn napi_ids(&self) -> BTreeSet<u32> {
         let process = Process::open(self.pid()).expect("it runs");
         let found = process.descriptors(usize::MAX).expect("we may look");
@@ -255,12 +256,12 @@ impl Rig {
         sockets.filter(|socket| socket.peer.is_some()).filter_map(|it| it.napi_id).collect()
     }
 
-    /// Waits for no answers any more over the connections that there are.
+    /// Does not await answers on the existing connections any more.
     pub(crate) fn wait_no_more(&mut self) {
         self.unanswered.append(&mut self.connections);
     }
 
-    /// Sends a request over each of those.
+    /// Sends a request on each of these connections.
     pub(crate) fn ask_without_waiting(&mut self) {
         for stream in &mut self.unanswered {
             stream.write_all(REQUEST).expect("sent");
@@ -276,19 +277,19 @@ impl Rig {
         self.server.run(|| feature("va", &[&name], on)).expect("entered");
     }
 
-    /// Whether the clients' end sends large packets, which pass by NAPI.
+    /// Sets whether the clients' end sends large packets, which bypass NAPI.
     pub(crate) fn peer_offloads(&self, on: bool) {
         let names: Vec<&str> = TSO.iter().chain(GSO.iter()).copied().collect();
         self.client.run(|| feature("vb", &names, on)).expect("entered");
     }
 
-    /// Writes a file of the device's in sysfs.
+    /// Writes to a sysfs file of the device.
     pub(crate) fn write(&self, file: &str, text: &str) {
         let path = format!("/sys/class/net/va/{file}");
         self.server.run(|| std::fs::write(&path, text)).expect("entered").expect(&path);
     }
 
-    /// Sets every instance as a policy says.
+    /// Sets every instance to a policy.
     pub(crate) fn set_device(&self, text: &str) {
         let wanted = Settings::of(&policy(text).instance);
         for setting in Setting::ALL {
@@ -296,7 +297,7 @@ impl Rig {
         }
     }
 
-    /// Sets one thing of every instance.
+    /// Sets one setting of every instance.
     pub(crate) fn set(&self, setting: Setting, value: u64) {
         let set = || {
             let mut netdev = Netdev::open().expect("netdev");
@@ -307,7 +308,7 @@ impl Rig {
         self.server.run(set).expect("entered");
     }
 
-    /// Sets the first program's epolls that are wanted.
+    /// Sets the parameters of the first program's epolls that match.
     pub(crate) fn set_epolls(&self, params: Params, wanted: impl Fn(i32) -> bool) {
         let process = Process::open(self.pid()).expect("it runs");
         let found = process.descriptors(usize::MAX).expect("we may look");
@@ -344,7 +345,7 @@ impl Rig {
         self.examine(None, asked, || {}, |_| {})
     }
 
-    /// Examines the first program by a thread that may do nothing.
+    /// Examines the first program from a thread without capabilities.
     pub(crate) fn doctor_without_rights(&mut self, asked: Option<&str>) -> Found {
         let none = CapabilitySets {
             effective: CapabilitySet::empty(),
@@ -355,7 +356,7 @@ impl Rig {
         self.examine(Some(self.pid()), asked, drop, |_| {})
     }
 
-    /// Another device with instances, and its peer, beside the server's.
+    /// Adds a veth pair with instances to the server's namespace.
     pub(crate) fn add_pair(&mut self, name: &str, peer: &str) {
         let config = VethConfig { name, peer, peer_namespace: None, rx_queues: 1, tx_queues: 1 };
         let add = || {
@@ -371,7 +372,7 @@ impl Rig {
         self.server.run(add).expect("entered");
     }
 
-    /// The devices of the first program, without the rights to look at it.
+    /// Returns the devices of the first program, determined without the rights to inspect it.
     pub(crate) fn which_device_without_rights(&mut self) -> Result<Vec<Facts>, DoctorError> {
         let wanted = Request {
             pid: Some(self.pid()),
@@ -386,7 +387,7 @@ impl Rig {
                 permitted: CapabilitySet::empty(),
                 inheritable: CapabilitySet::empty(),
             };
-            // Of this thread alone.
+            // The capabilities are those of one thread only.
             thread::scope(|scope| {
                 let looks = scope.spawn(|| {
                     set_capabilities(None, none).expect("it may always do less");
@@ -398,7 +399,7 @@ impl Rig {
         self.server.run(look).expect("entered")
     }
 
-    /// Examines the first program while something happens to it.
+    /// Examines the first program while `happens` runs.
     pub(crate) fn doctor_while(&mut self, happens: impl FnOnce(&mut Rig)) -> Found {
         self.examine(Some(self.pid()), Some(SUSPEND20), || {}, happens)
     }
@@ -425,7 +426,7 @@ impl Rig {
             move || {
                 while !stop.load(Ordering::Relaxed) {
                     for stream in &mut streams {
-                        // One whose packets find no instance may get no answer any more.
+                        // A connection whose packets reach no instance may get no answer any more.
                         let _ = request(stream);
                     }
                     thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! The program that the patients are: a server that waits in one of several ways.
+//! The program under examination: a server that waits in one of several ways.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,25 +7,25 @@ use std::thread;
 
 use super::SERVER;
 
-/// What a program's environment says that it is one, and which.
+/// The environment variable that makes the test binary act as a server, with its mode and port.
 pub(super) const PROGRAM: &str = "NAPKIN_TEST_DOCTORED";
 
-/// How a program serves its connections.
+/// How a server serves its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// One thread, one epoll, waits without end.
+    /// One thread, one epoll, waits without timeout.
     Sound,
-    /// As `Sound`, and an epoll in which there is nothing.
+    /// As `Sound`, with an additional empty epoll.
     SpareEpoll,
-    /// As `Sound`, and a pipe in the epoll that can always be written to.
+    /// As `Sound`, with a pipe in the epoll that is always writable.
     AlwaysReady,
-    /// Looks at its epoll without ever waiting.
+    /// Calls `epoll_wait` with timeout 0 only.
     ZeroTimeout,
-    /// Waits 5 ms at a time.
+    /// Waits with a timeout of 5 ms.
     FiniteTimeout,
-    /// Two threads wait on one epoll.
+    /// Two threads wait on the same epoll.
     SharedEpoll,
-    /// A thread for each connection, which receives.
+    /// A thread for each connection, blocking in receive calls.
     NoEpoll,
 }
 
@@ -39,11 +39,11 @@ const MODES: [Mode; 7] = [
     Mode::NoEpoll,
 ];
 
-/// A request, and what every server answers to it, as memcached does.
+/// A request, and every server's answer to it, as memcached gives it.
 pub(super) const REQUEST: &[u8] = b"get x\r\n";
 pub(super) const ANSWER: &[u8] = b"END\r\n";
 
-/// The test binary as a server, if its environment says so; true at its end.
+/// Acts as a server, if the environment says so; returns true when done.
 pub(crate) fn program() -> bool {
     let Ok(text) = std::env::var(PROGRAM) else { return false };
     let (name, port) = text.split_once(' ').expect("a mode and a port");
@@ -95,13 +95,13 @@ fn serve_by_threads(listener: &TcpListener) {
     }
 }
 
-/// Answers one request; false at the end.
+/// Answers one request; returns false at the end of the stream.
 fn answer(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 64];
     matches!(stream.read(&mut bytes), Ok(1..)) && stream.write_all(ANSWER).is_ok()
 }
 
-/// An epoll whose waits are exactly the ones that are asked for.
+/// An epoll whose waits have exactly the requested timeouts.
 struct Epoll(std::os::fd::OwnedFd);
 
 impl Epoll {
@@ -120,10 +120,10 @@ impl Epoll {
         add(&self.0, member, EventData::new_u64(number), events).expect("it is added");
     }
 
-    /// The descriptors that are ready.
+    /// Waits, and returns the descriptors that are ready.
     fn wait(&self, timeout: i32) -> Vec<i32> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
-        // SAFETY: the array has room for the 32 events that the call is told of.
+        // SAFETY: the array has room for the 32 events that the call may write.
         let ready =
             unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 32, timeout) };
         let ready = usize::try_from(ready).unwrap_or(0);
@@ -137,13 +137,13 @@ fn serve(epoll: &Epoll, listener: &TcpListener, timeout: i32) {
     loop {
         for fd in epoll.wait(timeout) {
             if fd == listener.as_raw_fd() {
-                // Another thread may have been faster.
+                // The other thread may have accepted it already.
                 let Ok((stream, _)) = listener.accept() else { continue };
                 epoll.add(&stream);
                 streams.push(stream);
                 continue;
             }
-            // One of the other thread's is answered through a copy of its number.
+            // The other thread's connections are answered by their descriptor number.
             match streams.iter_mut().position(|stream| stream.as_raw_fd() == fd) {
                 Some(place) => {
                     if !answer(&mut streams[place]) {
@@ -156,11 +156,11 @@ fn serve(epoll: &Epoll, listener: &TcpListener, timeout: i32) {
     }
 }
 
-/// Answers on a connection that another thread holds, and may have served already.
+/// Answers on a connection that another thread owns, and may have served already.
 fn answer_other(fd: i32) {
     let mut bytes = [0_u8; 64];
     let flags = libc::MSG_DONTWAIT;
-    // SAFETY: the buffer is of the length that is given; a number that is no socket is refused.
+    // SAFETY: the buffer has the given length; a descriptor that is no socket is refused.
     let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
     if got > 0 {
         // SAFETY: as above.

@@ -103,7 +103,7 @@ fn a_held_device_is_set_again_and_what_was_first_is_still_known() {
     assert_eq!(told.foreign.len(), 1, "{:?}", told.foreign);
     assert_eq!((told.changes.len(), backend.everything()), (1, set));
 
-    // If the kernel refuses a change, the changes of that pass are undone, and no others.
+    // If the kernel refuses a change, the changes of that iteration are undone, and no others.
     let before = backend.everything();
     backend.refuses_after = Some(backend.writes + 2);
     let error = kept(&keeper, &mut backend, Some("suspend200"), &plain()).expect_err("refused");
@@ -122,7 +122,7 @@ fn a_thread_that_somebody_had_placed_is_so_again_after_a_wish_without_threads() 
     backend.somebody_sets(&Place::ThreadClass(queue(1)), &Value::Class(Class::Fifo(5)));
     let original = backend.everything();
     let keeper = held(&mut backend, &place.store());
-    // The second pass finds the thread gone.
+    // The second iteration finds the thread gone.
     let no_threads = |backend: &mut Fake| {
         for _ in 0..2 {
             kept(&keeper, backend, Some("suspend20"), &plain()).expect("set");
