@@ -160,7 +160,7 @@ impl Place {
 
     /// Whether `now` is the part of `before` that the kernel accepts: it drops the offline CPUs from a thread's
     /// affinity.
-    pub(crate) fn is_left_of(&self, before: &Value, now: &Value, on: &[usize]) -> bool {
+    pub(crate) fn is_online_part_of(&self, before: &Value, now: &Value, on: &[usize]) -> bool {
         match (self, before, now) {
             (Place::ThreadCpus(_), Value::Cpus(before), Value::Cpus(now)) => {
                 *now == left_of(before, on)
@@ -172,7 +172,7 @@ impl Place {
     /// Whether `now` is the fallback affinity that the kernel assigns when all CPUs of `set` have gone offline.
     /// An interrupt gets the CPUs that are online at that time, of which some may have gone offline since; a
     /// thread gets all possible CPUs.
-    pub(crate) fn is_driven_off(&self, set: &Value, now: &Value, on: &[usize]) -> bool {
+    pub(crate) fn is_offline_fallback(&self, set: &Value, now: &Value, on: &[usize]) -> bool {
         match (self, set, now) {
             (Place::IrqCpus(_) | Place::ThreadCpus(_), Value::Cpus(set), Value::Cpus(now)) => {
                 let kept = |cpu: &usize| matches!(self, Place::IrqCpus(_)) && now.contains(cpu);

@@ -248,8 +248,12 @@ fn restore_socket(
         old
     } else {
         SocketOptions {
-            busy_poll_usecs: back(now.busy_poll_usecs, old.busy_poll_usecs, new.busy_poll_usecs),
-            prefer_busy_poll: back(
+            busy_poll_usecs: restored_option(
+                now.busy_poll_usecs,
+                old.busy_poll_usecs,
+                new.busy_poll_usecs,
+            ),
+            prefer_busy_poll: restored_option(
                 now.prefer_busy_poll,
                 old.prefer_busy_poll,
                 new.prefer_busy_poll,
@@ -268,7 +272,7 @@ fn restore_socket(
 
 /// Returns the previous value of an option if its current value is the one that was set, otherwise the current
 /// value.
-fn back<T: Copy + PartialEq>(now: T, old: T, new: T) -> T {
+fn restored_option<T: Copy + PartialEq>(now: T, old: T, new: T) -> T {
     if now == new { old } else { now }
 }
 
@@ -284,9 +288,9 @@ fn restore_affinity(
     if now == old {
         return Ok(Restored::Done);
     }
-    if now != new && !any && !is_hidden(tid, &now, old, new) {
+    if now != new && !any && !is_hidden_by_cpuset(tid, &now, old, new) {
         // An earlier restore gave it those of its CPUs that are available.
-        return Ok(match now == still_there(tid, old) {
+        return Ok(match now == available_cpus(tid, old) {
             true => Restored::Done,
             false => Restored::Changed { now: format!("CPU {}", CpuList(now)) },
         });
@@ -300,13 +304,13 @@ fn restore_affinity(
 
 /// Whether a thread runs on its whole cpuset because the cpuset contains none of the CPUs that were set. The
 /// kernel remembers them, and applies them when the cpuset has them again.
-fn is_hidden(tid: i32, now: &[usize], old: &[usize], new: &[usize]) -> bool {
+fn is_hidden_by_cpuset(tid: i32, now: &[usize], old: &[usize], new: &[usize]) -> bool {
     let has = |all: &[usize], cpus: &[usize]| cpus.iter().any(|cpu| all.contains(cpu));
     cpuset(tid).is_some_and(|all| now == all && has(&all, old) && !has(&all, new))
 }
 
 /// Returns those of a thread's previous CPUs that it can have now: online, and in its cpuset.
-fn still_there(tid: i32, cpus: &[usize]) -> Vec<usize> {
+fn available_cpus(tid: i32, cpus: &[usize]) -> Vec<usize> {
     let on = left_of(cpus, &online_cpus());
     match cpuset(tid) {
         Some(cpuset) => left_of(&on, &cpuset),

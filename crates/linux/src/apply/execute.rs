@@ -50,18 +50,18 @@ pub fn apply<W: Backend>(
     store: &Store,
     request: &Request<'_>,
 ) -> Result<Applied, ApplyError> {
-    let (applied, mut journal, _lock) = held(backend, store, request)?;
+    let (applied, mut journal, _lock) = apply_and_hold(backend, store, request)?;
     let Applied { plan, done, before } = &applied;
     for place in &plan.off {
         if let Err(failed) = confirm_off(&mut journal, before, place) {
-            return Err(stopped(backend, &mut journal, before, place, failed.into(), done));
+            return Err(undo_and_report(backend, &mut journal, before, place, failed.into(), done));
         }
     }
     Ok(applied)
 }
 
 /// The same, returning the lock, still held.
-pub(super) fn held<W: Backend>(
+pub(super) fn apply_and_hold<W: Backend>(
     backend: &mut W,
     store: &Store,
     request: &Request<'_>,
@@ -76,14 +76,14 @@ pub(super) fn held<W: Backend>(
     let before = backend.look(Target::Index(first.device.ifindex))?;
     if before.identity != first.identity {
         // It is another device, with another lock and journal.
-        return held(backend, store, request);
+        return apply_and_hold(backend, store, request);
     }
     let mut journal = store.device(before.device.ifindex, &ifname, before.identity)?;
     journal.locate(located(&before, journal.records().iter().map(|record| &record.spot)));
     let plan = plan(request.policy, &before, backend.kernel(), request.options)?;
     // Foreign changes of places that this plan does not touch are kept in the journal.
     let mut foreign = foreign(&before, &journal);
-    foreign.retain(|it| plan.changes.iter().any(|change| touches(&change.place, &it.place)));
+    foreign.retain(|it| plan.changes.iter().any(|change| affects(&change.place, &it.place)));
     if !foreign.is_empty() && !request.force {
         return Err(ApplyError::Foreign { foreign });
     }
@@ -94,7 +94,7 @@ pub(super) fn held<W: Backend>(
 
 /// Whether changing one place also changes the other: a change of mode can end an instance's thread, whose CPUs
 /// and class are put back before.
-fn touches(changed: &Place, other: &Place) -> bool {
+fn affects(changed: &Place, other: &Place) -> bool {
     let mode = match changed {
         Place::Napi(instance, Setting::Threaded) => Some(instance) == other.instance(),
         Place::Device(Setting::Threaded) => true,
@@ -126,15 +126,15 @@ pub(super) fn execute<W: Backend>(
     done: &mut Vec<Change>,
 ) -> Result<(), ApplyError> {
     for change in changes {
-        if let Err(failed) = make(backend, journal, at, change, done) {
-            return Err(stopped(backend, journal, at, &change.place, failed, done));
+        if let Err(failed) = make_change(backend, journal, at, change, done) {
+            return Err(undo_and_report(backend, journal, at, &change.place, failed, done));
         }
     }
     Ok(())
 }
 
 /// Undoes `done` after the change of this place failed.
-fn stopped<W: Backend>(
+fn undo_and_report<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,
@@ -147,7 +147,7 @@ fn stopped<W: Backend>(
 }
 
 /// Makes one change, and appends to `done` what was recorded, even if the kernel refuses the change.
-fn make<W: Backend>(
+fn make_change<W: Backend>(
     backend: &mut W,
     journal: &mut DeviceJournal,
     at: &Snapshot,

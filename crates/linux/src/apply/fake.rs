@@ -17,7 +17,7 @@ use napkin_os::rights::Right;
 pub(super) const CPUS: usize = 4;
 
 /// Something that another program or the kernel does meanwhile.
-pub(super) type Happens = fn(&mut Fake);
+pub(super) type Interference = fn(&mut Fake);
 
 #[derive(Debug)]
 pub(crate) struct Fake {
@@ -29,22 +29,22 @@ pub(crate) struct Fake {
     /// The identity of each device, by interface index.
     pub(super) identities: BTreeMap<u32, u64>,
     /// The location reported for a device that is not here.
-    pub(super) otherwise: Whereabouts,
+    pub(super) elsewhere: Whereabouts,
     next_id: u32,
     /// Instances of `va` that are absent, whose settings the driver keeps.
-    away: Vec<Napi>,
+    absent: Vec<Napi>,
     /// The kernel refuses the write that follows this many writes, once.
     pub(super) refuses_after: Option<u32>,
     pub(super) writes: u32,
     /// Calls the function after this many writes, once.
-    pub(super) behind: Option<(u32, Happens)>,
+    pub(super) after_write: Option<(u32, Interference)>,
     pub(super) right: bool,
     /// CPUs that are offline.
     pub(super) off: Vec<usize>,
     /// Whether the kernel fails to answer.
-    pub(super) silent: bool,
+    pub(super) unresponsive: bool,
     /// Whether sysfs hides the identities of devices.
-    pub(super) blind: bool,
+    pub(super) hides_identities: bool,
     /// Whether another program makes a real-time thread spin; if napkin does, the fake panics.
     pub(super) real_time_may_spin: bool,
 }
@@ -62,16 +62,16 @@ impl Fake {
             effective: BTreeMap::new(),
             of_device: BTreeMap::new(),
             identities: BTreeMap::from([(7, 700), (8, 800)]),
-            otherwise: Whereabouts::Gone,
+            elsewhere: Whereabouts::Gone,
             next_id: 513,
-            away: Vec::new(),
+            absent: Vec::new(),
             refuses_after: None,
             writes: 0,
-            behind: None,
+            after_write: None,
             right: true,
             off: Vec::new(),
-            silent: false,
-            blind: false,
+            unresponsive: false,
+            hides_identities: false,
             real_time_may_spin: false,
         };
         fake.add(7, "va", queues);
@@ -134,12 +134,12 @@ impl Fake {
     /// It keeps settings by id: those of an instance that goes absent return with the instance.
     pub(super) fn channels(&mut self, layout: &[(Vec<u32>, Vec<u32>)]) {
         let mut all = std::mem::take(&mut self.devices[0].napis);
-        all.append(&mut self.away);
+        all.append(&mut self.absent);
         all.sort_by_key(|napi| napi.id);
         while all.len() < layout.len() {
             all.push(self.napi(0));
         }
-        self.away = all.split_off(layout.len());
+        self.absent = all.split_off(layout.len());
         for (napi, (rx, tx)) in all.iter_mut().zip(layout) {
             (napi.rx_queues, napi.tx_queues) = (rx.clone(), tx.clone());
         }
@@ -148,7 +148,7 @@ impl Fake {
 
     /// Returns the settings of each instance of `va`, present or absent, by its id.
     pub(super) fn by_id(&self) -> BTreeMap<u32, Settings> {
-        let all = self.devices[0].napis.iter().chain(&self.away);
+        let all = self.devices[0].napis.iter().chain(&self.absent);
         all.map(|napi| (napi.id, napi.settings)).collect()
     }
 
@@ -253,7 +253,7 @@ impl Backend for Fake {
     }
 
     fn look(&mut self, target: Target<'_>) -> Result<Snapshot, BackendError> {
-        if self.silent {
+        if self.unresponsive {
             let value = String::from("silence");
             return Err(BackendError::NoSuchValue { what: "device", value });
         }
@@ -283,7 +283,7 @@ impl Backend for Fake {
     }
 
     fn here(&mut self, identity: u64) -> Result<Option<u32>, BackendError> {
-        if self.blind {
+        if self.hides_identities {
             let value = identity.to_string();
             return Err(BackendError::NoSuchValue { what: "identity", value });
         }
@@ -293,11 +293,11 @@ impl Backend for Fake {
 
     fn whereabouts(&mut self, identity: u64) -> Result<Whereabouts, BackendError> {
         let here = self.here(identity)?.map(Whereabouts::Here);
-        Ok(here.unwrap_or_else(|| self.otherwise.clone()))
+        Ok(here.unwrap_or_else(|| self.elsewhere.clone()))
     }
 
     fn read(&mut self, at: &Snapshot, place: &Place) -> Result<Option<Value>, BackendError> {
-        let Some(instance) = place.instance().filter(|_| !self.silent) else {
+        let Some(instance) = place.instance().filter(|_| !self.unresponsive) else {
             let now = self.look(Target::Index(at.device.ifindex))?;
             return Ok(now.values.get(place).cloned());
         };
@@ -324,7 +324,7 @@ impl Backend for Fake {
         }
         self.writes += 1;
         self.set(at, place, value);
-        if let Some((_, happens)) = self.behind.take_if(|(writes, _)| *writes == self.writes) {
+        if let Some((_, happens)) = self.after_write.take_if(|(writes, _)| *writes == self.writes) {
             happens(self);
         }
         Ok(())

@@ -37,17 +37,17 @@ pub fn fold<'a>(changes: impl IntoIterator<Item = &'a Change>) -> Vec<Folded> {
             }
         }
     }
-    let told = |(mut folded, instances): (Folded, Vec<Instance>)| {
+    let finish = |(mut folded, instances): (Folded, Vec<Instance>)| {
         if instances.len() > 1 {
-            folded.subject = together(&instances);
+            folded.subject = join_subjects(&instances);
         }
         folded
     };
-    groups.into_iter().map(told).collect()
+    groups.into_iter().map(finish).collect()
 }
 
 /// Formats as `queues 0-3` if the receive queues identify the instances, otherwise as a list.
-fn together(instances: &[Instance]) -> String {
+fn join_subjects(instances: &[Instance]) -> String {
     let plain =
         |it: &&Instance| it.nth == 0 && !it.rx.is_empty() && (it.tx.is_empty() || it.rx == it.tx);
     if instances.iter().all(|it| plain(&it)) {

@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target};
 use super::error::{ApplyError, BackendError};
 use super::execute::{execute, foreign};
+use super::find_device::{DeviceLookup, find_device};
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::changes;
-use super::restore::{RestoreOptions, put_back, unlocked};
+use super::restore::{RestoreOptions, put_back, restore_locked};
 use super::restored::DeviceRestored;
 use super::suspension::confirm_off;
 use crate::journal::{Lock, Store, sole_writer};
@@ -192,7 +192,7 @@ impl HeldDevice {
         let _sole = sole_writer();
         let journal = self.store.device(self.ifindex, &self.ifname, self.identity)?;
         let mut restored = DeviceRestored { ifname: self.ifname.clone(), ..Default::default() };
-        unlocked(backend, journal, &RestoreOptions::default(), &mut restored)?;
+        restore_locked(backend, journal, &RestoreOptions::default(), &mut restored)?;
         Ok(restored)
     }
 
@@ -202,7 +202,8 @@ impl HeldDevice {
     /// If the kernel does not answer, or the journal cannot be removed.
     pub fn is_gone<W: Backend>(&self, backend: &mut W) -> Result<bool, ApplyError> {
         let _sole = sole_writer();
-        let gone = matches!(again(backend, self.ifindex, self.identity)?, Again::Gone);
+        let gone =
+            matches!(find_device(backend, self.ifindex, self.identity)?, DeviceLookup::Deleted);
         if gone {
             self.drop_journal()?;
         }
@@ -258,9 +259,9 @@ mod tests {
         let held = HeldDevice::take(&backend, &store, &at).expect("nobody else has it");
         assert!(held.is_here(&mut backend));
 
-        backend.silent = true;
+        backend.unresponsive = true;
         assert!(held.is_here(&mut backend), "there is no answer");
-        backend.silent = false;
+        backend.unresponsive = false;
         let identity = backend.identities.remove(&at.device.ifindex).expect("it has one");
         assert!(held.is_here(&mut backend), "which one it is cannot be seen");
 

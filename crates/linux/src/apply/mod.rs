@@ -10,13 +10,13 @@
 //!
 //! The program's part of a policy is set by [`attach`](crate::attach).
 
-mod again;
 mod backend;
 mod difference;
 mod error;
 mod execute;
 #[cfg(test)]
 pub(crate) mod fake;
+mod find_device;
 mod fold;
 mod foreign;
 mod held_device;

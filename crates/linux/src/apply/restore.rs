@@ -13,14 +13,14 @@ use std::path::PathBuf;
 pub use self::options::RestoreOptions;
 pub use self::process::restore_left;
 use self::process::restore_process;
-use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target, Whereabouts};
 use super::error::{ApplyError, BackendError};
+use super::find_device::{DeviceLookup, find_device};
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
 use super::restored::{DeviceRestored, Failed, OtherJournal, Restoration};
-use super::undo::{no_real_time_spin, tells_of_spin};
+use super::undo::{no_real_time_spin, records_spin};
 use crate::journal::{DeviceJournal, Found, JournalError, Record, Standing, Store, fault};
 use crate::place::{Change, Instance, Place, Spot, Value};
 use napkin_kernel::settings::Setting;
@@ -55,7 +55,9 @@ pub fn restore<W: Backend>(
                         restoration.devices.push(restore_device(backend, store, &journal, options));
                         continue;
                     }
-                    Ok(Err(found)) => other(store, found, options).map_err(ApplyError::from),
+                    Ok(Err(found)) => {
+                        restore_other(store, found, options).map_err(ApplyError::from)
+                    }
                     Err(error) => Err(error),
                 };
                 restoration.also.extend(also.unwrap_or_else(|error| Some(failed(path, &error))));
@@ -75,7 +77,7 @@ fn restore_named<W: Backend>(
     let at = match backend.look(Target::Name(ifname)) {
         Ok(at) => Some(at),
         // The name may be that of a device that has gone.
-        Err(error) if error.is_absent() && knows(store, ifname)? => None,
+        Err(error) if error.is_absent() && has_changes_of(store, ifname)? => None,
         Err(error) => return Err(error.into()),
     };
     if let Some(at) = &at {
@@ -129,13 +131,13 @@ fn may_be_of(found: &Found, ifname: &str, at: Option<&Snapshot>) -> bool {
 }
 
 /// Whether the journal has changes of a device with this name.
-fn knows(store: &Store, ifname: &str) -> Result<bool, JournalError> {
+fn has_changes_of(store: &Store, ifname: &str) -> Result<bool, JournalError> {
     let had = |it: &Found| matches!(it, Found::Device(journal) if journal.ifname() == ifname);
     Ok(store.survey()?.iter().any(had))
 }
 
 /// Whether a device may still exist, in whichever namespace.
-fn lives<W: Backend>(backend: &mut W, journal: &DeviceJournal) -> Result<bool, ApplyError> {
+fn may_exist<W: Backend>(backend: &mut W, journal: &DeviceJournal) -> Result<bool, ApplyError> {
     let Some(identity) = journal.identity() else { return Ok(false) };
     Ok(!matches!(backend.whereabouts(identity)?, Whereabouts::Gone))
 }
@@ -154,7 +156,7 @@ fn moved_here<W: Backend>(
         Found::OtherNamespace { journal, .. } if here => Ok(journal),
         // When a namespace ends, hardware moves back to the initial one, with its settings.
         Found::OtherNamespace { path, subject, namespace, alive: Some(false), journal }
-            if lives(backend, &journal)? =>
+            if may_exist(backend, &journal)? =>
         {
             Err(Found::OtherNamespace { path, subject, namespace, alive: None, journal })
         }
@@ -168,7 +170,7 @@ fn failed(path: PathBuf, error: &ApplyError) -> OtherJournal {
 }
 
 /// Handles journals that are neither of a device of this namespace nor of a process.
-fn other(
+fn restore_other(
     store: &Store,
     found: Found,
     options: &RestoreOptions,
@@ -226,7 +228,7 @@ fn restore_device<W: Backend>(
 ) -> DeviceRestored {
     let mut restored =
         DeviceRestored { ifname: seen.ifname().to_owned(), ..DeviceRestored::default() };
-    if let Err(error) = device(backend, store, seen, options, &mut restored) {
+    if let Err(error) = lock_and_restore(backend, store, seen, options, &mut restored) {
         restored.refused = Some(refused(store, &error));
     }
     restored
@@ -248,7 +250,7 @@ fn refused(store: &Store, error: &ApplyError) -> String {
     )
 }
 
-fn device<W: Backend>(
+fn lock_and_restore<W: Backend>(
     backend: &mut W,
     store: &Store,
     seen: &DeviceJournal,
@@ -257,23 +259,23 @@ fn device<W: Backend>(
 ) -> Result<(), ApplyError> {
     let _lock = if options.dry_run { None } else { Some(store.lock_of(seen)?) };
     // Read again under the lock, where no other napkin can change them.
-    unlocked(backend, store.reopen(seen)?, options, restored)
+    restore_locked(backend, store.reopen(seen)?, options, restored)
 }
 
 /// The same for a caller that holds the device's lock.
-pub(super) fn unlocked<W: Backend>(
+pub(super) fn restore_locked<W: Backend>(
     backend: &mut W,
     mut journal: DeviceJournal,
     options: &RestoreOptions,
     restored: &mut DeviceRestored,
 ) -> Result<(), ApplyError> {
-    let at = match again(backend, journal.ifindex(), journal.identity())? {
-        Again::There(at) => at,
-        Again::Gone => {
+    let at = match find_device(backend, journal.ifindex(), journal.identity())? {
+        DeviceLookup::Here(at) => at,
+        DeviceLookup::Deleted => {
             restored.gone = true;
             return if options.dry_run { Ok(()) } else { Ok(journal.drop_all()?) };
         }
-        Again::Away(why) => {
+        DeviceLookup::Unreachable(why) => {
             restored.away = Some(why);
             restored.forgotten = options.forget;
             if options.forget && !options.dry_run {
@@ -397,7 +399,7 @@ pub(super) fn put_back<W: Backend>(
         places().zip(&left).filter(|(_, left)| **left).map(|((_, place), _)| place).collect();
     for (left, (record, place)) in left.iter_mut().zip(places()) {
         *left |=
-            at.values.contains_key(place) && tells_of_spin(record, place, modes.iter().copied());
+            at.values.contains_key(place) && records_spin(record, place, modes.iter().copied());
     }
     Ok(left)
 }
@@ -420,7 +422,7 @@ fn kept_thread<W: Backend>(
     options: &RestoreOptions,
 ) -> Result<Outcome, BackendError> {
     let Some(thread) = record.thread else { return Ok(Outcome::Nothing) };
-    if options.dry_run && polls(at, place) {
+    if options.dry_run && was_polled_by_thread(at, place) {
         // The thread would end with its mode, or was handled above.
         return Ok(Outcome::Nothing);
     }
@@ -445,7 +447,7 @@ fn kept_thread<W: Backend>(
 }
 
 /// Whether an instance was polled by its thread at the time of the snapshot.
-fn polls(at: &Snapshot, place: &Place) -> bool {
+fn was_polled_by_thread(at: &Snapshot, place: &Place) -> bool {
     let mode = |place: Place| at.values.get(&place).is_some_and(|it| *it != Value::Number(0));
     let of_instance = |it: &Instance| mode(Place::Napi(it.clone(), Setting::Threaded));
     mode(Place::Device(Setting::Threaded)) || place.instance().is_some_and(of_instance)

@@ -10,9 +10,9 @@
 
 use std::collections::BTreeSet;
 
-use super::again::{Again, again};
 use super::backend::{Backend, Snapshot, Target};
 use super::error::ApplyError;
+use super::find_device::{DeviceLookup, find_device};
 use super::located::located;
 use crate::journal::{
     DeviceJournal, Holder, JournalError, Lock, Record, Store, fault, sole_writer,
@@ -90,7 +90,9 @@ pub fn give_back<W: Backend>(
     held: Option<u32>,
 ) -> Result<bool, ApplyError> {
     let Suspension { ifindex, ifname, timeout, identity, spot, .. } = suspension;
-    let Again::There(at) = again(backend, *ifindex, *identity)? else { return Ok(false) };
+    let DeviceLookup::Here(at) = find_device(backend, *ifindex, *identity)? else {
+        return Ok(false);
+    };
     let _lock = lock(store, &at, held)?;
     let _sole = sole_writer();
     let mut journal = store.device(at.device.ifindex, ifname, at.identity)?;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::again::{Again, again};
 use super::backend::Backend;
 use super::error::ApplyError;
-use super::execute::{Applied, Request, held};
+use super::execute::{Applied, Request, apply_and_hold};
+use super::find_device::{DeviceLookup, find_device};
 use super::linux::Linux;
 use super::located::located;
 use super::restored::DeviceRestored;
@@ -57,7 +57,7 @@ impl<W: Backend> Temporary<W> {
         store: &Store,
         request: &Request<'_>,
     ) -> Result<Temporary<W>, ApplyError> {
-        let (applied, journal, lock) = held(&mut backend, store, request)?;
+        let (applied, journal, lock) = apply_and_hold(&mut backend, store, request)?;
         let store = store.clone();
         Ok(Temporary { backend, applied, store, journal, restored: false, _lock: lock })
     }
@@ -116,13 +116,15 @@ impl<W: Backend> Temporary<W> {
         let Applied { before, done, .. } = &self.applied;
         let ifname = before.device.ifname.clone();
         // The driver may have created the instances anew meanwhile, and the index may belong to another device.
-        match again(&mut self.backend, before.device.ifindex, before.identity)? {
-            Again::There(at) => Ok(undo(&mut self.backend, &mut self.journal, before, &at, done)),
-            Again::Gone => {
+        match find_device(&mut self.backend, before.device.ifindex, before.identity)? {
+            DeviceLookup::Here(at) => {
+                Ok(undo(&mut self.backend, &mut self.journal, before, &at, done))
+            }
+            DeviceLookup::Deleted => {
                 self.journal.drop_all()?;
                 Ok(DeviceRestored { ifname, gone: true, ..DeviceRestored::default() })
             }
-            Again::Away(why) => {
+            DeviceLookup::Unreachable(why) => {
                 let kept = self.journal.records().len();
                 Ok(DeviceRestored { ifname, kept, away: Some(why), ..DeviceRestored::default() })
             }

@@ -7,7 +7,7 @@ use napkin_os::sched::Class;
 use napkin_policy::{PRESETS, Policy};
 use proptest::prelude::*;
 
-use super::fake::{CPUS, Fake, Happens};
+use super::fake::{CPUS, Fake, Interference};
 use super::*;
 use crate::journal::fault::crash;
 use crate::journal::{JournalError, Store};
@@ -390,10 +390,10 @@ fn a_device_that_is_gone_takes_its_changes_with_it() {
 
 #[test]
 fn a_device_that_goes_while_it_is_changed_takes_its_changes_with_it() {
-    let goes: Happens = |fake| fake.devices.retain(|device| device.ifname != "va");
+    let goes: Interference = |fake| fake.devices.retain(|device| device.ifname != "va");
     for at in 1..4 {
         let (mut backend, place) = (Fake::new(2), Home::new());
-        backend.behind = Some((at, goes));
+        backend.after_write = Some((at, goes));
         let error = applied(&mut backend, &place.store(), "suspend20", &plain()).expect_err("gone");
         assert!(matches!(error, ApplyError::Stopped { .. }), "{error}");
         assert_eq!(place.files(), [""; 0], "{at}");
@@ -403,7 +403,7 @@ fn a_device_that_goes_while_it_is_changed_takes_its_changes_with_it() {
         let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
         let mut hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
         let backend = hold.backend();
-        backend.behind = Some((backend.writes + at, goes));
+        backend.after_write = Some((backend.writes + at, goes));
         assert!(hold.restore().expect("the kernel answers").gone, "{at}");
         assert_eq!(place.files(), [""; 0], "{at}");
     }

@@ -2,9 +2,9 @@
 
 use napkin_os::sched::Class;
 
-use super::again::{Again, again};
 use super::backend::{Backend, Snapshot};
 use super::error::{ApplyError, BackendError};
+use super::find_device::{DeviceLookup, find_device};
 use super::foreign::Foreign;
 use super::located::located;
 use super::plan::sort;
@@ -39,15 +39,18 @@ pub(super) fn undo<W: Backend>(
     let mut modes_left = Vec::new();
     for (spot, place, there, old, new) in back {
         let place = &place;
-        let outcome =
-            if there { one(backend, journal, at, place, old, new) } else { Ok(away(place)) };
+        let outcome = if there {
+            undo_one(backend, journal, at, place, old, new)
+        } else {
+            Ok(gone_with_instance(place))
+        };
         let outcome = outcome.and_then(|outcome| {
-            if matches!(outcome, Outcome::WasSo) && place.of_thread() {
-                kept(backend, journal, spot, place, old, new)?;
+            if matches!(outcome, Outcome::Unchanged) && place.of_thread() {
+                undo_kept_thread(backend, journal, spot, place, old, new)?;
             }
             Ok(outcome)
         });
-        if matches!(outcome, Ok(Outcome::Set | Outcome::WasSo)) {
+        if matches!(outcome, Ok(Outcome::Set | Outcome::Unchanged)) {
             undone.push((spot.clone(), old));
         }
         match outcome {
@@ -56,7 +59,7 @@ pub(super) fn undo<W: Backend>(
                 old: Some(new.clone()),
                 new: old.clone(),
             }),
-            Ok(Outcome::WasSo) => {}
+            Ok(Outcome::Unchanged) => {}
             Ok(Outcome::Missing) => restored.missing.push(place.clone()),
             Ok(Outcome::Other(now)) => restored.foreign.push(Foreign {
                 ifname: at.device.ifname.clone(),
@@ -71,18 +74,18 @@ pub(super) fn undo<W: Backend>(
             }
         }
     }
-    let tells = |spot: &Spot| {
+    let needed = |spot: &Spot| {
         let record = journal.record(spot);
-        record.is_some_and(|it| tells_of_spin(it, &spot.place, modes_left.iter()))
+        record.is_some_and(|it| records_spin(it, &spot.place, modes_left.iter()))
     };
-    undone.retain(|(spot, _)| !tells(spot));
+    undone.retain(|(spot, _)| !needed(spot));
     if let Err(error) = journal.retract(&undone) {
         restored.journal = Some(error.to_string());
     }
     restored.kept = journal.records().len();
     // If the device was deleted meanwhile, its changes are gone with it.
-    let gone = |again| matches!(again, Ok(Again::Gone));
-    if restored.kept > 0 && gone(again(backend, journal.ifindex(), journal.identity())) {
+    let gone = |lookup| matches!(lookup, Ok(DeviceLookup::Deleted));
+    if restored.kept > 0 && gone(find_device(backend, journal.ifindex(), journal.identity())) {
         match journal.drop_all() {
             Ok(()) => {
                 return DeviceRestored { gone: true, ..DeviceRestored::of(at) };
@@ -95,13 +98,13 @@ pub(super) fn undo<W: Backend>(
 
 enum Outcome {
     Set,
-    WasSo,
+    Unchanged,
     Missing,
     Other(Value),
 }
 
 /// Puts back the settings of a thread that its instance keeps without using it.
-fn kept<W: Backend>(
+fn undo_kept_thread<W: Backend>(
     backend: &mut W,
     journal: &DeviceJournal,
     spot: &Spot,
@@ -121,12 +124,12 @@ fn kept<W: Backend>(
 }
 
 /// The outcome for a place whose instance is gone.
-fn away(place: &Place) -> Outcome {
+fn gone_with_instance(place: &Place) -> Outcome {
     // It ended with its thread, as expected.
-    if place.of_thread() { Outcome::WasSo } else { Outcome::Missing }
+    if place.of_thread() { Outcome::Unchanged } else { Outcome::Missing }
 }
 
-fn one<W: Backend>(
+fn undo_one<W: Backend>(
     backend: &mut W,
     journal: &DeviceJournal,
     at: &Snapshot,
@@ -136,13 +139,15 @@ fn one<W: Backend>(
 ) -> Result<Outcome, ApplyError> {
     // The value was only remembered.
     if old == new {
-        return Ok(Outcome::WasSo);
+        return Ok(Outcome::Unchanged);
     }
     match backend.read(at, place)? {
-        None => Ok(away(place)),
-        Some(now) if now == *old => Ok(Outcome::WasSo),
-        Some(now) if now != *new && place.is_left_of(old, &now, &at.cpus) => Ok(Outcome::WasSo),
-        Some(now) if now == *new || place.is_driven_off(new, &now, &at.cpus) => {
+        None => Ok(gone_with_instance(place)),
+        Some(now) if now == *old => Ok(Outcome::Unchanged),
+        Some(now) if now != *new && place.is_online_part_of(old, &now, &at.cpus) => {
+            Ok(Outcome::Unchanged)
+        }
+        Some(now) if now == *new || place.is_offline_fallback(new, &now, &at.cpus) => {
             no_real_time_spin(backend, journal, at, &[], place, old)?;
             fault::point();
             backend.put_back(at, place, old)?;
@@ -197,7 +202,7 @@ pub(super) fn no_real_time_spin<W: Backend>(
 
 /// Whether a record is the only evidence that a real-time thread may spin: one of the places that are `left` is
 /// the mode of its instance, or the device's.
-pub(super) fn tells_of_spin<'a>(
+pub(super) fn records_spin<'a>(
     record: &Record,
     place: &Place,
     mut left: impl Iterator<Item = &'a Place>,

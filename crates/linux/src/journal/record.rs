@@ -63,8 +63,10 @@ impl Record {
             // An earlier value is in place if napkin died between writing the line and making the change.
             Some(now) if *now == self.set || self.earlier.contains(now) => Standing::Ours,
             // An interrupted restore gave a thread those of its CPUs that are online.
-            Some(now) if self.spot.place.is_left_of(&self.before, now, on) => Standing::Before,
-            Some(now) if self.spot.place.is_driven_off(&self.set, now, on) => Standing::Ours,
+            Some(now) if self.spot.place.is_online_part_of(&self.before, now, on) => {
+                Standing::Before
+            }
+            Some(now) if self.spot.place.is_offline_fallback(&self.set, now, on) => Standing::Ours,
             Some(_) => Standing::Foreign,
         }
     }

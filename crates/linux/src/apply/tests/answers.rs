@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
-use crate::apply::fake::Happens;
+use crate::apply::fake::Interference;
 use crate::journal::{Found, fault, pid_namespace_ended};
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 use napkin_kernel::process::{Params, Process};
@@ -164,8 +164,8 @@ fn what_went_with_a_thread_is_no_difference() {
 }
 
 /// Holds a policy, makes `behind.1` happen after that many writes, and ends the hold.
-fn held(backend: &mut Fake, place: &Home, behind: (u32, Happens)) -> DeviceRestored {
-    backend.behind = Some(behind);
+fn held(backend: &mut Fake, place: &Home, behind: (u32, Interference)) -> DeviceRestored {
+    backend.after_write = Some(behind);
     let (policy, options) = (policy("defer20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
     let hold = Temporary::apply(&mut *backend, &place.store(), &request).expect("applied");
@@ -201,7 +201,7 @@ fn a_hold_leaves_what_somebody_else_set_meanwhile() {
 fn a_hold_gives_back_what_somebody_set_between_its_plan_and_its_change() {
     let (mut backend, place) = (Fake::new(1), Home::new());
     let irqs = napi(0, Setting::DeferHardIrqs);
-    let behind: Happens =
+    let behind: Interference =
         |backend| backend.somebody_sets(&napi(0, Setting::DeferHardIrqs), &Value::Number(7));
     assert!(held(&mut backend, &place, (1, behind)).is_complete());
     assert_eq!(backend.everything()[&(7, irqs)], Value::Number(7));
@@ -222,7 +222,8 @@ fn a_change_that_is_refused_says_whether_those_before_it_are_back() {
     assert!(error.to_string().ends_with("; what had been changed before that was put back"));
     let (mut backend, place) = (Fake::new(1), Home::new());
     backend.refuses_after = Some(1);
-    backend.behind = Some((1, |backend| backend.somebody_sets(&gro(), &Value::Number(50_000))));
+    backend.after_write =
+        Some((1, |backend| backend.somebody_sets(&gro(), &Value::Number(50_000))));
     let error = applied(&mut backend, &place.store(), "defer20", &plain()).expect_err("refused");
     let error = error.to_string();
     assert!(error.contains("is not back") && error.contains("queue 0 is 50us"), "{error}");
@@ -253,14 +254,14 @@ fn a_change_that_is_refused_is_not_written_down_as_made() {
 #[test]
 fn what_is_not_there_or_still_written_down_is_not_said_to_be_back() {
     let (mut backend, place) = (Fake::new(1), Home::new());
-    backend.behind = Some((1, |backend| backend.devices[0].napis.clear()));
+    backend.after_write = Some((1, |backend| backend.devices[0].napis.clear()));
     let error = applied(&mut backend, &place.store(), "defer20", &plain()).expect_err("gone");
     let told = "is not back, `napkin restore` tries again: gro-flush-timeout of va queue 0 is not";
     assert!(error.to_string().contains(told), "{error}");
 
     let (mut backend, place) = (Fake::new(1), Home::new());
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    backend.behind = Some((backend.writes + 1, |_| fault::disk::fill(true)));
+    backend.after_write = Some((backend.writes + 1, |_| fault::disk::fill(true)));
     let error = applied(&mut backend, &place.store(), "suspend200", &plain());
     fault::disk::fill(false);
     let error = error.expect_err("no room for the next line").to_string();
@@ -328,13 +329,13 @@ fn a_device_of_which_nothing_is_heard_is_not_taken_for_gone() {
     let original = backend.everything();
     let (policy, options) = (policy("defer20"), plain());
     let request = Request { policy: &policy, ifname: "va", options: &options, force: false };
-    backend.behind = Some((2, |backend| backend.silent = true));
+    backend.after_write = Some((2, |backend| backend.unresponsive = true));
     let hold = Temporary::apply(&mut backend, &place.store(), &request).expect("applied");
     hold.restore().expect_err("nothing is heard");
     let restored = all_back(&mut backend, &place.store());
     assert!(restored.devices[0].refused.is_some() && !restored.devices[0].gone);
     restore(&mut backend, &place.store(), &named()).expect_err("nothing is heard");
-    backend.silent = false;
+    backend.unresponsive = false;
     assert!(all_back(&mut backend, &place.store()).is_complete());
     assert_eq!(backend.everything(), original, "nothing was forgotten");
 }

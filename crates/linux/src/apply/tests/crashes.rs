@@ -4,7 +4,7 @@ use super::*;
 use crate::place::{Place, Value};
 
 /// A host with earlier settings: one queue threaded and placed by another program, another one deferred.
-fn lived_in() -> Fake {
+fn configured_host() -> Fake {
     let mut backend = Fake::new(2);
     backend.somebody_sets(&napi(0, Setting::Threaded), &Value::Number(1));
     backend.somebody_sets(&Place::ThreadCpus(queue(0)), &Value::Cpus(vec![2]));
@@ -21,7 +21,7 @@ fn a_crash_at_any_point_of_apply_and_of_restore_loses_nothing() {
     for (name, options) in [("suspend20", plain()), ("threaded", placed()), ("base", placed())] {
         let options = if name == "base" { Options { rt: None, ..options } } else { options };
         for at in 0.. {
-            let (mut backend, place) = (lived_in(), Home::new());
+            let (mut backend, place) = (configured_host(), Home::new());
             let original = backend.everything();
             let store = place.store();
             let ended =
@@ -49,7 +49,7 @@ fn a_crash_at_any_point_of_apply_and_of_restore_loses_nothing() {
 #[test]
 fn a_crash_of_a_hold_s_end_loses_nothing() {
     for at in 0.. {
-        let (mut backend, place) = (lived_in(), Home::new());
+        let (mut backend, place) = (configured_host(), Home::new());
         let original = backend.everything();
         let store = place.store();
         applied(&mut backend, &store, "defer20", &plain()).expect("applied");
@@ -139,7 +139,7 @@ proptest! {
         events in prop::collection::vec(event(), 1..14),
         lived in any::<bool>(),
     ) {
-        let (mut backend, place) = (if lived { lived_in() } else { Fake::new(2) }, Home::new());
+        let (mut backend, place) = (if lived { configured_host() } else { Fake::new(2) }, Home::new());
         let store = place.store();
         let original = backend.everything();
         let mut theirs: BTreeSet<Place> = BTreeSet::new();

@@ -216,7 +216,7 @@ fn what_went_with_a_deleted_device_is_forgotten_by_who_was_told() {
     kept(&keeper, &mut backend, Some("defer20"), &plain()).expect("set");
     backend.devices.remove(0);
     backend.identities.remove(&7);
-    backend.otherwise = Whereabouts::Unknown;
+    backend.elsewhere = Whereabouts::Unknown;
     assert!(!keeper.is_gone(&mut backend).expect("it answers"), "it may be elsewhere");
     assert!(place.files().iter().any(|file| file.ends_with(".journal")), "{:?}", place.files());
     keeper.forget().expect("removed");

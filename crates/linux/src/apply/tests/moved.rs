@@ -22,7 +22,7 @@ fn another(backend: &mut Fake) {
 fn leaves(backend: &mut Fake) -> (napkin_kernel::device::Device, u64) {
     let device = backend.devices.remove(0);
     let namespace = String::from("/proc/9/ns/net");
-    backend.otherwise = Whereabouts::Elsewhere { ifname: "eth0".into(), namespace };
+    backend.elsewhere = Whereabouts::Elsewhere { ifname: "eth0".into(), namespace };
     (device, backend.identities.remove(&7).expect("it was there"))
 }
 
@@ -72,8 +72,8 @@ fn a_device_in_another_namespace_is_told_and_kept_until_it_is_back() {
     assert!(!told.is_complete() && told.kept == 6, "{told:?}");
     assert!(told.away.expect("not here").contains("nsenter --net=/proc/9/ns/net napkin restore"));
     // Without the right to search other namespaces, a device is not taken for gone.
-    for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
-        backend.otherwise = otherwise;
+    for elsewhere in [backend.elsewhere.clone(), Whereabouts::Unknown] {
+        backend.elsewhere = elsewhere;
         let restored = all_back(&mut backend, &place.store());
         assert!(restored.devices[0].away.is_some() && !restored.is_complete(), "{restored:?}");
         assert_eq!(place.files(), ["device-700.journal"]);
@@ -111,8 +111,8 @@ fn the_end_of_its_namespace_is_not_the_end_of_a_device() {
     // The original namespace, inode 1, has no process: with access to all processes it counts as ended.
     let namespace = Identity { cookie: Some(2), inode: 2 };
     let there = Store::at(place.0.to_path_buf(), "this boot".into(), namespace);
-    for otherwise in [backend.otherwise.clone(), Whereabouts::Unknown] {
-        backend.otherwise = otherwise;
+    for elsewhere in [backend.elsewhere.clone(), Whereabouts::Unknown] {
+        backend.elsewhere = elsewhere;
         let told = all_back(&mut backend, &there);
         assert!(matches!(&told.also[..], [OtherJournal::OtherNamespace { .. }]), "{told:?}");
         assert_eq!(place.files(), ["device-700.journal"]);
@@ -180,12 +180,12 @@ fn a_file_of_another_device_of_another_namespace_is_nothing_to_one_that_is_named
         move |backend: &mut Fake| restore(backend, &there, &options).expect("readable")
     };
     applied(&mut backend, &place.store(), "defer20", &plain()).expect("applied");
-    backend.blind = true;
+    backend.hides_identities = true;
     let other = request(Some("vb".into()))(&mut backend);
     assert!(other.is_complete() && other.is_empty(), "{other:?}");
     assert!(!request(None)(&mut backend).is_complete(), "all of them are asked for");
     assert!(!request(Some("va".into()))(&mut backend).is_complete(), "it is this one");
-    backend.blind = false;
+    backend.hides_identities = false;
     assert!(request(Some("va".into()))(&mut backend).is_complete());
     assert_eq!(place.files(), [""; 0]);
 }

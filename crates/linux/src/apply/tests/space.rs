@@ -67,7 +67,7 @@ fn an_apply_that_comes_to_the_end_of_the_room_takes_back_what_it_did() {
     for after in 1..12 {
         let (mut backend, place) = (Fake::new(4), Home::new());
         let original = backend.everything();
-        backend.behind = Some((after, |_| disk::fill(true)));
+        backend.after_write = Some((after, |_| disk::fill(true)));
         let error = applied(&mut backend, &place.store(), "suspend20", &plain());
         let _full = Full::now();
         let error = error.expect_err("no room for the next line").to_string();

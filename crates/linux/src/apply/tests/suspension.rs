@@ -319,7 +319,7 @@ fn a_keeper_that_rewrites_the_journal_loses_no_line_of_a_guard_s() {
     let both = [suspends.clone(), defers].into();
     held.keep(&mut backend, &both).expect("set");
     // One place is not wanted any more: it is put back, then its records are dropped.
-    backend.behind = Some((backend.writes + 1, guard_ends_it));
+    backend.after_write = Some((backend.writes + 1, guard_ends_it));
     held.keep(&mut backend, &[suspends].into()).expect("set");
     let ended = ENDED.lock().expect("no panic").take().expect("it was started").join();
     let ended = ended.expect("no panic").expect("it was on");
