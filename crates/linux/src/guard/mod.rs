@@ -21,7 +21,7 @@
 mod cause;
 mod event;
 mod judge;
-mod tell;
+mod report;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -130,7 +130,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts to watch; records changes in `store`. `tell` is called from a thread of the guard.
+    /// Starts to watch; records changes in `store`. `report` is called from a thread of the guard.
     ///
     /// # Errors
     /// If polls cannot be counted or suspensions cannot be ended, mostly for lack of a right. No guard runs
@@ -138,7 +138,7 @@ impl Guard {
     pub fn start(
         options: Options,
         store: &Store,
-        tell: Box<dyn FnMut(&Event) + Send>,
+        report: Box<dyn FnMut(&Event) + Send>,
     ) -> Result<Guard, GuardError> {
         if !Right::NetAdmin.held() {
             return Err(GuardError::Right { right: Right::NetAdmin });
@@ -152,8 +152,9 @@ impl Guard {
             return Err(GuardError::Suspensions { why });
         }
         let (backend, netdev) = (Linux::open()?, Netdev::open()?);
-        let (tell, telling) = tell::start(tell)?;
-        let mut watch = Watch::new(options, counter, netns, backend, store.clone(), netdev, tell);
+        let (reports, reporting) = report::start(report)?;
+        let mut watch =
+            Watch::new(options, counter, netns, backend, store.clone(), netdev, reports);
         watch.list();
         let others = watch.held_by_others();
         let (starved, ended) = (watch.starved.clone(), watch.ended_ids.clone());
@@ -162,7 +163,7 @@ impl Guard {
             .name("napkin-guard".into())
             .spawn(move || watch.run(&stopped))?;
         // In the order in which they end.
-        let threads = vec![watching, telling];
+        let threads = vec![watching, reporting];
         Ok(Guard { stop: Some(stop), threads, starved, ended, others })
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::Options;
 use super::event::{Event, EventKind};
 use super::judge::{Judge, TICK, counted};
-use super::tell::{self, Message};
+use super::report::{self, Message};
 use crate::apply::{
     ApplyError, Backend as _, Linux, Suspension, Target, end_suspension, give_back, held_by_others,
 };
@@ -35,7 +35,7 @@ pub(super) struct Watch {
     backend: Linux,
     store: Store,
     netdev: Netdev,
-    tell: Sender<Message>,
+    reports: Sender<Message>,
     judge: Judge,
     /// The instances that can be suspended, with their device and their timeout.
     watched: BTreeMap<u32, (u32, Duration)>,
@@ -47,7 +47,7 @@ pub(super) struct Watch {
     /// How often each instance's suspension was ended.
     times: BTreeMap<u32, u32>,
     /// Starving instances whose suspension could not be ended: since when, and whether that was reported.
-    helpless: BTreeMap<u32, (Instant, bool)>,
+    failing: BTreeMap<u32, (Instant, bool)>,
     /// Whether an instance has starved, shared with [`Guard`](super::Guard).
     pub(super) starved: Arc<AtomicBool>,
 }
@@ -65,7 +65,7 @@ impl Watch {
         backend: Linux,
         store: Store,
         netdev: Netdev,
-        tell: Sender<Message>,
+        reports: Sender<Message>,
     ) -> Watch {
         Watch {
             options,
@@ -74,14 +74,14 @@ impl Watch {
             backend,
             store,
             netdev,
-            tell,
+            reports,
             judge: Judge::default(),
             watched: BTreeMap::new(),
             listed: Instant::now(),
             ended: BTreeMap::new(),
             ended_ids: Arc::default(),
             times: BTreeMap::new(),
-            helpless: BTreeMap::new(),
+            failing: BTreeMap::new(),
             starved: Arc::default(),
         }
     }
@@ -101,7 +101,7 @@ impl Watch {
             let starving = self.starving(step);
             let cost = cpu_time().saturating_sub(before);
             for (napi_id, silent) in starving {
-                self.help(napi_id, silent);
+                self.end_suspension_of(napi_id, silent);
             }
             self.try_again(now);
             wait = TICK.max(cost * SHARE).min(LIST_EVERY);
@@ -127,7 +127,7 @@ impl Watch {
         }
         self.judge.keep(|napi_id| there.contains(&napi_id));
         self.times.retain(|napi_id, _| there.contains(napi_id));
-        self.helpless.retain(|napi_id, _| there.contains(napi_id));
+        self.failing.retain(|napi_id, _| there.contains(napi_id));
         self.watched = listed;
     }
 
@@ -151,7 +151,7 @@ impl Watch {
     }
 
     /// Ends the suspension of a starving instance, and reports it.
-    fn help(&mut self, napi_id: u32, silent: Duration) {
+    fn end_suspension_of(&mut self, napi_id: u32, silent: Duration) {
         let Some((ifindex, timeout)) = self.watched.get(&napi_id).copied() else { return };
         // The timeout may have been raised since it was listed.
         let now = self.netdev.napi(napi_id).ok().and_then(|it| it.settings.irq_suspend_timeout);
@@ -167,40 +167,40 @@ impl Watch {
                 self.ended_ids().insert(napi_id);
                 self.starved.store(true, Ordering::Relaxed);
                 self.judge.forget(napi_id);
-                self.helpless.remove(&napi_id);
+                self.failing.remove(&napi_id);
                 self.watched.remove(&napi_id);
-                self.ended(suspension, silent);
+                self.record_ended(suspension, silent);
             }
-            Err(error) => self.helpless(napi_id, ifindex, &error),
+            Err(error) => self.report_failure(napi_id, ifindex, &error),
         }
     }
 
-    fn ended(&mut self, suspension: Suspension, silent: Duration) {
+    fn record_ended(&mut self, suspension: Suspension, silent: Duration) {
         let napi_id = suspension.napi_id;
         let times = self.times.entry(napi_id).or_default();
         let again = self.options.again.pause(*times);
         *times = times.saturating_add(1);
-        self.tell(Message::Ended { suspension: suspension.clone(), silent, again });
+        self.report(Message::Ended { suspension: suspension.clone(), silent, again });
         let again = again.and_then(|pause| Instant::now().checked_add(pause));
         self.ended.insert(napi_id, Ended { suspension, again });
     }
 
     /// Reports once that an instance's suspension could not be ended. Waits a while if another napkin holds the
     /// device's lock, because that one may be ending the suspension itself.
-    fn helpless(&mut self, napi_id: u32, ifindex: u32, error: &ApplyError) {
+    fn report_failure(&mut self, napi_id: u32, ifindex: u32, error: &ApplyError) {
         let locked = matches!(error, ApplyError::Journal(JournalError::Locked { .. }));
-        let (since, told) = self.helpless.entry(napi_id).or_insert((Instant::now(), false));
-        if *told || (locked && since.elapsed() < PATIENCE) {
+        let (since, reported) = self.failing.entry(napi_id).or_insert((Instant::now(), false));
+        if *reported || (locked && since.elapsed() < PATIENCE) {
             return;
         }
-        *told = true;
+        *reported = true;
         self.starved.store(true, Ordering::Relaxed);
         let at = self.backend.look(Target::Index(ifindex)).ok();
         let subject = at.as_ref().and_then(|at| at.by_id(napi_id)).map(ToString::to_string);
         let ifname = at.map_or_else(|| format!("ifindex {ifindex}"), |at| at.device.ifname);
         let subject = subject.unwrap_or_else(|| "no queue".into());
         let kind = EventKind::Failed { why: error.to_string() };
-        self.tell(Message::Known(Event { ifname, subject, napi_id, kind }));
+        self.report(Message::Known(Event { ifname, subject, napi_id, kind }));
     }
 
     /// Restores the suspensions whose pause is over.
@@ -214,7 +214,7 @@ impl Watch {
             match give_back(&mut self.backend, &self.store, &suspension, self.options.held) {
                 Ok(true) => {
                     let kind = EventKind::Again { timeout: suspension.timeout };
-                    self.tell(Message::Known(tell::event(&suspension, kind)));
+                    self.report(Message::Known(report::event(&suspension, kind)));
                 }
                 // Another program has set it since, or it is gone.
                 Ok(false) => {}
@@ -234,7 +234,7 @@ impl Watch {
             let back = give_back(&mut self.backend, &self.store, &suspension, self.options.held);
             if let Err(error) = back {
                 let kind = EventKind::NotGivenBack { why: error.to_string() };
-                self.tell(Message::Known(tell::event(&suspension, kind)));
+                self.report(Message::Known(report::event(&suspension, kind)));
             }
         }
     }
@@ -243,8 +243,8 @@ impl Watch {
         self.ended_ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, message: Message) {
+    fn report(&self, message: Message) {
         // The reporting thread ends after this one, unless it has panicked.
-        let _ = self.tell.send(message);
+        let _ = self.reports.send(message);
     }
 }

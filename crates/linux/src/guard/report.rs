@@ -21,18 +21,18 @@ pub(super) enum Message {
 
 /// Starts the thread, which ends once the sender is dropped and all reports are made.
 pub(super) fn start(
-    mut tell: Box<dyn FnMut(&Event) + Send>,
+    mut report: Box<dyn FnMut(&Event) + Send>,
 ) -> io::Result<(Sender<Message>, JoinHandle<()>)> {
     let (sender, messages): (_, Receiver<Message>) = channel();
     let thread = std::thread::Builder::new().name("napkin-guard-tell".into()).spawn(move || {
         for message in messages {
             match message {
-                Message::Known(event) => tell(&event),
+                Message::Known(event) => report(&event),
                 Message::Ended { suspension, silent, again } => {
                     let (causes, unseen) = cause::of(suspension.napi_id);
                     let timeout = suspension.timeout;
                     let kind = EventKind::Ended { timeout, silent, again, causes, unseen };
-                    tell(&event(&suspension, kind));
+                    report(&event(&suspension, kind));
                 }
             }
         }
