@@ -32,7 +32,7 @@ mod armed {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    static COME_TO: AtomicU64 = AtomicU64::new(0);
+    static REACHED: AtomicU64 = AtomicU64::new(0);
     static FATAL: OnceLock<Option<u64>> = OnceLock::new();
 
     pub(super) fn point() {
@@ -40,7 +40,7 @@ mod armed {
         super::crash::point();
         let fatal = FATAL.get_or_init(|| std::env::var("NAPKIN_FAULT").ok()?.parse().ok());
         let Some(fatal) = *fatal else { return };
-        if COME_TO.fetch_add(1, Ordering::Relaxed).saturating_add(1) == fatal {
+        if REACHED.fetch_add(1, Ordering::Relaxed).saturating_add(1) == fatal {
             // Cannot fail for the own process; otherwise the test that asked for it would notice.
             let _ = kill_process(getpid(), Signal::KILL);
         }

@@ -11,9 +11,9 @@ mod device;
 mod error;
 pub(crate) mod fault;
 mod holder;
-mod living;
 mod lock;
 mod log;
+mod namespaces;
 mod process;
 mod record;
 mod records;
@@ -27,11 +27,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use device::DeviceJournal;
 pub use error::JournalError;
 pub use holder::Holder;
-pub(crate) use living::namespaces;
-#[cfg(test)]
-pub(crate) use living::pid_namespace_ended;
 pub use lock::Lock;
 pub use log::{Header, Subject};
+pub(crate) use namespaces::namespaces;
+#[cfg(test)]
+pub(crate) use namespaces::pid_namespace_ended;
 pub use process::{ProcessJournal, ProcessJournals};
 pub use record::{Record, Standing};
 
@@ -276,8 +276,8 @@ impl Store {
         // is undone first: otherwise the older journal would take its value for another program's.
         let changed = |path: &PathBuf| fs::metadata(path).and_then(|it| it.modified()).ok();
         paths.sort_by_cached_key(|path| (Reverse(changed(path)), path.clone()));
-        let mut living = living::Living::default();
-        Ok(paths.into_iter().filter_map(|path| self.look(path, &mut living)).collect())
+        let mut namespaces = namespaces::LiveNamespaces::default();
+        Ok(paths.into_iter().filter_map(|path| self.look(path, &mut namespaces)).collect())
     }
 
     /// Removes a file of the directory, whatever its contents.
@@ -307,7 +307,7 @@ impl Store {
         }
     }
 
-    fn look(&self, path: PathBuf, living: &mut living::Living) -> Option<Found> {
+    fn look(&self, path: PathBuf, namespaces: &mut namespaces::LiveNamespaces) -> Option<Found> {
         let header = match log::peek(&path) {
             Ok(Some(header)) => header,
             // It may have been removed meanwhile.
@@ -328,7 +328,7 @@ impl Store {
             }
             Subject::Device { .. } => {
                 let namespace = header.namespace;
-                let alive = living.has(&namespace);
+                let alive = namespaces.contains(&namespace);
                 return Some(match DeviceJournal::open(path.clone(), header) {
                     Ok(journal) => {
                         Found::OtherNamespace { path, subject, namespace, alive, journal }

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use super::Store;
 use super::error::JournalError;
-use super::living;
 use super::lock::Lock;
 use super::log::{Header, Log, Subject};
+use super::namespaces;
 use crate::{process_change::ProcessChange, process_change::Recorder, process_change::What};
 use napkin_kernel::process::SocketOptions;
 
@@ -68,12 +68,12 @@ impl ProcessJournal {
 
     /// Whether it is of another PID namespace: here its ids are those of other processes, or of none.
     pub fn is_elsewhere(&self) -> bool {
-        self.log.header.is_of_other_processes()
+        self.log.header.is_of_other_pid_namespace()
     }
 
     /// Whether its PID namespace is known to have no process any more.
     pub(crate) fn namespace_ended(&self) -> bool {
-        self.log.header.pid_namespace.is_some_and(living::pid_namespace_ended)
+        self.log.header.pid_namespace.is_some_and(namespaces::pid_namespace_ended)
     }
 
     /// Returns for each changed setting the changes that put it back, to be tried in this order: from the value
@@ -84,9 +84,9 @@ impl ProcessJournal {
         for change in &self.log.entries {
             let known = of.get(&key(change)).and_then(|at| records.get_mut(*at));
             match known {
-                Some(record) if is_another(record, change) => *record = vec![change.clone()],
+                Some(record) if is_other_context(record, change) => *record = vec![change.clone()],
                 Some(record) => {
-                    let back = since(&record[record.len() - 1], change);
+                    let back = combined(&record[record.len() - 1], change);
                     record.retain(|other| *other != back);
                     record.insert(0, back);
                 }
@@ -167,7 +167,7 @@ impl ProcessJournal {
 
 /// Whether a change is of another epoll context than the earlier ones, with the same descriptor, which was
 /// closed meanwhile: its previous value is neither the earlier context's original value nor one that was set.
-fn is_another(record: &[ProcessChange], change: &ProcessChange) -> bool {
+fn is_other_context(record: &[ProcessChange], change: &ProcessChange) -> bool {
     let What::Epoll { old: had, .. } = change.what else { return false };
     !record.iter().any(|earlier| match earlier.what {
         What::Epoll { old, new, .. } => had == old || had == new,
@@ -176,7 +176,7 @@ fn is_another(record: &[ProcessChange], change: &ProcessChange) -> bool {
 }
 
 /// Returns the change that puts `later` back to the value before `first`.
-fn since(first: &ProcessChange, later: &ProcessChange) -> ProcessChange {
+fn combined(first: &ProcessChange, later: &ProcessChange) -> ProcessChange {
     let mut back = later.clone();
     match (&mut back.what, &first.what) {
         (What::Epoll { old, .. }, What::Epoll { old: was, .. }) => *old = *was,

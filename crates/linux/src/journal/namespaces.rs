@@ -25,14 +25,14 @@ const MAX_LINKS: usize = 1_000_000;
 
 /// The network namespaces that exist, determined once, on demand.
 #[derive(Debug, Default)]
-pub(super) struct Living {
+pub(super) struct LiveNamespaces {
     inodes: Option<Option<BTreeMap<u64, PathBuf>>>,
 }
 
-impl Living {
+impl LiveNamespaces {
     /// Whether a namespace exists; `None` if that cannot be determined. If its inode was reused, a namespace
     /// that is gone looks alive: its file is then kept longer than needed.
-    pub(super) fn has(&mut self, namespace: &Identity) -> Option<bool> {
+    pub(super) fn contains(&mut self, namespace: &Identity) -> Option<bool> {
         let inodes = self.inodes.get_or_insert_with(namespaces);
         inodes.as_ref().map(|inodes| inodes.contains_key(&namespace.inode))
     }
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     fn this_namespace_is_never_said_to_be_gone_nor_one_that_nobody_has_to_live() {
         let here = Namespace::identity().expect("procfs");
-        let mut living = Living::default();
-        assert_ne!(living.has(&here), Some(false));
-        assert_ne!(living.has(&Identity { cookie: None, inode: 1 }), Some(true));
+        let mut live = LiveNamespaces::default();
+        assert_ne!(live.contains(&here), Some(false));
+        assert_ne!(live.contains(&Identity { cookie: None, inode: 1 }), Some(true));
     }
 
     #[test]
