@@ -19,7 +19,7 @@ pub(super) struct Connection<T> {
     pub(super) state: T,
     pub(super) directions: Directions,
     /// The deadline for the peer to close its side, once we have closed ours.
-    pub(super) until: Option<Ns>,
+    pub(super) close_deadline: Option<Ns>,
 }
 
 /// The state of the two directions.
@@ -32,7 +32,7 @@ pub(super) struct Directions {
     /// Whether we have closed our side.
     pub(super) shut: bool,
     /// Whether bytes were left at the end of its turn.
-    pub(super) more: bool,
+    pub(super) bytes_left: bool,
 }
 
 impl Directions {
@@ -50,7 +50,7 @@ impl<T> Connection<T> {
         now: Ns,
     ) -> bool {
         let Connection { socket, flow, state, directions, .. } = self;
-        directions.more = false;
+        directions.bytes_left = false;
         let mut stream =
             OsStream { socket: socket.as_fd(), flow: *flow, directions, scratch, turn: TURN };
         application.ready(state, &mut stream, now);
@@ -88,7 +88,7 @@ impl ByteStream for OsStream<'_> {
         while received < most && !self.ended() {
             let room = self.scratch.len().min(most - received).min(self.turn);
             if room == 0 {
-                self.directions.more = true;
+                self.directions.bytes_left = true;
                 break;
             }
             match recv(self.socket, &mut self.scratch[..room], RecvFlags::DONTWAIT) {

@@ -12,10 +12,10 @@
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later, Linux.
 
 mod connection;
+mod epoll;
 mod port;
 mod tcp;
 mod udp;
-mod waits;
 mod waker;
 
 pub use port::{Protocol, check_free};

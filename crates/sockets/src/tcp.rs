@@ -19,11 +19,11 @@ use slab::Slab;
 
 use crate::Waker;
 use crate::connection::{Connection, Directions};
+use crate::epoll::Epoll;
 use crate::port::family;
-use crate::waits::Waits;
 
 /// The maximum number of connections accepted per step.
-const ACCEPTED: usize = 64;
+const ACCEPTS_PER_STEP: usize = 64;
 /// The listen backlog; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4_096;
 /// The maximum number of bytes per receive call.
@@ -36,14 +36,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// The time in ms for which a peer may leave probes or sent bytes unanswered, as in the stack's own TCP.
 const PEER_TIMEOUT_MS: u32 = 120_000;
 /// The number of outdated deadlines, besides two per connection, at which they are removed.
-const SPARE: usize = 64;
+const MAX_OUTDATED: usize = 64;
 /// The pause in accepting after the operating system has run out of descriptors or memory.
-const RESPITE: Ns = 200 * MILLISECOND;
+const ACCEPT_PAUSE: Ns = 200 * MILLISECOND;
 
 /// The epoll data of the listener, distinct from all connections' slab indexes.
 const LISTENER: u64 = u64::MAX - 1;
 /// The epoll data of the additional event descriptor.
-const OTHER: u64 = u64::MAX - 2;
+const EXTRA_EVENT: u64 = u64::MAX - 2;
 
 /// Events counted since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,25 +56,25 @@ pub struct OsTcpCounters {
 
 /// One thread's TCP on the operating system's sockets.
 pub struct OsTcp<T> {
-    waits: Waits,
+    epoll: Epoll,
     listener: OwnedFd,
     /// An additional event descriptor that ends a wait.
-    other: Option<Arc<OwnedFd>>,
+    extra_event: Option<Arc<OwnedFd>>,
     /// A spare descriptor. When descriptors have run out, it is closed to accept, and thereby refuse, a
     /// connection.
     spare: Option<OwnedFd>,
     connections: Slab<Connection<T>>,
-    places: HashMap<Flow, usize>,
-    most: usize,
+    by_flow: HashMap<Flow, usize>,
+    max_connections: usize,
     /// The epoll data of the events that the last wait returned.
     events: Vec<u64>,
     /// Connections to look at again: with bytes left at the end of their turn, or with a finished operation.
-    again: Vec<usize>,
+    revisit: Vec<usize>,
     /// The connections that we have closed, with the deadline for the peer to do so. An entry counts only if
-    /// the connection's own `until` is the same: the slab index may have been reused.
+    /// the connection's own `close_deadline` is the same: the slab index may have been reused.
     lingering: VecDeque<(Ns, usize)>,
     /// When accepting resumes; until then epoll does not watch the listener.
-    respite: Option<Ns>,
+    accept_again_at: Option<Ns>,
     /// The time of the last step.
     now: Ns,
     scratch: Box<[u8]>,
@@ -94,20 +94,20 @@ impl<T> OsTcp<T> {
         sockopt::set_socket_reuseaddr(&listener, true)?;
         bind(&listener, &address)?;
         listen(&listener, BACKLOG)?;
-        let waits = Waits::new()?;
-        waits.watch(&listener, LISTENER, EventFlags::IN)?;
+        let epoll = Epoll::new()?;
+        epoll.watch(&listener, LISTENER, EventFlags::IN)?;
         Ok(OsTcp {
-            spare: Some(waits.waker.as_fd().try_clone_to_owned()?),
-            waits,
+            spare: Some(epoll.waker.as_fd().try_clone_to_owned()?),
+            epoll,
             listener,
-            other: None,
+            extra_event: None,
             connections: Slab::new(),
-            places: HashMap::new(),
-            most: connections,
+            by_flow: HashMap::new(),
+            max_connections: connections,
             events: Vec::new(),
-            again: Vec::new(),
+            revisit: Vec::new(),
             lingering: VecDeque::new(),
-            respite: None,
+            accept_again_at: None,
             now: 0,
             scratch: vec![0; SCRATCH].into_boxed_slice(),
             counters: OsTcpCounters::default(),
@@ -124,7 +124,7 @@ impl<T> OsTcp<T> {
 
     /// Returns a handle that ends a wait from any thread.
     pub fn waker(&self) -> Waker {
-        self.waits.waker.clone()
+        self.epoll.waker.clone()
     }
 
     /// Lets `event`, an event descriptor, end a wait as well when it is signalled; the next step reads it.
@@ -133,10 +133,10 @@ impl<T> OsTcp<T> {
     /// # Errors
     /// If epoll cannot watch the descriptor, or watches it already.
     pub fn watch(&mut self, event: Arc<OwnedFd>) -> io::Result<()> {
-        self.waits.watch(&event, OTHER, EventFlags::IN)?;
-        if let Some(before) = self.other.replace(event) {
+        self.epoll.watch(&event, EXTRA_EVENT, EventFlags::IN)?;
+        if let Some(before) = self.extra_event.replace(event) {
             // Removed explicitly: other owners may keep it open, and it is not read any more.
-            let _ = self.waits.unwatch(before);
+            let _ = self.epoll.unwatch(before);
         }
         Ok(())
     }
@@ -156,13 +156,13 @@ impl<T> OsTcp<T> {
     /// # Errors
     /// If the kernel is older than 5.11 (`ENOSYS`).
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = if self.again.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let timeout = if self.revisit.is_empty() { timeout } else { Some(Duration::ZERO) };
         let lingers = self.lingering.front().map(|&(until, ..)| until);
-        let due = [lingers, self.respite].into_iter().flatten();
+        let due = [lingers, self.accept_again_at].into_iter().flatten();
         let due = due.map(|due| Duration::from_nanos(due.saturating_sub(self.now)));
         let timeout = due.chain(timeout).min();
         self.events.clear();
-        self.waits.wait(timeout, |event| self.events.push(event))
+        self.epoll.wait(timeout, |event| self.events.push(event))
     }
 
     /// Serves while `goes_on`, called before each wait, returns true. To end it from another thread, make
@@ -186,27 +186,27 @@ impl<T> OsTcp<T> {
     /// Notifies the application of the events of the last wait. `now` is the time of any monotonic clock.
     pub fn step<A: TcpApplication<State = T>>(&mut self, now: Ns, application: &mut A) {
         let (mut accepts, events) = (false, std::mem::take(&mut self.events));
-        if events.contains(&OTHER) {
+        if events.contains(&EXTRA_EVENT) {
             // The descriptor is readable, so the read does not block. It precedes `collect`: an operation that
             // finishes later signals the descriptor again, and the next step submits what follows from it.
             let read = |event| rustix::io::read(event, &mut [0; 8]);
-            let _ = self.other.as_ref().map(read);
+            let _ = self.extra_event.as_ref().map(read);
         }
         self.collect(application);
-        for place in std::mem::take(&mut self.again) {
-            self.look(place, now, application);
+        for place in std::mem::take(&mut self.revisit) {
+            self.visit(place, now, application);
         }
         for event in &events {
             match *event {
                 LISTENER => accepts = true,
-                OTHER => {}
-                place => self.look(place as usize, now, application),
+                EXTRA_EVENT => {}
+                place => self.visit(place as usize, now, application),
             }
         }
         self.events = events;
         self.events.clear();
         while let Some(&(until, place)) = self.lingering.front() {
-            let it = self.connections.get_mut(place).filter(|it| it.until == Some(until));
+            let it = self.connections.get_mut(place).filter(|it| it.close_deadline == Some(until));
             if it.is_some() && until > now {
                 break;
             }
@@ -221,10 +221,10 @@ impl<T> OsTcp<T> {
         if accepts {
             self.accept(application);
         }
-        if self.respite.is_some_and(|until| until <= now) {
-            let watched = self.waits.watch(&self.listener, LISTENER, EventFlags::IN);
-            self.respite = watched.is_err().then(|| now.saturating_add(RESPITE));
-            self.spare = self.spare.take().or_else(|| self.another());
+        if self.accept_again_at.is_some_and(|until| until <= now) {
+            let watched = self.epoll.watch(&self.listener, LISTENER, EventFlags::IN);
+            self.accept_again_at = watched.is_err().then(|| now.saturating_add(ACCEPT_PAUSE));
+            self.spare = self.spare.take().or_else(|| self.spare_descriptor());
         }
         application.submit();
         self.collect(application);
@@ -232,27 +232,27 @@ impl<T> OsTcp<T> {
 
     /// Marks the connections for which an operation of the application has finished.
     fn collect<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
-        application.collect(&mut |flow| self.again.extend(self.places.get(&flow)));
+        application.collect(&mut |flow| self.revisit.extend(self.by_flow.get(&flow)));
     }
 
     /// Closes the connection's descriptor, which removes it from epoll.
     fn remove(&mut self, place: usize) {
         let gone = self.connections.remove(place);
-        self.places.remove(&gone.flow);
+        self.by_flow.remove(&gone.flow);
     }
 
-    fn look<A: TcpApplication<State = T>>(&mut self, place: usize, now: Ns, application: &mut A) {
+    fn visit<A: TcpApplication<State = T>>(&mut self, place: usize, now: Ns, application: &mut A) {
         let Some(connection) = self.connections.get_mut(place) else { return };
         if connection.ready(application, &mut self.scratch, now) {
             self.remove(place);
             return;
         }
-        if connection.directions.more {
-            self.again.push(place);
+        if connection.directions.bytes_left {
+            self.revisit.push(place);
         }
-        if connection.directions.shut && connection.until.is_none() {
+        if connection.directions.shut && connection.close_deadline.is_none() {
             let until = now.saturating_add(LINGER);
-            connection.until = Some(until);
+            connection.close_deadline = Some(until);
             self.lingering.push_back((until, place));
             self.forget_ended();
         }
@@ -261,16 +261,16 @@ impl<T> OsTcp<T> {
     /// Removes deadlines of ended connections, once they outnumber those of open ones.
     fn forget_ended(&mut self) {
         let connections = &self.connections;
-        if self.lingering.len() > 2 * connections.len() + SPARE {
+        if self.lingering.len() > 2 * connections.len() + MAX_OUTDATED {
             let there = |&(until, place): &(Ns, usize)| {
-                connections.get(place).is_some_and(|it| it.until == Some(until))
+                connections.get(place).is_some_and(|it| it.close_deadline == Some(until))
             };
             self.lingering.retain(there);
         }
     }
 
     fn accept<A: TcpApplication<State = T>>(&mut self, application: &mut A) {
-        for _ in 0..ACCEPTED {
+        for _ in 0..ACCEPTS_PER_STEP {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let (socket, peer) = match acceptfrom_with(&self.listener, flags) {
                 Ok(accepted) => accepted,
@@ -278,11 +278,11 @@ impl<T> OsTcp<T> {
                     // Left in the backlog, the connection would make the listener readable for ever.
                     self.spare = None;
                     let refused = acceptfrom_with(&self.listener, flags).is_ok();
-                    self.spare = self.another();
+                    self.spare = self.spare_descriptor();
                     if refused {
                         self.counters.refused += 1;
                     } else {
-                        self.rest();
+                        self.pause_accepting();
                     }
                     return;
                 }
@@ -290,12 +290,12 @@ impl<T> OsTcp<T> {
                 Err(Errno::AGAIN) => return,
                 // The connection may still be in the backlog, as if memory is short or a security policy
                 // forbids it.
-                Err(_) => return self.rest(),
+                Err(_) => return self.pause_accepting(),
             };
             let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
             let local = getsockname(&socket).ok().and_then(|it| SocketAddr::try_from(it).ok());
             let (Some(peer), Some(local)) = (peer, local) else { continue };
-            if self.connections.len() >= self.most {
+            if self.connections.len() >= self.max_connections {
                 self.counters.refused += 1;
                 continue;
             }
@@ -307,7 +307,7 @@ impl<T> OsTcp<T> {
             let _ = sockopt::set_tcp_user_timeout(&socket, PEER_TIMEOUT_MS);
             let place = self.connections.vacant_key();
             let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-            if self.waits.watch(&socket, place as u64, flags).is_err() {
+            if self.epoll.watch(&socket, place as u64, flags).is_err() {
                 self.counters.refused += 1;
                 continue;
             }
@@ -315,20 +315,26 @@ impl<T> OsTcp<T> {
             let flow = Flow { local, peer };
             let state = application.opened(flow);
             let directions = Directions::default();
-            self.places.insert(flow, place);
-            self.connections.insert(Connection { socket, flow, state, directions, until: None });
+            self.by_flow.insert(flow, place);
+            self.connections.insert(Connection {
+                socket,
+                flow,
+                state,
+                directions,
+                close_deadline: None,
+            });
         }
     }
 
     /// Returns a spare descriptor, to be closed when descriptors have run out.
-    fn another(&self) -> Option<OwnedFd> {
-        self.waits.waker.as_fd().try_clone_to_owned().ok()
+    fn spare_descriptor(&self) -> Option<OwnedFd> {
+        self.epoll.waker.as_fd().try_clone_to_owned().ok()
     }
 
     /// Pauses accepting: otherwise a connection in the backlog would end each wait at once.
-    fn rest(&mut self) {
-        if self.waits.unwatch(&self.listener).is_ok() {
-            self.respite = Some(self.now.saturating_add(RESPITE));
+    fn pause_accepting(&mut self) {
+        if self.epoll.unwatch(&self.listener).is_ok() {
+            self.accept_again_at = Some(self.now.saturating_add(ACCEPT_PAUSE));
         }
     }
 }
@@ -399,7 +405,7 @@ mod tests {
         let all_shut = |tcp: &OsTcp<()>| tcp.connections.iter().all(|(_, it)| it.directions.shut);
         for opened in 1..=100 {
             until(&mut tcp, opened, |tcp| tcp.counters.opened == opened && all_shut(tcp));
-            assert!(tcp.lingering.len() <= 2 * 2 + SPARE, "of two at most at a time");
+            assert!(tcp.lingering.len() <= 2 * 2 + MAX_OUTDATED, "of two at most at a time");
             // Not due, because they are queued after the deadline of the first connection, which stays open.
             let last = TcpStream::connect(address).expect("it answers");
             until(&mut tcp, opened, |tcp| tcp.connections() == 2 && all_shut(tcp));
@@ -415,12 +421,12 @@ mod tests {
     #[test]
     fn after_its_rest_it_accepts_what_has_waited() {
         let (mut tcp, _client) = connected();
-        tcp.rest();
-        for now in [0, RESPITE - 1] {
+        tcp.pause_accepting();
+        for now in [0, ACCEPT_PAUSE - 1] {
             tcp.wait(Some(Duration::ZERO)).expect("it waits");
             assert!(tcp.events.is_empty());
             tcp.step(now, &mut Closer);
         }
-        until(&mut tcp, RESPITE, |tcp| tcp.counters.opened == 1);
+        until(&mut tcp, ACCEPT_PAUSE, |tcp| tcp.counters.opened == 1);
     }
 }

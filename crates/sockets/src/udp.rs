@@ -17,13 +17,13 @@ use rustix::net::{
 };
 
 use crate::Waker;
+use crate::epoll::Epoll;
 use crate::port::family;
-use crate::waits::Waits;
 
 /// The maximum length of a datagram, in bytes.
-const LONGEST: usize = 64 * 1_024;
+const MAX_DATAGRAM: usize = 64 * 1_024;
 /// The maximum number of buffers kept for the next datagrams.
-const SPARE: usize = 64;
+const MAX_SPARE_BUFFERS: usize = 64;
 
 /// Free receive buffers. Used by one thread, so the lock is not contended.
 type Spare = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -65,7 +65,7 @@ impl Message for OsDatagram {
 impl Drop for OsDatagram {
     fn drop(&mut self) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE {
+        if spare.len() < MAX_SPARE_BUFFERS {
             spare.push(std::mem::take(&mut self.buffer));
         }
     }
@@ -74,7 +74,7 @@ impl Drop for OsDatagram {
 /// One thread's UDP on the operating system's sockets.
 #[derive(Debug)]
 pub struct OsUdp {
-    waits: Waits,
+    epoll: Epoll,
     socket: OwnedFd,
     port: u16,
     spare: Spare,
@@ -93,9 +93,9 @@ impl OsUdp {
         sockopt::set_socket_reuseport(&socket, true)?;
         bind(&socket, &address)?;
         let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
-        let waits = Waits::new()?;
-        waits.watch(&socket, 0, EventFlags::IN)?;
-        Ok(OsUdp { waits, socket, port, spare: Spare::default() })
+        let epoll = Epoll::new()?;
+        epoll.watch(&socket, 0, EventFlags::IN)?;
+        Ok(OsUdp { epoll, socket, port, spare: Spare::default() })
     }
 
     /// The port, also if the kernel chose it because 0 was given.
@@ -105,7 +105,7 @@ impl OsUdp {
 
     /// Returns a handle that ends a wait from any thread.
     pub fn waker(&self) -> Waker {
-        self.waits.waker.clone()
+        self.epoll.waker.clone()
     }
 
     /// Waits until a datagram has arrived, [`Waker::wake`] is called, or `timeout` has passed; returns whether
@@ -115,7 +115,7 @@ impl OsUdp {
     /// If the kernel is older than 5.11 (`ENOSYS`).
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut there = false;
-        self.waits.wait(timeout, |_| there = true)?;
+        self.epoll.wait(timeout, |_| there = true)?;
         Ok(there)
     }
 
@@ -136,7 +136,7 @@ impl Exchange for OsUdp {
 
     fn try_recv(&self) -> Option<OsDatagram> {
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut buffer = spare.unwrap_or_else(|| vec![0; LONGEST]);
+        let mut buffer = spare.unwrap_or_else(|| vec![0; MAX_DATAGRAM]);
         loop {
             match recvfrom(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((_, length, from)) => {

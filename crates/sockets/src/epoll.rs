@@ -19,49 +19,49 @@ const WAKER: u64 = u64::MAX;
 
 /// An epoll context with a waker in it.
 #[derive(Debug)]
-pub(crate) struct Waits {
-    epoll: OwnedFd,
+pub(crate) struct Epoll {
+    fd: OwnedFd,
     pub(crate) waker: Waker,
 }
 
-impl Waits {
-    pub(crate) fn new() -> io::Result<Waits> {
-        let waits = Waits { epoll: epoll::create(CreateFlags::CLOEXEC)?, waker: Waker::new()? };
-        waits.watch(&waits.waker, WAKER, EventFlags::IN)?;
-        Ok(waits)
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Epoll> {
+        let epoll = Epoll { fd: epoll::create(CreateFlags::CLOEXEC)?, waker: Waker::new()? };
+        epoll.watch(&epoll.waker, WAKER, EventFlags::IN)?;
+        Ok(epoll)
     }
 
     /// Watches a descriptor until it is closed. Its events are reported as `name`, which must be less than
     /// [`u64::MAX`].
     pub(crate) fn watch(&self, what: impl AsFd, name: u64, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, what, EventData::new_u64(name), flags)?)
+        Ok(epoll::add(&self.fd, what, EventData::new_u64(name), flags)?)
     }
 
     /// Stops watching a descriptor.
     pub(crate) fn unwatch(&self, what: impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, what)?)
+        Ok(epoll::delete(&self.fd, what)?)
     }
 
-    /// Waits until an event occurs, the waker is called, or `timeout` has passed; calls `told` with the name of
-    /// each descriptor that has an event.
+    /// Waits until an event occurs, the waker is called, or `timeout` has passed; calls `on_event` with the name
+    /// of each descriptor that has an event.
     ///
     /// # Errors
     /// If the kernel is older than 5.11 (`ENOSYS`).
     pub(crate) fn wait(
         &self,
         timeout: Option<Duration>,
-        mut told: impl FnMut(u64),
+        mut on_event: impl FnMut(u64),
     ) -> io::Result<()> {
         // A timeout beyond the kernel's range counts as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut room = [MaybeUninit::uninit(); EVENTS];
-        match epoll::wait(&self.epoll, &mut room, timeout.as_ref()) {
+        let mut buffer = [MaybeUninit::uninit(); EVENTS];
+        match epoll::wait(&self.fd, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => {
                 for event in events.iter().map(|event| event.data.u64()) {
                     if event == WAKER {
                         self.waker.clear();
                     } else {
-                        told(event);
+                        on_event(event);
                     }
                 }
                 Ok(())
