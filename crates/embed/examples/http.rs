@@ -16,7 +16,7 @@ use napkin_embed::{
 };
 
 /// The maximum length of a request, in bytes.
-const LONGEST: usize = 64 * 1_024;
+const MAX_REQUEST: usize = 64 * 1_024;
 
 struct Http(PathBuf);
 
@@ -73,7 +73,7 @@ impl StreamService for Http {
             answer(output, "400 Bad Request", b"", true);
             return Served::Close;
         };
-        if length > LONGEST - head || values("transfer-encoding").next().is_some() {
+        if length > MAX_REQUEST - head || values("transfer-encoding").next().is_some() {
             answer(output, "413 Content Too Large", b"", true);
             return Served::Close;
         }
@@ -93,7 +93,7 @@ impl StreamService for Http {
     }
 
     fn longest_request(&self) -> usize {
-        LONGEST
+        MAX_REQUEST
     }
 }
 

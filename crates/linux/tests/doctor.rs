@@ -8,7 +8,7 @@ mod doctored;
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
-use doctored::{Found, Mode, Rig, SUSPEND20, epolls};
+use doctored::{Examination, Mode, Rig, SUSPEND20, epolls};
 use napkin_kernel::netlink::{Netdev, Route};
 use napkin_kernel::process::Params;
 use napkin_kernel::{Setting, device};
@@ -19,7 +19,7 @@ use rustix::event::epoll;
 
 /// Returns the findings of a broken set-up that those of a sound one lack. Excludes time squeezes: they are
 /// those of the host, whatever else runs there.
-fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str> {
+fn added(sound: &Examination, broken: &Examination, status: Status) -> BTreeSet<&'static str> {
     let mut added = broken.checks(status);
     added.retain(|check| *check != "time-squeeze" && !sound.checks(status).contains(check));
     added
@@ -27,7 +27,7 @@ fn added(sound: &Found, broken: &Found, status: Status) -> BTreeSet<&'static str
 
 /// Breaks a working set-up in one way: exactly this fault is added, and disappears when it is fixed.
 #[track_caller]
-fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -> Found {
+fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -> Examination {
     let mut rig = Rig::new();
     rig.set_up(policy, Mode::Sound);
     let sound = rig.doctor(Some(policy));
@@ -40,7 +40,7 @@ fn one_fault(check: &'static str, policy: &str, breaks: impl FnOnce(&mut Rig)) -
 
 /// Asserts that a program with this mode has exactly this fault.
 #[track_caller]
-fn wrong_program(check: &'static str, mode: Mode) -> Found {
+fn wrong_program(check: &'static str, mode: Mode) -> Examination {
     let mut rig = Rig::new();
     rig.set_up(SUSPEND20, mode);
     let broken = rig.doctor(Some(SUSPEND20));
@@ -85,11 +85,11 @@ fn an_epoll_that_always_has_something_ready_is_named_before_and_while_it_starves
     let named = named.iter().find(|it| it.check == "always-ready").expect("as asserted");
     assert!(named.seen.contains("(EPOLLOUT)"), "{named:#?}");
 
-    rig.wait_no_more();
+    rig.stop_awaiting_answers();
     rig.set_device(POLICY);
     rig.set_epolls(Params::from(doctored::policy(POLICY).epoll), |_| true);
     let mut starves = || {
-        rig.ask_without_waiting();
+        rig.send_without_awaiting();
         rig.doctor(None)
     };
     // If the host keeps the program off its CPU for longer, the timer fires.

@@ -4,11 +4,11 @@
 //! when the input is garbage.
 
 /// The length, in bytes, above which a word is not taken for a misspelling.
-const LONGEST: usize = 32;
+const MAX_WORD: usize = 32;
 
 /// Returns the candidate with the fewest edits from `word`, if at most a third of the word is wrong.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    if word.is_empty() || word.len() > LONGEST {
+    if word.is_empty() || word.len() > MAX_WORD {
         return None;
     }
     let allowed = (word.len() / 3).max(1);
@@ -23,7 +23,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 /// The Levenshtein distance, ignoring ASCII case; `None` if `word` is too long.
 fn distance(word: &[u8], candidate: &[u8]) -> Option<usize> {
     // `row[i]`: edits from the candidate's bytes so far to the first `i` bytes of the word.
-    let mut row = [0_usize; LONGEST + 1];
+    let mut row = [0_usize; MAX_WORD + 1];
     let row = row.get_mut(..=word.len())?;
     for (place, edits) in row.iter_mut().enumerate() {
         *edits = place;

@@ -47,12 +47,12 @@ pub fn escaped_json(text: &str) -> String {
 }
 
 /// The maximum number of characters of an input that an error quotes.
-const QUOTED: usize = 40;
+const MAX_QUOTED: usize = 40;
 
 /// Returns the beginning of an input, for quoting in an error: quotes and backslashes are escaped as well.
 pub fn quoted(text: &str) -> String {
-    let mut quoted: String = text.chars().take(QUOTED).flat_map(char::escape_debug).collect();
-    if text.chars().nth(QUOTED).is_some() {
+    let mut quoted: String = text.chars().take(MAX_QUOTED).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_QUOTED).is_some() {
         quoted.push_str("...");
     }
     quoted
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn an_error_repeats_little() {
         assert_eq!(quoted("a\n'b'"), "a\\n\\'b\\'");
-        assert_eq!(quoted(&"x".repeat(QUOTED)).len(), QUOTED);
-        assert_eq!(quoted(&"x".repeat(QUOTED + 1)).len(), QUOTED + 3);
+        assert_eq!(quoted(&"x".repeat(MAX_QUOTED)).len(), MAX_QUOTED);
+        assert_eq!(quoted(&"x".repeat(MAX_QUOTED + 1)).len(), MAX_QUOTED + 3);
     }
 
     proptest! {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 
 /// The maximum number of bytes received from one connection per turn.
-const TURN: usize = 256 * 1_024;
+const MAX_TURN: usize = 256 * 1_024;
 
 /// A connection, with the application's own state.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl<T> Connection<T> {
         let Connection { socket, flow, state, directions, .. } = self;
         directions.bytes_left = false;
         let mut stream =
-            OsStream { socket: socket.as_fd(), flow: *flow, directions, scratch, turn: TURN };
+            OsStream { socket: socket.as_fd(), flow: *flow, directions, scratch, turn: MAX_TURN };
         application.ready(state, &mut stream, now);
         if stream.is_closed() {
             application.ready(state, &mut stream, now);

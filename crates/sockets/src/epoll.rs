@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::Waker;
 
 /// The maximum number of events per wait.
-const EVENTS: usize = 256;
+const MAX_EVENTS: usize = 256;
 
 /// The epoll data of the waker.
 const WAKER: u64 = u64::MAX;
@@ -54,7 +54,7 @@ impl Epoll {
     ) -> io::Result<()> {
         // A timeout beyond the kernel's range counts as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut buffer = [MaybeUninit::uninit(); EVENTS];
+        let mut buffer = [MaybeUninit::uninit(); MAX_EVENTS];
         match epoll::wait(&self.fd, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => {
                 for event in events.iter().map(|event| event.data.u64()) {

@@ -11,7 +11,7 @@ use napkin_os::procfs::ThreadStat;
 use napkin_policy::Policy;
 
 /// The maximum number of ancestors of this process that are inspected.
-const ANCESTORS: usize = 64;
+const MAX_ANCESTORS: usize = 64;
 
 /// A dependency on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn with_uppers(net: &Path, ifname: &str) -> BTreeSet<String> {
 /// shell above still has it.
 fn terminal() -> Option<IpAddr> {
     let mut pid = std::process::id().cast_signed();
-    for _ in 0..ANCESTORS {
+    for _ in 0..MAX_ANCESTORS {
         let bytes = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let mut variables = bytes.split(|byte| *byte == 0);
         if let Some(value) = variables.find_map(|it| it.strip_prefix(b"SSH_CONNECTION=")) {

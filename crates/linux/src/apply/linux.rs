@@ -22,7 +22,7 @@ use napkin_os::sched::{SchedError, allowed, pin, unpin};
 const KTHREADD: i32 = 2;
 
 /// The maximum number of times that the network namespaces are listed, while some of them disappear.
-const LOOKS: usize = 5;
+const MAX_LISTINGS: usize = 5;
 
 /// The running kernel, in the network namespace of the thread that opened this.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ impl Backend for Linux {
             Namespace::current().and_then(|own| own.inode()).into_iter().collect();
         // A namespace whose last process ends between being listed and being opened cannot hide the device: it
         // is not listed again.
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_LISTINGS {
             let Some(others) = namespaces() else { return Ok(Whereabouts::Unknown) };
             let unseen: Vec<_> =
                 others.into_iter().filter(|(inode, _)| !seen.contains(inode)).collect();
@@ -343,8 +343,8 @@ fn place_thread(
 /// # Errors
 /// If the kernel does not answer, or sysfs is missing, or shows another namespace at each of several attempts.
 pub fn links_and_sysfs(route: &mut Route) -> Result<(Vec<LinkRecord>, Sysfs), BackendError> {
-    const READINGS: usize = 4;
-    for _ in 1..READINGS {
+    const MAX_ATTEMPTS: usize = 4;
+    for _ in 1..MAX_ATTEMPTS {
         let links = route.links()?;
         match Sysfs::open(&links) {
             // Links that appeared or disappeared between the two listings look like another namespace.

@@ -11,10 +11,10 @@ use napkin_kernel::device::Device;
 use napkin_kernel::process::{Owners, owners};
 
 /// The maximum number of descriptors inspected per process.
-const DESCRIPTORS: usize = 4_096;
+const MAX_DESCRIPTORS: usize = 4_096;
 
 /// The maximum number of programs listed by name; the rest is counted.
-const SHOWN: usize = 5;
+const MAX_SHOWN: usize = 5;
 
 /// Other programs that receive from the instances that a policy sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -29,8 +29,8 @@ pub struct Neighbours {
 impl fmt::Display for Neighbours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Neighbours { wait, programs } = self;
-        let shown = programs.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-        let more = programs.len().saturating_sub(SHOWN);
+        let shown = programs.iter().take(MAX_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let more = programs.len().saturating_sub(MAX_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let wait = Time(*wait);
         write!(
@@ -53,7 +53,7 @@ pub fn neighbours(
     but: &[i32],
 ) -> Option<Neighbours> {
     support::others_wait(policy)?;
-    among(policy, device, queue, &owners(DESCRIPTORS), but)
+    among(policy, device, queue, &owners(MAX_DESCRIPTORS), but)
 }
 
 fn among(

@@ -15,7 +15,7 @@ use crate::journal::{DeviceJournal, Lock, Store, sole_writer};
 use napkin_os::signals::Signals;
 
 /// The longest single wait; a longer one is split.
-const STEP: Duration = Duration::from_secs(3_600);
+const MAX_WAIT: Duration = Duration::from_secs(3_600);
 
 /// The message printed once when a stop (SIGTSTP) is ignored, while a policy is in force that no other process
 /// watches and puts back.
@@ -77,7 +77,7 @@ impl<W: Backend> Temporary<W> {
         let start = Instant::now();
         loop {
             let left = limit.saturating_sub(start.elapsed());
-            match signals.wait(left.min(STEP)) {
+            match signals.wait(left.min(MAX_WAIT)) {
                 Some(came) => return Ended::Signal(came.signal),
                 None if left.is_zero() => return Ended::Time,
                 None => {}

@@ -16,13 +16,13 @@ use napkin_kernel::process::{
 use napkin_os::rights::Right;
 
 /// The maximum number of descriptors inspected per process, and of members per context.
-const DESCRIPTORS: usize = 4_096;
+const MAX_DESCRIPTORS: usize = 4_096;
 
 /// The maximum number of programs reported.
-const MOST: usize = 4;
+const MAX_CAUSES: usize = 4;
 
 /// The time for which the waits on a context are counted.
-const WINDOW: Duration = Duration::from_millis(20);
+const COUNT_WINDOW: Duration = Duration::from_millis(20);
 
 /// A program that keeps an instance's interrupts suspended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,7 +63,7 @@ impl fmt::Display for Cause {
 /// Returns the causes for one instance, and the right that was missing to find more. If some contexts have
 /// members that are always ready, only those are returned.
 pub(super) fn of(napi_id: u32) -> (Vec<Cause>, Option<String>) {
-    let owners = process::owners(DESCRIPTORS);
+    let owners = process::owners(MAX_DESCRIPTORS);
     let mut causes = Vec::new();
     for owner in owners.of(napi_id) {
         // A process that has ended meanwhile is not a cause any more.
@@ -74,7 +74,7 @@ pub(super) fn of(napi_id: u32) -> (Vec<Cause>, Option<String>) {
     if causes.iter().any(|cause| !cause.always_ready.is_empty()) {
         causes.retain(|cause| !cause.always_ready.is_empty());
     }
-    causes.truncate(MOST);
+    causes.truncate(MAX_CAUSES);
     let denied = &owners.denied;
     let unseen = (!denied.is_empty() && !Right::SysPtrace.held())
         .then(|| format!("{}, to look at {denied} of other users", Right::SysPtrace));
@@ -82,7 +82,7 @@ pub(super) fn of(napi_id: u32) -> (Vec<Cause>, Option<String>) {
 }
 
 fn in_process(process: &Process, comm: &str, napi_id: u32) -> Result<Vec<Cause>, ProcessError> {
-    let found = process.descriptors(DESCRIPTORS)?;
+    let found = process.descriptors(MAX_DESCRIPTORS)?;
     let mut receiving = BTreeSet::new();
     for socket in found.sockets() {
         let Kind::Socket(inode) = socket.kind else { continue };
@@ -96,7 +96,7 @@ fn in_process(process: &Process, comm: &str, napi_id: u32) -> Result<Vec<Cause>,
     let mut contexts = Vec::new();
     for epoll in found.epolls() {
         // A context that cannot be inspected is skipped.
-        let Ok(members) = process.members(&epoll, DESCRIPTORS) else { continue };
+        let Ok(members) = process.members(&epoll, MAX_DESCRIPTORS) else { continue };
         let members = members.list;
         let receives = members.iter().any(|it| it.inode.is_some_and(|it| receiving.contains(&it)));
         if receives && prefers(process, &epoll).unwrap_or(false) {
@@ -126,13 +126,13 @@ fn prefers(process: &Process, epoll: &Descriptor) -> Result<bool, ProcessError> 
 fn waiting(process: &Process, epoll: &Descriptor) -> Vec<i32> {
     let threads = process.threads().unwrap_or_default();
     if let Ok(watch) = Watch::start(threads) {
-        process.ends_within(WINDOW);
+        process.ends_within(COUNT_WINDOW);
         let mut waits = watch.finish();
         waits.retain(|wait| wait.epoll == epoll.fd);
         waits.sort_by_key(|wait| std::cmp::Reverse(wait.times));
         return distinct(waits.into_iter().map(|wait| wait.tid));
     }
-    let seen = process.waits(4, WINDOW / 4).unwrap_or_default();
+    let seen = process.waits(4, COUNT_WINDOW / 4).unwrap_or_default();
     distinct(seen.on(epoll.fd).map(|wait| wait.tid))
 }
 

@@ -29,12 +29,12 @@ pub(super) const MARGIN: Duration = Duration::from_millis(40);
 /// A pause of the whole host (by a hypervisor or the firmware) looks like starvation at the first reading after
 /// it: nothing has polled, and the program has just prolonged the suspension. But the reader was paused as
 /// well.
-const LATE: Duration = Duration::from_millis(10);
+const MAX_DELAY: Duration = Duration::from_millis(10);
 
 /// Returns how much of the time since the last reading counts: nothing if the reading came later than the
 /// requested `wait` and the CPU time that the reader itself has used since.
 pub(super) fn counted(step: Duration, wait: Duration, used: Duration) -> Duration {
-    let late = step.saturating_sub(wait).saturating_sub(used) > LATE;
+    let late = step.saturating_sub(wait).saturating_sub(used) > MAX_DELAY;
     if late { Duration::ZERO } else { step }
 }
 

@@ -22,10 +22,10 @@ use napkin_kernel::netlink::Netdev;
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
 /// The maximum share of a CPU that readings may take, as a divisor.
-const SHARE: u32 = 20;
+const CPU_SHARE_DIVISOR: u32 = 20;
 
 /// The time for which another napkin may hold a device's lock before that is reported.
-const PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The state of the watching thread.
 pub(super) struct Watch {
@@ -104,7 +104,7 @@ impl Watch {
                 self.end_suspension_of(napi_id, silent);
             }
             self.try_again(now);
-            wait = TICK.max(cost * SHARE).min(LIST_EVERY);
+            wait = TICK.max(cost * CPU_SHARE_DIVISOR).min(LIST_EVERY);
         }
         self.give_all_back();
     }
@@ -190,7 +190,7 @@ impl Watch {
     fn report_failure(&mut self, napi_id: u32, ifindex: u32, error: &ApplyError) {
         let locked = matches!(error, ApplyError::Journal(JournalError::Locked { .. }));
         let (since, reported) = self.failing.entry(napi_id).or_insert((Instant::now(), false));
-        if *reported || (locked && since.elapsed() < PATIENCE) {
+        if *reported || (locked && since.elapsed() < LOCK_PATIENCE) {
             return;
         }
         *reported = true;

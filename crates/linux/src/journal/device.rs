@@ -34,7 +34,7 @@ struct Entry {
 
 /// The maximum number of values kept of those that napkin set on a place, besides the original and the last
 /// one.
-const EARLIER: usize = 8;
+const MAX_EARLIER: usize = 8;
 
 /// The changes of one device, with their file.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl DeviceJournal {
         if known == Some(&entry) {
             return Ok(());
         }
-        if self.log.entries.len() > 2 * (EARLIER + 1) * self.records().len() + 16 {
+        if self.log.entries.len() > 2 * (MAX_EARLIER + 1) * self.records().len() + 16 {
             self.compact()?;
         }
         self.log.append(entry.clone())?;
@@ -234,7 +234,7 @@ impl DeviceJournal {
         }
         for record in self.records.iter_mut() {
             // The current value is normally one of the last two; an interrupted restore may have left any.
-            let surplus = record.earlier.len().saturating_sub(EARLIER);
+            let surplus = record.earlier.len().saturating_sub(MAX_EARLIER);
             record.earlier.drain(..surplus);
         }
         let rewritten = self.log.rewrite(self.records().iter().flat_map(entries).collect());

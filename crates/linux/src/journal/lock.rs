@@ -18,11 +18,11 @@ use super::holder::Holder;
 use super::{fault, log};
 use napkin_kernel::open_files;
 
-/// The maximum number of times that a lock file is reopened because it was removed meanwhile.
-const TRIES: u32 = 16;
+/// The maximum number of attempts: the lock file may be removed after it was opened.
+const MAX_ATTEMPTS: u32 = 16;
 
 /// The maximum number of retries for a lock that is held.
-const LOOKS: u32 = 3;
+const MAX_RETRIES: u32 = 3;
 
 /// A lock; dropping it releases it.
 #[derive(Debug)]
@@ -77,12 +77,12 @@ impl Lock {
         journal: bool,
     ) -> Result<Lock, JournalError> {
         let failed = |error: io::Error| JournalError::io("lock", path, error);
-        for attempt in 0..TRIES {
+        for attempt in 0..MAX_ATTEMPTS {
             let mut file = open().map_err(failed)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 // It may be held for a moment only, by a process that checks for a holder.
-                Err(Errno::WOULDBLOCK) if attempt < LOOKS => {
+                Err(Errno::WOULDBLOCK) if attempt < MAX_RETRIES => {
                     thread::sleep(Duration::from_millis(1));
                     continue;
                 }

@@ -20,7 +20,7 @@ use napkin_kernel::namespace::Identity;
 /// The maximum size of a file, in bytes. Enough for the maximum number of changes of one process (65,536, each
 /// recorded twice before the file is compacted), and for thousands of times the changes of a device with 64
 /// queues.
-const LIMIT: u64 = 64 << 20;
+const MAX_SIZE: u64 = 64 << 20;
 
 /// The format version of the files.
 const FORMAT: u32 = 1;
@@ -132,8 +132,8 @@ impl<E: Serialize + DeserializeOwned> Log<E> {
     pub(super) fn append(&mut self, entry: E) -> Result<(), JournalError> {
         fault::point();
         let line = line(&entry, &self.path)?;
-        if self.complete.saturating_add(line.len() as u64) > LIMIT {
-            return Err(JournalError::Full { path: self.path.clone(), limit: LIMIT });
+        if self.complete.saturating_add(line.len() as u64) > MAX_SIZE {
+            return Err(JournalError::Full { path: self.path.clone(), limit: MAX_SIZE });
         }
         if self.file.is_none() {
             self.open()?;
@@ -283,9 +283,9 @@ fn content(path: &Path) -> Result<Option<Vec<u8>>, JournalError> {
         Err(error) => return Err(failed(error)),
     };
     let mut bytes = Vec::new();
-    file.take(LIMIT + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > LIMIT {
-        return Err(JournalError::TooLarge { path: path.to_owned(), limit: LIMIT });
+    file.take(MAX_SIZE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_SIZE {
+        return Err(JournalError::TooLarge { path: path.to_owned(), limit: MAX_SIZE });
     }
     Ok(Some(bytes))
 }

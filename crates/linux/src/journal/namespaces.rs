@@ -15,10 +15,10 @@ use napkin_os::rights::Right;
 use rustix::io::Errno;
 
 /// The inode of the initial PID namespace, the same in every kernel (`PROC_PID_INIT_INO`).
-const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// The maximum number of bytes read of a mount table.
-const MOUNTS: usize = 1 << 20;
+const MAX_MOUNT_TABLE: usize = 1 << 20;
 
 /// The maximum number of threads and descriptors inspected.
 const MAX_LINKS: usize = 1_000_000;
@@ -60,7 +60,7 @@ pub(crate) fn pid_namespace_ended(inode: u64) -> bool {
 
 fn sees_all_processes() -> bool {
     let first = fs::read_link("/proc/self/ns/pid");
-    Right::SysPtrace.held() && first.is_ok_and(|it| it.as_os_str() == FIRST_PID_NAMESPACE)
+    Right::SysPtrace.held() && first.is_ok_and(|it| it.as_os_str() == INITIAL_PID_NAMESPACE)
 }
 
 /// Returns every network namespace that exists, by inode, with a file that refers to it; `None` if not all are
@@ -97,7 +97,7 @@ pub(crate) fn namespaces() -> Option<BTreeMap<u64, PathBuf>> {
         if let Ok(namespace) = fs::read_link(path.join("ns/mnt"))
             && mounts.insert(namespace)
         {
-            let table = read_text(path.join("mountinfo"), MOUNTS).unwrap_or_default();
+            let table = read_text(path.join("mountinfo"), MAX_MOUNT_TABLE).unwrap_or_default();
             for line in table.lines() {
                 // The fourth field is the root of the mount within its file system, the fifth the mount point.
                 let mut fields = line.split_ascii_whitespace().skip(3);

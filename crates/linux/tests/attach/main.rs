@@ -22,13 +22,13 @@ use napkin_testing::test;
 
 /// A recorder in memory.
 #[derive(Clone, Default)]
-struct Notes {
+struct MemoryRecorder {
     before: Rc<RefCell<Vec<ProcessChange>>>,
     finished: Rc<RefCell<BTreeSet<i32>>>,
     full: Rc<RefCell<bool>>,
 }
 
-impl Recorder for Notes {
+impl Recorder for MemoryRecorder {
     fn before(&mut self, change: &ProcessChange) -> io::Result<()> {
         if *self.full.borrow() {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
@@ -47,8 +47,8 @@ fn plan(policy: &str) -> Plan {
     Plan::of(&policy.parse().expect(policy)).expect(policy)
 }
 
-fn attach(program: &Program, policy: &str) -> (Attachment<Notes>, Notes) {
-    let notes = Notes::default();
+fn attach(program: &Program, policy: &str) -> (Attachment<MemoryRecorder>, MemoryRecorder) {
+    let notes = MemoryRecorder::default();
     let mut attachment = Attachment::new(plan(policy), notes.clone());
     attachment.add(program.pid()).expect("it lives");
     (attachment, notes)
@@ -403,7 +403,7 @@ fn processes_that_come_and_go_leave_nothing_behind() {
 
 #[test]
 fn a_process_that_is_not_there_is_said_so() {
-    let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
+    let mut attachment = Attachment::new(plan("suspend20"), MemoryRecorder::default());
     let error = attachment.add(i32::MAX).unwrap_err().to_string();
     assert!(error.contains("there is no process 2147483647"), "{error}");
 }

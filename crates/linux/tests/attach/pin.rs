@@ -15,7 +15,7 @@ use napkin_os::sched::{CpuList, affinity, own_cpus, pin};
 use napkin_testing::{needs_cpus, test};
 
 use super::harness::{Link, Program};
-use super::{Notes, plan};
+use super::{MemoryRecorder, plan};
 
 #[test]
 fn a_thread_that_waits_is_pinned_where_its_packets_are_polled_and_put_back() {
@@ -33,7 +33,7 @@ fn a_program_that_waits_in_another_way_is_said_to_have_nothing_to_pin() {
     program.ask("t = threading.Thread(target=threading.Event().wait, daemon=True); t.start()");
     // The first thread would read from its standard input, so it is kept busy with this.
     program.tell("select.select([], [], [])");
-    let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
+    let mut attachment = Attachment::new(plan("suspend20"), MemoryRecorder::default());
     attachment.pin_with(Box::new(|_: u32| panic!("nothing has an instance")));
     attachment.add(program.pid()).unwrap();
     loop {
@@ -56,7 +56,7 @@ fn a_thread_that_never_sleeps_is_known_as_one_of_which_nothing_is_known() {
     let short = Duration::from_millis(100);
     // It may be found waiting for the interpreter lock while the first thread answers.
     loop {
-        let mut attachment = Attachment::new(plan("suspend20"), Notes::default());
+        let mut attachment = Attachment::new(plan("suspend20"), MemoryRecorder::default());
         attachment.pin_with(Box::new(|_: u32| None::<usize>));
         attachment.add(program.pid()).unwrap();
         attachment.look();
@@ -180,8 +180,8 @@ impl Drop for Cpuset {
 struct Bed {
     program: Program,
     sender: Program,
-    attachment: Attachment<Notes>,
-    notes: Notes,
+    attachment: Attachment<MemoryRecorder>,
+    notes: MemoryRecorder,
     /// The available CPUs, and the one that is reported as polling every instance.
     cpus: Vec<usize>,
     cpu: usize,
@@ -199,7 +199,7 @@ impl Bed {
         let (mut program, sender) = (start(&link.here), start(&link.there));
         let cpus = napkin_os::sched::usable_cpus();
         let cpu = cpus[1];
-        let notes = Notes::default();
+        let notes = MemoryRecorder::default();
         let mut attachment = Attachment::new(plan("suspend20"), notes.clone());
         let asked = Rc::new(RefCell::new(BTreeSet::new()));
         let asks = asked.clone();
@@ -267,7 +267,7 @@ fn pins_and_puts_back(begin: &str, wait: &str) {
 }
 
 /// Looks until a thread was pinned, because it is seen waiting only now and then.
-fn until_pinned(attachment: &mut Attachment<Notes>) -> EventKind {
+fn until_pinned(attachment: &mut Attachment<MemoryRecorder>) -> EventKind {
     loop {
         let events = attachment.look().events;
         let pinned = events.into_iter().find(|it| matches!(it.kind, EventKind::Pinned { .. }));

@@ -4,7 +4,7 @@
 // Not every test binary uses all functions.
 #![allow(dead_code)]
 
-mod found;
+mod examination;
 #[path = "../../../kernel/tests/harness/namespace.rs"]
 mod namespace;
 mod program;
@@ -29,7 +29,7 @@ use napkin_policy::Policy;
 use napkin_testing::needs_program;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
-pub(crate) use found::Found;
+pub(crate) use examination::Examination;
 use namespace::fresh;
 use program::{ANSWER, PROGRAM, REQUEST};
 pub(crate) use program::{Mode, program};
@@ -257,12 +257,12 @@ impl Rig {
     }
 
     /// Does not await answers on the existing connections any more.
-    pub(crate) fn wait_no_more(&mut self) {
+    pub(crate) fn stop_awaiting_answers(&mut self) {
         self.unanswered.append(&mut self.connections);
     }
 
     /// Sends a request on each of these connections.
-    pub(crate) fn ask_without_waiting(&mut self) {
+    pub(crate) fn send_without_awaiting(&mut self) {
         for stream in &mut self.unanswered {
             stream.write_all(REQUEST).expect("sent");
         }
@@ -336,17 +336,17 @@ impl Rig {
     }
 
     /// Examines the first program, under traffic.
-    pub(crate) fn doctor(&mut self, asked: Option<&str>) -> Found {
+    pub(crate) fn doctor(&mut self, asked: Option<&str>) -> Examination {
         self.examine(Some(self.pid()), asked, || {}, |_| {})
     }
 
     /// Examines the device.
-    pub(crate) fn doctor_of_device(&mut self, asked: Option<&str>) -> Found {
+    pub(crate) fn doctor_of_device(&mut self, asked: Option<&str>) -> Examination {
         self.examine(None, asked, || {}, |_| {})
     }
 
     /// Examines the first program from a thread without capabilities.
-    pub(crate) fn doctor_without_rights(&mut self, asked: Option<&str>) -> Found {
+    pub(crate) fn doctor_without_rights(&mut self, asked: Option<&str>) -> Examination {
         let none = CapabilitySets {
             effective: CapabilitySet::empty(),
             permitted: CapabilitySet::empty(),
@@ -400,7 +400,7 @@ impl Rig {
     }
 
     /// Examines the first program while `happens` runs.
-    pub(crate) fn doctor_while(&mut self, happens: impl FnOnce(&mut Rig)) -> Found {
+    pub(crate) fn doctor_while(&mut self, happens: impl FnOnce(&mut Rig)) -> Examination {
         self.examine(Some(self.pid()), Some(SUSPEND20), || {}, happens)
     }
 
@@ -410,7 +410,7 @@ impl Rig {
         asked: Option<&str>,
         before: impl FnOnce() + Send,
         meanwhile: impl FnOnce(&mut Rig),
-    ) -> Found {
+    ) -> Examination {
         let wanted = Request {
             pid,
             ifname: Some("va".into()),
@@ -450,7 +450,7 @@ impl Rig {
         let facts = facts.expect("there is something to look at");
         let [facts] = &facts[..] else { panic!("one device was named") };
         let report = examine(facts);
-        Found { policy: report.policy, programs: report.programs, findings: report.findings }
+        Examination { policy: report.policy, programs: report.programs, findings: report.findings }
     }
 }
 

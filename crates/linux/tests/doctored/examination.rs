@@ -6,13 +6,13 @@ use napkin_linux::doctor::{Finding, Status};
 
 /// The findings of one examination by the doctor.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct Examination {
     pub(crate) policy: String,
     pub(crate) programs: Vec<String>,
     pub(super) findings: Vec<Finding>,
 }
 
-impl Found {
+impl Examination {
     pub(crate) fn of(&self, status: Status) -> Vec<&Finding> {
         self.findings.iter().filter(|finding| finding.status == status).collect()
     }
