@@ -3,9 +3,9 @@
 //! A policy has four parts, because the modes are set in four places: the NAPI instance, the CPU, the epoll
 //! context and the application. This file has the types and the rules that follow from them alone. The other
 //! modules name policies (`preset`, `explain`, `named`), parse and print them (`parse`, `format`, `key`,
-//! `takes`), and report errors (`error`, `warning`, `conflict`); `time` has the times that policies contain,
-//! and `text` escapes untrusted names for printing. The effect of a setting in the engine, the machine or the
-//! kernel is not decided here.
+//! `takes`), and report errors (`error`, `nearest`, `warning`, `conflict`); `time` has the times that policies
+//! contain, and `text` escapes untrusted names for printing. The effect of a setting in the engine, the machine
+//! or the kernel is not decided here.
 //!
 //! Version 0.1: anything may change between minor versions. Rust 1.91 or later.
 #![cfg_attr(not(test), no_std)]
