@@ -20,7 +20,7 @@ pub enum PolicyError {
     EmptyItem,
     /// The name is neither a preset, nor a member of a family, nor `key=value`.
     UnknownName {
-        /// What was written.
+        /// The text that was given.
         name: String,
         /// The nearest name that exists.
         nearest: Option<&'static str>,
@@ -39,7 +39,7 @@ pub enum PolicyError {
     },
     /// `key=value` with a key that does not exist.
     UnknownKey {
-        /// What was written.
+        /// The text that was given.
         key: String,
         /// The nearest key that exists.
         nearest: Option<&'static str>,

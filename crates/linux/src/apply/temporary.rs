@@ -67,7 +67,7 @@ impl<W: Backend> Temporary<W> {
         &mut self.backend
     }
 
-    /// What was applied.
+    /// The outcome of applying the policy.
     pub fn applied(&self) -> &Applied {
         &self.applied
     }

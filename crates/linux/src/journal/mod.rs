@@ -69,7 +69,7 @@ pub struct Store {
 pub enum Found {
     /// A device that was first changed in this namespace.
     Device(DeviceJournal),
-    /// A process's journal, of this boot and this namespace.
+    /// A process's journal of this boot; a process belongs to no network namespace.
     Process(ProcessJournal),
     /// Of another boot: the changes ended with it.
     OtherBoot {
