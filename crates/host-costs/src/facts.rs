@@ -110,7 +110,7 @@ pub(super) fn host(period: Option<f64>) -> Facts {
         None => match &configuration {
             Some((_, from)) => facts.word("kernel.irq-time", "off", *from),
             None => {
-                facts.note_missing("kernel.irq-time", "no configuration of this kernel to be read")
+                facts.note_missing("kernel.irq-time", "no configuration of this kernel to be read");
             }
         },
     }
@@ -126,7 +126,7 @@ fn processor(facts: &mut Facts) {
             facts.read("processor.cpus", list.0.len() as f64, "/sys/devices/system/cpu/online");
         }
         None => {
-            facts.note_missing("processor.cpus", "/sys/devices/system/cpu/online cannot be read")
+            facts.note_missing("processor.cpus", "/sys/devices/system/cpu/online cannot be read");
         }
     }
     let info = text("/proc/cpuinfo").unwrap_or_default();
@@ -313,7 +313,7 @@ pub(super) fn device(ifname: &str) -> Result<Facts, BenchError> {
     match coalescing.rx_frames {
         Some(frames) => facts.read("nic.coalesce-frames", f64::from(frames), &from),
         None => {
-            facts.note_missing("nic.coalesce-frames", format!("{ifname}'s driver does not say"))
+            facts.note_missing("nic.coalesce-frames", format!("{ifname}'s driver does not say"));
         }
     }
     match coalescing.adaptive_rx {

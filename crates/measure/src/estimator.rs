@@ -5,9 +5,9 @@
 //!
 //! 1. Samples fall into 20 000 buckets of 100 ns; the last one takes everything from 1.9999 ms on.
 //! 2. The mean is a running mean of whole bucket numbers, rounded down at every bucket. A thin tail of a few
-//! samples per bucket is therefore rounded away completely.
+//!    samples per bucket is therefore rounded away completely.
 //! 3. To take exactly p %, the tool truncates the bucket in which p % is reached, in place. The next figure is
-//! computed from the truncated histogram, with its smaller total.
+//!    computed from the truncated histogram, with its smaller total.
 //!
 //! It exists only to reproduce the published column next to the true one ([`super::Latency`]): if 2 % of the
 //! samples are around 200 us, its "p99" stays where the other 98 % are. It must be fed with the samples themselves,
