@@ -1,15 +1,14 @@
-//! Giving up runs that are under way, because nobody waits for them any more.
+//! Aborts runs in progress whose results are no longer wanted.
 //!
-//! A machine unwinds from between two events, with [`Abandoned`] and without a word; whoever runs it on a
-//! thread of its own catches that. Nothing else of a run knows of it, and a run that is not given up is
-//! the same.
+//! A machine checks its flag between two events and unwinds with [`Abandoned`], without a panic message; the code
+//! that runs the machine on its own thread catches the unwind. A run that is not aborted is unaffected.
 
 use std::cell::RefCell;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a machine unwinds with that is given up.
+/// The panic payload of an aborted run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abandoned;
 
@@ -17,22 +16,22 @@ thread_local! {
     static FLAG: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Machines that this thread makes from now on are given up once the flag is set.
+/// Sets the flag of the machines that this thread creates from now on: they abort once it is set.
 pub fn give_up_on(flag: Arc<AtomicBool>) {
     FLAG.set(Some(flag));
 }
 
-/// The flag of a machine.
+/// The abort flag of one machine, if it has one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Flag(Option<Arc<AtomicBool>>);
 
 impl Flag {
-    /// The one that this thread was last given, if any.
+    /// Returns the flag that was last set for this thread, if any.
     pub(crate) fn of_this_thread() -> Flag {
         Flag(FLAG.with_borrow(Option::clone))
     }
 
-    /// Unwinds if it is set.
+    /// Unwinds if the flag is set.
     #[inline]
     pub(crate) fn check(&self) {
         if let Some(flag) = &self.0

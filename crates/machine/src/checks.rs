@@ -1,33 +1,33 @@
-//! When invariants are checked, and what was found. What they are is in `invariant.rs`.
+//! The schedule of the invariant checks and their result. The invariants themselves are in `invariant.rs`.
 
 use napkin_core::Ns;
 
-/// What is checked and when, and what was found.
+/// The schedule of the invariant checks and their result.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
-    /// Every queue and CPU after every event.
+    /// Whether every queue and CPU is checked after every event.
     all: bool,
-    /// When the queues are checked next, where they are not after every event.
+    /// Time of the next check of the queues, where they are not checked after every event.
     next: Ns,
-    /// The longest timeout that was in force before the present settings.
+    /// The longest timeout of any settings that have been replaced.
     longest_timeout: Ns,
-    /// The first invariant that did not hold.
+    /// The first violation that was found.
     broken: Option<String>,
 }
 
 impl Checks {
-    /// Whether every queue and CPU is checked after every event.
+    /// Returns whether every queue and CPU is checked after every event.
     #[inline]
     pub(crate) fn of_everything(&self) -> bool {
         self.all
     }
 
-    /// Checks every queue and CPU after every event from now on.
+    /// From now on checks every queue and CPU after every event.
     pub(crate) fn check_everything(&mut self) {
         self.all = true;
     }
 
-    /// Whether the queues are to be checked now; if so, the next time is `every` later.
+    /// Returns whether the queues are due for a check; if so, sets the next one `every` nanoseconds later.
     #[inline]
     pub(crate) fn are_due(&mut self, now: Ns, every: Ns) -> bool {
         let due = now >= self.next;
@@ -37,29 +37,30 @@ impl Checks {
         due
     }
 
-    /// A timeout that was in force may outlast a shorter one that replaces it.
+    /// Records the timeout of settings that are replaced: a timer already armed with it may outlast a shorter new
+    /// one.
     pub(crate) fn outlasts(&mut self, timeout: Ns) {
         self.longest_timeout = self.longest_timeout.max(timeout);
     }
 
-    /// The longest of them.
+    /// Returns the longest of the replaced timeouts.
     pub(crate) fn longest_timeout(&self) -> Ns {
         self.longest_timeout
     }
 
-    /// What is broken, if anything is.
+    /// Returns the first violation, if there was one.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Remembers what is broken, unless something was before.
+    /// Records a violation, unless there is one already.
     #[cold]
     pub(crate) fn breaks(&mut self, what: String) {
         self.broken.get_or_insert(what);
     }
 }
 
-/// A round of a CPU's network softirq, by its number, and the frames that it has taken.
+/// A round of a CPU's network softirq: its number, and the frames taken in it so far.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
     number: u64,
@@ -67,7 +68,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// A poll of the round of that number took frames: all that the round has.
+    /// Adds the frames of a poll to the round of that number, which may be a new one. Returns the round's total.
     pub(crate) fn takes(&mut self, number: u64, frames: u16) -> u32 {
         if self.number != number {
             *self = Round { number, frames: 0 };

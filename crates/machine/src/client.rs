@@ -1,29 +1,30 @@
-//! The other side of the link.
+//! The peer at the far end of the link.
 
 use napkin_core::Ns;
 
 use crate::machine::Machine;
 use crate::net::packet::Packet;
 
-/// What sends to the host and measures: a load generator, a peer that answers, a sink.
+/// The model of the peer: a load generator, a server that answers, or a sink.
 ///
-/// It is asked at the times it asked for and for each frame that reaches it, and acts through the
-/// machine: [`Machine::send_to_host`], [`Machine::client_timer`], [`Machine::record`].
+/// It is called when a timer it set expires and for each frame that reaches it. It acts through
+/// [`Machine::send_to_host`], [`Machine::client_timer`] and [`Machine::record`].
 pub trait Client: core::fmt::Debug {
-    /// Virtual time begins, at 0: the first call, before anything has happened.
+    /// Called first, at virtual time 0, before any event.
     fn start(&mut self, machine: &mut Machine<'_>);
 
-    /// A time that it asked for has come.
+    /// Called when a timer set with [`Machine::client_timer`] expires; `token` is the one given there.
     fn timer(&mut self, machine: &mut Machine<'_>, token: u64);
 
-    /// A frame of the host has reached it.
+    /// Called when a frame from the host arrives.
     fn receive(&mut self, machine: &mut Machine<'_>, packet: Packet);
 
-    /// The window ended at this time, and nothing follows: what is still owed can be counted.
+    /// Called when the window has ended at time `end`, with no event after it: requests still unanswered can be
+    /// counted.
     fn end(&mut self, _end: Ns) {}
 }
 
-/// A client that sends nothing and takes whatever reaches it.
+/// A client that sends nothing and discards what it receives.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nobody;
 

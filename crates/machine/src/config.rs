@@ -1,5 +1,5 @@
-//! A profile's numbers in the form in which the machine uses them: whole nanoseconds, resolved
-//! once. Costs, never policies.
+//! A profile's numbers in the form that the machine uses: whole nanoseconds, converted once. They are costs,
+//! never policies.
 
 use napkin_core::{MILLISECOND, Ns};
 
@@ -20,7 +20,7 @@ macro_rules! times {
 }
 
 times! {
-    /// What each step costs the CPU that takes it; the profile's schema says what each covers.
+    /// The CPU time of each step; the profile's schema says what each covers.
     Costs, "cost",
     interrupt_entry = "interrupt-entry",
     interrupt_exit = "interrupt-exit",
@@ -61,29 +61,29 @@ times! {
     migrate = "migrate",
 }
 
-/// How much dearer a frame gets that one context leaves for another.
+/// The cost of cold caches when one context hands a frame to another.
 ///
-/// The cost of a frame that was delivered `n` frames ago on this CPU is `frame * n / (n + half)`:
-/// nothing for the last one, all of it for one that the caches have forgotten.
+/// The cost of a frame after which `n` others were delivered on this CPU is `frame * x / (1 + x)`, where `x` is
+/// `n / half` raised to `sharpness`: nothing for the last one, near `frame` for one that the caches have lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Locality {
-    /// The most that a frame's state costs to fetch again.
+    /// The most that fetching a frame's state again costs, in nanoseconds.
     pub frame: f64,
-    /// Frames in between at which half of it is paid.
+    /// Number of frames in between at which half of that is paid.
     pub half: f64,
-    /// The exponent of the frames in between: how suddenly a cache is full.
+    /// The exponent `sharpness`: how abruptly the cost rises once a cache is full.
     pub sharpness: u32,
-    /// What a frame costs that another CPU has delivered.
+    /// Nanoseconds for a frame that another CPU has delivered.
     pub cross_cpu: Ns,
-    /// What a thread pays for its caches after a softirq on top of it whose last poll handled frames.
+    /// Nanoseconds that a thread pays after a softirq on top of it whose last poll took frames.
     pub interrupted: Ns,
-    /// What a poll costs on top where another CPU made the last one.
+    /// Extra nanoseconds of a poll if another CPU made the last one.
     pub queue: Ns,
 }
 
 impl Locality {
-    /// What it costs to fetch a frame's state again after so many others, in nanoseconds: little
-    /// while the cache holds them all, `frame` when it holds none.
+    /// Returns the nanoseconds for fetching a frame's state again after `between` other frames: little while the
+    /// cache holds them all, up to `frame` when it holds none.
     pub(crate) fn fetch(&self, between: f64) -> f64 {
         let ratio = between / self.half;
         let full = (1..self.sharpness).fold(ratio, |full, _| full * ratio);
@@ -91,85 +91,88 @@ impl Locality {
     }
 }
 
-/// When a kernel lets another thread have the CPU.
+/// Where a kernel allows preemption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preemption {
-    /// Only on the way to user space.
+    /// Only on return to user space.
     None,
-    /// There and at points chosen by hand; for what the machine models, as `None`.
+    /// There and at explicit preemption points; for what the machine models, the same as `None`.
     Voluntary,
-    /// On the way to user space for fair threads, at once for real-time ones.
+    /// On return to user space for fair threads, at once for real-time ones.
     Lazy,
     /// Wherever no lock is held.
     Full,
 }
 
-/// Who of the fair threads (`SCHED_OTHER`) runs next: `kernel.scheduler` of the profile.
+/// The scheduler of fair threads (`SCHED_OTHER`): `kernel.scheduler` of the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fair {
-    /// Completely fair, to 6.5: least virtual time first.
+    /// Completely Fair Scheduler, up to 6.5: least virtual time first.
     Cfs,
     /// Earliest eligible virtual deadline first, since 6.6.
     Eevdf,
 }
 
-/// The CPUs: threads of a core, idle states, and what of a clock they share.
+/// The CPUs: hardware threads, idle states, and whether they share one clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Processor {
-    /// Logical CPUs, all threads of a core counted.
+    /// Logical CPUs, counting all hardware threads.
     pub cpus: u16,
-    /// Hardware threads of a core: 1 or 2.
+    /// Hardware threads per core: 1 or 2.
     pub smt: u16,
-    /// A thread's time for a piece of work while its sibling is busy, in thousandths of its own.
+    /// Time that a hardware thread needs for a segment while its sibling is busy, in thousandths of its time
+    /// alone.
     pub smt_dilation: u64,
-    /// All CPUs advance one clock in turn.
+    /// Whether all CPUs share one clock, as an emulator's do.
     pub shared_clock: bool,
-    /// For how long a CPU has it while others work; 0: all at once, each at its share of the speed.
+    /// Nanoseconds that a CPU has the clock while others are busy; 0: all run at once, each with an equal share
+    /// of the speed.
     pub shared_clock_slice: Ns,
-    /// Latency of leaving idleness.
+    /// Latency of leaving the shallow idle state.
     pub idle_exit: Ns,
-    /// Idleness after which it becomes deep.
+    /// Idle time after which the state becomes deep; with `idle_menu`: the deep state's target residency.
     pub idle_deep_after: Ns,
-    /// Latency of leaving deep idleness.
+    /// Latency of leaving the deep idle state.
     pub idle_exit_deep: Ns,
-    /// The depth is guessed when idleness begins (Linux's menu governor), not reached after a time.
+    /// Whether the idle state is chosen when idleness begins (Linux's menu governor), instead of reached after a
+    /// time.
     pub idle_menu: bool,
 }
 
-/// The kernel's configuration, as far as it decides when who runs.
+/// The kernel's configuration, as far as it affects scheduling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernel {
-    /// Time between two ticks.
+    /// Tick period.
     pub tick: Ns,
     /// Where a thread in the kernel may be preempted.
     pub preemption: Preemption,
-    /// Which scheduler picks among fair threads.
+    /// Scheduler of the fair threads.
     pub fair: Fair,
-    /// EEVDF's slice; CFS's smallest granularity.
+    /// EEVDF's slice; CFS's minimum granularity.
     pub slice: Ns,
-    /// CFS's latency: a period in which everybody runs once.
+    /// CFS's latency: the period in which every runnable thread runs once.
     pub sched_latency: Ns,
-    /// CFS: how far behind a thread must be to preempt when it wakes.
+    /// CFS: how far behind the current thread a waking thread must be to preempt it.
     pub wakeup_granularity: Ns,
-    /// Slices end by a timer of their own, not by the tick.
+    /// Whether slices end by a timer of their own, not by the tick.
     pub hrtick: bool,
-    /// Time between two looks for an imbalance.
+    /// Period of load balancing.
     pub balance_interval: Ns,
-    /// A CPU that is idle for less than this on average does not pull as it goes idle.
+    /// A CPU whose idle periods are shorter than this on average does not pull a thread as it goes idle.
     pub migration_cost: Ns,
-    /// CPUs that a wake-up looks at for an idle one where no core is idle.
+    /// Number of CPUs that a wake-up searches for an idle one where no core is idle.
     pub idle_scan: u16,
-    /// A thread woken by a kernel thread bound to the CPU that it last ran on stays there.
+    /// Whether a thread stays on its last CPU when it is woken by a kernel thread bound to that CPU.
     pub stacks_on_bound: bool,
-    /// Whether a thread that another wakes in passing (a socket's) may preempt it.
+    /// Whether a thread that a running thread wakes synchronously (a socket's reader) may preempt it.
     pub sync_wake_preempts: bool,
-    /// Whether a woken thread that is eligible goes first, whoever has the earlier deadline.
+    /// Whether a woken thread that is eligible runs next, regardless of deadlines.
     pub next_buddy: bool,
     /// Whether softirqs run inline while ksoftirqd is runnable.
     pub inline_while_ksoftirqd: bool,
-    /// Whether interrupts and softirqs are taken out of the time that threads are charged for.
+    /// Whether the time of interrupts and softirqs is excluded from the run time of threads.
     pub irq_time: bool,
-    /// In what its busy polling and suspension differ from the core's.
+    /// Differences of the kernel's busy polling and suspension from the core's.
     pub rules: KernelRules,
 }
 
@@ -178,58 +181,58 @@ use napkin_core::{KernelRules, Order};
 /// The NIC and its driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NicConfig {
-    /// Receive queues; each has an instance, and a transmit queue beside it.
+    /// Receive queues; each has an instance and a paired transmit queue.
     pub queues: u16,
-    /// Frames a ring holds.
+    /// Frames that a ring holds.
     pub ring: u32,
-    /// Completion order of the driver.
+    /// Whether the driver delivers or unmasks first.
     pub order: Order,
-    /// The card interrupts for frames that came between a poll and the unmasking; else the driver looks
-    /// for them.
+    /// Whether the card raises an interrupt for frames that came between the poll and the unmask; otherwise the
+    /// driver checks the ring again.
     pub late_frames_interrupt: bool,
-    /// Transmit completions that a poll reaps at most, and then asks for another; 0: all there are.
+    /// Most transmit completions that a poll reaps; on reaching it the driver asks for another poll. 0: no limit.
     pub tx_budget: u16,
-    /// A poll that would ask for another completes on a CPU that is not the interrupt's.
+    /// Whether a poll on a CPU other than the interrupt's completes even though it would ask for another.
     pub follows_affinity: bool,
-    /// Frames that are handed to the stack together while a poll is under way; 0: all at its end.
+    /// Frames that are handed to the stack together while a poll is in progress; 0: all of them after it.
     pub gro_batch: u16,
-    /// From the wire to the ring.
+    /// Latency from the wire to the ring.
     pub dma: Ns,
-    /// From the ring to the CPU's interrupt.
+    /// Latency from raising the interrupt to the CPU.
     pub interrupt_latency: Ns,
-    /// From the doorbell to the wire.
+    /// Latency from the doorbell to the wire.
     pub transmit: Ns,
     /// Interrupt moderation: nanoseconds from a frame to its interrupt (`rx-usecs`); 0: none.
     pub coalesce: Ns,
-    /// Interrupt moderation: frames; 0: time alone.
+    /// Interrupt moderation: number of frames; 0: by time alone.
     pub coalesce_frames: u32,
-    /// Each frame begins the time anew, instead of the first one only.
+    /// Whether each frame restarts the moderation timer, instead of only the first one starting it.
     pub coalesce_restarts: bool,
-    /// Whether the NIC's driver adapts them.
+    /// Whether the driver adapts the moderation.
     pub adaptive: bool,
-    /// Whether finished transmissions raise interrupts.
+    /// Whether transmit completions raise interrupts.
     pub tx_interrupts: bool,
 }
 
-/// The link to the other side.
+/// The link to the peer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Link {
-    /// Its rate in bits a nanosecond, which are Gbit/s.
+    /// Rate in bits per nanosecond, which is Gbit/s.
     pub bits_per_ns: f64,
-    /// From one end to the other, besides the time that the bits take.
+    /// One-way latency, without the serialisation time.
     pub latency: Ns,
 }
 
-/// A host and its link as a profile has them, section by section.
+/// A host and its link, section by section as in the profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
     /// Section `processor`: the CPUs.
     pub processor: Processor,
-    /// Section `kernel`: its ticks and its scheduler.
+    /// Section `kernel`: its tick and its scheduler.
     pub kernel: Kernel,
     /// Section `cost`: CPU time of each step.
     pub cost: Costs,
-    /// Section `locality`: what cold state costs.
+    /// Section `locality`: the cost of cold state.
     pub locality: Locality,
     /// Section `nic`: the card and its driver.
     pub nic: NicConfig,
@@ -238,7 +241,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What a profile says, in nanoseconds and counts.
+    /// Converts a profile to nanoseconds and counts.
     pub fn of(profile: &Profile) -> Config {
         let p = profile;
         let smt_speed = p.ratio("processor.smt-speed").max(0.001);

@@ -1,7 +1,7 @@
-//! Instances that are enabled and disabled, as a driver does when it goes up, down or is set up anew.
+//! Enabling and disabling of instances, as a driver does when it goes up, goes down or is reconfigured.
 //!
-//! Who disables sleeps between two looks, on no modelled CPU: what it costs is not of interest, what
-//! it does to those who poll is.
+//! The context that disables sleeps between its checks and runs on no modelled CPU: its cost is not of interest,
+//! only its effect on the owners of the instance.
 
 use napkin_core::{Did, Disable, Enable, Id, Ns, Op, Pass};
 
@@ -10,7 +10,7 @@ use crate::events::Event;
 use crate::machine::Machine;
 
 impl Machine<'_> {
-    /// Enables an instance; costs nothing.
+    /// Enables an instance, at no CPU cost.
     pub(crate) fn enable(&mut self, id: Id) {
         let Ok(mut pass) = Enable::new(self.host, id) else { return };
         let mut did = Did::Start;
@@ -22,7 +22,7 @@ impl Machine<'_> {
                     Did::Ok
                 }
                 Op::Done => return,
-                // Frames have waited: somebody is to poll them.
+                // Frames have arrived meanwhile: schedule a poll.
                 op => {
                     self.raise_from_outside(Some(op));
                     Did::Ok
@@ -31,7 +31,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Begins to disable an instance, for so long; nothing happens if it is disabled.
+    /// Begins to disable an instance, which is enabled again `stays` nanoseconds after that completes. Does
+    /// nothing if the instance is already disabled.
     pub(crate) fn disable(&mut self, id: Id, stays: Ns) {
         let polls = self.host.instance(id).counts().all_polls();
         if let Ok(pass) = Disable::new(self.host, id) {
@@ -40,7 +41,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Who disables an instance looks again; or it has been disabled for long enough.
+    /// Handles [`Event::Control`]: continues a disable in progress, or enables the instance once its disabled
+    /// time is over.
     pub(crate) fn control(&mut self, id: Id) {
         let index = usize::from(id.0);
         let Some(mut disabling) = self.disabling[index].take() else { return self.enable(id) };

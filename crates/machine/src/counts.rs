@@ -1,4 +1,4 @@
-//! What the machine counts on top of the core's own counts.
+//! The machine's counts, which supplement the core's.
 
 use std::collections::BTreeMap;
 
@@ -11,26 +11,27 @@ use crate::host::segment::USES;
 pub struct QueueCounts {
     /// Frames that reached the queue.
     pub arrived: u64,
-    /// Of them: lost because the ring was full.
+    /// Of those: dropped because the ring was full.
     pub ring_drops: u64,
     /// Frames handed to the stack.
     pub delivered: u64,
-    /// Of them: lost because the socket was full.
+    /// Of those: dropped because the socket was full.
     pub socket_drops: u64,
-    /// Frames that the card has put on the wire.
+    /// Frames given to the card for transmission.
     pub sent: u64,
-    /// Interrupts that the card has raised, receive and transmit.
+    /// Interrupts that the card has raised, for receive and transmit.
     pub interrupts: u64,
-    /// Times that the instance's fallback timer was started.
+    /// Starts of the instance's fallback timer.
     pub timer_starts: u64,
-    /// Times that it expired.
+    /// Expiries of that timer.
     pub timer_expiries: u64,
-    /// Times the watchdog found frames that nobody served.
+    /// Times that the watchdog found frames or completions waiting, without an owner and without a poll since it
+    /// last ran.
     pub watchdog: u64,
 }
 
 impl QueueCounts {
-    /// The growth since `earlier`.
+    /// Returns the growth since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &QueueCounts) -> QueueCounts {
         QueueCounts {
@@ -52,37 +53,37 @@ impl QueueCounts {
 pub struct CpuUse {
     /// Nanoseconds by [`Use`](crate::Use).
     pub used: [Ns; USES],
-    /// Of them: in rounds of threads, and in polls of softirqs, that found nothing.
+    /// Nanoseconds of that: empty rounds of threads and empty polls of softirqs.
     pub polled_in_vain: Ns,
-    /// Time that runnable threads have waited for it, added up (run-queue delay).
+    /// Nanoseconds that runnable threads have waited for this CPU, summed (run-queue delay).
     pub waited: Ns,
     /// Hard interrupts of any kind.
     pub interrupts: u64,
-    /// Changes of the current thread.
+    /// Context switches, to and from the idle task included.
     pub switches: u64,
     /// The core's counts of its softirqs.
     pub softirq: CpuCounts,
 }
 
-/// What was counted of one queue, by the core and by the card.
+/// The counts of one queue, by the core and by the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueUse {
-    /// The core's counts of its instance.
+    /// The core's counts of the queue's instance.
     pub napi: Counts,
-    /// The card's counts of it.
+    /// The card's counts of the queue.
     pub nic: QueueCounts,
 }
 
-/// What the waits in one epoll context have returned.
+/// The results of the waits on one epoll context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EpollUse {
     /// Waits that returned events.
     pub returns: u64,
-    /// Events that those waits returned, added up.
+    /// Events returned by those waits, summed.
     pub events: u64,
 }
 
-/// Who was current on the CPU when a poll was made, as the kernel's tracer names it.
+/// The task that was current on the CPU during a poll, as the kernel's tracer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// The idle task: the poll ran in a softirq on an idle CPU.
@@ -97,17 +98,17 @@ pub enum Who {
     Worker,
 }
 
-/// What only a watcher counts.
+/// Detailed counts, which are collected only on request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// Polls by who was current, by budget and work.
+    /// Polls, by the current task, the budget and the frames taken.
     pub polls: BTreeMap<(Who, u16, u16), u64>,
-    /// Waits that returned events, by how many.
+    /// Waits that returned events, by the number of events.
     pub returns: BTreeMap<u32, u64>,
     /// Rounds of the network softirq.
     pub net_rx: u64,
-    /// The queue whose polls are counted one by one; `None`: all.
+    /// The only queue whose polls enter `polls`; `None`: all queues.
     pub queue: Option<u16>,
-    /// Whether polls and returns are counted one by one.
+    /// Whether `polls` and `returns` are collected.
     pub detailed: bool,
 }

@@ -1,34 +1,34 @@
-//! An instance that is being disabled.
+//! A disable of an instance in progress.
 
 use napkin_core::{Did, Disable, Ns, Op, Pass};
 
-/// A disable that is under way.
+/// A disable pass in progress.
 #[derive(Debug)]
 pub(crate) struct Disabling<'a> {
     pass: Disable<'a, ()>,
-    /// Polls of the instance when it was asked for.
+    /// Number of polls of the instance when the disable began.
     polls: u64,
-    /// For how long the instance is to stay disabled.
+    /// How long the instance is to stay disabled, in nanoseconds.
     stays: Ns,
 }
 
 impl<'a> Disabling<'a> {
-    /// A disable that has just begun, of an instance that has been polled `polls` times.
+    /// Creates a disable that begins now, of an instance that has been polled `polls` times.
     pub(crate) fn new(pass: Disable<'a, ()>, polls: u64, stays: Ns) -> Self {
         Disabling { pass, polls, stays }
     }
 
-    /// The next step.
+    /// Returns the pass's next step.
     pub(crate) fn next(&mut self, now: Ns, did: Did) -> Op {
         self.pass.next(now, did)
     }
 
-    /// Polls since it began, of an instance that has been polled `polls` times by now.
+    /// Returns the polls since the disable began; `polls` is the instance's present number.
     pub(crate) fn polls_since(&self, polls: u64) -> u64 {
         polls - self.polls
     }
 
-    /// For how long the instance is to stay disabled, in nanoseconds.
+    /// Returns how long the instance is to stay disabled, in nanoseconds.
     pub(crate) fn stays(&self) -> Ns {
         self.stays
     }

@@ -1,4 +1,4 @@
-//! All counts of a machine at one moment, and their growth over a window.
+//! Snapshots of a machine's counts, and their growth over a window.
 
 use napkin_core::{CpuCounts, CpuId, Host, Id, Ns};
 
@@ -7,21 +7,21 @@ use crate::host::cpu::Cpu;
 use crate::net::NicQueue;
 use crate::net::sockets::Sockets;
 
-/// All counts of a machine at one moment.
+/// All counts of a machine at one moment, or, from [`Snapshot::since`], their growth over a window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// Nanoseconds of virtual time.
+    /// Virtual time in nanoseconds.
     pub at: Ns,
-    /// A CPU each, by its number.
+    /// Per CPU, by number.
     pub cpus: Vec<CpuUse>,
-    /// A receive queue each, by its number.
+    /// Per receive queue, by number.
     pub queues: Vec<QueueUse>,
-    /// An epoll context each, in the order in which [`Machine::new`](crate::Machine::new) got them.
+    /// Per epoll context, in the order in which [`Machine::new`](crate::Machine::new) got them.
     pub epolls: Vec<EpollUse>,
 }
 
 impl Snapshot {
-    /// All counts of a machine's parts; its CPUs' accounts are up to date.
+    /// Collects the counts of a machine's parts. The CPUs' time accounts must be up to date.
     pub(crate) fn of(
         at: Ns,
         host: &Host<()>,
@@ -42,7 +42,7 @@ impl Snapshot {
         }
     }
 
-    /// The growth since an earlier snapshot of the same machine; `at` is the time between them.
+    /// Returns the growth since an earlier snapshot of the same machine; `at` is then the elapsed time.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let cpus = self.cpus.iter().zip(&earlier.cpus).map(|(now, then)| CpuUse {

@@ -1,9 +1,9 @@
-//! Random machines under random policies, loads and faults, from seeds.
+//! Randomised tests: random machines under random policies, loads and faults, each from a seed.
 //!
-//! A seed says everything: how many CPUs and queues, what every step costs, which scheduler and
-//! which driver, who sends what, and which faults fall when. All invariants are checked after every
-//! event, and at the end, when nothing has been sent for a while, that nothing is left anywhere. A
-//! seed that breaks something replays exactly: the run is a function of it.
+//! The seed determines everything: the number of CPUs and queues, the cost of every step, the scheduler and the
+//! driver, the traffic, and the faults with their times. All invariants are checked after every event; at the
+//! end, after a while without traffic, no frame or running context may be left. A seed that breaks something
+//! replays exactly.
 
 use std::fmt::Write as _;
 
@@ -20,39 +20,39 @@ use crate::sched::id::{Affinity, Class, ThreadId};
 use crate::sink::UdpSink;
 use napkin_traffic::Rng;
 
-/// Virtual time of traffic and faults in one run.
+/// Virtual time with traffic and faults in one run.
 pub const TRAFFIC: Ns = 60 * MILLISECOND;
 
-/// Virtual time after it, in which everything has to come to rest: longer than any timeout that a
-/// swarm uses and the watchdog together.
+/// Virtual time after it in which the machine must become idle: longer than the longest timeout that a swarm uses
+/// plus the watchdog's period.
 pub const REST: Ns = 400 * MILLISECOND;
 
-/// What came of one seed.
+/// The result of one seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Virtual time of the run, its rest included.
+    /// Virtual time of the run, including [`REST`].
     pub virtual_ns: Ns,
     /// Events and steps that the machine handled.
     pub steps: u64,
-    /// Frames that were sent.
+    /// Frames that reached the host's queues.
     pub frames: u64,
-    /// Faults that were asked for.
+    /// Faults that were drawn.
     pub faults: u64,
-    /// Everything that was counted, as text: two runs of a seed give the same bytes.
+    /// The configuration and all counts as text: two runs of a seed give the same bytes.
     pub transcript: String,
 }
 
-/// A seed broke something.
+/// A seed that broke an invariant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed}: {what}")]
 pub struct Broken {
-    /// The seed that shows it again.
+    /// The seed, which reproduces the failure.
     pub seed: u64,
-    /// What is broken, and at which virtual time and step.
+    /// The violation, with its virtual time and step.
     pub what: String,
 }
 
-/// Sends bursts, trickles, silences and floods to every queue.
+/// A client that sends single frames, bursts and floods to every flow, with gaps of random length.
 #[derive(Debug)]
 struct Storm {
     rng: Rng,
@@ -88,7 +88,7 @@ impl Client for Storm {
 /// Runs one seed.
 ///
 /// # Errors
-/// The first invariant that did not hold.
+/// Returns the first invariant that was violated.
 pub fn run(seed: u64) -> Result<Report, Broken> {
     let mut rng = Rng::new(seed);
     let broken = |what: String| Broken { seed, what };
@@ -103,7 +103,7 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
         placement.napi_class = Class::Fifo(50);
     }
     let host = placement.host(cpus);
-    // More than queues: several contexts wait for one.
+    // Up to one more than twice the queues, so that several contexts can share a queue.
     let apps = 1 + rng.below(2 * u64::from(queues) + 1) as u16;
     let contexts: Vec<_> = (0..apps).map(|_| EpollContext::new(policy.epoll, 0)).collect();
     let flows = u32::from(queues) * 2;
@@ -118,7 +118,7 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
     if let Some(what) = machine.broken() {
         return Err(broken(what.to_owned()));
     }
-    // An application that spins never rests.
+    // An application that spins never becomes idle.
     if !policy.application.spin
         && let Some(what) = machine.left_over()
     {
@@ -141,7 +141,7 @@ fn config(rng: &mut Rng) -> Result<Config, String> {
     let profile =
         Profile::named(Schema::host(), "emulator-7.2").map_err(|error| error.to_string())?;
     let mut config = Config::of(&profile);
-    // What the core promises, not what a kernel does.
+    // Test what the core promises, not the deviations of a kernel.
     config.kernel.rules = KernelRules::default();
     config.processor.cpus = 1 + rng.below(6) as u16;
     config.processor.smt = 1 + rng.below(2) as u16;
@@ -170,7 +170,7 @@ fn config(rng: &mut Rng) -> Result<Config, String> {
     config.nic.follows_affinity = rng.below(2) == 0;
     config.link.latency = rng.below(10_000);
     let cost = &mut config.cost;
-    // Every step is much cheaper, or dearer, than it was.
+    // Make each step between a tenth and four times its cost.
     let steps: [&mut Ns; 12] = [
         &mut cost.interrupt_entry,
         &mut cost.nic_handler,
@@ -193,7 +193,8 @@ fn config(rng: &mut Rng) -> Result<Config, String> {
 
 fn instance(rng: &mut Rng) -> InstancePolicy {
     let pick = |rng: &mut Rng, of: &[Ns]| of[rng.below(of.len() as u64) as usize];
-    // Beside the stream, so that each seed draws all else as before there was one.
+    // Drawn from a clone of the generator, so that the other draws of each seed are the same as before this
+    // setting existed.
     let hold_tick = pick(&mut rng.clone().split(), &[0, 0, 70_000, 4_000_000]);
     InstancePolicy {
         threaded: [
@@ -232,7 +233,7 @@ fn policy(rng: &mut Rng) -> Policy {
     policy
 }
 
-/// Applications, each with its sockets, some without epoll.
+/// Adds the applications, each with its socket; some receive without epoll.
 fn applications(rng: &mut Rng, machine: &mut Machine<'_>, apps: u16, flows: u32) -> Vec<ThreadId> {
     let cpus = machine.config().processor.cpus;
     let mut threads = Vec::new();
@@ -297,7 +298,7 @@ fn faults(
         };
         machine.fault_at(at, fault);
     }
-    // At the end no thread may spin for ever, or the run would not come to rest.
+    // Before the end, end threaded busy polling, or the machine would not become idle.
     for queue in 0..queues {
         let quiet = InstancePolicy { threaded: Threaded::Disabled, ..InstancePolicy::default() };
         machine.fault_at(TRAFFIC + 100 * MILLISECOND, Fault::Set(queue, quiet));

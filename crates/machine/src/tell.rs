@@ -1,4 +1,4 @@
-//! Watcher of a run: a [`Trace`] or none, and the calls by which the machine's parts tell it what happens.
+//! The optional [`Trace`] of a run, and the calls by which the machine reports events to it.
 
 use napkin_core::{Host, Id, Ns, Work};
 
@@ -6,23 +6,23 @@ use crate::net::NicQueue;
 use crate::net::packet::{Kind, Packet};
 use crate::trace::{Mark, Station, Trace};
 
-/// Whoever watches; mostly nobody does. All times are those of [`Trace`].
+/// The trace, if one is attached. All times are virtual, as in [`Trace`].
 #[derive(Debug, Default)]
 pub(crate) struct Watcher(Option<Box<dyn Trace>>);
 
 impl Watcher {
-    /// From now on it is this one.
+    /// Attaches a trace, which replaces the previous one.
     pub(crate) fn set(&mut self, trace: Box<dyn Trace>) {
         self.0 = Some(trace);
     }
 
-    /// Whether anybody watches.
+    /// Whether a trace is attached.
     #[inline]
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Tells the watcher something.
+    /// Calls the trace, if one is attached.
     #[inline]
     pub(crate) fn tell(&mut self, what: impl FnOnce(&mut dyn Trace)) {
         if let Some(trace) = &mut self.0 {
@@ -30,25 +30,25 @@ impl Watcher {
         }
     }
 
-    /// A moment worth a mark, on a CPU.
+    /// Reports a point event on a CPU.
     #[inline]
     pub(crate) fn mark(&mut self, cpu: usize, at: Ns, mark: Mark<'_>) {
         self.tell(|trace| trace.mark(cpu as u16, at, mark));
     }
 
-    /// A queue's ring holds so many frames.
+    /// Reports the number of frames in a queue's ring.
     #[inline]
     pub(crate) fn depth(&mut self, queue: usize, at: Ns, frames: usize) {
         self.tell(|trace| trace.depth(queue as u16, at, frames));
     }
 
-    /// A queue's interrupt is masked, or not.
+    /// Reports whether a queue's interrupt is masked.
     #[inline]
     pub(crate) fn masked(&mut self, queue: usize, at: Ns, masked: bool) {
         self.tell(|trace| trace.masked(queue as u16, at, masked));
     }
 
-    /// A frame for a socket has come to a station of its way.
+    /// Reports that a data frame has reached a station; acknowledgements are not traced.
     #[inline]
     pub(crate) fn passed(&mut self, packet: &Packet, at: Ns, station: Station) {
         if packet.kind == Kind::Data {
@@ -56,7 +56,8 @@ impl Watcher {
         }
     }
 
-    /// A poll has ended; `holds`: under *hold*, which polled mode without work is then.
+    /// Reports the end of a poll. With `holds` (the *hold* policy applies) also whether the queue is now held in
+    /// polled mode without work.
     pub(crate) fn polled(&mut self, cpu: usize, id: Id, at: Ns, work: Work, holds: bool) {
         self.tell(|trace| {
             trace.polled(cpu as u16, id.0, at, work.rx);
@@ -66,7 +67,7 @@ impl Watcher {
         });
     }
 
-    /// Which queues are suspended, where that has changed.
+    /// Reports the queues whose suspension has started or ended since the last call.
     #[inline]
     pub(crate) fn suspensions(&mut self, at: Ns, host: &Host<()>, queues: &mut [NicQueue]) {
         if self.is_some() {

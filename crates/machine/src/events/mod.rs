@@ -1,4 +1,4 @@
-//! The queue of what is going to happen, in order of time and, at one time, of asking.
+//! The event queue: pending events in order of time, and in order of scheduling where times are equal.
 
 mod near;
 mod wheel;
@@ -8,72 +8,74 @@ use napkin_core::{NEVER, Ns};
 use near::Near;
 use wheel::Wheel;
 
-/// What happens. Small, because the queue moves it about.
+/// A pending event. It is kept small, because the queue copies events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The piece of work that a CPU is at ends; void if the CPU waits for another end (by its order).
+    /// The present segment of a CPU ends. Stale if the CPU's `ends_by` is not this event's order.
     Segment { cpu: u16 },
-    /// A frame reaches a queue of the host's NIC; a place in the store.
+    /// A frame reaches a queue of the host's NIC; its index in the link's store.
     Arrive { packet: u32 },
-    /// A frame of the host reaches the other side.
+    /// A frame from the host reaches the peer.
     Leave { packet: u32 },
-    /// A transmission has finished.
+    /// A transmission has completed.
     Transmitted { queue: u16 },
-    /// The NIC's moderation lets an interrupt go; void if another went first (generation).
+    /// The NIC's moderation timer expires. Stale if the generation differs: an interrupt has been raised
+    /// meanwhile.
     Moderated { queue: u16, generation: u32 },
-    /// The same for finished transmissions.
+    /// The same for the moderation of transmit completions.
     ModeratedTx { queue: u16, generation: u32 },
     /// A queue's interrupt reaches its CPU.
     Line { queue: u16 },
-    /// An instance's deadline is to be looked at; it may have moved.
+    /// An instance's timer may have expired; its deadline may have moved since.
     Timer { queue: u16 },
     /// The periodic tick of a CPU.
     Tick { cpu: u16 },
-    /// The end of a slice, where the scheduler has a timer for it.
+    /// The end of a time slice, where the scheduler uses a timer for it (hrtick).
     SliceEnd { cpu: u16, generation: u32 },
-    /// One CPU tells another to look at its run queue.
+    /// The IPI that makes a CPU reschedule or run a raised softirq.
     Reschedule { cpu: u16 },
-    /// A thread's own timer; void if it slept again since (generation).
+    /// The timeout of a thread's sleep. Stale if the thread has been woken or has slept again since (generation).
     Wake { thread: u32, generation: u32 },
-    /// A timer of the other side.
+    /// A timer of the client.
     Client { token: u64 },
-    /// A CPU's slice of the shared clock ends; void if it has ended already (generation).
+    /// A CPU's slice of the shared clock ends. Stale if it has ended already (generation).
     Turn { generation: u32 },
-    /// Who disables an instance looks again, or enables it.
+    /// A disable in progress continues, or a disabled instance is enabled again.
     Control { queue: u16 },
-    /// A timer of the driver that looks for lost interrupts.
+    /// The driver's watchdog timer, which looks for lost interrupts.
     Watchdog,
-    /// Something a test or a swarm asked for.
+    /// A fault that was scheduled with `fault_at`.
     Fault { token: u64 },
 }
 
-/// A piece of work that ends within this time is near: a step's mostly is, a program's may not be.
+/// A segment that ends within this many nanoseconds goes into the short queue. Most steps of a pass do, a
+/// program's computations may not.
 const NEAR: Ns = 10_000;
 
-/// A time, and a place among all that was asked for.
+/// The sort key of an event: its time and its sequence number.
 type Key = (Ns, u64);
 
 const LAST: Key = (NEVER, u64::MAX >> 16);
 
-/// All events that are due, the next one first.
+/// All pending events.
 #[derive(Debug)]
 pub(crate) struct Events {
     wheel: Wheel<Event>,
-    /// Time and order of the first of those in the wheel.
+    /// Key of the first event in the wheel.
     wheel_next: Key,
-    /// The near ends of the CPUs' pieces of work.
+    /// The ends of segments that are within [`NEAR`].
     near: Near,
-    /// When the next thing happens.
+    /// Time of the next event; [`NEVER`] without one.
     next: Ns,
     asked: u64,
-    /// How many had been asked for when time came to where it is, and which of them happens.
+    /// The value of `asked` when virtual time reached `time`, and the order of the event being handled.
     before_now: u64,
     happening: u64,
     time: Ns,
 }
 
 impl Events {
-    /// Nothing will happen yet.
+    /// Creates an empty queue.
     pub(crate) fn new() -> Self {
         Events {
             wheel: Wheel::new(),
@@ -87,12 +89,12 @@ impl Events {
         }
     }
 
-    /// Something will happen: its place among all that was asked for.
+    /// Schedules an event. Returns its order, which is its sequence number.
     #[inline]
     pub(crate) fn at(&mut self, time: Ns, event: Event) -> u64 {
         self.asked += 1;
         self.wheel.push(time, self.asked, event);
-        // Of two at one time the one that was asked for first is first.
+        // Of two events at one time the one scheduled first comes first.
         if time < self.wheel_next.0 {
             self.wheel_next = (time, self.asked);
             self.next = self.next.min(time);
@@ -100,12 +102,13 @@ impl Events {
         self.asked
     }
 
-    /// The piece of work that a CPU is at will end: the end's place among all that was asked for.
+    /// Schedules the end of a CPU's segment. Returns its order.
     pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16) -> u64 {
         self.ends_soon(time, cpu).unwrap_or_else(|| self.at(time, Event::Segment { cpu }))
     }
 
-    /// The same, where that is near; `None` where it is not, or too much is.
+    /// Schedules the end of a CPU's segment in the short queue. Returns its order, or `None` if the end is beyond
+    /// [`NEAR`] or the queue is full.
     #[inline]
     pub(crate) fn ends_soon(&mut self, time: Ns, cpu: u16) -> Option<u64> {
         let order = self.asked + 1;
@@ -117,13 +120,13 @@ impl Events {
         Some(order)
     }
 
-    /// When the next thing happens; [`NEVER`] if nothing will.
+    /// Returns the time of the next event; [`NEVER`] without one.
     #[inline]
     pub(crate) fn next_time(&self) -> Ns {
         self.next
     }
 
-    /// The next thing, if it is a near end of a piece of work: its time, its order, and the CPU.
+    /// Takes the next event if it is an end from the short queue: its time, its order, and the CPU.
     #[inline]
     pub(crate) fn pop_near(&mut self) -> Option<(Ns, u64, u16)> {
         let (time, order) = self.near.next();
@@ -136,7 +139,8 @@ impl Events {
         Some((time, order, cpu))
     }
 
-    /// The next thing, if it is none of those: its time, its order, and what it is.
+    /// Takes the next event of the wheel, which the caller knows to come first: its time, its order, and the
+    /// event.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Ns, u64, Event)> {
         let (time, order, event) = self.wheel.pop()?;
@@ -154,17 +158,17 @@ impl Events {
         self.happening = order;
     }
 
-    /// Time goes on to where nothing more happens: all that ends there has ended.
+    /// Ends the run: from now on every segment that ends at the present time counts as ended.
     pub(crate) fn all_over(&mut self) {
         self.happening = u64::MAX;
     }
 
-    /// Whether what happens now was asked for at this very moment, and not before.
+    /// Returns whether the event being handled was scheduled at the present virtual time, and not before.
     pub(crate) fn asked_now(&self) -> bool {
         self.happening > self.before_now
     }
 
-    /// How many things are to happen: it must not grow with virtual time.
+    /// Returns the number of pending events. It must not grow with virtual time.
     pub(crate) fn len(&self) -> usize {
         self.wheel.len() + self.near.len()
     }

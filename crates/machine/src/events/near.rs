@@ -1,28 +1,30 @@
-//! The ends of what the CPUs are at, as far as they are near: most of the events, and few at a time.
+//! A short sorted queue for the ends of segments in the near future: most events are such, and few are pending at
+//! once.
 
 use std::cell::Cell;
 
 use napkin_core::{NEVER, Ns};
 
-/// Ends that there is room for behind the next one.
+/// Capacity for ends other than the next one.
 const PLACES: usize = 256;
 
-/// Bits of a CPU's number, below the order in which an end was asked for.
+/// Bits of the CPU's number, below the order in the second word of the key.
 const CPU_BITS: u32 = 16;
 
-/// A time, and below it the order and the CPU.
+/// The time, and the order with the CPU below it.
 type End = (Ns, u64);
 
-/// After all others.
+/// Sorts after all others.
 const NEVER_ENDS: End = (NEVER, u64::MAX);
 
-/// A short queue in order of time and, at one time, of asking.
+/// A short queue in order of time, and of scheduling where times are equal.
 #[derive(Debug)]
 pub(crate) struct Near {
     next: End,
-    /// Those behind it: the soonest last, and first of all the one that never comes.
+    /// The ends after `next` in descending order, so that the soonest is last; entry 0 is the sentinel
+    /// `NEVER_ENDS`.
     later: [End; PLACES],
-    /// How many of them there are, and how many ends in all but that one.
+    /// Number of ends including `next`, which is also the length of `later` with its sentinel.
     len: usize,
 }
 
@@ -35,7 +37,7 @@ impl Near {
         self.len
     }
 
-    /// Puts an end in, unless there is no room: `false`. `order` rises from one to the next.
+    /// Inserts an end. Returns `false` if the queue is full. `order` must rise from call to call.
     #[inline]
     pub(crate) fn push(&mut self, time: Ns, order: u64, cpu: u16) -> bool {
         let Some(later) = self.later.get_mut(..=self.len) else { return false };
@@ -46,7 +48,7 @@ impl Near {
             return true;
         }
         self.len += 1;
-        // Those that are sooner make room; the one that never comes ends the search.
+        // Shift the sooner ends; the sentinel ends the search.
         for pair in Cell::from_mut(later).as_slice_of_cells().windows(2).rev() {
             let [later, place] = pair else { continue };
             if later.get().0 > time {
@@ -58,13 +60,13 @@ impl Near {
         true
     }
 
-    /// Time and order of the next end; never, if there is none.
+    /// Returns time and order of the next end; [`NEVER`] as the time if there is none.
     #[inline]
     pub(crate) fn next(&self) -> (Ns, u64) {
         (self.next.0, self.next.1 >> CPU_BITS)
     }
 
-    /// Takes the next end out, which is there: the CPU.
+    /// Removes the next end, of which there must be one. Returns its CPU.
     #[inline]
     pub(crate) fn pop(&mut self) -> u16 {
         debug_assert_ne!(self.len, 0, "nothing ends");

@@ -1,31 +1,30 @@
-//! A priority queue for times that mostly lie near: a wheel of slots, sheaves of what lies one of its
-//! turns and more ahead, and a heap for what is farther.
+//! A priority queue for times that are mostly near: a wheel of slots for the present turn, unsorted lists for the
+//! turns after it, and a heap for later times.
 //!
-//! What is taken out is never earlier than what was taken out before (virtual time does not run
-//! backwards), so the wheel turns in one direction. Putting in and taking out touch one slot of a
-//! few entries, where a binary heap of the thousands of timers that clients have would touch a
-//! dozen levels. Entries of one time leave in the order in which they came.
+//! The times taken out never decrease, since virtual time does not run backwards, so the wheel turns in one
+//! direction. Insertion and removal touch one slot of a few entries, where a binary heap of the thousands of
+//! timers that clients have would touch a dozen levels. Entries of equal time leave in order of insertion.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use napkin_core::Ns;
 
-/// Nanoseconds a slot, as a power of two.
+/// Nanoseconds per slot, as a power of two.
 const SLOT_BITS: u32 = 8;
 const SLOTS: usize = 4096;
 const WORDS: usize = SLOTS / 64;
-/// Turns of the wheel that have a sheaf: a quarter of a second.
+/// Number of turns with a list of their own: about a quarter of a second.
 const SHEAVES: usize = 256;
 
 type Entry<T> = (Ns, u64, T);
 
-/// An entry that is far; the soonest is the greatest, as the heap wants it.
+/// An entry of the heap. The comparison is reversed, since the heap yields its greatest element.
 #[derive(Debug)]
 struct Far<T>(Entry<T>);
 
 impl<T> Far<T> {
-    /// Time, and below it the order.
+    /// Returns the sort key: time, and below it the order.
     fn key(&self) -> u128 {
         u128::from(self.0.0) << 64 | u128::from(self.0.1)
     }
@@ -52,39 +51,39 @@ impl<T> Ord for Far<T> {
     }
 }
 
-/// The end of a list of entries.
+/// The end of a list of nodes.
 const NONE: u32 = u32::MAX;
 
-/// An entry in a list of a slot or of a sheaf, or a place that is free.
+/// A node of a slot's, a turn's or the free list.
 #[derive(Debug)]
 struct Node<T> {
     entry: Entry<T>,
     next: u32,
 }
 
-/// Events by time: the near ones in slots, the others in a heap.
+/// Events by time.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
-    /// All entries but the farthest, in lists: those of the slots, of the sheaves, and of free places.
+    /// The nodes of all lists: slots, turns, and the free list. Entries in the heap are not here.
     nodes: Vec<Node<T>>,
     free: u32,
-    /// The first entry of each slot; they are in rising order.
+    /// Head of each slot's list, sorted in ascending order.
     slots: Box<[u32; SLOTS]>,
-    /// Which slots hold anything; and which words of these bits are not 0.
+    /// Bitmap of the slots in use, and of its words that are not 0.
     full: [u64; WORDS],
     full_words: u64,
-    /// The number of the slot (not its place) from which on the wheel holds everything, to the end of
-    /// this turn: to the next multiple of `SLOTS`.
+    /// Number of the current slot (not reduced modulo `SLOTS`). The slots hold all entries from here to the end
+    /// of this turn, which is the next multiple of `SLOTS`.
     turned: u64,
-    /// The place of the first slot that holds anything; `None` only if nothing is anywhere.
+    /// Index of the first slot in use; `None` only if the whole queue is empty.
     first: Option<usize>,
-    /// What is to come in one of the next turns, unsorted, at the turn's number modulo `SHEAVES`.
+    /// Unsorted lists of entries for the next turns, at the turn's number modulo `SHEAVES`.
     sheaves: [u32; SHEAVES],
     far: BinaryHeap<Far<T>>,
     len: usize,
 }
 
-/// The turn in which a time is.
+/// Returns the number of the turn that a time belongs to.
 fn turn(time: Ns) -> u64 {
     (time >> SLOT_BITS) / SLOTS as u64
 }
@@ -109,8 +108,8 @@ impl<T: Copy> Wheel<T> {
         self.len
     }
 
-    /// Puts an entry in; `order` rises from one to the next. A time before the last one taken out
-    /// is as good as that one.
+    /// Inserts an entry; `order` must rise from call to call. A time before the last one taken out counts as that
+    /// one's slot.
     #[inline]
     pub(crate) fn push(&mut self, time: Ns, order: u64, what: T) {
         self.len += 1;
@@ -123,7 +122,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Keeps an entry, in no list yet: its place.
+    /// Allocates a node for an entry, in no list yet. Returns its index.
     #[inline]
     fn keep(&mut self, entry: Entry<T>) -> u32 {
         let place = self.free;
@@ -140,7 +139,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Keeps an entry of a later turn.
+    /// Inserts an entry of a later turn.
     fn put_off(&mut self, entry: Entry<T>) {
         let turn = turn(entry.0);
         if turn - self.turned / (SLOTS as u64) < SHEAVES as u64 {
@@ -154,13 +153,13 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Puts an entry into the sheaf of its turn.
+    /// Links a node into the list of its turn.
     fn put_by(&mut self, turn: u64, node: u32) {
         let sheaf = &mut self.sheaves[turn as usize % SHEAVES];
         self.nodes[node as usize].next = std::mem::replace(sheaf, node);
     }
 
-    /// Puts an entry into its slot.
+    /// Links a node into its slot, in order.
     #[inline]
     fn put(&mut self, number: u64, node: u32) {
         let place = number as usize % SLOTS;
@@ -186,14 +185,14 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// The entry that is taken out next.
+    /// Returns the entry that is taken out next.
     #[inline]
     pub(crate) fn next(&self) -> Option<&Entry<T>> {
         let node = self.slots[self.first? % SLOTS];
         self.nodes.get(node as usize).map(|it| &it.entry)
     }
 
-    /// Takes the next entry out: its time, its order, and what it is.
+    /// Takes the next entry out.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Entry<T>> {
         let place = self.first? % SLOTS;
@@ -218,7 +217,7 @@ impl<T: Copy> Wheel<T> {
         Some(entry)
     }
 
-    /// The wheel is empty, and not all is: goes on to the next turn that has anything.
+    /// Refills the empty slots: advances to the earliest turn that has an entry.
     #[cold]
     fn turn_on(&mut self) {
         let now = self.turned / SLOTS as u64;
@@ -242,7 +241,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// The place of the first slot from `place` on, going round, that holds anything.
+    /// Returns the index of the first slot in use, searching from `place` and wrapping round.
     fn find(&self, place: usize) -> Option<usize> {
         if self.full_words == 0 {
             return None;
@@ -252,7 +251,7 @@ impl<T: Copy> Wheel<T> {
         if here != 0 {
             return Some(word * 64 + here.trailing_zeros() as usize);
         }
-        // The words after it, then from the beginning, at last its own lower bits.
+        // The words after it, then those from the beginning, and last the lower bits of its own word.
         let later = self.full_words & (u64::MAX << word) & !(1 << word);
         let words = if later != 0 { later } else { self.full_words };
         let word = words.trailing_zeros() as usize;

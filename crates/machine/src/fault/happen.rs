@@ -1,4 +1,4 @@
-//! Faults happen, and the watchdog looks for what they left.
+//! Execution of faults, and the watchdog that recovers from lost interrupts.
 
 use napkin_core::state::SCHED;
 use napkin_core::{Id, Ns, RaisedFrom};
@@ -10,21 +10,21 @@ use crate::host::contexts::Source;
 use crate::machine::Machine;
 use crate::sched::id::ThreadId;
 
-/// Who polls in a mode.
+/// Returns the mode with the same owner and without busy polling: the instance's thread owns it in both.
 fn owner(mode: Threaded) -> Threaded {
     if mode == Threaded::BusyPoll { Threaded::Enabled } else { mode }
 }
 
 impl Machine<'_> {
-    /// Asks for a fault.
+    /// Schedules a fault.
     pub fn fault_at(&mut self, at: Ns, fault: Fault) {
         self.faults.asked.push(fault);
         let token = self.faults.asked.len() as u64 - 1;
         self.events.at(at.max(self.now), Event::Fault { token });
     }
 
-    /// Starts the watchdog that finds what a lost interrupt was for, or changes its period, from the
-    /// next time on that it looks. 0: it looks no more.
+    /// Starts the watchdog, which schedules instances whose interrupt was lost, or changes its period from its
+    /// next run on. With a period of 0 it stops after its next run.
     pub fn set_watchdog(&mut self, period: Ns) {
         let runs = std::mem::replace(&mut self.faults.watchdog, period) > 0;
         if period > 0 && !runs {
@@ -47,7 +47,7 @@ impl Machine<'_> {
                 let set = self.host.set(id, &settings);
                 debug_assert!(set.is_ok(), "{set:?}");
                 let polls = self.polls_by(id, old.threaded);
-                // With or without busy polling, the thread is the same owner.
+                // With and without busy polling the owner is the same thread.
                 let changes = owner(settings.threaded) != owner(old.threaded);
                 let from = changes.then_some((old.threaded, polls));
                 self.queues[usize::from(queue)].changes(from);
@@ -65,27 +65,27 @@ impl Machine<'_> {
         }
     }
 
-    /// An epoll context goes away: nobody waits on it any more, and what it suspends resumes at
-    /// once (invariant 6).
+    /// Closes an epoll context: its waiter waits no longer, and queues that it suspends resume at once (invariant
+    /// 6).
     pub fn close_epoll(&mut self, epoll: u32) {
         self.catch_up_all();
         self.sockets.close(epoll);
         let op = self.contexts[epoll as usize].close(self.host, RaisedFrom::Application);
-        // Of this context's part; others may go on with theirs.
+        // Only this context's part ends; others may continue to suspend their queues.
         if let Some(id) = self.contexts[epoll as usize].follows() {
             self.checks.breaks(format!("invariant 6: closed, and follows {id:?} still"));
         }
         self.raise_from_outside(op);
     }
 
-    /// The epoll context that a thread waits on goes away, if it has one: the thread exits.
+    /// Closes the epoll context that a thread waits on, if it has one, as when the thread exits.
     pub fn close_epoll_of(&mut self, thread: ThreadId) {
         if let Some(epoll) = self.threads[thread].wait.leave_epoll() {
             self.close_epoll(epoll);
         }
     }
 
-    /// Looks for queues that nobody will ever serve.
+    /// Schedules the queues that have work, no owner and no poll since the last run.
     pub(crate) fn watchdog(&mut self) {
         for index in 0..self.queues.len() {
             let id = Id(index as u16);
