@@ -1,10 +1,10 @@
-//! The invariants of the design, as the machine can see them.
+//! The invariants of the design, as far as the machine can observe them.
 //!
-//! One owner at a time (1) is the core's type system and its own assertions; that a mode change
-//! takes effect within two polls (4) and that contexts which go away end their suspension (6) are
-//! checked where those happen (`fault/`). The rest is here. A run of an experiment looks at its queues
-//! every 100 us, after an event other than the end of a piece of work: a count that does not add up and a
-//! queue that nobody will serve stay so. A swarm looks at them and at the CPUs after every event.
+//! One owner at a time (1) is ensured by the core's types and assertions. That a mode change takes effect within
+//! two polls (4), and that closed contexts end their suspension (6), is recorded where it happens (`fault/`). The
+//! others are checked here. An experiment checks its queues every 100 us, after an event that is not the end of a
+//! segment: counts that do not add up and a stalled queue stay that way. A swarm checks queues and CPUs after
+//! every event.
 
 use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
@@ -16,15 +16,14 @@ use crate::machine::Machine;
 use crate::net::NicQueue;
 use crate::sched::id::State;
 
-/// How late the machine may be in doing what a deadline asks: interrupts and softirqs that are
-/// under way, a CPU in deep idleness, ticks.
+/// Tolerance for deadlines in the machine: interrupts and softirqs in progress, a CPU in deep idle, ticks.
 const SLACK: Ns = 30 * napkin_core::MILLISECOND;
 
-/// How often an experiment's queues are looked at.
+/// Period of an experiment's checks.
 const EVERY: Ns = 100 * MICROSECOND;
 
 impl Machine<'_> {
-    /// Checks after an event; the first thing that is broken stops the run.
+    /// Checks the invariants after an event, as far as they are due.
     #[inline]
     pub(crate) fn check(&mut self) {
         if self.checks.of_everything() {
@@ -56,24 +55,24 @@ impl Machine<'_> {
         }
     }
 
-    /// Remembers what is broken, unless something was before.
+    /// Records a violation with its time and step, unless there is one already.
     #[cold]
     fn breaks(&mut self, what: &str) {
         let (now, steps) = (self.now, self.steps);
         self.checks.breaks(format!("at {now} ns (step {steps}): {what}"));
     }
 
-    /// What is broken, if anything is.
+    /// Returns the first violation of an invariant, if there was one.
     pub fn broken(&self) -> Option<&str> {
         self.checks.broken()
     }
 
-    /// Looks at every queue and CPU after every event, not at the queues alone and once in a while.
+    /// From now on checks every queue and CPU after every event, instead of the queues alone and periodically.
     pub fn check_everything(&mut self) {
         self.checks.check_everything();
     }
 
-    /// A queue and its instance in one line, for whoever looks for a fault.
+    /// Describes a queue and its instance in one line, for debugging.
     pub fn describe(&self, queue: u16) -> String {
         let this = &self.queues[usize::from(queue)];
         let instance = self.host.instance(Id(queue));
@@ -102,8 +101,8 @@ impl Machine<'_> {
         )
     }
 
-    /// Whether a queue is in a state in which all of [`Machine::check_queue`] holds: nearly always, and
-    /// told in a few instructions.
+    /// Returns whether a queue is in a state in which all checks of [`Machine::check_queue`] hold. A fast path:
+    /// it is nearly always true.
     #[inline]
     fn sound(&self, index: usize) -> bool {
         let queue = &self.queues[index];
@@ -118,7 +117,7 @@ impl Machine<'_> {
         instance.state().has(SCHED) || self.promised(queue, instance.deadline())
     }
 
-    /// Whether an interrupt or a timer will come for a queue that nobody owns, and soon enough.
+    /// Returns whether an interrupt or a timer will come for a queue without an owner, and soon enough.
     #[inline]
     fn promised(&self, queue: &NicQueue, deadline: Ns) -> bool {
         let idle = queue.depth() == 0;
@@ -162,7 +161,7 @@ impl Machine<'_> {
             });
         }
         let state = instance.state();
-        // Owned, or disabled, or an interrupt that a fault has lost: the watchdog's business.
+        // With an owner, disabled, or with an interrupt that a fault has lost: left to the watchdog.
         if state.has(SCHED) || queue.lost() {
             return None;
         }
@@ -203,7 +202,7 @@ impl Machine<'_> {
             return None;
         }
         if self.config.kernel.rules.prolongs_without_poll && instance.suspending_contexts() > 0 {
-            // This kernel does not keep it (race R18).
+            // This kernel violates it (race R18).
             return None;
         }
         let settings = instance.settings();
@@ -225,7 +224,8 @@ impl Machine<'_> {
         None
     }
 
-    /// What is left anywhere; nothing may be once nobody has sent for long and nobody spins.
+    /// Describes frames or activity that are left. There must be none long after the traffic has ended, if no
+    /// thread spins.
     pub fn left_over(&self) -> Option<String> {
         let queues = 0..self.queues.len() as u16;
         if let Some(queue) = queues.clone().find(|&it| self.ring_depth(it) > 0) {
@@ -252,7 +252,7 @@ impl Machine<'_> {
         (busy > 0).then(|| format!("{busy} CPUs count as busy at rest"))
     }
 
-    /// Polls of an instance by whoever polls it in a mode.
+    /// Returns the polls of an instance by the owner of a mode.
     pub(crate) fn polls_by(&self, id: Id, mode: Threaded) -> u64 {
         let counts = self.host.instance(id).counts();
         let of = |owner: Owner| counts.polls[owner as usize] + counts.empty_polls[owner as usize];
@@ -263,8 +263,8 @@ impl Machine<'_> {
         }
     }
 
-    /// A poll by a CPU's softirq or ksoftirqd, wherever it ran, took frames: its round may not exceed
-    /// its budget by more than a weight (invariant 5), by what drivers say that they have taken.
+    /// Checks invariant 5 after a poll by a CPU's softirq or ksoftirqd, wherever it ran: a round may exceed its
+    /// budget by at most one weight, by the numbers that drivers report.
     pub(crate) fn check_round(&mut self, of: CpuId, id: Id, (rx, says): (u16, u16), budget: u16) {
         let (counts, limits) = (self.host.cpu(of).counts(), self.host.cpu(of).limits());
         let frames = self.cpus[usize::from(of.0)].round_takes(counts.net_rx, says);

@@ -1,11 +1,12 @@
-//! The machine: a host and its other side in virtual time.
+//! The machine: a host, its link and the peer, in virtual time.
 //!
-//! Events happen in order of time. Each gets at most one CPU going, and that CPU goes on without
-//! the queue for as long as nothing else is due. All decisions of delivery are the core's; what is
-//! here and in the files beside this one is what the decisions cost and what they happen to.
+//! Events are handled in order of time. Each makes at most one CPU run, and that CPU runs on without the event
+//! queue until the next pending event. The core makes all decisions of packet delivery; this file and its
+//! neighbours model what the decisions cost and what they act on.
 //!
-//! Clients and programs are given the machine, which holds them. So this file, `client.rs` and `sched/thread.rs` use
-//! each other, and with the threads all files that hold one (the CPU, the run queue, the kernel's own threads).
+//! The machine holds the clients and programs and is passed to them. So this file, `client.rs` and
+//! `sched/thread.rs` depend on each other, and with the threads all files that use one (the CPU, the run queue,
+//! the kernel's own threads).
 
 use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
 use napkin_policy::Policy;
@@ -57,39 +58,39 @@ pub struct Machine<'a> {
     pub(crate) clock: Clock,
     rng: Rng,
     pub(crate) steps: u64,
-    /// Threads and timers that poll in vain are skipped in bulk.
+    /// Whether spinning threads and expiries of idle CPUs' timers are skipped in bulk instead of stepped.
     pub(crate) skip: bool,
     started: bool,
     pub(crate) trace: Watcher,
-    /// Latencies that the client or a program recorded.
+    /// Latencies that the client or a program has recorded.
     latency: Histogram,
-    /// Requests that fell due, as the client or a program says.
+    /// Requests that have fallen due, as reported by the client or a program.
     due: u64,
     pub(crate) seen: Seen,
-    /// The CPU that is being run.
+    /// The CPU that is being stepped.
     pub(crate) running_cpu: u16,
     abandon: Flag,
     pub(crate) checks: Checks,
     pub(crate) faults: Faults,
-    /// By instance: a disable that is under way.
+    /// Disables in progress, by instance.
     pub(crate) disabling: Vec<Option<Disabling<'a>>>,
 }
 
-/// Where a host's queues and threads are.
+/// The assignment of a host's queues and threads to CPUs.
 #[derive(Debug, Clone)]
 pub struct Placement {
-    /// For each queue the CPU of its interrupt.
+    /// The CPU of each queue's interrupt.
     pub queue_cpus: Vec<u16>,
-    /// Where the instances' own threads may run; empty: each anywhere.
+    /// Affinity of each instance's own thread; without an entry the thread may run anywhere.
     pub napi_threads: Vec<Affinity>,
     /// Scheduling class of the instances' own threads.
     pub napi_class: Class,
-    /// Where the workers of the pool may run.
+    /// Affinity of the worker pool.
     pub workers: Affinity,
 }
 
 impl Placement {
-    /// Queue `i` on CPU `i`, its thread there as well.
+    /// Places queue `i` and its thread on CPU `i`, modulo the number of CPUs.
     pub fn aligned(queues: u16, cpus: u16) -> Self {
         Placement {
             queue_cpus: (0..queues).map(|queue| queue % cpus).collect(),
@@ -99,7 +100,7 @@ impl Placement {
         }
     }
 
-    /// The core's host for it.
+    /// Creates the core's host for this placement.
     pub fn host(&self, cpus: u16) -> Host<()> {
         let host = Host::new(cpus, self.queue_cpus.iter().map(|&cpu| ((), CpuId(cpu))));
         host.contexts_share_a_thread();
@@ -108,7 +109,7 @@ impl Placement {
 }
 
 impl<'a> Machine<'a> {
-    /// A host at virtual time 0, its instances enabled under the policy, without sockets and
+    /// Creates a host at virtual time 0, with its instances enabled under the policy, and without sockets and
     /// application threads.
     pub fn new(
         config: Config,
@@ -162,14 +163,14 @@ impl<'a> Machine<'a> {
         machine
     }
 
-    /// Sets the policy on every instance and CPU; the epoll contexts are the caller's.
+    /// Sets the policy on every instance and CPU; the caller has set that of the epoll contexts.
     fn set_policy(&mut self, policy: &Policy) {
         let tick = self.config.kernel.tick;
         for cpu in 0..self.host.cpus() {
             let mut rules = policy.cpu;
             rules.inline_while_ksoftirqd &= self.config.kernel.inline_while_ksoftirqd;
             self.host.cpu(CpuId(cpu)).set_policy(rules);
-            // The kernel reads jiffies: two of them, and 2 ms in whole ones.
+            // The kernel counts in jiffies: 2 of them, and 2 ms rounded up to at least one.
             self.host.cpu(CpuId(cpu)).set_limits(Limits {
                 budget_time: 2 * tick,
                 dispatch_time: (2 * MILLISECOND).max(tick),
@@ -177,13 +178,13 @@ impl<'a> Machine<'a> {
             });
         }
         for id in self.host.ids() {
-            // A policy's own checks have let it in.
+            // The policy has been validated before.
             let set = self.host.set(id, &policy.instance);
             debug_assert!(set.is_ok(), "{set:?}");
         }
     }
 
-    /// Adds a thread of an application, asleep; [`Machine::wake_thread`] lets it begin.
+    /// Adds a thread of an application, asleep; [`Machine::wake_thread`] starts it.
     pub fn add_thread(
         &mut self,
         name: &str,
@@ -196,59 +197,59 @@ impl<'a> Machine<'a> {
         self.threads.add(Thread::new(name, role, class, affinity, execution))
     }
 
-    /// Virtual time, in nanoseconds from the start.
+    /// Returns virtual time, in nanoseconds from the start.
     pub fn now(&self) -> Ns {
         self.now
     }
 
-    /// What the host is like and what its steps cost.
+    /// Returns the configuration of the host and its costs.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The policy that the host was built with.
+    /// Returns the policy that the host was built with.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The machine's own random numbers.
+    /// Returns the machine's own random number generator.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }
 
-    /// What the machine keeps at this moment: events to come, frames in flight and room for
-    /// frames. It must not grow with virtual time.
+    /// Returns a measure of the machine's memory: pending events, and slots for frames. It must not grow with
+    /// virtual time.
     pub fn kept(&self) -> usize {
         let queues: usize = self.queues.iter().map(NicQueue::kept).sum();
         self.events.len() + self.link.kept() + queues + self.sockets.kept()
     }
 
-    /// Events and steps handled so far.
+    /// Returns the number of events and steps handled so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Records a latency in nanoseconds: of one request or frame, as who asks defines it.
+    /// Records a latency in nanoseconds; the caller defines what it is of, a request or a frame.
     pub fn record(&mut self, nanoseconds: Ns) {
         self.latency.add(nanoseconds);
     }
 
-    /// A request falls due now.
+    /// Counts a request that falls due now.
     pub fn fall_due(&mut self) {
         self.due += 1;
     }
 
-    /// Requests that fell due since the window began.
+    /// Returns the requests that have fallen due since the window began.
     pub fn due(&self) -> u64 {
         self.due
     }
 
-    /// The latencies recorded since the window began.
+    /// Returns the latencies recorded since the window began.
     pub fn latency(&self) -> &Histogram {
         &self.latency
     }
 
-    /// Forgets the latencies and the requests so far: the window begins.
+    /// Begins a window: clears the latencies and the count of requests.
     pub fn restart_latency(&mut self) {
         self.latency.clear();
         self.due = 0;
@@ -260,7 +261,7 @@ impl<'a> Machine<'a> {
         self.with_client(|client, _| client.end(end));
     }
 
-    /// Lets somebody watch from now on.
+    /// Attaches a trace, which replaces the previous one.
     pub fn set_trace(&mut self, mut trace: Box<dyn Trace>) {
         self.catch_up_all();
         for (index, queue) in (0..).zip(self.queues.iter_mut()) {
@@ -272,7 +273,7 @@ impl<'a> Machine<'a> {
         self.trace.suspensions(self.now, self.host, &mut self.queues);
     }
 
-    /// Asks that the client's timer be called.
+    /// Schedules a call of [`Client::timer`].
     pub fn client_timer(&mut self, at: Ns, token: u64) {
         self.events.at(at.max(self.now), Event::Client { token });
     }
@@ -284,7 +285,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Lets virtual time pass until `end`.
+    /// Runs until virtual time `end`, or until an invariant is violated.
     pub fn run(&mut self, end: Ns) {
         self.end = end;
         if !self.started {
@@ -296,8 +297,8 @@ impl<'a> Machine<'a> {
             if let Some((time, order, cpu)) = self.events.pop_near() {
                 self.come_to(time);
                 self.segment_due(usize::from(cpu), order);
-                // What these do is checked with the next other event, and so is whether all is well: they
-                // follow closely.
+                // The invariants are checked, and the abort flag is read, at the next other event, which follows
+                // soon.
                 if self.checks.of_everything() {
                     self.check();
                     if self.broken().is_some() {
@@ -388,10 +389,10 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// An instance's timer may be due: the deadline is the core's, and may have moved.
+    /// Handles a timer event of an instance: the deadline is the core's, and may have moved since.
     fn timer_fires(&mut self, queue: usize) {
         let id = Id(queue as u16);
-        // A look that is surplus may come in the middle of it.
+        // A redundant event may come while the CPU skips expiries of this timer.
         self.end_rest(queue);
         if !self.queues[queue].looks_now(self.now) {
             return;
@@ -407,14 +408,14 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Sees to it that an instance's timer is looked at.
+    /// Ensures that an event checks the instance's timer by time `at`.
     pub(crate) fn arm(&mut self, queue: usize, at: Ns) {
         if self.queues[queue].look_at(at) {
             self.events.at(at.max(self.now), Event::Timer { queue: queue as u16 });
         }
     }
 
-    /// All counts as they are now.
+    /// Returns all counts, up to date.
     pub fn snapshot(&mut self) -> Snapshot {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
@@ -422,22 +423,22 @@ impl<'a> Machine<'a> {
         Snapshot::of(self.now, self.host, &self.cpus, &self.queues, &self.sockets)
     }
 
-    /// What a CPU's time has gone into, by [`Use`](crate::Use).
+    /// Returns the time of a CPU by [`Use`](crate::Use), as last accounted.
     pub fn used(&self, cpu: u16) -> [Ns; crate::USES] {
         self.cpus[usize::from(cpu)].used()
     }
 
-    /// What a watcher has counted.
+    /// Returns the detailed counts, to read them or to enable their collection.
     pub fn seen(&mut self) -> &mut Seen {
         &mut self.seen
     }
 
-    /// Frames that wait in a queue's ring, or between a poll and its delivery.
+    /// Returns the number of frames in a queue's ring, or between a poll and their delivery.
     pub fn ring_depth(&self, queue: u16) -> usize {
         self.queues[usize::from(queue)].here()
     }
 
-    /// What the card has counted of a queue since virtual time 0.
+    /// Returns the card's counts of a queue since virtual time 0.
     pub fn queue_counts(&self, queue: u16) -> QueueCounts {
         *self.queues[usize::from(queue)].counts()
     }

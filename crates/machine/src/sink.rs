@@ -1,4 +1,4 @@
-//! A sink of datagrams, or an echo: waits, then receives until nothing is left.
+//! A sink or echo server for datagrams: waits, then receives until its sockets are empty.
 
 use napkin_core::Ns;
 
@@ -7,7 +7,7 @@ use crate::net::packet::{Kind, Packet};
 use crate::sched::id::ThreadId;
 use crate::sched::thread::{Act, Program};
 
-/// Most datagrams it receives from one socket before it waits again.
+/// Most datagrams that it receives from one socket before it turns to the next.
 const MOST: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,33 +26,34 @@ enum At {
 /// A program that reads datagrams from its sockets, works on each, and may send it back.
 #[derive(Debug)]
 pub struct UdpSink {
-    /// Work on each datagram.
+    /// Nanoseconds of work per datagram.
     pub work: Ns,
     /// Whether it sends each datagram back.
     pub echo: bool,
-    /// Events that one `epoll_wait` may return (`maxevents`).
+    /// Most events that one `epoll_wait` returns (`maxevents`).
     pub max_events: u32,
-    /// It waits in a receive call on this socket instead of in epoll.
+    /// The socket on which it waits in a receive call; `None`: it waits in epoll.
     pub blocking: Option<u32>,
-    /// It is not the one whose latencies are asked for.
+    /// Whether its latencies are left out of the machine's.
     pub unrecorded: bool,
-    /// The queue through which it answers; `None`: the one that its frames come by.
+    /// The queue through which it answers; `None`: the one by which its frames arrive.
     pub answers_by: Option<u16>,
-    /// The flow that brings its answers to another card of the same machine; `None`: they leave it.
+    /// The flow that brings its answers to another card of the same machine; `None`: the answers only leave the
+    /// host.
     pub answers_to: Option<u32>,
-    /// After so many datagrams it computes for so long, once.
+    /// A single stall: after so many datagrams, so many nanoseconds of computation.
     pub stall: Option<(u64, Ns)>,
-    /// After so many datagrams it exits, which takes so long before its descriptors are closed, and
-    /// half as long again after it.
+    /// The exit: after so many datagrams, so many nanoseconds before its descriptors are closed; half as long
+    /// again after that.
     pub exit: Option<(u64, Ns)>,
     received: u64,
-    /// Sockets that the last wait named and that are still to be read.
+    /// Sockets that the last wait reported and that are still to be read.
     unread: u32,
     at: At,
 }
 
 impl UdpSink {
-    /// A sink that waits in epoll.
+    /// Creates a sink that waits in epoll.
     pub fn new(work: Ns, echo: bool) -> Self {
         UdpSink {
             work,
@@ -70,8 +71,7 @@ impl UdpSink {
         }
     }
 
-    /// The next socket to read: the one that it owns, if something waits there, or one that the last
-    /// wait named.
+    /// Returns the next socket to read: its own if that is not empty, or one that the last wait reported.
     fn next_socket(&self, machine: &mut Machine<'_>, me: ThreadId) -> Option<u32> {
         match self.blocking {
             Some(socket) => (machine.waiting(socket) > 0).then_some(socket),
@@ -83,7 +83,7 @@ impl UdpSink {
     fn receive(&mut self, machine: &mut Machine<'_>, me: ThreadId, socket: u32, n: u32) -> Act {
         let cost = machine.config().cost;
         if n == MOST {
-            // Level-triggered: the next wait names it again if something is left.
+            // Level-triggered: the next wait reports the socket again if frames are left.
             if machine.waiting(socket) > 0 {
                 machine.still_ready(socket);
             }
@@ -127,7 +127,7 @@ impl Program for UdpSink {
                     Act::Kernel(0)
                 }
             },
-            // A blocking call that finds nothing is the one that sleeps.
+            // A blocking receive call on an empty socket sleeps.
             At::Receiving { socket, .. }
                 if self.blocking.is_some() && machine.waiting(socket) == 0 =>
             {
@@ -161,7 +161,7 @@ impl Program for UdpSink {
                 let cost = machine.config().cost;
                 Act::Kernel(cost.send + cost.send_frame)
             }
-            // The doorbell is the end of a send call.
+            // The doorbell ends the send call.
             At::Sent { socket, received, packet } => {
                 let Packet { flow, bytes, tag, stamp, .. } = packet;
                 let queue = self.answers_by.unwrap_or_else(|| machine.queue_of(flow));

@@ -1,21 +1,20 @@
-//! The driver's side of a poll: what it reaps, when it asks to be polled again, and what becomes of
-//! frames that come between its last look at the ring and the unmasking.
+//! The driver's part in a poll: how much it reaps, when it asks to be polled again, and how it treats frames that
+//! come between the last look at the ring and the unmask.
 //!
-//! Linux leaves all three to each driver. virtio_net reaps whatever was sent, asks for another poll
-//! only after a full budget, and looks at the ring once more after the unmasking. igb and mlx5 reap
-//! 128 completions at most and return their budget if there were so many; mlx5 (as i40e) completes
-//! all the same on a CPU to which the queue's interrupt does not go, so that the next interrupt takes
-//! the polling back. With e1000e, igb and mlx5 nobody looks after the unmasking: the card remembers,
-//! and interrupts. When a refill of the ring fails for want of memory mlx5 asks again, too; memory is
-//! no part of the machine.
+//! Linux leaves all three to each driver. virtio_net reaps everything that was sent, asks for another poll only
+//! after a full budget, and checks the ring again after the unmask. igb and mlx5 reap at most 128 completions and
+//! return the full budget on reaching that. mlx5, like i40e, completes nevertheless on a CPU to which the queue's
+//! interrupt does not go, so that the next interrupt moves the polling back. With e1000e, igb and mlx5 nothing
+//! checks the ring after the unmask: the card remembers the frames and interrupts. mlx5 also asks for another
+//! poll when refilling the ring fails for lack of memory; memory is not modelled.
 
 use napkin_core::Id;
 
 use crate::machine::Machine;
 
 impl Machine<'_> {
-    /// A poll reaps finished transmissions: how many, and whether it asks for another poll for the
-    /// rest.
+    /// Reaps transmit completions. Returns their number, and whether the driver asks for another poll because it
+    /// reached its limit.
     pub(crate) fn reap(&mut self, index: usize) -> (u16, bool) {
         let limit = self.config.nic.tx_budget;
         let waiting = &mut self.queues[index].completions;
@@ -24,20 +23,20 @@ impl Machine<'_> {
         (done, limit != 0 && done == limit)
     }
 
-    /// The frames that a poll on a CPU says it has taken, which decide whether it completes. As in Linux
-    /// a driver that asks for another poll says its whole budget, and one that will not be polled on
-    /// this CPU one less than it.
+    /// Returns the number of frames that a poll on a CPU reports, which decides whether it completes. As in Linux
+    /// a driver that asks for another poll reports its whole budget, and one that follows the interrupt's
+    /// affinity reports at most one less than the budget on any other CPU.
     #[inline]
     pub(crate) fn says(&self, cpu: usize, id: Id, budget: u16, rx: u16, again: bool) -> u16 {
         let elsewhere = || usize::from(self.host.instance(id).cpu().0) != cpu;
         if self.config.nic.follows_affinity && elsewhere() {
-            // Of a budget of one nothing can be taken back: the frame could not be delivered.
+            // A budget of 1 cannot be reduced: reporting 0 would lose the frame's delivery.
             return rx.min(budget.saturating_sub(1).max(1));
         }
         if again { budget } else { rx }
     }
 
-    /// Allows a queue's interrupt: whether the driver then finds frames.
+    /// Unmasks a queue's interrupt. Returns whether the driver then finds frames.
     pub(crate) fn unmask(&mut self, index: usize) -> bool {
         let waits = self.queues[index].unmask();
         self.adapt(index);
@@ -52,8 +51,8 @@ impl Machine<'_> {
         waits && !interrupts
     }
 
-    /// Frames that came while the interrupt was forbidden get theirs, when it is due: the time that
-    /// has passed counts.
+    /// Raises the interrupt for frames that came while it was masked, once its moderation is due: the time since
+    /// they came counts.
     fn moderate_late(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         let from =

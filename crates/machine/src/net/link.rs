@@ -1,30 +1,30 @@
-//! The link: when it is free, and the frames that are under way.
+//! The link: when each direction is free, and the frames in flight.
 
 use napkin_core::Ns;
 
 use crate::config;
 use crate::net::packet::Packet;
 
-/// The link, with a store of what is under way on it.
+/// The link, with a store of the frames in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
-    /// When it is free again, to the host and from it.
+    /// When each direction is free again: to the host, and from it.
     in_free: Ns,
     out_free: Ns,
-    /// What the other side sends until then is lost.
+    /// Until this time frames to the host are lost.
     down_until: Ns,
     packets: Vec<Packet>,
-    /// Places of the store that nothing is in.
+    /// Free indices of `packets`.
     free: Vec<u32>,
 }
 
 impl Link {
-    /// How long a frame is on the wire.
+    /// Returns the serialisation time of a frame.
     pub(super) fn wire_time(config: &config::Link, packet: &Packet) -> Ns {
         (f64::from(packet.bytes) * 8.0 / config.bits_per_ns) as Ns
     }
 
-    /// Keeps a frame until an event needs it.
+    /// Stores a frame until its event. Returns its index.
     pub(super) fn store(&mut self, packet: Packet) -> u32 {
         if let Some(place) = self.free.pop() {
             self.packets[place as usize] = packet;
@@ -40,28 +40,29 @@ impl Link {
         self.packets[place as usize]
     }
 
-    /// Room in the store.
+    /// Returns the size of the store.
     pub(crate) fn kept(&self) -> usize {
         self.packets.len()
     }
 
-    /// A frame of the other side is put on the wire at a time, behind those before it: when it has left.
+    /// Queues a frame for the link to the host, at `time` or later. Returns when its last bit has left the peer.
     pub(super) fn enter(&mut self, time: Ns, config: &config::Link, packet: &Packet) -> Ns {
         self.in_free = time.max(self.in_free) + Link::wire_time(config, packet);
         self.in_free
     }
 
-    /// What the other side sends is lost.
+    /// Returns whether frames to the host are lost now.
     pub(super) fn is_down(&self, now: Ns) -> bool {
         now < self.down_until
     }
 
-    /// The other side's frames are lost until then.
+    /// Loses frames to the host until the given time.
     pub(crate) fn go_down(&mut self, until: Ns) {
         self.down_until = until;
     }
 
-    /// A frame of the host is ready at a time: its place in the store, and when it has left.
+    /// Queues a frame for the link from the host, at `ready` or later. Returns its index in the store, and when
+    /// it has left.
     pub(crate) fn leave(&mut self, ready: Ns, config: &config::Link, packet: Packet) -> (u32, Ns) {
         self.out_free = ready.max(self.out_free) + Link::wire_time(config, &packet);
         (self.store(packet), self.out_free)

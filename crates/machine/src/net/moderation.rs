@@ -1,26 +1,26 @@
-//! Adaptive interrupt moderation, as Linux's dynamic interrupt moderation library (DIM) decides it.
+//! Adaptive interrupt moderation, after Linux's dynamic interrupt moderation library (DIM).
 //!
-//! A driver samples its queue whenever it allows the interrupt again. Every 64 interrupts it compares
-//! the rates of bytes, packets and interrupts with those before, and climbs along five pairs of a time
-//! and a number of frames: on while it gets better, back when it does not, still when it has found a
-//! top or is tired. Rates within 10 % of each other are the same. Nothing here knows what a policy is:
-//! where interrupts are deferred there are few samples, and it adapts seldom.
+//! A driver samples its queue at each unmask. Every 64 interrupts it compares the rates of bytes, packets and
+//! interrupts with the previous ones, and moves along a table of five pairs of a time and a number of frames:
+//! onward while the rates improve, back when they do not; it stops when it has found an optimum or has made too
+//! many steps. Rates within 10 % of each other count as equal. The algorithm does not know the policy: where
+//! interrupts are deferred, samples are few and it seldom adapts.
 
 use napkin_core::Ns;
 
-/// Interrupts from one decision to the next.
+/// Interrupts per decision.
 const EVENTS: u64 = 64;
 
-/// The steps after which a climb gives up for a while.
+/// Number of steps after which a search pauses.
 const TIRED: u8 = 10;
 
-/// Time in microseconds and frames, where the time begins anew with each frame.
+/// Microseconds and frames for receive, where each frame restarts the timer (DIM's CQE mode).
 const FROM_FRAME: [(Ns, u32); 5] = [(2, 256), (8, 128), (16, 64), (32, 64), (64, 64)];
 
-/// The same, where the time begins with an interrupt.
+/// The same, where the timer starts with an event (DIM's EQE mode).
 const FROM_EVENT: [(Ns, u32); 5] = [(1, 256), (8, 256), (64, 256), (128, 256), (256, 256)];
 
-/// For finished transmissions, from the interrupt.
+/// The same for transmit completions, from the last interrupt.
 const TRANSMIT: [(Ns, u32); 5] = [(1, 128), (8, 128), (32, 128), (64, 128), (128, 128)];
 
 /// Counts of a queue at one moment.
@@ -32,7 +32,7 @@ pub(crate) struct Sample {
     pub(super) events: u64,
 }
 
-/// Rates a millisecond.
+/// Rates per millisecond.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rates {
     bytes: u64,
@@ -55,7 +55,7 @@ enum Climb {
     Left,
 }
 
-/// One queue's climb.
+/// The state of one queue's search.
 #[derive(Debug)]
 pub(crate) struct Adaptive {
     steps: &'static [(Ns, u32); 5],
@@ -64,13 +64,14 @@ pub(crate) struct Adaptive {
     left: u8,
     right: u8,
     tired: u8,
-    /// Where the sample under way began; `None` after a change, until the next one begins.
+    /// The beginning of the present sample; `None` after a change, until the next sample begins.
     start: Option<Sample>,
     before: Rates,
 }
 
 impl Adaptive {
-    /// A receive queue's that has the library's start values; `restarts` says when the time begins.
+    /// Creates the state for a receive queue, at the library's start value; `restarts`: each frame restarts the
+    /// timer.
     pub(crate) fn receive(restarts: bool) -> Self {
         Adaptive::new(if restarts { &FROM_FRAME } else { &FROM_EVENT })
     }
@@ -88,8 +89,7 @@ impl Adaptive {
         }
     }
 
-    /// The queue's counts as its interrupt is allowed again: the new time and number of frames, if
-    /// they change.
+    /// Takes a sample at an unmask. Returns the new time in nanoseconds and number of frames if they change.
     pub(super) fn sample(&mut self, now: Sample) -> Option<(Ns, u32)> {
         let Some(start) = self.start else {
             self.start = Some(now);
@@ -169,7 +169,7 @@ impl Adaptive {
         }
     }
 
-    /// A step there and one back again.
+    /// Returns whether the search has gone one step past the optimum and back.
     fn on_top(&self) -> bool {
         match self.climb {
             Climb::Right => self.left > 1 && self.right == 1,
@@ -182,7 +182,7 @@ impl Adaptive {
         self.climb = Climb::OnTop;
     }
 
-    /// One step on; `false` at the edge.
+    /// Makes a step; returns `false` at the end of the table.
     fn step(&mut self) -> bool {
         if self.climb == Climb::Right {
             if self.at + 1 == self.steps.len() {
@@ -220,17 +220,17 @@ fn compare(now: Rates, before: Rates) -> Verdict {
     }
 }
 
-/// The moderation of a queue's finished transmissions, where the driver adapts it: an interrupt at
-/// once, unless the last one for them was not long ago.
+/// Adaptive moderation of a queue's transmit completions: the interrupt is raised at once, unless the previous
+/// one for completions was less than `time` ago.
 #[derive(Debug)]
 pub(crate) struct Transmissions {
     adaptive: Adaptive,
     time: Ns,
     frames: u32,
-    /// Finished since the last interrupt for them.
+    /// Completions since the last interrupt for them.
     held: u32,
     last: Ns,
-    /// A timer is under way.
+    /// Whether a timer event is pending.
     pub(super) waits: bool,
     pub(super) packets: u64,
     pub(super) bytes: u64,
@@ -253,19 +253,19 @@ impl Transmissions {
         }
     }
 
-    /// One has finished: when the interrupt is due.
+    /// Counts a completion. Returns when its interrupt is due.
     pub(crate) fn finished(&mut self, now: Ns) -> Ns {
         self.held += 1;
         if self.held >= self.frames { now } else { now.max(self.last + self.time) }
     }
 
-    /// The interrupt for finished transmissions goes.
+    /// Records that the interrupt for completions is raised.
     pub(crate) fn raised(&mut self, now: Ns) {
         (self.held, self.last) = (0, now);
         self.events += 1;
     }
 
-    /// The interrupt is allowed again.
+    /// Takes a sample at an unmask.
     pub(super) fn sample(&mut self, now: Ns) {
         let (packets, bytes, events) = (self.packets, self.bytes, self.events);
         if let Some(step) = self.adaptive.sample(Sample { at: now, packets, bytes, events }) {
@@ -279,7 +279,7 @@ impl Transmissions {
 mod tests {
     use super::*;
 
-    /// Feeds samples of 64 interrupts each, `packets` and `bytes` long after `microseconds`.
+    /// Feeds one sample of 64 interrupts for each pair of its length in microseconds and its packets.
     fn feed(adaptive: &mut Adaptive, rounds: &[(Ns, u64)]) -> Vec<usize> {
         let mut now = Sample::default();
         adaptive.sample(now);
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn fewer_interrupts_for_the_same_packets_are_better() {
         let mut adaptive = Adaptive::receive(true);
-        // Each step to the right makes the 64 interrupts take twice as long.
+        // Each step up the table doubles the time that 64 interrupts take.
         let mut now = Sample::default();
         let mut most = 0;
         for _ in 0..40 {

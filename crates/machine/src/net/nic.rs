@@ -1,5 +1,4 @@
-//! The NIC: rings, interrupts and their moderation, transmission. What its driver makes of them is in
-//! `driver.rs`.
+//! The NIC: rings, interrupts and their moderation, transmission. Its driver is in `driver.rs`.
 
 use napkin_core::{CpuId, Id, MILLISECOND, Ns, Op, Pressure, RaisedFrom};
 
@@ -10,11 +9,11 @@ use crate::net::packet::{Kind, Packet};
 use crate::sched::id::{State, ThreadId};
 use crate::trace::Station;
 
-/// A receiver that has had no frame of a queue for so long has no say in its pressure.
+/// A receiver without a frame from a queue for this long does not count for the queue's pressure.
 const ACTIVE: Ns = 100 * MILLISECOND;
 
 impl Machine<'_> {
-    /// A frame reaches the ring.
+    /// Handles the arrival of a frame: puts it into the ring, or drops it.
     pub(crate) fn arrive(&mut self, packet: Packet) {
         let index = usize::from(self.sockets.queue_of(packet.flow));
         self.catch_up_queue(index);
@@ -38,7 +37,7 @@ impl Machine<'_> {
         self.moderate(index);
     }
 
-    /// Something happened on a queue that an interrupt may be for.
+    /// Raises or schedules the interrupt for an arrival or a completion.
     pub(super) fn moderate(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         if !queue.armed || queue.line {
@@ -53,7 +52,7 @@ impl Machine<'_> {
         self.hold_back(index, due);
     }
 
-    /// Received frames raise the interrupt now.
+    /// Raises the interrupt for received frames now.
     pub(super) fn interrupt_for_frames(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         queue.rx_events += 1;
@@ -61,7 +60,7 @@ impl Machine<'_> {
         self.raise_line(index);
     }
 
-    /// Holds the interrupt for received frames back until then.
+    /// Starts the moderation timer for received frames, or moves it if each frame restarts it.
     pub(super) fn hold_back(&mut self, index: usize, due: Ns) {
         let queue = &mut self.queues[index];
         if !queue.moderating || self.config.nic.coalesce_restarts {
@@ -85,13 +84,13 @@ impl Machine<'_> {
             return;
         }
         queue.moderating = false;
-        // Who polls without an interrupt may have taken what it was for.
+        // A poll without an interrupt may have taken the frames already.
         if queue.armed && queue.waits() {
             self.interrupt_for_frames(index);
         }
     }
 
-    /// A transmission has finished, or had while the interrupt was forbidden.
+    /// Raises or schedules the interrupt for transmit completions, which may have come while it was masked.
     pub(super) fn moderate_completions(&mut self, index: usize) {
         let now = self.now;
         let queue = &mut self.queues[index];
@@ -117,7 +116,7 @@ impl Machine<'_> {
         }
         let Some(tx) = &mut queue.transmissions else { return };
         tx.waits = false;
-        // Who polls without an interrupt may have reaped what it was for.
+        // A poll without an interrupt may have reaped the completions already.
         if !queue.armed || queue.completions == 0 {
             return;
         }
@@ -125,7 +124,7 @@ impl Machine<'_> {
         self.raise_line(index);
     }
 
-    /// The interrupt is allowed again: a driver that adapts its moderation takes its sample.
+    /// Takes the sample of adaptive moderation at an unmask.
     pub(super) fn adapt(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         let Some(adaptive) = &mut queue.adaptive else { return };
@@ -148,7 +147,7 @@ impl Machine<'_> {
         let queue = &mut self.queues[index];
         queue.armed = false;
         queue.void_moderation();
-        // A queue that has raised its interrupt masks itself.
+        // The card masks the interrupt as it raises it.
         self.trace.masked(index, self.now, true);
         if std::mem::take(&mut queue.lose_next) {
             queue.lost = true;
@@ -161,7 +160,7 @@ impl Machine<'_> {
         self.events.at(at, Event::Line { queue: index as u16 });
     }
 
-    /// Sends a frame of the host on a queue: it leaves now.
+    /// Transmits a frame of the host on a queue, now.
     pub fn transmit(&mut self, queue: u16, packet: Packet) {
         self.catch_up_queue(usize::from(queue));
         let this = &mut self.queues[usize::from(queue)];
@@ -177,17 +176,16 @@ impl Machine<'_> {
         self.events.at(left, Event::Transmitted { queue });
     }
 
-    /// Puts a frame into a queue's transmit ring (AF_XDP): whoever polls the queue next sends it.
+    /// Puts a frame into a queue's AF_XDP transmit ring: the next poll of the queue sends it.
     pub fn submit(&mut self, queue: u16, packet: Packet) {
         self.catch_up_queue(usize::from(queue));
         self.queues[usize::from(queue)].outgoing.push_back(packet);
     }
 
-    /// A call of the thread that runs makes somebody poll a queue (AF_XDP's wake-up, a receiver that
-    /// has drained): schedules its instance. The softirq runs before the call returns, if it is this
-    /// CPU's.
+    /// Schedules a queue's instance from a call of the running thread (AF_XDP's wake-up, a receiver that has
+    /// drained). If the softirq is this CPU's, it runs before the call returns.
     pub fn kick(&mut self, queue: u16) {
-        // It may rest for another queue, and has this one to poll from now on.
+        // The CPU may be skipping expiries of another queue's timer, and gets this queue to poll.
         self.catch_up(usize::from(self.host.instance(Id(queue)).cpu().0));
         self.catch_up_queue(usize::from(queue));
         let cpu = usize::from(self.running_cpu);
@@ -209,14 +207,13 @@ impl Machine<'_> {
         }
     }
 
-    /// What it costs to have a flow's state here: nothing if its last frame was delivered on this
-    /// CPU.
+    /// Returns the cost of fetching a flow's state: 0 if its last frame was delivered on this CPU.
     #[inline]
     pub(crate) fn fetch_flow(&mut self, flow: u32, cpu: usize) -> Ns {
         if self.sockets.moves_to(flow, cpu as u16) { self.config.locality.cross_cpu } else { 0 }
     }
 
-    /// Hands one frame to the stack; says whom that wakes.
+    /// Hands one frame to the stack. Returns the thread to wake, if any.
     #[inline]
     pub(crate) fn deliver_one(&mut self, index: usize, cpu: usize) -> Option<ThreadId> {
         let mut packet = self.queues[index].deliver()?;
@@ -251,7 +248,7 @@ impl Machine<'_> {
             .then_some(waiter)
     }
 
-    /// A frame of a queue is for a socket.
+    /// Records that a socket gets frames of a queue.
     fn receives(&mut self, index: usize, place: u32) {
         let receivers = &mut self.queues[index].receivers;
         match receivers.iter_mut().find(|it| it.0 == place) {
@@ -260,8 +257,8 @@ impl Machine<'_> {
         }
     }
 
-    /// The pressure on the receivers of a queue; only *feedback* asks. It is full if all that are
-    /// active (open, and with a frame from here not long ago) are.
+    /// Returns the pressure of a queue's receivers, which only *feedback* uses. It is full if all active
+    /// receivers (open, and with a recent frame from this queue) are full.
     pub(crate) fn pressure(&mut self, index: usize) -> Pressure {
         if !self.host.instance(Id(index as u16)).feedback() {
             return Pressure::Room;
@@ -279,7 +276,7 @@ impl Machine<'_> {
         queue.pressure
     }
 
-    /// A receiver was read: if it has drained, the queues that were parked for it are polled again.
+    /// Reschedules the queues that were parked for a receiver, if it has drained.
     pub(super) fn drained(&mut self, place: u32) {
         if !self.sockets.resumes(place) {
             return;

@@ -1,4 +1,4 @@
-//! One queue of the NIC: its rings, its interrupt, and the timer of its instance.
+//! One queue of the NIC: its rings, its interrupt, and the timer events of its instance.
 
 use std::collections::VecDeque;
 
@@ -10,62 +10,61 @@ use crate::counts::QueueCounts;
 use crate::net::moderation::{Adaptive, Transmissions};
 use crate::net::packet::Packet;
 
-/// One receive queue with its transmissions.
+/// A receive queue with its transmit queue.
 #[derive(Debug)]
 pub(crate) struct NicQueue {
-    /// Frames that a poll has taken and not delivered yet, and behind them those of the receive ring.
+    /// Frames that a poll has taken and not yet delivered, followed by those in the receive ring.
     frames: VecDeque<Packet>,
-    /// How many of them were taken.
+    /// Number of frames taken and not yet delivered.
     taken: usize,
     pub(super) size: usize,
     pub(super) completions: u16,
-    /// Descriptors of an AF_XDP transmit ring: the next poll sends them.
+    /// Descriptors in an AF_XDP transmit ring: the next poll sends them.
     pub(super) outgoing: VecDeque<Packet>,
-    /// The CPU that polled last.
+    /// The CPU that made the last poll.
     pub(super) polled_on: u16,
-    /// Interrupts are allowed: the next frame raises one, and it masks itself.
+    /// Whether the interrupt is unmasked. Raising it masks it.
     pub(super) armed: bool,
-    /// An interrupt is on its way to the CPU.
+    /// Whether an interrupt is on its way to the CPU.
     pub(super) line: bool,
-    /// Moderation: frames since the last interrupt, and the timer under way.
+    /// Moderation: frames since the last interrupt, whether a timer event is pending, and its generation.
     pub(super) held: u32,
     pub(super) moderating: bool,
     pub(super) moderation: u32,
     pub(super) coalesce: Ns,
     pub(super) coalesce_frames: u32,
-    /// When the timer under way is due by now: frames may have moved it.
+    /// Due time of the moderation timer: later than its event if further frames have moved it.
     pub(super) moderate_at: Ns,
     pub(super) adaptive: Option<Adaptive>,
-    /// Interrupts that received frames have raised.
+    /// Interrupts raised for received frames.
     pub(super) rx_events: u64,
-    /// Moderation of finished transmissions, where it is apart.
+    /// Moderation of transmit completions, where it is separate.
     pub(super) transmissions: Option<Transmissions>,
     /// Bytes that have arrived.
     pub(super) bytes: u64,
-    /// When the last frame arrived.
+    /// Arrival time of the last frame.
     pub(super) arrived_at: Ns,
-    /// The earliest look at the instance's deadline that is under way.
+    /// Time of the earliest pending event that checks the instance's deadline; `NEVER` if none is pending.
     pub(super) timer_at: Ns,
-    /// The CPU that started it, where it fires (the kernel pins it).
+    /// The CPU that armed the timer, on which it fires (the kernel pins it).
     pub(super) timer_cpu: u16,
     pub(super) pressure: Pressure,
-    /// Sockets that get frames from here, and when the last one came: for the pressure, and kept
-    /// only under *feedback*.
+    /// Sockets that get frames from this queue, each with the time of the last one. Kept only under *feedback*.
     pub(super) receivers: Vec<(u32, Ns)>,
-    /// The next interrupt gets lost, or late: a fault.
+    /// Faults: whether the next interrupt is lost, and by how long the next one is delayed.
     pub(super) lose_next: bool,
     pub(super) late_by: Ns,
-    /// An interrupt was lost, and nobody knows yet.
+    /// Whether an interrupt was lost and neither an unmask nor the watchdog has made up for it.
     pub(super) lost: bool,
     /// Since when the ring has waited for a poll.
     pub(super) waiting_since: Ns,
-    /// The last change of mode: the old one, and the polls its owners had made by then.
+    /// The last change of mode: the old mode, and the polls that its owner had made by then.
     pub(super) changed: Option<(Threaded, u64)>,
-    /// Polls that the watchdog saw when it last looked.
+    /// Number of polls at the watchdog's last run.
     pub(super) polls_seen: u64,
-    /// The CPU of a thread that polls this queue in vain, in bulk, or that rests while the ring is empty.
+    /// The CPU that spins on this queue, or skips expiries of its timer, in bulk.
     pub(super) spinner: Option<u16>,
-    /// Whoever watches has been told that it is suspended.
+    /// Suspension state last reported to the trace.
     pub(super) suspended: bool,
     pub(super) counts: QueueCounts,
 }
@@ -108,26 +107,26 @@ impl NicQueue {
         }
     }
 
-    /// Something waits that an interrupt is for.
+    /// Whether frames or completions wait that an interrupt would be for.
     pub(crate) fn waits(&self) -> bool {
         self.depth() > 0 || self.completions > 0
     }
 
-    /// Allows interrupts; says whether something waits already. Who does so has looked at the ring,
-    /// so that an interrupt that was lost is of no concern any more.
+    /// Unmasks the interrupt. Returns whether frames wait. A lost interrupt no longer matters, since the caller
+    /// acts on the answer.
     pub(crate) fn unmask(&mut self) -> bool {
         self.armed = true;
         self.lost = false;
         self.depth() > 0
     }
 
-    /// Forbids them. One that is on its way still comes.
+    /// Masks the interrupt. One that is already on its way still comes.
     pub(crate) fn mask(&mut self) {
         self.armed = false;
         self.void_moderation();
     }
 
-    /// The moderation's timers under way are of no use any more.
+    /// Invalidates pending moderation timers.
     pub(super) fn void_moderation(&mut self) {
         self.moderating = false;
         self.moderation = self.moderation.wrapping_add(1);
@@ -136,34 +135,34 @@ impl NicQueue {
         }
     }
 
-    /// Frames that wait in the ring.
+    /// Returns the number of frames in the ring.
     #[inline]
     pub(crate) fn depth(&self) -> usize {
         self.frames.len() - self.taken
     }
 
-    /// A frame reaches the ring, which has room for it.
+    /// Puts a frame into the ring, which must have room.
     #[inline]
     pub(super) fn put(&mut self, packet: Packet) {
         self.frames.push_back(packet);
     }
 
-    /// Frames in the ring, or between a poll and its delivery.
+    /// Returns the number of frames in the ring, or between a poll and their delivery.
     pub(crate) fn here(&self) -> usize {
         self.frames.len()
     }
 
-    /// The ring holds more than it can.
+    /// Whether the ring holds more frames than it has room for.
     pub(crate) fn overflows(&self) -> bool {
         self.depth() > self.size
     }
 
-    /// What it keeps room for: it must not grow with virtual time.
+    /// Returns a measure of the memory in use. It must not grow with virtual time.
     pub(crate) fn kept(&self) -> usize {
         self.frames.capacity() + self.receivers.len()
     }
 
-    /// A poll takes the next frame off the ring.
+    /// Takes the next frame off the ring, for a poll.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<&Packet> {
         let packet = self.frames.get(self.taken)?;
@@ -171,19 +170,19 @@ impl NicQueue {
         Some(packet)
     }
 
-    /// Frames that were taken and not delivered yet.
+    /// Returns the number of frames taken and not yet delivered.
     #[inline]
     pub(crate) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// The first of them.
+    /// Returns the first of those.
     #[inline]
     pub(crate) fn next_taken(&self) -> Option<&Packet> {
         if self.taken == 0 { None } else { self.frames.front() }
     }
 
-    /// The first of them is delivered.
+    /// Removes the first of those, which is delivered.
     #[inline]
     pub(super) fn deliver(&mut self) -> Option<Packet> {
         self.taken = self.taken.checked_sub(1)?;
@@ -191,23 +190,23 @@ impl NicQueue {
         self.frames.pop_front()
     }
 
-    /// The next poll has descriptors to send.
+    /// Whether the next poll has descriptors to send.
     pub(crate) fn sends(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// The next one of them.
+    /// Takes the next descriptor to send.
     pub(crate) fn next_to_send(&mut self) -> Option<Packet> {
         self.outgoing.pop_front()
     }
 
-    /// A CPU polls: whether another one made the last poll.
+    /// Records a poll by a CPU. Returns whether another CPU made the last one.
     #[inline]
     pub(crate) fn moves_to(&mut self, cpu: usize) -> bool {
         std::mem::replace(&mut self.polled_on, cpu as u16) != cpu as u16
     }
 
-    /// A poll would find nothing at all, and this CPU made the last one.
+    /// Whether a poll would find nothing, and this CPU made the last one.
     pub(crate) fn quiet(&self, cpu: usize) -> bool {
         self.here() == 0
             && self.outgoing.is_empty()
@@ -215,82 +214,82 @@ impl NicQueue {
             && usize::from(self.polled_on) == cpu
     }
 
-    /// Its driver takes a sample at each unmasking.
+    /// Whether the driver takes a sample at each unmask.
     pub(crate) fn adapts(&self) -> bool {
         self.adaptive.is_some()
     }
 
-    /// A poll has ended, at that time.
+    /// Records the end of a poll at the given time.
     pub(crate) fn polled(&mut self, at: Ns) {
         self.waiting_since = at;
     }
 
-    /// For how long frames have waited for a poll.
+    /// Returns how long frames have waited for a poll.
     pub(crate) fn waited(&self, now: Ns) -> Ns {
         now.saturating_sub(self.waiting_since)
     }
 
-    /// Interrupts are allowed.
+    /// Whether the interrupt is unmasked.
     pub(crate) fn armed(&self) -> bool {
         self.armed
     }
 
-    /// The moderation's timer is under way.
+    /// Whether the moderation timer is pending.
     pub(crate) fn moderating(&self) -> bool {
         self.moderating
     }
 
-    /// An interrupt is on its way to the CPU.
+    /// Whether an interrupt is on its way to the CPU.
     pub(crate) fn line(&self) -> bool {
         self.line
     }
 
-    /// It has reached the CPU.
+    /// Records that the interrupt has reached the CPU.
     pub(crate) fn line_arrived(&mut self) {
         self.line = false;
     }
 
-    /// An interrupt was lost, and nobody knows yet.
+    /// Whether an interrupt was lost and nothing has made up for it.
     pub(crate) fn lost(&self) -> bool {
         self.lost
     }
 
-    /// An interrupt is allowed, and none is due or one is on its way.
+    /// Whether the interrupt is unmasked, and either nothing waits or moderation has scheduled one.
     #[inline]
     pub(crate) fn will_interrupt(&self) -> bool {
         self.armed && (self.moderating || self.depth() == 0)
     }
 
-    /// The earliest look at the instance's deadline that is under way; `NEVER`: none is.
+    /// Returns the time of the earliest pending event that checks the instance's deadline; `NEVER`: none.
     #[inline]
     pub(crate) fn timer_at(&self) -> Ns {
         self.timer_at
     }
 
-    /// The CPU on which the timer fires.
+    /// Returns the CPU on which the timer fires.
     pub(crate) fn timer_cpu(&self) -> usize {
         usize::from(self.timer_cpu)
     }
 
-    /// A CPU starts the timer.
+    /// Records that a CPU arms the timer.
     pub(crate) fn timer_starts(&mut self, cpu: usize) {
         self.counts.timer_starts += 1;
         self.timer_cpu = cpu as u16;
     }
 
-    /// The timer has expired.
+    /// Records that the timer has expired.
     pub(crate) fn timer_expires(&mut self) {
         self.counts.timer_expiries += 1;
     }
 
-    /// The deadline is to be looked at then: whether no look before is under way.
+    /// Requests a check of the deadline at a time. Returns whether it needs an event: no earlier one is pending.
     pub(crate) fn look_at(&mut self, at: Ns) -> bool {
         let sooner = at < self.timer_at;
         self.timer_at = self.timer_at.min(at);
         sooner
     }
 
-    /// A look at the deadline is due: `false` if it is surplus, since another one comes.
+    /// Handles a timer event. Returns `false` if the event is redundant, since another one is pending.
     pub(crate) fn looks_now(&mut self, now: Ns) -> bool {
         let due = self.timer_at <= now;
         if due {
@@ -299,41 +298,42 @@ impl NicQueue {
         due
     }
 
-    /// No look at the deadline is under way any more.
+    /// Cancels the pending check of the deadline.
     pub(crate) fn looks_no_more(&mut self) {
         self.timer_at = NEVER;
     }
 
-    /// The timer has expired so often, and was started again after each poll, the last of which ended then.
+    /// Adds expiries that were skipped, each followed by a poll that armed the timer again; the last one ended at
+    /// `polled`.
     pub(crate) fn expired(&mut self, times: u64, polled: Ns) {
         self.counts.timer_expiries += times;
         self.counts.timer_starts += times;
         self.polled(polled);
     }
 
-    /// The next interrupt gets lost.
+    /// Makes the next interrupt be lost.
     pub(crate) fn lose_next(&mut self) {
         self.lose_next = true;
     }
 
-    /// The next interrupt comes later by so much.
+    /// Delays the next interrupt by so many nanoseconds.
     pub(crate) fn delay_next(&mut self, by: Ns) {
         self.late_by = by;
     }
 
-    /// The last change of mode: the old one, and the polls its owners had made by then.
+    /// Returns the last change of mode: the old mode, and the polls that its owner had made by then.
     #[inline]
     pub(crate) fn changed(&self) -> Option<(Threaded, u64)> {
         self.changed
     }
 
-    /// Its mode changes, or does so no longer.
+    /// Records a change of mode; `None`: the new mode has the same owner.
     pub(crate) fn changes(&mut self, from: Option<(Threaded, u64)>) {
         self.changed = from;
     }
 
-    /// The watchdog looks, after so many polls: whether something waits that nobody has polled for
-    /// since it last looked, and nobody owns the instance. It is no longer lost, then.
+    /// Runs the watchdog, after `polls` polls. Returns whether work waits without an owner and without a poll
+    /// since its last run; the interrupt then no longer counts as lost.
     pub(crate) fn stuck(&mut self, polls: u64, owned: bool) -> bool {
         let stuck = self.waits() && !owned && self.polls_seen == polls;
         self.polls_seen = polls;
@@ -344,7 +344,7 @@ impl NicQueue {
         stuck
     }
 
-    /// The CPU of a thread that polls it in vain, in bulk, or that rests while the ring is empty.
+    /// Returns the CPU that spins on this queue, or skips expiries of its timer, in bulk.
     #[inline]
     pub(crate) fn spinner(&self) -> Option<u16> {
         self.spinner
@@ -354,7 +354,7 @@ impl NicQueue {
         self.spinner = cpu;
     }
 
-    /// What whoever watches knows of its suspension: whether it knew otherwise.
+    /// Sets the suspension state reported to the trace. Returns whether it has changed.
     pub(crate) fn tell_suspended(&mut self, suspended: bool) -> bool {
         std::mem::replace(&mut self.suspended, suspended) != suspended
     }

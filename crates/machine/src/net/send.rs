@@ -1,4 +1,4 @@
-//! Frames that are sent to the host, by the other side or by the host itself.
+//! Frames sent to the host, by the peer or by the host itself.
 
 use napkin_core::Ns;
 
@@ -9,18 +9,18 @@ use crate::net::packet::Packet;
 use crate::sched::id::ThreadId;
 
 impl Machine<'_> {
-    /// A frame of the other side, sent now: it reaches the host after the link.
+    /// Sends a frame from the peer now; it arrives after the link's latency.
     pub fn send_to_host(&mut self, packet: Packet) {
         self.send_to_host_at(self.now, packet);
     }
 
-    /// A frame of a program of this host, sent by the thread that asks: it reaches the host itself.
+    /// Sends a frame from a thread of this host to the host itself, through the link's model.
     pub fn send_from(&mut self, thread: ThreadId, packet: Packet) {
         self.send_to_host(packet);
         self.touch_device(usize::from(self.threads[thread].cpu()));
     }
 
-    /// A frame of the other side, put on the wire at a time not before now.
+    /// Sends a frame from the peer at `time`, but not before now.
     pub fn send_to_host_at(&mut self, time: Ns, packet: Packet) {
         if self.link.is_down(self.now) {
             return;
@@ -29,8 +29,8 @@ impl Machine<'_> {
         self.arrives_after(sent, packet);
     }
 
-    /// A frame of the other side, put on the wire at a later time than now. It does not queue for the
-    /// link, which those that are sent meanwhile share: right only where the link is mostly idle.
+    /// Sends a frame from the peer at a later time. The frame does not queue for the link, and those sent
+    /// meanwhile ignore it: right only where the link is mostly idle.
     pub fn send_to_host_later(&mut self, time: Ns, packet: Packet) {
         if self.link.is_down(self.now) {
             return;

@@ -1,4 +1,4 @@
-//! A socket, the ready list of an epoll context, and a flow.
+//! The data of a socket, of an epoll context's ready list, and of a flow.
 
 use std::collections::VecDeque;
 
@@ -7,32 +7,32 @@ use napkin_core::{Id, Ns};
 use crate::net::packet::Packet;
 use crate::sched::id::ThreadId;
 
-/// A socket: what it has received and nobody has read.
+/// A socket, with the frames that were received and not yet read.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) frames: VecDeque<Packet>,
-    /// Frames that it holds at most.
+    /// Most frames that it holds.
     pub(super) capacity: u32,
-    /// The epoll context that watches it, by its place.
+    /// Index of the epoll context that watches it.
     pub(super) epoll: Option<u32>,
-    /// It stands on its context's ready list.
+    /// Whether it is on its context's ready list.
     pub(super) ready: bool,
     /// The thread that waits on it without epoll.
     pub(super) waiter: Option<ThreadId>,
-    /// The CPU on which something was last delivered to it.
+    /// The CPU of the last delivery.
     pub(super) delivered_on: Option<u16>,
-    /// The instance that last delivered to it.
+    /// The instance of the last delivery.
     pub(super) napi: Option<Id>,
     pub(super) open: bool,
     pub(super) dropped: u64,
-    /// Its queue was parked when it was full.
+    /// Whether a queue was parked because this socket was full.
     pub(super) parked: bool,
 }
 
 impl Socket {
     pub(super) fn new(capacity: u32) -> Self {
         Socket {
-            // Room for a few from the first on, as it would get with its first frame.
+            // Room for as many frames as the first push would allocate.
             frames: VecDeque::with_capacity(4),
             capacity,
             epoll: None,
@@ -55,19 +55,19 @@ impl Socket {
     }
 }
 
-/// The world's part of an epoll context: its ready list and who waits. The part that decides is
-/// the core's `EpollContext` of the same place.
+/// The machine's part of an epoll context: its ready list and its waiter. The part that makes decisions is the
+/// core's `EpollContext` with the same index.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     pub(super) list: VecDeque<u32>,
     pub(super) waiter: Option<ThreadId>,
     pub(super) returns: u64,
     pub(super) events: u64,
-    /// Until then a descriptor that is always ready is on the list, too.
+    /// Until this time a descriptor that is always ready is on the list, too.
     pub(super) always_until: Ns,
 }
 
-/// A flow: where its frames arrive and which socket gets them.
+/// A flow: the queue at which its frames arrive, and the socket that gets them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flow {
     pub(super) queue: u16,

@@ -1,6 +1,6 @@
 //! All sockets, the ready lists of the epoll contexts that watch them, and the flows that lead to them.
 //!
-//! Who is woken, what is charged and what the core is told is the machine's (`nic.rs`, `receive.rs`).
+//! Wake-ups, costs and calls of the core are in `nic.rs` and `receive.rs`.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use crate::net::packet::Packet;
 use crate::net::socket::{Flow, Ready, Socket};
 use crate::sched::id::ThreadId;
 
-/// Where those are who read a queue's frames.
+/// The CPUs of the threads that read a queue's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// To be looked for.
+    /// Not determined yet.
     Unknown,
     Nobody,
-    /// All are pinned to that CPU.
+    /// All are pinned to this CPU.
     On(u16),
     Anywhere,
 }
 
-/// Sockets, ready lists and flows, each by its place.
+/// Sockets, ready lists and flows, each by its index.
 #[derive(Debug)]
 pub(crate) struct Sockets {
-    /// By queue, as far as they were looked for since a socket, a reader or a flow was last added.
+    /// Cache by queue, cleared when a reader, a binding or a flow is added.
     readers: Vec<Readers>,
     all: Vec<Socket>,
     ready: Vec<Ready>,
@@ -33,7 +33,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// None yet, with empty ready lists of so many epoll contexts.
+    /// Creates the empty ready lists of `epolls` epoll contexts, without sockets.
     pub(crate) fn new(epolls: usize) -> Self {
         Sockets {
             readers: Vec::new(),
@@ -43,46 +43,46 @@ impl Sockets {
         }
     }
 
-    /// Adds a socket that holds so many frames; its place.
+    /// Adds a socket with room for `capacity` frames. Returns its index.
     pub(super) fn add(&mut self, capacity: u32) -> u32 {
         self.all.push(Socket::new(capacity));
         self.all.len() as u32 - 1
     }
 
-    /// Adds a flow that arrives at a queue, for a socket or for none; its place.
+    /// Adds a flow that arrives at a queue, with or without a socket. Returns its index.
     pub(super) fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
         self.readers.clear();
         self.flows.push(Flow { queue, socket });
         self.flows.len() as u32 - 1
     }
 
-    /// A thread waits for a socket through an epoll context.
+    /// Makes a thread wait for a socket through an epoll context.
     pub(super) fn watch(&mut self, thread: ThreadId, epoll: u32, socket: u32) {
         self.readers.clear();
         self.ready[epoll as usize].waiter = Some(thread);
         self.all[socket as usize].epoll = Some(epoll);
     }
 
-    /// A thread waits for a socket by a receive call.
+    /// Makes a thread wait for a socket in a receive call.
     pub(super) fn own(&mut self, thread: ThreadId, socket: u32) {
         self.readers.clear();
         self.all[socket as usize].waiter = Some(thread);
     }
 
-    /// A socket is bound to an instance before anything was delivered to it.
+    /// Binds a socket to an instance before its first delivery.
     pub(super) fn bind(&mut self, socket: u32, id: Id) {
         self.readers.clear();
         self.all[socket as usize].napi = Some(id);
     }
 
-    /// Where a queue's readers are.
+    /// Returns the cached readers of a queue.
     pub(crate) fn readers(&self, queue: u16) -> Readers {
         self.readers.get(usize::from(queue)).copied().unwrap_or(Readers::Unknown)
     }
 
-    /// Looks for the readers of an instance's queue: of the sockets that its flows lead to, and of those that
-    /// it delivers to or that are bound to it. `threads` are all that wait: in which epoll context, or on which
-    /// socket, and on which CPU if it is one.
+    /// Determines the readers of an instance's queue: those of the sockets that its flows lead to, that it
+    /// delivers to, or that are bound to it. `threads` are all that wait: their epoll context, or their socket,
+    /// and their CPU if they are pinned to one.
     pub(crate) fn find_readers(
         &mut self,
         id: Id,
@@ -113,19 +113,19 @@ impl Sockets {
         found
     }
 
-    /// The queue at which a flow arrives.
+    /// Returns the queue at which a flow arrives.
     #[inline]
     pub(super) fn queue_of(&self, flow: u32) -> u16 {
         self.flows[flow as usize].queue
     }
 
-    /// The socket that gets a flow's frames; `None`: they are dropped.
+    /// Returns the socket that gets a flow's frames; `None`: they are dropped.
     #[inline]
     pub(super) fn of_flow(&self, flow: u32) -> Option<u32> {
         self.flows[flow as usize].socket
     }
 
-    /// A flow's socket gets its next frame on a CPU: whether the last one came on another.
+    /// Records a delivery to a flow's socket on a CPU. Returns whether the last one was on another CPU.
     #[inline]
     pub(super) fn moves_to(&mut self, flow: u32, cpu: u16) -> bool {
         let Some(place) = self.of_flow(flow) else { return false };
@@ -133,7 +133,7 @@ impl Sockets {
         last.is_some_and(|last| last != cpu)
     }
 
-    /// An instance delivers a frame: `false` if the socket is full, or closed.
+    /// Delivers a frame of an instance to a socket. Returns `false` if the socket is full or closed.
     #[inline]
     pub(super) fn take_in(&mut self, socket: u32, id: Id, packet: Packet) -> bool {
         let socket = &mut self.all[socket as usize];
@@ -146,12 +146,12 @@ impl Sockets {
         true
     }
 
-    /// A frame reaches a socket without an instance, however full that is.
+    /// Puts a frame into a socket without an instance, even if the socket is full.
     pub(super) fn put(&mut self, socket: u32, packet: Packet) {
         self.all[socket as usize].frames.push_back(packet);
     }
 
-    /// A socket stands on its epoll context's ready list from now on, if it has one. The context, and who
+    /// Puts a socket on its epoll context's ready list, if it has one. Returns the context, and the thread that
     /// waits for the socket.
     #[inline]
     pub(super) fn becomes_ready(&mut self, place: u32) -> (Option<u32>, Option<ThreadId>) {
@@ -171,66 +171,66 @@ impl Sockets {
         Some(socket)
     }
 
-    /// How many events a wait in an epoll context finds now.
+    /// Returns the number of events that a wait in an epoll context finds now.
     #[inline]
     pub(crate) fn events(&self, epoll: u32, now: Ns) -> u32 {
         let ready = &self.ready[epoll as usize];
         ready.list.len() as u32 + u32::from(now < ready.always_until)
     }
 
-    /// Until then an epoll context has an event at any time: who waits on it.
+    /// Makes an epoll context have an event at any time until `until`. Returns its waiter.
     pub(super) fn always_ready(&mut self, epoll: u32, until: Ns) -> Option<ThreadId> {
         let ready = &mut self.ready[epoll as usize];
         ready.always_until = until;
         ready.waiter
     }
 
-    /// A wait in an epoll context has returned so many events.
+    /// Counts a wait in an epoll context that has returned `events` events.
     pub(crate) fn returned(&mut self, epoll: u32, events: u32) {
         let ready = &mut self.ready[epoll as usize];
         ready.returns += 1;
         ready.events += u64::from(events);
     }
 
-    /// A frame is read.
+    /// Reads a frame.
     #[inline]
     pub(super) fn read(&mut self, socket: u32) -> Option<Packet> {
         self.all[socket as usize].frames.pop_front()
     }
 
-    /// Frames that wait in a socket.
+    /// Returns the number of frames in a socket.
     #[inline]
     pub(super) fn waiting(&self, socket: u32) -> u32 {
         self.all[socket as usize].frames.len() as u32
     }
 
-    /// Frames that a socket had no room for.
+    /// Returns the frames dropped because a socket was full or closed.
     pub(super) fn dropped(&self, socket: u32) -> u64 {
         self.all[socket as usize].dropped
     }
 
-    /// The instance that last delivered to a socket.
+    /// Returns the instance that last delivered to a socket.
     pub(super) fn napi(&self, socket: u32) -> Option<Id> {
         self.all[socket as usize].napi
     }
 
-    /// Whether a socket takes frames.
+    /// Returns whether a socket is open.
     pub(super) fn is_open(&self, socket: u32) -> bool {
         self.all[socket as usize].open
     }
 
-    /// Whether a socket is nearly full: three quarters of what it holds.
+    /// Returns whether a socket is nearly full: at least three quarters of its capacity.
     pub(super) fn is_full(&self, socket: u32) -> bool {
         self.all[socket as usize].full()
     }
 
-    /// A queue is parked because of a socket.
+    /// Records that a queue is parked because of a socket.
     pub(super) fn park(&mut self, socket: u32) {
         self.all[socket as usize].parked = true;
     }
 
-    /// Whether queues that were parked because of a socket are to be polled again: it was read until it was
-    /// nearly empty. Once.
+    /// Returns whether queues parked because of a socket are to be polled again, since it is down to a quarter of
+    /// its capacity. Returns `true` once.
     #[inline]
     pub(super) fn resumes(&mut self, socket: u32) -> bool {
         let socket = &mut self.all[socket as usize];
@@ -239,18 +239,18 @@ impl Sockets {
         drained
     }
 
-    /// An epoll context goes away, and the sockets that it watches with it.
+    /// Closes an epoll context and the sockets that it watches.
     pub(crate) fn close(&mut self, epoll: u32) {
         self.ready[epoll as usize].waiter = None;
         self.all.iter_mut().filter(|it| it.epoll == Some(epoll)).for_each(|it| it.open = false);
     }
 
-    /// What the waits in each epoll context have returned.
+    /// Returns the counts of each epoll context.
     pub(crate) fn uses(&self) -> impl Iterator<Item = EpollUse> {
         self.ready.iter().map(|it| EpollUse { returns: it.returns, events: it.events })
     }
 
-    /// A socket that is open and not empty, and how many frames are in it.
+    /// Returns an open socket that is not empty, and its number of frames.
     pub(crate) fn unread(&self) -> Option<(usize, usize)> {
         let here = |(place, it): (usize, &Socket)| {
             (it.open && !it.frames.is_empty()).then_some((place, it.frames.len()))
@@ -258,7 +258,7 @@ impl Sockets {
         self.all.iter().enumerate().find_map(here)
     }
 
-    /// What they keep room for, in frames: it must not grow with virtual time.
+    /// Returns the room for frames in all sockets. It must not grow with virtual time.
     pub(crate) fn kept(&self) -> usize {
         self.all.iter().map(|it| it.frames.capacity()).sum()
     }
