@@ -1,20 +1,21 @@
-//! Which CPUs work, and who has the clock that an emulator's CPUs share.
+//! The set of busy CPUs, and the clock that an emulator's CPUs share.
 
 use napkin_core::{NEVER, Ns};
 use napkin_traffic::Rng;
 
-/// What is drawn where CPUs advance one clock in turn; nothing, unless somebody asks for it.
+/// Random variation of the turns of a shared clock; without effect unless it is requested.
 #[derive(Debug)]
 pub(super) struct DrawnTurns {
-    /// A slice is shorter or longer by up to this.
+    /// Most nanoseconds by which a slice is shorter or longer.
     pub(super) spread: Ns,
-    /// Of a thousand times that a CPU touches a device, those in which it keeps the clock.
+    /// How often, in thousandths, a CPU keeps the clock when it touches a device.
     pub(super) keeps: u16,
     pub(super) rng: Rng,
 }
 
 impl DrawnTurns {
-    /// All slices are equal, and who touches a device always gives the clock away.
+    /// Creates turns without variation: slices are equal, and a CPU that touches a device always gives the clock
+    /// away.
     fn none() -> Self {
         DrawnTurns { spread: 0, keeps: 0, rng: Rng::new(0) }
     }
@@ -32,25 +33,25 @@ impl DrawnTurns {
     }
 }
 
-/// Which CPUs work, and who has the clock that an emulator's CPUs share.
+/// The number of busy CPUs, and the state of the shared clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
     pub(super) busy: u16,
-    /// The CPU that has the shared clock, and its slices so far.
+    /// The CPU that has the shared clock, and the number of slices so far.
     pub(super) turn: usize,
     pub(super) slices: u32,
-    /// When the one that had it last gave it up at a device; `NEVER` before.
+    /// When a CPU last gave the clock away by touching a device; `NEVER` before.
     pub(super) released: Ns,
     pub(super) drawn: DrawnTurns,
 }
 
 impl Clock {
-    /// No CPU works.
+    /// Creates a clock with no CPU busy.
     pub(crate) fn new() -> Self {
         Clock { busy: 0, turn: 0, slices: 0, released: NEVER, drawn: DrawnTurns::none() }
     }
 
-    /// How many CPUs work.
+    /// Returns the number of busy CPUs.
     pub(crate) fn busy(&self) -> u16 {
         self.busy
     }

@@ -1,11 +1,11 @@
-//! What is on top of a CPU's thread: interrupts and softirqs, the innermost last.
+//! The contexts on top of a CPU's thread: interrupts and softirqs, nested.
 
 use napkin_core::{Id, Interrupt, Ns, Op, Softirq};
 
 use crate::host::segment::Segment;
 use crate::host::step::Exec;
 
-/// What interrupts a CPU.
+/// The source of a hard interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Queue(Id),
@@ -13,18 +13,18 @@ pub(crate) enum Source {
     Tick,
     SliceEnd,
     Reschedule,
-    /// Something that is not modelled keeps the CPU, its interrupts off, for so long.
+    /// Something that is not modelled occupies the CPU for this time, with its interrupts off.
     Held(Ns),
 }
 
-/// Where a hard interrupt is.
+/// The progress of a hard interrupt.
 #[derive(Debug)]
 pub(crate) enum Hard<'a> {
     Entered(Source),
     Handling(Interrupt<'a, ()>),
-    /// A step that a timer asked for, while it is still to be taken.
+    /// The step that the core asked for on a timer or tick, until it is taken.
     Step(Option<Op>),
-    /// On the way out, which is being paid for.
+    /// On the way out: the exit cost is being paid.
     Left,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Body<'a> {
     Softirq(Softirq<'a, ()>),
 }
 
-/// A context on top of a thread, and what it interrupted.
+/// A context on top of a thread, and the segment that it interrupted.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     pub(super) body: Body<'a>,
@@ -42,12 +42,12 @@ pub(crate) struct Frame<'a> {
     pub(super) interrupted: Option<Segment>,
 }
 
-/// A stack of contexts, of which the innermost has a place of its own: nearly always it is the only one,
-/// and every step of it is taken there.
+/// A stack of contexts. The innermost has its own field: it is nearly always the only one, and every step runs
+/// there.
 #[derive(Debug)]
 pub(crate) struct Contexts<'a> {
     top: Option<Frame<'a>>,
-    /// What that one is on top of, the outermost first.
+    /// The other contexts, outermost first.
     below: Vec<Frame<'a>>,
 }
 
@@ -56,18 +56,18 @@ impl<'a> Contexts<'a> {
         Contexts { top: None, below: Vec::with_capacity(4) }
     }
 
-    /// Another context begins, on top of all. It is made where it stays, when nothing can go wrong any
-    /// more: what might have to be dropped on the way there would first be made elsewhere, and copied.
+    /// Pushes a context. It is built in place, in a closure that cannot fail: a value that might have to be
+    /// dropped on the way would be built elsewhere first and then copied.
     #[inline]
     pub(super) fn push(&mut self, frame: impl FnOnce() -> Frame<'a>) {
         if self.top.is_some() {
             self.below.extend(self.top.take());
         }
-        // Nothing is there to be dropped.
+        // The old value is `None`: there is nothing to drop.
         std::mem::forget(self.top.replace(frame()));
     }
 
-    /// The innermost one has ended. Its pass holds nothing then: a drop would only look for what it might.
+    /// Pops the innermost context. Its pass holds nothing at its end, so dropping it would only cost checks.
     #[inline]
     pub(super) fn pop(&mut self) {
         std::mem::forget(self.top.take());
@@ -76,7 +76,7 @@ impl<'a> Contexts<'a> {
         }
     }
 
-    /// The innermost one.
+    /// Returns the innermost context.
     #[inline]
     pub(super) fn top(&self) -> Option<&Frame<'a>> {
         self.top.as_ref()
@@ -87,19 +87,19 @@ impl<'a> Contexts<'a> {
         self.top.as_mut()
     }
 
-    /// Whether there is none.
+    /// Whether there is no context.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.top.is_none()
     }
 
-    /// How many there are.
+    /// Returns the number of contexts.
     #[inline]
     pub(super) fn len(&self) -> usize {
         usize::from(self.top.is_some()) + self.below.len()
     }
 
-    /// All of them, the innermost first.
+    /// Returns all contexts, innermost first.
     #[inline]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Frame<'a>> {
         self.top.iter().chain(self.below.iter().rev())

@@ -1,4 +1,4 @@
-//! One CPU: what it is at, what it was interrupted in, and what its time went into.
+//! One CPU: its contexts, its present segment, and the accounting of its time.
 
 use std::collections::VecDeque;
 
@@ -14,64 +14,64 @@ use crate::sched::id::ThreadId;
 use crate::sched::run_queue::RunQueue;
 use crate::sched::threads::Threads;
 
-/// What a CPU goes round in.
+/// A thread's loop of empty polls, which is skipped in bulk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spin {
     pub(super) me: ThreadId,
     pub(super) cycle: IdleCycle,
-    /// When the first round began.
+    /// Start of the first round.
     pub(super) start: Ns,
-    /// A round's time on this CPU.
+    /// Nanoseconds per round on this CPU.
     pub(super) length: Ns,
 }
 
-/// An idle CPU whose timer expires in vain.
+/// The timer expiries of an idle CPU that find nothing, skipped in bulk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rest {
     pub(super) timer: IdleTimer,
-    /// When it expires first.
+    /// Time of the first expiry.
     pub(super) at: Ns,
 }
 
-/// What a CPU does without its steps being taken one by one, until it is caught up.
+/// Activity that is not stepped until the CPU is caught up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bulk {
-    /// Its thread polls in vain.
+    /// The thread polls an empty queue in a loop.
     Spin(Spin),
-    /// It is idle, and its timer expires in vain.
+    /// The CPU is idle, and its timer expires without finding work.
     Rest(Rest),
 }
 
-/// What runs on a CPU: interrupts and softirqs on top of its current thread. Only what is in this room
-/// changes it; the scheduler has its run queue.
+/// The execution state of a CPU: interrupts and softirqs on top of its current thread. Only `host/` changes it;
+/// the scheduler changes the run queue.
 #[derive(Debug)]
 pub(crate) struct Cpu<'a> {
     pub(super) frames: Contexts<'a>,
     pub(crate) run_queue: RunQueue,
     pub(super) pending: VecDeque<Source>,
-    /// A softirq was raised that nobody runs yet.
+    /// Whether a softirq has been raised and does not run yet.
     pub(super) raised: bool,
     pub(super) segment: Option<Segment>,
-    /// What it does is not stepped.
+    /// Activity that is skipped in bulk at present.
     pub(super) bulk: Option<Bulk>,
     pub(super) started: Ns,
-    /// The event that ends the piece of work, by its order; 0: none does.
+    /// Order of the event that ends the segment; 0: no event does.
     pub(super) ends_by: u64,
-    /// Time for a piece of work in thousandths of its own length.
+    /// Wall time of a segment in thousandths of its length.
     pub(super) dilation: u64,
     pub(super) busy: bool,
-    /// It is busy, and nobody slows it down.
+    /// Whether it is busy and not slowed down.
     pub(super) full_speed: bool,
     pub(super) idleness: Idleness,
     pub(super) used: [Ns; USES],
-    /// Of it: rounds of threads, and polls of softirqs, that found nothing.
+    /// Nanoseconds of it: empty rounds of threads and empty polls of softirqs.
     pub(super) polled_in_vain: Ns,
-    /// Time that threads have waited here for the CPU, added up.
+    /// Nanoseconds that threads have waited for this CPU, summed.
     pub(super) waited: Ns,
     pub(super) interrupts: u64,
-    /// Frames that were delivered here.
+    /// Frames delivered on this CPU.
     pub(super) delivered: u64,
-    /// The network softirq's round that is checked.
+    /// The round of the network softirq, for invariant 5.
     pub(super) round: Round,
 }
 
@@ -99,8 +99,9 @@ impl Cpu<'_> {
         }
     }
 
-    /// Its time up to `now` has gone into that: since when. The thread on it is charged, unless an interrupt
-    /// or a softirq is on top of it in a kernel that tells them apart.
+    /// Accounts the time up to `now` to `class`. Returns when that time began. The current thread is charged,
+    /// too, unless an interrupt or a softirq is on top of it and the kernel accounts those separately
+    /// (`irq_time`).
     #[inline]
     pub(super) fn uses(
         &mut self,
@@ -122,7 +123,7 @@ impl Cpu<'_> {
         from
     }
 
-    /// Its time up to `over` was idleness, but for what interrupts and their softirqs took of it.
+    /// Accounts the time up to `over` as idle, except for the given nanoseconds of interrupts and softirqs.
     pub(super) fn rested(&mut self, over: Ns, interrupts: Ns, softirqs: Ns) {
         let elapsed = over - std::mem::replace(&mut self.started, over);
         self.used[Use::Interrupt as usize] += interrupts;
@@ -130,14 +131,14 @@ impl Cpu<'_> {
         self.used[Use::Idle as usize] += elapsed - interrupts - softirqs;
     }
 
-    /// It is idle, at full speed, with nobody who wants it and nothing that waits for it, and its tick is on its
-    /// way.
+    /// Whether it is idle at full speed, with no context or thread pending and its tick armed.
     pub(super) fn idles(&self) -> bool {
         let nothing = self.frames.is_empty() && self.pending.is_empty() && !self.raised;
         nothing && self.segment.is_none() && self.run_queue.at_rest() && self.dilation == 1000
     }
 
-    /// The context on top is left: the piece of work that it interrupted; `None` where there is none.
+    /// Pops the context on top. Returns the segment that it interrupted, `Some(None)` for none; `None` without a
+    /// context.
     #[inline]
     pub(super) fn leave(&mut self) -> Option<Option<Segment>> {
         let interrupted = self.frames.top()?.interrupted;
@@ -145,12 +146,12 @@ impl Cpu<'_> {
         Some(interrupted)
     }
 
-    /// What its time up to now went into.
+    /// Returns the time by use, as last accounted.
     pub(crate) fn used(&self) -> [Ns; USES] {
         self.used
     }
 
-    /// All its counts, with the core's of its softirqs.
+    /// Returns all counts, with the core's counts of its softirqs.
     pub(crate) fn counts(&self, softirq: CpuCounts) -> CpuUse {
         CpuUse {
             used: self.used,
@@ -162,58 +163,58 @@ impl Cpu<'_> {
         }
     }
 
-    /// So much of its time was poll that found nothing.
+    /// Adds time of empty polling.
     #[inline]
     pub(crate) fn in_vain(&mut self, time: Ns) {
         self.polled_in_vain += time;
     }
 
-    /// A frame is delivered here: which one it is.
+    /// Counts a frame that is delivered here. Returns its number.
     #[inline]
     pub(crate) fn delivers(&mut self) -> u64 {
         self.delivered += 1;
         self.delivered
     }
 
-    /// Frames that were delivered here.
+    /// Returns the number of frames delivered here.
     #[inline]
     pub(crate) fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// The round of that number of its network softirq took frames: all that the round has.
+    /// Adds frames to the round of that number of the network softirq. Returns the round's total.
     pub(crate) fn round_takes(&mut self, number: u64, frames: u16) -> u32 {
         self.round.takes(number, frames)
     }
 
-    /// The piece of work that it is at is put aside, or there is none.
+    /// Takes the present segment, if any.
     pub(crate) fn put_aside(&mut self) -> Option<Segment> {
         self.segment.take()
     }
 
-    /// Interrupts and softirqs that are on top of its thread, or of its idleness.
+    /// Returns the number of interrupts and softirqs on top of the thread or of idleness.
     #[inline]
     pub(crate) fn contexts(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether it is at a piece of work.
+    /// Whether it has a segment in progress.
     pub(crate) fn at_work(&self) -> bool {
         self.segment.is_some()
     }
 
-    /// Whether it slows CPUs down that share its core or its clock.
+    /// Whether it counts as busy for CPUs that share its core or its clock.
     pub(crate) fn busy(&self) -> bool {
         self.busy
     }
 
-    /// A softirq was raised that nobody runs yet.
+    /// Whether a softirq has been raised and does not run yet.
     pub(crate) fn raised(&self) -> bool {
         self.raised
     }
 
-    /// What does not hold of it, if anything: all its time has gone into something, and if it is not idle
-    /// it is at a piece of work.
+    /// Returns a description of a violated invariant, if any: all its time is accounted, and it is idle or has a
+    /// segment.
     pub(crate) fn unsound(&self) -> Option<String> {
         let (used, contexts) = (self.used.iter().sum::<Ns>(), self.contexts());
         if used != self.started {
@@ -224,7 +225,7 @@ impl Cpu<'_> {
         lost.then(|| format!("is at no work, with {contexts} contexts"))
     }
 
-    /// Whether the scheduler sees it idle: an interrupt or a softirq on it does not count.
+    /// Whether the scheduler considers it idle: interrupts and softirqs on it do not count.
     pub(crate) fn available(&self) -> bool {
         self.run_queue.is_empty()
     }
@@ -233,7 +234,7 @@ impl Cpu<'_> {
         matches!(self.frames.top(), Some(Frame { body: Body::Hard(_), .. }))
     }
 
-    /// Whether an interrupt of that source waits to be taken here, or is being taken.
+    /// Whether an interrupt from this source is pending here, or has been entered and not yet handled.
     pub(crate) fn hard_for(&self, source: Source) -> bool {
         let entered = |frame: &Frame<'_>| matches!(&frame.body, Body::Hard(Hard::Entered(it)) if *it == source);
         self.pending.contains(&source) || self.frames.iter().any(entered)
@@ -243,13 +244,13 @@ impl Cpu<'_> {
         self.frames.iter().any(|frame| matches!(frame.body, Body::Softirq(_)))
     }
 
-    /// It is busy or not, or its dilation has changed.
+    /// Updates `full_speed` after a change of `busy` or `dilation`.
     pub(super) fn changes_speed(&mut self) {
         self.full_speed = self.busy && self.dilation == 1000;
     }
 
-    /// How long a piece takes at the present speed. A CPU that is stopped may be so for longer than
-    /// there is time.
+    /// Returns the wall time of a segment at the present speed. It saturates, since a stopped CPU's may exceed
+    /// the range.
     pub(super) fn wall(&self, work: Ns) -> Ns {
         match self.dilation {
             1000 => work,

@@ -1,7 +1,7 @@
-//! What a thread executes: a program of the user's, or a pass of the core, and how far it has come.
+//! The execution state of a thread: a user's program or a pass of the core, and its progress.
 //!
-//! A thread carries it from CPU to CPU; only the CPU that it runs on changes it. When the thread gets a CPU,
-//! and which, is the scheduler's.
+//! A thread carries it from CPU to CPU; only the CPU on which the thread runs changes it. When and where the
+//! thread runs is decided by the scheduler.
 
 use napkin_core::{
     Context, CpuId, Did, EpollWait, Host, Id, Kthread, Ns, Op, Pass, SocketWait, Softirq, Worker,
@@ -12,7 +12,7 @@ use crate::host::step::Exec;
 use crate::sched::id::Role;
 use crate::sched::thread::Program;
 
-/// A pass of the core that a thread is in.
+/// The pass of the core that a thread executes.
 #[derive(Debug)]
 pub(super) enum ThreadPass<'a> {
     Softirq(Softirq<'a, ()>),
@@ -23,7 +23,7 @@ pub(super) enum ThreadPass<'a> {
 }
 
 impl<'a> ThreadPass<'a> {
-    /// The pass that a thread of the kernel's own runs for ever; `None` for an application's.
+    /// Creates the pass that a kernel thread runs in a loop; `None` for a thread of an application.
     fn of(role: Role, host: &'a Host<()>) -> Option<Self> {
         Some(match role {
             Role::Ksoftirqd(cpu) => {
@@ -47,15 +47,15 @@ impl<'a> ThreadPass<'a> {
     }
 }
 
-/// What a thread executes, and how far it has come.
+/// The execution state of a thread.
 #[derive(Debug)]
 pub(crate) struct Execution<'a> {
-    /// `None` while it runs, once it has ended, and for a thread of the kernel.
+    /// `None` while the program is being called, after it has ended, and for kernel threads.
     pub(super) program: Option<Box<dyn Program>>,
     pub(super) pass: Option<ThreadPass<'a>>,
     pub(super) exec: Exec,
     pub(super) round: Round,
-    /// User time that a fault adds before the program's next act.
+    /// Nanoseconds of user time that a fault adds before the program's next act.
     pub(super) stall: Ns,
 }
 
@@ -65,47 +65,47 @@ impl<'a> Execution<'a> {
         Execution { program, pass, exec, round, stall: 0 }
     }
 
-    /// A program of an application, from its beginning.
+    /// Creates the state of an application's thread, at the start of its program.
     pub(crate) fn of_program(program: Box<dyn Program>) -> Self {
         Execution::new(Some(program), None)
     }
 
-    /// The loop of a thread of the kernel, from its beginning.
+    /// Creates the state of a kernel thread, at the start of its loop.
     pub(crate) fn of_kernel(role: Role, host: &'a Host<()>) -> Self {
         Execution::new(None, ThreadPass::of(role, host))
     }
 
-    /// Begins the kernel thread's loop again.
+    /// Restarts the kernel thread's loop.
     pub(super) fn restart(&mut self, role: Role, host: &'a Host<()>) {
         self.pass = ThreadPass::of(role, host);
         self.exec = Exec::START;
     }
 
-    /// Whether the thread is in a pass: waiting, or polling.
+    /// Whether the thread is in a pass: it waits or polls.
     #[inline]
     pub(crate) fn in_pass(&self) -> bool {
         self.pass.is_some()
     }
 
-    /// The thread has used so much CPU time with nothing on top of it.
+    /// Adds CPU time that the thread used with no context on top of it.
     #[inline]
     pub(crate) fn used(&mut self, time: Ns) {
         self.round.used(time);
     }
 
-    /// The round of its loop has found a frame or an event.
+    /// Records that the present round of the loop has found a frame or an event.
     #[inline]
     pub(crate) fn found(&mut self) {
         self.round.found();
     }
 
-    /// Begins another round of the loop. Returns the CPU time of the last one that was spent polling in vain.
+    /// Begins another round of the loop. Returns the CPU time of the last one that was empty polling.
     #[inline]
     pub(crate) fn next_round(&mut self) -> Ns {
         self.round.begins()
     }
 
-    /// Adds user time before the program's next act.
+    /// Sets the user time to spend before the program's next act.
     pub(crate) fn stall(&mut self, time: Ns) {
         self.stall = time;
     }

@@ -1,4 +1,4 @@
-//! Hard interrupts: taken on top of whatever a CPU is at, one at a time, in the order they came.
+//! Hard interrupts: taken on top of whatever a CPU runs, one at a time, in order of arrival.
 
 use napkin_core::{CpuId, Interrupt, Ns, Vector};
 
@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::trace::Mark;
 
 impl Machine<'_> {
-    /// Something interrupts a CPU.
+    /// Interrupts a CPU, at once or after the hard interrupt in progress.
     pub(crate) fn interrupt(&mut self, cpu: usize, source: Source) {
         self.catch_up(cpu);
         let this = &mut self.cpus[cpu];
@@ -17,13 +17,13 @@ impl Machine<'_> {
             this.pending.push_back(source);
             return;
         }
-        // Where no interrupt is being handled none is pending.
+        // With no hard interrupt in progress none is pending.
         self.running_cpu = cpu as u16;
         self.enter_hard(cpu, source);
         self.go(cpu);
     }
 
-    /// Takes an interrupt: what the CPU was at is put aside.
+    /// Enters a hard interrupt, on top of the present segment.
     pub(super) fn enter_hard(&mut self, cpu: usize, source: Source) {
         self.account(cpu);
         let (now, processor) = (self.now, &self.config.processor);
@@ -42,7 +42,8 @@ impl Machine<'_> {
         self.arm_tick(cpu);
     }
 
-    /// The hard interrupt on top goes on: whether the CPU does so at once. `None`: with a step.
+    /// Continues the hard interrupt on top. Returns whether the CPU runs on at once; `None`: it has to take a
+    /// step of a pass.
     #[inline(always)]
     pub(super) fn go_hard(&mut self, cpu: usize) -> Option<bool> {
         let now = self.now;
@@ -56,7 +57,7 @@ impl Machine<'_> {
                 match exec.stage {
                     0 => {
                         exec.stage = 1;
-                        // Until it is awake it is idle, for who accounts its time.
+                        // The latency of the idle exit counts as idle time.
                         match self.cpus[cpu].idleness.take_exit_latency() {
                             0 => self.enter_handler(cpu, source),
                             exit => self.spend(cpu, exit, Use::Idle, false),
@@ -77,7 +78,7 @@ impl Machine<'_> {
         })
     }
 
-    /// The way out of the hard interrupt on top, and back to what it interrupted.
+    /// Begins the exit of the hard interrupt on top. Returns whether the CPU runs on at once.
     pub(super) fn leave_hard(&mut self, cpu: usize) -> bool {
         if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.top_mut() {
             *hard = Hard::Left;
@@ -86,7 +87,7 @@ impl Machine<'_> {
         self.spend(cpu, exit, Use::Interrupt, false) && self.leave_frame(cpu)
     }
 
-    /// The CPU is awake: the way to the handler, and through it.
+    /// Spends the time of the interrupt's entry and handler.
     fn enter_handler(&mut self, cpu: usize, source: Source) -> bool {
         if let Some(frame) = self.cpus[cpu].frames.top_mut() {
             frame.exec.stage = 2;
@@ -102,7 +103,7 @@ impl Machine<'_> {
         self.spend(cpu, cost.interrupt_entry + handler, Use::Interrupt, false)
     }
 
-    /// What an interrupt is for: whether that takes steps of a pass.
+    /// Takes the effect of an interrupt. Returns whether steps follow, which the context then takes.
     fn handle(&mut self, cpu: usize, source: Source, now: Ns) -> bool {
         let next = match source {
             Source::Queue(id) => {
@@ -110,11 +111,11 @@ impl Machine<'_> {
                 Hard::Handling(Interrupt::new(self.host, id))
             }
             Source::Timer(id) => {
-                // Another CPU may have started it anew, and rest until it expires there.
+                // Another CPU may have armed the timer again, and may be skipping its expiries.
                 self.end_rest(usize::from(id.0));
                 self.queues[usize::from(id.0)].timer_expires();
                 self.trace.mark(cpu, now, Mark::TimerExpired(id.0));
-                // Scheduled on the CPU where it fires, whatever the interrupt's affinity.
+                // The softirq runs on the CPU where the timer fires, whatever the interrupt's affinity.
                 match self.host.timer(id, CpuId(cpu as u16), now) {
                     Some(op) => Hard::Step(Some(op)),
                     None => return false,

@@ -1,52 +1,51 @@
-//! How deep an idle CPU sleeps: the kernel's guess of how long it will, from how long it did.
+//! Idle states: a CPU's exit latency, by a model of the kernel's idle governor.
 //!
-//! Two governors, of which a profile names one. `timer` sinks into the deep state after a time.
-//! `menu` does what Linux's governor of that name does with its last eight idle intervals, which it
-//! keeps in whole microseconds: if they agree, their mean is the guess; else those furthest from the
-//! mean are left out, all that are equal at once, as long as six remain, and then the longest of the
-//! rest is the guess, if half remain. A guess of at least the deep state's target residency chooses
-//! it, at once. Where no pattern is left the kernel scales the time to its next timer by how much of
-//! such times it slept before; a tick is far away here, so that comes to the mean of what it slept,
-//! which is taken instead.
+//! There are two governors, of which a profile names one. `timer` enters the deep state after a time. `menu`
+//! follows Linux's governor of that name, which keeps the last eight idle intervals in whole microseconds. If
+//! they agree, it predicts their mean. Otherwise it drops the outliers furthest from the mean, all equal ones at
+//! once, as long as six remain; then it predicts the longest remaining interval, if half of them remain. A
+//! prediction of at least the deep state's target residency selects that state at once. Without a pattern the
+//! kernel scales the time to its next timer by the fraction of such times that it slept before. Here a tick is
+//! far away, so that this amounts to the mean of the intervals, which is used instead.
 
 use napkin_core::{MICROSECOND, Ns};
 
 use crate::config::Processor;
 
-/// Intervals that the governor remembers.
+/// Number of intervals that the governor keeps.
 const INTERVALS: usize = 8;
 
-/// Intervals with at most this variance agree (square of 20 us, in us).
+/// Largest variance of intervals that agree: the square of 20 us.
 const AGREE: u64 = 20 * 20;
 
-/// An idle time beyond all that is remembered, in microseconds.
+/// Upper limit of a kept interval, in microseconds.
 const LONGEST: u64 = u32::MAX as u64;
 
-/// A CPU's idleness, present and past.
+/// The idle state of a CPU, and its past intervals.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Idleness {
-    /// Since when, if it has gone idle and nothing has come since.
+    /// Start of the present idle interval; `None` once something has interrupted it.
     since: Option<Ns>,
-    /// The governor has guessed that it will be long.
+    /// Whether the governor has selected the deep state.
     deep: bool,
     history: History,
-    /// Latency of leaving it that the next context pays.
+    /// Exit latency that the next context has to pay.
     exit_latency: Ns,
 }
 
 impl Idleness {
-    /// A CPU that has been idle from the beginning.
+    /// Creates the state of a CPU that has been idle from time 0.
     pub(crate) fn new() -> Self {
         Idleness { since: Some(0), ..Idleness::default() }
     }
 
-    /// The CPU goes idle.
+    /// Begins an idle interval.
     pub(crate) fn begin(&mut self, now: Ns, processor: &Processor) {
         self.since = Some(now);
         self.deep = processor.idle_menu && self.history.typical() >= processor.idle_deep_after;
     }
 
-    /// Something comes. Not for the first of several that come together: it is awake, then.
+    /// Ends the idle interval, if there is one: of several interrupts at once only the first has to wake the CPU.
     pub(crate) fn end(&mut self, now: Ns, processor: &Processor) {
         let Some(since) = self.since.take() else { return };
         let idle = now - since;
@@ -58,7 +57,7 @@ impl Idleness {
         self.exit_latency = if deep { processor.idle_exit_deep } else { processor.idle_exit };
     }
 
-    /// What leaving it costs, once.
+    /// Takes the exit latency, which is paid once.
     pub(super) fn take_exit_latency(&mut self) -> Ns {
         std::mem::take(&mut self.exit_latency)
     }
@@ -72,13 +71,13 @@ struct History {
 }
 
 impl History {
-    /// Remembers an interval, in place of the oldest.
+    /// Adds an interval, which replaces the oldest.
     fn add(&mut self, interval: Ns) {
         self.intervals[self.next] = (interval / MICROSECOND).min(LONGEST);
         self.next = (self.next + 1) % INTERVALS;
     }
 
-    /// How long this idleness will last, guessed from the last intervals.
+    /// Predicts the length of the next idle interval.
     fn typical(&self) -> Ns {
         let guess = self.pattern().unwrap_or_else(|| {
             let sum: u64 = self.intervals.iter().sum();
@@ -87,7 +86,7 @@ impl History {
         guess * MICROSECOND
     }
 
-    /// What the intervals agree on once those that stand out are left out; `None` if nothing.
+    /// Returns the interval that remains typical without the outliers, in microseconds; `None` without a pattern.
     fn pattern(&self) -> Option<u64> {
         let (mut above, mut below) = (None, None);
         loop {

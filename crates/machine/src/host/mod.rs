@@ -1,4 +1,4 @@
-//! CPUs: what each is at from moment to moment, what its steps cost, how fast and how deep asleep it is.
+//! CPUs: execution, cost of steps, speed, and idle states.
 
 pub(crate) mod clock;
 pub(crate) mod contexts;

@@ -1,8 +1,7 @@
-//! Executes each `Op` of a pass: its cost, then its effect.
+//! Executes each `Op` of a pass: spends its cost, then takes its effect.
 //!
-//! A step has parts. Each part is paid first and done then, so that whatever happens meanwhile
-//! (a frame that arrives during a poll, an interrupt between two frames) finds the world as it
-//! would be.
+//! A step has parts. Each part is first paid for and then takes effect, so that events in between (a frame that
+//! arrives during a poll, an interrupt between two frames) find the right state.
 
 use napkin_core::{CpuId, Did, EpollWait, Id, Ns, Op, SocketWait, Task, Work};
 use napkin_policy::ApplicationPolicy;
@@ -20,7 +19,7 @@ use crate::net::packet::Kind;
 use crate::sched::id::{Role, State, ThreadId};
 use crate::trace::Mark;
 
-// Parts of a poll and of a delivery.
+// Stages of a poll and of a delivery.
 const FRAMES: u8 = 2;
 const TAKEN: u8 = 3;
 const HAND_UP: u8 = 4;
@@ -29,7 +28,7 @@ const WAKE: u8 = 6;
 const SEND: u8 = 7;
 
 impl Machine<'_> {
-    /// Takes the step under way one part further.
+    /// Performs the next part of the step in progress.
     #[inline(always)]
     pub(super) fn perform(
         &mut self,
@@ -58,7 +57,7 @@ impl Machine<'_> {
             Op::Arm { id, at: deadline } => match exec.stage {
                 0 => {
                     let time = cost.timer_arm;
-                    // The deadline counts from the moment of the start, which is now.
+                    // The deadline counts from the start of this step, not from the end of its cost.
                     self.queues[usize::from(id.0)].timer_starts(cpu);
                     self.trace.mark(cpu, self.now, Mark::TimerArmed(id.0, deadline));
                     self.arm(usize::from(id.0), deadline);
@@ -102,8 +101,8 @@ impl Machine<'_> {
                         Some(Role::Ksoftirqd(_)) => cost.ksoftirqd_loop,
                         Some(Role::Worker) if self.host.work_waits() => {
                             let time = cost.worker_loop + cost.wake;
-                            // An unbound pool does not count who of it runs: each item that is
-                            // queued wakes an idle worker, though this one goes on.
+                            // An unbound workqueue pool does not track its running workers: each queued item
+                            // wakes an idle one, although this worker goes on.
                             self.wake_task(cpu, Task::Worker);
                             time
                         }
@@ -209,7 +208,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A poll has found the ring empty, or used its budget.
+    /// Ends a poll that has emptied the ring or used its budget.
     #[inline(always)]
     fn polled(&mut self, cpu: usize, at: At, exec: &Exec, id: Id, budget: u16) -> Next {
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
@@ -220,10 +219,10 @@ impl Machine<'_> {
         }
         match at {
             At::Thread(me) => self.threads[me].execution.round.polled(work.any()),
-            // On top of whatever ran: the rest of the interrupt and its softirq stays work.
+            // In a softirq only the poll itself counts as empty; its overhead and the interrupt's count as work.
             At::Frame if !work.any() => {
                 let (this, poll) = (&mut self.cpus[cpu], self.config.cost.poll);
-                // Time on the clock, as in a thread's round. Who is stopped just now had its turn till now.
+                // Wall time, as in a thread's round. A CPU that is stopped now had the shared clock until now.
                 let time = if this.dilation < STOPPED { this.wall(poll) } else { poll };
                 this.in_vain(time);
             }
@@ -242,10 +241,10 @@ impl Machine<'_> {
         Next::Did(Did::Polled(Work { rx: says, ..work }))
     }
 
-    /// Checks the round of a softirq that a poll belongs to.
+    /// Checks the softirq's round that a poll belongs to (invariant 5).
     #[inline(always)]
     fn check_round_of(&mut self, cpu: usize, at: At, id: Id, (rx, says): (u16, u16), budget: u16) {
-        // Not always this CPU's: a thread that has moved runs those of the CPU that its call was for.
+        // Not always this CPU's: a thread that has migrated runs the softirq of the CPU on which its call began.
         let of = match at {
             At::Frame => match self.cpus[cpu].frames.top().map(|frame| &frame.body) {
                 Some(Body::Softirq(softirq)) => softirq.cpu(),
@@ -259,7 +258,7 @@ impl Machine<'_> {
         self.check_round(of, id, (rx, says), budget);
     }
 
-    /// Who is current on a CPU.
+    /// Returns the kind of the current task of a CPU.
     pub(super) fn who(&self, cpu: usize) -> Who {
         let Some(curr) = self.cpus[cpu].run_queue.curr() else { return Who::Idle };
         match self.threads[curr].role() {
@@ -270,7 +269,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Begins a poll; what its first part costs.
+    /// Begins a poll. Returns the cost of its first part.
     #[inline]
     fn begin_poll(&mut self, cpu: usize, at: At, exec: &mut Exec, id: Id) -> Ns {
         if let At::Thread(me) = at {
@@ -290,7 +289,7 @@ impl Machine<'_> {
         time
     }
 
-    /// What handing up the next frame of the batch costs; `None` if it is empty.
+    /// Returns the cost of handing up the next frame of the batch; `None` if the batch is empty.
     #[inline(always)]
     fn frame_cost(&mut self, index: usize, cpu: usize) -> Option<Ns> {
         let packet = self.queues[index].next_taken()?;
@@ -300,13 +299,14 @@ impl Machine<'_> {
         Some(time + self.fetch_flow(flow, cpu))
     }
 
-    /// The same within a poll, where the driver's batches are small.
+    /// [`Machine::hand_up`] out of line, for polls with small batches.
     #[inline(never)]
     fn hand_up_a_batch(&mut self, cpu: usize, exec: &mut Exec, index: usize) -> Option<Ns> {
         self.hand_up(cpu, exec, index)
     }
 
-    /// Hands the batch to the stack, frame by frame: what the next part costs; `None` once it is empty.
+    /// Hands the batch to the stack, frame by frame. Returns the cost of the next part; `None` once the batch is
+    /// empty.
     #[inline(always)]
     fn hand_up(&mut self, cpu: usize, exec: &mut Exec, index: usize) -> Option<Ns> {
         loop {
@@ -353,7 +353,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What the application's wait finds.
+    /// Checks what the application's wait has found.
     fn look(&mut self, cpu: usize, at: At) -> Next {
         let At::Thread(me) = at else { return Next::Did(Did::Events(0)) };
         if self.threads[me].wait.take_signal() {
@@ -377,7 +377,7 @@ impl Machine<'_> {
         let At::Thread(me) = at else { return Next::Did(Did::Ok) };
         exec.bh_disabled = false;
         if self.cpus[cpu].raised && !self.cpus[cpu].in_softirq() {
-            // Bottom halves are enabled again: what is pending runs before the thread sleeps.
+            // Bottom halves are enabled again: a raised softirq runs before the thread sleeps.
             self.cpus[cpu].raised = false;
             return Next::Nested(CpuId(cpu as u16));
         }
@@ -432,7 +432,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A softirq waits for a CPU, which is told if another one raises it.
+    /// Raises a softirq on a CPU, with an IPI if another CPU raises it.
     pub(crate) fn raise_softirq(&mut self, by: usize, target: usize) {
         self.catch_up(target);
         self.cpus[target].raised = true;
@@ -442,7 +442,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A softirq that waits for its CPU, raised from outside.
+    /// Performs an operation that comes from no modelled CPU: raises a softirq, or wakes a task.
     pub(crate) fn raise_from_outside(&mut self, op: Option<Op>) {
         match op {
             Some(Op::Raise(cpu) | Op::RunHere(cpu)) => {

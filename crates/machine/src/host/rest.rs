@@ -1,15 +1,15 @@
-//! Resting in bulk: an idle CPU whose timer finds nothing, expiry after expiry, without its steps being taken
-//! one by one.
+//! Bulk skipping of timer expiries that find no work on an idle CPU.
 //!
-//! Where interrupts are deferred and nothing comes, a CPU sleeps, is woken by an instance's timer, polls an
-//! empty ring, arms the timer again and goes back to sleep. The core foretells for how many expiries it will
-//! (`napkin_core::IdleTimer`). The first of them makes the CPU rest: nothing happens on it any more until
-//! something concerns it (a frame, a finished transmission, an interrupt, a thread, the tick, a reader). Then it is
-//! caught up: whole expiries are counted, and one that is under way is stepped up to this moment. A
-//! test holds the two against each other, byte for byte. (They may differ where something that was asked for during a
-//! piece of work happens in the very nanosecond in which that ends: it is taken to come first.)
+//! Where interrupts are deferred and no frame comes, a CPU sleeps, is woken by an instance's timer, polls an
+//! empty ring, arms the timer again and goes back to sleep. The core predicts for how many expiries this
+//! continues (`napkin_core::IdleTimer`). At the first of them the CPU stops being stepped, until something
+//! concerns it: a frame, a transmit completion, an interrupt, a thread, the tick, a reader of the counts. Then it
+//! is caught up: completed expiries are counted in bulk, and one in progress is stepped up to the present time. A
+//! test compares both ways byte for byte. (They may differ if an event that was scheduled during a segment falls
+//! on the nanosecond at which the segment ends: the event is taken to come first.)
 //!
-//! It is not done where somebody on another CPU polls the queue, too, or notices that this one is awake.
+//! Expiries are not skipped if a context on another CPU polls the queue, too, or can observe that this CPU is
+//! awake.
 
 use napkin_core::{CpuId, Id, Ns};
 use napkin_policy::Threaded;
@@ -20,17 +20,17 @@ use crate::host::cpu::{Bulk, Rest};
 use crate::machine::Machine;
 use crate::net::sockets::Readers;
 
-/// What an expiry takes, part by part, after the CPU is awake.
+/// The time of each part of an expiry, after the exit from idle.
 #[derive(Debug, Clone, Copy)]
 struct Parts {
     interrupt: Ns,
-    /// Its softirq, up to the end of the poll.
+    /// The softirq up to the end of the poll.
     until_polled: Ns,
     softirq: Ns,
 }
 
 impl Machine<'_> {
-    /// An instance's timer is due on a CPU, which rests from here on: `true`.
+    /// Starts to skip the expiries of an instance's timer, which is due now on a CPU. Returns whether it does.
     pub(crate) fn rests(&mut self, cpu: usize, id: Id) -> bool {
         let processor = &self.config.processor;
         if !self.skip || self.trace.is_some() || processor.shared_clock || processor.smt > 1 {
@@ -46,7 +46,8 @@ impl Machine<'_> {
         let cpu_id = CpuId(cpu as u16);
         let Some(timer) = self.host.idle_timer(id, cpu_id) else { return false };
         let Parts { interrupt, softirq, .. } = self.parts();
-        // A round ends for lack of time, or the timer expires before all is over: not so plain any more.
+        // If the softirq exhausts its time budget, or outlasts the timer, the expiries are not all alike: step
+        // them.
         if softirq >= timer.timeout
             || interrupt + softirq >= self.host.cpu(cpu_id).limits().budget_time
         {
@@ -55,12 +56,12 @@ impl Machine<'_> {
         self.cpus[cpu].bulk = Some(Bulk::Rest(Rest { timer, at: self.now }));
         let queue = &mut self.queues[index];
         queue.set_spinner(Some(cpu as u16));
-        // For whoever checks: it is looked at.
+        // Only for the invariant check, which requires a pending check of the deadline; no event is scheduled.
         queue.look_at(self.host.instance(id).deadline());
         true
     }
 
-    /// Has the CPU caught up that rests while a queue's ring is empty, if one does.
+    /// Catches up the CPU, if any, that skips expiries of this queue's timer.
     pub(crate) fn end_rest(&mut self, index: usize) {
         if let Some(cpu) = self.queues[index].spinner().map(usize::from)
             && let Some(Bulk::Rest(_)) = self.cpus[cpu].bulk
@@ -69,8 +70,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether nobody on another CPU gives a CPU something to poll: all instances whose interrupts go there are
-    /// its own, and softirqs poll them.
+    /// Returns whether no other CPU can give this one work to poll: softirqs poll all instances whose interrupts
+    /// go here, and their readers are pinned here.
     fn is_alone(&mut self, cpu: usize) -> bool {
         let host = self.host;
         host.ids().all(|id| {
@@ -80,8 +81,8 @@ impl Machine<'_> {
         })
     }
 
-    /// Whether an instance is one CPU's alone: its interrupt goes there, and whoever reads its frames is
-    /// pinned there.
+    /// Returns whether an instance is used by this CPU only: its interrupt goes here, and the readers of its
+    /// frames are pinned here.
     fn is_apart(&mut self, id: Id, cpu: usize) -> bool {
         let readers = match self.sockets.readers(id.0) {
             Readers::Unknown => self.find_readers(id),
@@ -114,28 +115,28 @@ impl Machine<'_> {
         }
     }
 
-    /// A CPU rests no longer: it is where stepping would have it.
+    /// Stops skipping expiries: brings the CPU into the state that stepping would have reached.
     pub(super) fn stop_resting(&mut self, cpu: usize, rest: Rest) {
         let index = usize::from(rest.timer.id.0);
         self.queues[index].set_spinner(None);
         self.queues[index].looks_no_more();
         debug_assert_eq!(self.host.idle_timer(rest.timer.id, rest.timer.cpu), Some(rest.timer));
-        // What ends at this very moment has ended only if what happens was asked for at this moment. The
-        // first expiry has come in any case: what happens now comes after it.
+        // A segment that ends at the present time is over only if the event being handled was scheduled at this
+        // time. The first expiry has happened in any case: the event being handled comes after it.
         let limit = self.now.saturating_sub(u64::from(!self.events.asked_now()));
         let at = self.count_expiries(cpu, &rest, limit);
         if at > limit && at != rest.at {
             self.arm(index, at);
             return;
         }
-        // The one under way, or the one that allows the interrupt: as it was taken, at its time.
+        // Step the expiry in progress, or the one that unmasks the interrupt, from its own time.
         let (now, end, running) = (self.now, self.end, self.running_cpu);
         (self.now, self.end) = (at, limit);
         self.interrupt(cpu, Source::Timer(rest.timer.id));
         (self.now, self.end, self.running_cpu) = (now, end, running);
     }
 
-    /// Counts the expiries that were over by `limit` as stepping them would have: when the next one is due.
+    /// Counts the expiries that were over by `limit`, as stepping would have. Returns when the next one is due.
     fn count_expiries(&mut self, cpu: usize, rest: &Rest, limit: Ns) -> Ns {
         let Rest { timer, mut at } = *rest;
         let Parts { interrupt, until_polled, softirq } = self.parts();
@@ -172,7 +173,7 @@ impl Machine<'_> {
         at
     }
 
-    /// Whether polls of an instance are counted one by one.
+    /// Whether the polls of an instance are counted in detail.
     #[inline]
     pub(super) fn sees(&self, id: Id) -> bool {
         self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0)

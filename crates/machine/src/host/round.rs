@@ -1,37 +1,36 @@
-//! Rounds of a thread's loop, and whether they found anything: what of its CPU time is work, and what
-//! is poll.
+//! Rounds of a thread's loop: divides its CPU time into work and empty polling.
 //!
-//! A thread that spins goes round: it polls, looks, and polls again; its calls return, and it calls
-//! again. All of a round that found neither a frame nor an event is poll: the entry into the kernel
-//! and the way back as much as the poll itself. So what a thread uses is divided twice: from one poll
-//! to the next, by what the poll found; and the rest from one call that waits to the next (or from one
-//! look at a ring in memory to the next), by whether anything came of it.
+//! A thread that spins repeats a round: it polls, checks, and polls again; its calls return, and it calls again.
+//! All CPU time of a round without a frame or an event counts as empty polling, including the entry to the kernel
+//! and the return. So the time is divided twice. The time from one poll to the next counts by the result of that
+//! poll. The remaining time from one waiting call to the next (or from one look at a ring in memory to the next)
+//! counts by whether the round found anything.
 
 use napkin_core::Ns;
 
-/// What a thread has used since its last poll, and since its last call.
+/// CPU time that a thread has used since its last poll and since its last waiting call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Round {
-    /// CPU time that belongs to the poll under way, or else to no poll.
+    /// CPU time since the last poll began, or since the last one was closed.
     open: Ns,
-    /// CPU time of the round that belonged to no poll.
+    /// CPU time of the round that belongs to no poll.
     outside: Ns,
-    /// From a poll's beginning to the next one's, or to the end of the pass.
+    /// Whether `open` belongs to a poll: from its beginning to that of the next one, or to the end of the pass.
     polling: bool,
-    /// That poll is over and found nothing.
+    /// Whether that poll is over and was empty.
     vain: bool,
-    /// The round has found a frame or an event.
+    /// Whether the round has found a frame or an event.
     found: bool,
 }
 
 impl Round {
-    /// The thread has used so much CPU time.
+    /// Adds CPU time of the thread.
     #[inline]
     pub(super) fn used(&mut self, time: Ns) {
         self.open += time;
     }
 
-    /// A poll begins: how much of the last one was in vain.
+    /// Begins a poll. Returns the time of empty polling since the last one began.
     #[inline]
     pub(super) fn poll_begins(&mut self) -> Ns {
         let vain = self.poll_ends();
@@ -39,27 +38,27 @@ impl Round {
         vain
     }
 
-    /// Another round begins: how much of the last one was in vain since its last poll began.
+    /// Begins another round. Returns the time of empty polling in the last one that has not been returned before.
     pub(super) fn begins(&mut self) -> Ns {
         let vain = self.poll_ends();
         let outside = std::mem::take(&mut self.outside);
         if std::mem::take(&mut self.found) { vain } else { vain + outside }
     }
 
-    /// A poll is over.
+    /// Records the result of a poll.
     #[inline]
     pub(super) fn polled(&mut self, found: bool) {
         self.vain = !found;
         self.found |= found;
     }
 
-    /// A frame or an event has been found.
+    /// Records that a frame or an event has been found.
     #[inline]
     pub(super) fn found(&mut self) {
         self.found = true;
     }
 
-    /// What belonged to a poll does so no longer: how much of it was in vain.
+    /// Closes the time that belongs to a poll. Returns how much of it was empty polling.
     #[inline]
     pub(super) fn poll_ends(&mut self) -> Ns {
         let open = std::mem::take(&mut self.open);
@@ -74,7 +73,7 @@ impl Round {
         }
     }
 
-    /// So much of the open time was whole rounds that found nothing; the poll under way is another.
+    /// Removes the time of empty rounds that were skipped in bulk; the poll in progress belongs to another round.
     pub(super) fn skipped(&mut self, time: Ns) {
         self.open = self.open.saturating_sub(time);
         self.vain = false;

@@ -1,7 +1,7 @@
-//! What a CPU does from moment to moment: interrupts on top of softirqs on top of threads.
+//! The execution of a CPU: interrupts on top of softirqs on top of threads.
 //!
-//! The CPU is always at one piece of work, or idle. When the piece ends, the innermost context
-//! says what comes next; when an interrupt comes, the piece is put aside. What it takes is in `spend.rs`.
+//! A CPU always has one segment in progress, or is idle. When the segment ends, the innermost context determines
+//! the next one; an interrupt puts the segment aside. Its time is accounted in `spend.rs`.
 
 use napkin_core::{Context, CpuId, Did, NEVER, Ns, Op, Pass, Softirq};
 
@@ -18,7 +18,7 @@ use crate::sched::thread::Act;
 use crate::trace::Mark;
 
 impl Machine<'_> {
-    /// The piece of work that a CPU is at may have ended: not if it has gone on to another meanwhile.
+    /// Ends a CPU's segment, unless the event is stale because the CPU has moved on to another.
     #[inline(always)]
     pub(crate) fn segment_due(&mut self, cpu: usize, order: u64) {
         let this = &mut self.cpus[cpu];
@@ -41,7 +41,7 @@ impl Machine<'_> {
         self.go(cpu);
     }
 
-    /// Runs a CPU on until it is at a piece of work that takes time, or idle.
+    /// Runs a CPU until it has a segment that takes time, or is idle.
     pub(crate) fn go(&mut self, cpu: usize) {
         self.running_cpu = cpu as u16;
         loop {
@@ -67,12 +67,12 @@ impl Machine<'_> {
         }
     }
 
-    /// A context on top has ended: back to what it interrupted.
+    /// Leaves the context on top and returns to what it interrupted. Returns whether the CPU runs on at once.
     pub(super) fn leave_frame(&mut self, cpu: usize) -> bool {
         let this = &mut self.cpus[cpu];
         let Some(interrupted) = this.leave() else { return true };
         if let Some(source) = this.pending.pop_front() {
-            // The next interrupt comes before anything else; it interrupts the same.
+            // The next pending interrupt comes first, on top of the same segment.
             self.resume_segment(cpu, interrupted);
             self.enter_hard(cpu, source);
             return true;
@@ -93,7 +93,7 @@ impl Machine<'_> {
         self.cpus[cpu].segment = segment;
     }
 
-    /// The piece of work that was put aside goes on.
+    /// Continues the segment that was put aside. Returns whether the CPU runs on at once.
     fn restart_segment(&mut self, cpu: usize) -> bool {
         match self.cpus[cpu].segment.take() {
             Some(segment) => self.spend(cpu, segment.left, segment.class, segment.preemptible),
@@ -101,13 +101,13 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether the softirq that was raised runs here and now: on top of a thread, or of idleness.
+    /// Whether a raised softirq runs now, on top of a thread or of idleness.
     fn runs_softirq(&self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
         this.raised && this.frames.is_empty() && !self.bh_disabled(cpu)
     }
 
-    /// Whether the thread on the CPU has disabled bottom halves.
+    /// Whether the current thread has disabled bottom halves.
     fn bh_disabled(&self, cpu: usize) -> bool {
         self.cpus[cpu]
             .run_queue
@@ -133,13 +133,13 @@ impl Machine<'_> {
         this.run_queue.threads().any(|id| *id != ksoftirqd)
     }
 
-    /// The last interrupt has returned to the thread, or to idleness.
+    /// Returns from the last context to the thread or to idleness, unless the CPU is rescheduled.
     fn back_in_thread(&mut self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
         let Some(curr) = this.run_queue.curr() else {
             if this.run_queue.need_resched() || this.run_queue.waiting() > 0 {
                 self.cpus[cpu].segment = None;
-                // Without anybody to run, it goes idle like any other CPU.
+                // If no thread is to run, the CPU goes idle as usual.
                 return !self.reschedule(cpu, false);
             }
             return self.restart_segment(cpu);
@@ -159,7 +159,7 @@ impl Machine<'_> {
         self.restart_segment(cpu)
     }
 
-    /// The next step of the pass on top, whose last is done; `None` where none is.
+    /// Asks the pass on top for its next step; `None` if there is no pass.
     #[inline(always)]
     fn next_on_top(&mut self, cpu: usize, exec: &mut Exec) -> Option<Op> {
         let this = &mut self.cpus[cpu];
@@ -179,7 +179,7 @@ impl Machine<'_> {
         Some(op)
     }
 
-    /// The thread on the CPU goes on; or nobody is there.
+    /// Continues the current thread; without a thread the CPU goes idle.
     fn go_thread(&mut self, cpu: usize) -> bool {
         if self.runs_softirq(cpu) {
             self.push_softirq(cpu, None);
@@ -222,7 +222,7 @@ impl Machine<'_> {
         self.step_of_thread(cpu, me)
     }
 
-    /// The next step of a thread's pass, whose last is done; `None` where it goes round from here on.
+    /// Asks a thread's pass for its next step; `None` if the thread spins in bulk from here on.
     #[inline(always)]
     fn next_of_thread(&mut self, cpu: usize, me: ThreadId, exec: &mut Exec) -> Option<Op> {
         let thread = &mut self.threads[me];
@@ -232,7 +232,7 @@ impl Machine<'_> {
         if exec.claimed && self.spin(cpu, me, id) { None } else { Some(op) }
     }
 
-    /// An application's own code.
+    /// Asks an application's program for its next act.
     fn go_program(&mut self, cpu: usize, me: ThreadId) -> bool {
         let stall = std::mem::take(&mut self.threads[me].execution.stall);
         if stall > 0 {
@@ -270,7 +270,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A thread goes to sleep.
+    /// Puts a thread to sleep.
     pub(super) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
         let thread = &mut self.threads[me];
         self.cpus[cpu].in_vain(thread.execution.round.poll_ends());
@@ -282,15 +282,15 @@ impl Machine<'_> {
         self.threads[me].forget_saved();
     }
 
-    /// Takes the step of the thread on the CPU further.
+    /// Continues the step of the current thread.
     #[inline(never)]
     fn step_of_thread(&mut self, cpu: usize, me: ThreadId) -> bool {
         self.step(cpu, At::Thread(me), Use::System)
     }
 
-    /// Takes the steps of a context further, until it is done or a part of one takes time.
-    /// Its time goes into `class`; nobody else looks at how far it has come meanwhile.
-    // Compiled once for what is on top and once for a thread, each of which knows whose step it is.
+    /// Takes the steps of a context until it ends or a part of one takes time. The time is accounted to `class`;
+    /// meanwhile `exec` is a copy, which no other code reads.
+    // Inlined once for contexts on top and once for threads, so that `at` is known in each.
     #[inline(always)]
     fn step(&mut self, cpu: usize, at: At, class: Use) -> bool {
         let Some(place) = self.exec(cpu, at) else { return true };
@@ -316,13 +316,13 @@ impl Machine<'_> {
             };
             self.trace.suspensions(self.now, self.host, &mut self.queues);
             match self.perform(cpu, at, &mut exec, op, class) {
-                // So does the next part, unless somebody else may run before it.
+                // Go on with the next part, unless something else may run before it.
                 Next::Spend(time, class) => {
                     if let Some(over) = self.pays(cpu, time, class) {
                         break Next::Paid(over);
                     }
                 }
-                // And the next step.
+                // Go on with the next step.
                 Next::Did(did) => {
                     (exec.op, exec.did) = (None, did);
                     let this = &self.cpus[cpu];
@@ -341,7 +341,7 @@ impl Machine<'_> {
         self.keep(cpu, at, exec);
         match next {
             Next::Did(_) | Next::Spend(..) => true,
-            // The softirq first, or the part takes time.
+            // A softirq runs first, or the part takes time.
             Next::Paid(over) => over,
             Next::Yielded => !self.reschedule(cpu, false),
             Next::Blocked => false,
@@ -358,7 +358,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Keeps how far a context has come.
+    /// Stores a context's progress.
     #[inline(always)]
     fn keep(&mut self, cpu: usize, at: At, exec: Exec) {
         if let Some(place) = self.exec(cpu, at) {
@@ -374,7 +374,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The pass of a context has ended.
+    /// Handles the end of a context's pass.
     #[inline(always)]
     fn pass_ended(&mut self, cpu: usize, at: At) -> bool {
         match at {
@@ -386,7 +386,7 @@ impl Machine<'_> {
                         let ran = frame.exec.did != Did::Start;
                         frame.exec.stage = 2;
                         let exit = if ran { self.config.cost.softirq_exit } else { 0 };
-                        // Frames that the last poll handled on top of a thread have taken its caches.
+                        // Frames in the last poll have displaced the interrupted thread's state from the caches.
                         let took = frame.exec.rx > 0 && frame.interrupted.is_some();
                         let took = took && self.cpus[cpu].run_queue.curr().is_some();
                         let exit = exit + if took { self.config.locality.interrupted } else { 0 };
@@ -399,7 +399,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A thread's wait is over, or what it did for the kernel.
+    /// Ends a thread's wait, or the loop of a kernel thread.
     fn wait_ended(&mut self, cpu: usize, me: ThreadId) -> bool {
         let thread = &mut self.threads[me];
         self.cpus[cpu].in_vain(thread.execution.round.poll_ends());
@@ -409,7 +409,7 @@ impl Machine<'_> {
                 self.epoll_returned(me);
             }
             Some(ThreadPass::Socket(wait)) => thread.wait.end(wait.frames()),
-            // A thread of the kernel's whose mode is gone: it waits to be needed again.
+            // A kernel thread whose mode was turned off sleeps until it is needed again.
             other => {
                 drop(other);
                 thread.execution.restart(thread.role(), self.host);

@@ -1,44 +1,44 @@
-//! A piece of work, and what a CPU's time goes into.
+//! A segment of CPU work, and the uses of CPU time.
 
 use napkin_core::Ns;
 
-/// What a CPU's time goes into.
+/// A use of CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Use {
-    /// Nothing to do, and the way out of an idle state.
+    /// No work, or the exit from an idle state.
     Idle = 0,
     /// Hard interrupts: their entry, handler and exit.
     Interrupt = 1,
     /// Softirqs on top of whatever ran.
     Softirq = 2,
-    /// System calls, and the kernel's threads.
+    /// System calls, and kernel threads.
     System = 3,
     /// Programs, outside of system calls.
     User = 4,
 }
 
-/// The number of uses.
+/// The number of variants of [`Use`].
 pub const USES: usize = 5;
 
-/// A piece of work that takes time.
+/// A stretch of work on a CPU that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Left, at the CPU's full speed.
+    /// Nanoseconds left, at the CPU's full speed.
     pub(super) left: Ns,
     pub(super) class: Use,
-    /// The piece is of a poll that may yet find nothing.
+    /// Whether a reschedule may interrupt it in any preemption model: user code, and the switch to idle.
     pub(super) preemptible: bool,
 }
 
 impl Segment {
-    /// The kernel's work of a context switch: `preemptible` if a thread that wakes may end it.
+    /// Creates the segment of a context switch; `preemptible`: a thread that wakes may interrupt it.
     #[inline]
     pub(crate) fn of_switch(left: Ns, preemptible: bool) -> Self {
         Segment { left, class: Use::System, preemptible }
     }
 
-    /// The rest of a piece that was put aside, with so much to do before it.
+    /// Returns the remainder of a segment that was put aside, preceded by `extra` nanoseconds.
     #[inline]
     pub(crate) fn after(self, extra: Ns) -> Self {
         Segment { left: self.left + extra, ..self }

@@ -1,4 +1,4 @@
-//! How fast a CPU gets on: CPUs that share a core, or an emulator's clock, slow each other down.
+//! The speed of CPUs: those that share a core, or an emulator's clock, slow each other down.
 
 use napkin_core::Ns;
 
@@ -7,17 +7,17 @@ use crate::host::clock::DrawnTurns;
 use crate::machine::Machine;
 use napkin_traffic::Rng;
 
-/// A stopped CPU's time for a piece of work, in thousandths of its own: it does not get on.
+/// Dilation of a stopped CPU, which makes practically no progress.
 pub(crate) const STOPPED: u64 = 10_000_000_000;
 
 impl Machine<'_> {
-    /// From now on each slice of the shared clock is shorter or longer by up to `spread`, evenly drawn,
-    /// and of a thousand times that a CPU touches a device it keeps the clock in `keeps`.
+    /// Makes each slice of the shared clock shorter or longer by up to `spread` nanoseconds, uniformly drawn; a
+    /// CPU that touches a device keeps the clock in `keeps` of a thousand cases.
     pub fn draw_turns(&mut self, spread: Ns, keeps: u16, seed: u64) {
         self.clock.drawn = DrawnTurns { spread, keeps, rng: Rng::new(seed) };
     }
 
-    /// A CPU works from now on, or does so no longer.
+    /// Marks a CPU as busy or not.
     #[inline]
     pub(super) fn set_busy(&mut self, cpu: usize, busy: bool) {
         let this = &mut self.cpus[cpu];
@@ -37,7 +37,7 @@ impl Machine<'_> {
         }
     }
 
-    /// CPUs that share a core, or a clock, slow each other down.
+    /// Adjusts the speed of the CPUs that share a core or the clock with a CPU.
     #[inline(never)]
     fn slows_others(&mut self, cpu: usize, busy: bool) {
         if self.config.processor.shared_clock {
@@ -50,8 +50,8 @@ impl Machine<'_> {
         }
     }
 
-    /// An emulator that runs its CPUs in turn stops the others' work meanwhile; without slices each
-    /// that works gets an equal share at every moment.
+    /// Shares the clock among the busy CPUs of an emulator: one runs at a time and stops the others; without
+    /// slices all run at once, each with an equal share of the speed.
     fn share_clock(&mut self, changed: usize) {
         if self.config.processor.shared_clock_slice == 0 {
             let dilation = 1000 * u64::from(self.clock.busy.max(1));
@@ -61,10 +61,10 @@ impl Machine<'_> {
         } else if self.cpus[changed].busy && self.clock.busy == 1 {
             self.take_turn(changed);
         } else if self.cpus[changed].busy && self.clock.released == self.now {
-            // Woken by the device that the other has just touched.
+            // It was woken by the device that the other CPU has just touched.
             self.take_turn(changed);
         } else if self.cpus[changed].busy {
-            // It waits for its turn; the slice under way is the last that is not divided.
+            // It waits for its turn. The CPU that had the clock alone gets one more slice.
             self.dilate(changed, STOPPED);
             let slice = self.clock.drawn.slice(self.config.processor.shared_clock_slice);
             self.end_slice_at(self.now + slice);
@@ -73,14 +73,14 @@ impl Machine<'_> {
         }
     }
 
-    /// A slice of the shared clock ends, unless it has ended already.
+    /// Ends a slice of the shared clock, unless the event is stale.
     pub(crate) fn slice_over(&mut self, slice: u32) {
         if self.clock.slices == slice {
             self.next_turn();
         }
     }
 
-    /// The next CPU that works has the clock.
+    /// Gives the clock to the next busy CPU.
     fn next_turn(&mut self) {
         let cpus = self.cpus.len();
         let after = (1..=cpus).map(|step| (self.clock.turn + step) % cpus);
@@ -106,7 +106,7 @@ impl Machine<'_> {
         self.events.at(at, Event::Turn { generation });
     }
 
-    /// A CPU touches a device, which ends its slice where an emulator shares its clock.
+    /// Ends the CPU's slice, if CPUs share the clock in turns: it touches a device.
     pub(crate) fn touch_device(&mut self, cpu: usize) {
         let processor = &self.config.processor;
         let in_turn = processor.shared_clock && processor.shared_clock_slice > 0;

@@ -1,6 +1,6 @@
-//! What a CPU's time goes into: pieces of work that begin, are paid for, and end.
+//! The accounting of CPU time: segments begin, are paid for, and end.
 //!
-//! A piece that ends before anything else happens on the host is not put into the queue of events.
+//! A segment that ends before the next event does not pass through the event queue.
 
 use napkin_core::Ns;
 
@@ -34,7 +34,7 @@ impl Machine<'_> {
         self.use_time(cpu, class);
     }
 
-    /// A CPU's time up to now has gone into that.
+    /// Accounts a CPU's time up to now to `class`.
     #[inline]
     fn use_time(&mut self, cpu: usize, class: Use) {
         let from = self.cpus[cpu].uses(self.now, class, &mut self.threads, &self.config.kernel);
@@ -66,7 +66,7 @@ impl Machine<'_> {
         self.account(cpu);
     }
 
-    /// Begins a piece of work.
+    /// Begins a segment.
     pub(crate) fn begin(&mut self, cpu: usize, segment: Segment) {
         self.account(cpu);
         self.set_busy(cpu, true);
@@ -74,27 +74,28 @@ impl Machine<'_> {
         let this = &mut self.cpus[cpu];
         this.segment = Some(segment);
         this.started = now;
-        // One that is stopped begins anew when it gets on again.
+        // The segment of a stopped CPU begins again when the CPU gets the clock.
         this.ends_by = match this.dilation < STOPPED || segment.left == 0 {
             true => self.events.segment_ends(now + this.wall(segment.left), cpu as u16),
             false => 0,
         };
     }
 
-    /// A piece of work that nothing comes into is over at once: `true`. Otherwise it has begun.
+    /// Spends time. Returns `true` if no event comes before its end, so that it is over; else a segment has
+    /// begun.
     pub(super) fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         self.spend_here(cpu, left, class, preemptible)
     }
 
-    /// Pays for a part of a step: `None` if the next follows at once, for nothing comes before its end and
-    /// no softirq that was raised may run before it; else whether its time is over.
+    /// Pays for a part of a step. Returns `None` if the next part can follow at once: no event comes before the
+    /// end, and no raised softirq may run first. Otherwise returns whether the time is over.
     #[inline(always)]
     pub(super) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> Option<bool> {
         let over = self.spend_here(cpu, time, class, false);
         (!over || self.cpus[cpu].raised).then_some(over)
     }
 
-    // What is rare ends in a call, so that nothing has to be kept over one.
+    // The rare cases are tail calls, so that no register has to be saved around them.
     #[inline(always)]
     fn spend_here(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         if left == 0 {
@@ -122,14 +123,14 @@ impl Machine<'_> {
         true
     }
 
-    /// The piece of work that a CPU has begun ends then, which is not soon.
+    /// Schedules the end of a segment that [`Events::ends_soon`](crate::events::Events::ends_soon) did not take.
     #[inline(never)]
     fn ends_late(&mut self, cpu: usize, end: Ns) -> bool {
         self.cpus[cpu].ends_by = self.events.segment_ends(end, cpu as u16);
         false
     }
 
-    /// A piece of work is over, and somebody watches.
+    /// Reports a finished segment to the trace.
     #[cold]
     #[inline(never)]
     fn spent(&mut self, cpu: usize, class: Use, from: Ns) -> bool {
@@ -137,8 +138,7 @@ impl Machine<'_> {
         true
     }
 
-    /// The same on a CPU that has been idle or is slowed down, or whose time up to now went into something
-    /// else.
+    /// [`Machine::spend_here`] for a CPU that was idle, is slowed down, or has time that is not accounted yet.
     #[inline(never)]
     fn spend_anew(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         self.set_busy(cpu, true);
@@ -147,7 +147,7 @@ impl Machine<'_> {
         let end = self.now.saturating_add(this.wall(left));
         if end > self.end || end >= self.events.next_time() {
             this.segment = Some(Segment { left, class, preemptible });
-            // One that is stopped begins anew when it gets on again.
+            // The segment of a stopped CPU begins again when the CPU gets the clock.
             this.ends_by = match this.dilation < STOPPED {
                 true => self.events.segment_ends(end, cpu as u16),
                 false => 0,

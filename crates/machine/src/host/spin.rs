@@ -1,12 +1,11 @@
-//! Spinning in bulk: a thread that polls in vain goes round without its steps being taken one by one.
+//! Bulk skipping of the empty polls of a spinning thread.
 //!
-//! A pass that has just asked for a poll may say that it goes round in a circle
-//! (`napkin_core::IdleCycle`). While nothing reaches its queue and nobody wants its CPU, each round
-//! is like the last: the CPU is then at one long piece of work. Whatever concerns it (a frame, a
-//! finished transmission, what a disk has finished, an interrupt, a thread that becomes runnable, a
-//! reader of the counts) first has it caught up: whole rounds are counted, and the CPU stands in the
-//! middle of the part of a round in which stepping would have it. A test holds the two against each
-//! other, byte for byte.
+//! A pass that has just asked for a poll may report that it is in a cycle (`napkin_core::IdleCycle`). While
+//! nothing reaches its queue and no other thread gets its CPU, each round is like the last one, and the CPU has a
+//! single long segment. Whatever concerns it (a frame, a transmit completion, a completed disk operation, an
+//! interrupt, a thread that becomes runnable, a reader of the counts) first catches it up: whole rounds are
+//! counted in bulk, and the CPU is put into the part of the round that stepping would have reached. A test
+//! compares both ways byte for byte.
 
 use napkin_core::{Did, Id, NEVER, Ns, Op, Work};
 
@@ -17,28 +16,28 @@ use crate::host::segment::{Segment, Use};
 use crate::machine::Machine;
 use crate::sched::id::{Role, State, ThreadId};
 
-/// Rounds below which stepping is cheaper.
+/// Fewest rounds for which skipping is cheaper than stepping.
 const WORTH: u64 = 2;
 
 impl Machine<'_> {
-    /// Whether threads that poll in vain are skipped in bulk. It is so from the start; stepping gives
-    /// the same counts and latencies, and takes longer.
+    /// Sets whether spinning threads and empty timer expiries are skipped in bulk, which is the default. Stepping
+    /// gives the same counts and latencies, and takes longer.
     pub fn set_skip(&mut self, skip: bool) {
         self.catch_up_all();
         self.skip = skip;
     }
 
-    /// The thread on a CPU, whose pass has just asked for a poll, goes round from here on: `true`.
+    /// Starts to skip the rounds of a thread whose pass has just asked for a poll. Returns whether it does.
     #[inline]
     pub(super) fn spin(&mut self, cpu: usize, me: ThreadId, id: Id) -> bool {
-        // Where CPUs share a clock, each change of what another does would have to break a round up.
+        // On a shared clock each change of speed by another CPU would have to split a round.
         if !self.skip || self.trace.is_some() || self.config.processor.shared_clock {
             return false;
         }
         let thread = &self.threads[me];
         let this = &self.cpus[cpu];
-        // Others may wait: neither a look nor a pause gives way unless the scheduler has said so.
-        // At full speed alone: slowed down, each part of a round would be rounded by itself.
+        // Threads may wait on the run queue: a check or a pause yields only if `need_resched` is set. Full speed
+        // is required, because at a lower speed each part of a round is rounded separately.
         let alone = this.dilation == 1000
             && this.frames.is_empty()
             && this.pending.is_empty()
@@ -51,7 +50,7 @@ impl Machine<'_> {
         self.goes_round(cpu, me)
     }
 
-    /// The same, where the CPU is its own and a poll would find nothing.
+    /// The rest of [`Machine::spin`], once the CPU is known to be undisturbed and the queue empty.
     #[inline(never)]
     fn goes_round(&mut self, cpu: usize, me: ThreadId) -> bool {
         let thread = &self.threads[me];
@@ -63,7 +62,7 @@ impl Machine<'_> {
         };
         let Some(cycle) = cycle else { return false };
         let index = usize::from(cycle.id.0);
-        // A driver that samples its queue at each unmasking is not the same after a round.
+        // A driver that takes a sample at each unmask changes its state in each round.
         let steady = !self.queues[index].adapts() || !cycle.unmasks();
         if !steady || self.found(me) > 0 {
             return false;
@@ -92,7 +91,7 @@ impl Machine<'_> {
         true
     }
 
-    /// What a step of a round costs.
+    /// Returns the cost of a step in a round.
     fn step_cost(&self, op: Op, role: Role) -> Ns {
         let cost = &self.config.cost;
         match op {
@@ -105,8 +104,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Has a CPU caught up with what it goes round in, or rests from, if it does: from now on it is stepped. A
-    /// part that ends at this very moment has ended only if what happens was asked for at this moment.
+    /// Catches up a CPU that skips rounds or expiries: from now on it is stepped. A part that ends at the present
+    /// time is over only if the event being handled was scheduled at this time.
     #[inline]
     pub(crate) fn catch_up(&mut self, cpu: usize) {
         if self.cpus[cpu].bulk.is_some() {
@@ -123,7 +122,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The same for the CPU whose thread goes round with a queue, or which rests while its ring is empty.
+    /// Catches up the CPU that skips polls of a queue or expiries of its timer.
     #[inline]
     pub(crate) fn catch_up_queue(&mut self, index: usize) {
         if let Some(cpu) = self.queues[index].spinner() {
@@ -131,7 +130,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The same for the CPU of a thread that runs: there is something for it to find.
+    /// Catches up the CPU of a running thread that now has something to find.
     pub(crate) fn catch_up_thread(&mut self, thread: ThreadId) {
         let thread = &self.threads[thread];
         let (state, cpu) = (thread.state(), usize::from(thread.cpu()));
@@ -140,7 +139,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The same for all.
+    /// Catches up all CPUs.
     pub(crate) fn catch_up_all(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.catch_up(cpu);
@@ -154,7 +153,7 @@ impl Machine<'_> {
         let this = &mut self.cpus[cpu];
         this.segment = None;
         this.ends_by = 0;
-        // Nobody watches where somebody goes round.
+        // With a trace no rounds are skipped, so none has to be reported.
         this.uses(self.now, Use::System, &mut self.threads, &self.config.kernel);
 
         let over = self.events.asked_now();
@@ -166,7 +165,7 @@ impl Machine<'_> {
         let begun = start + rounds * length;
         self.count_rounds(cpu, &spin, rounds);
 
-        // The round under way, part by part.
+        // Step the round in progress, part by part.
         let role = self.threads[me].role();
         let mut at = begun;
         for op in cycle.steps() {
@@ -183,19 +182,19 @@ impl Machine<'_> {
             at = end;
             self.end_part(cpu, me, op, at);
         }
-        // The next part begins at this very moment, but not before what happens now has happened.
+        // The next part begins now, but after the event being handled.
         self.goes_on(cpu, 0);
     }
 
-    /// A CPU is in the middle of a part of a round. It is alone, as it was in the rounds before, so that the
-    /// part takes its own time.
+    /// Puts a CPU into the middle of a part of a round. It runs at full speed, as in the rounds before, so that
+    /// `left` is wall time.
     fn goes_on(&mut self, cpu: usize, left: Ns) {
         let this = &mut self.cpus[cpu];
         this.segment = Some(Segment { left, class: Use::System, preemptible: false });
         this.ends_by = self.events.segment_ends(self.now + left, cpu as u16);
     }
 
-    /// Counts whole rounds as stepping them would have: polls, time in vain, the last poll.
+    /// Counts whole rounds as stepping would have: polls, empty time, the time of the last poll.
     fn count_rounds(&mut self, cpu: usize, spin: &Spin, rounds: u64) {
         if rounds == 0 {
             return;
@@ -217,7 +216,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A part of a round is paid for.
+    /// Sets a thread's progress as at the start of a part of a round.
     fn begin_part(&mut self, me: ThreadId, op: Op) {
         let exec = &mut self.threads[me].execution.exec;
         exec.op = Some(op);
@@ -231,7 +230,7 @@ impl Machine<'_> {
         }
     }
 
-    /// It is over: the pass is told, and asks for the next.
+    /// Ends a part of a round: passes its result to the pass, and gets the next step.
     fn end_part(&mut self, cpu: usize, me: ThreadId, op: Op, at: Ns) {
         let did = match op {
             Op::Poll { id, .. } => {

@@ -1,11 +1,11 @@
-//! A step of a pass: whose it is, how far it has come, and how it goes on.
+//! The state of a step: the context that takes it, its progress, and how it continues.
 
 use napkin_core::{CpuId, Did, Ns, Op};
 
 use crate::host::segment::Use;
 use crate::sched::id::ThreadId;
 
-/// Whose step it is.
+/// The context that takes a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     /// The innermost context on top of the thread.
@@ -13,55 +13,55 @@ pub(super) enum At {
     Thread(ThreadId),
 }
 
-/// How a step goes on.
+/// How a step continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Pay for the next part.
     Spend(Ns, Use),
-    /// The next part is paid for, and does not follow at once; whether that time is over, since only a
-    /// softirq comes first.
+    /// The next part is paid for and does not follow at once; `true`: its time is over, and only a raised softirq
+    /// comes first.
     Paid(bool),
-    /// It is done, with this answer to the pass.
+    /// The step is done, with this result for the pass.
     Did(Did),
-    /// It is done, and somebody else may run.
+    /// The step is done, and another thread may run.
     Yielded,
-    /// The thread sleeps: its CPU has gone on to another, or idles.
+    /// The thread sleeps: its CPU has switched to another, or is idle.
     Blocked,
-    /// A softirq runs in between.
+    /// A softirq of this CPU runs in between.
     Nested(CpuId),
-    /// It was the pass's last.
+    /// The pass has ended.
     Ended,
 }
 
-/// How far the execution of a pass's step has come.
+/// The progress of a pass's step.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exec {
     pub(super) did: Did,
     pub(super) op: Option<Op>,
-    /// Part of the step that comes next.
+    /// The part of the step that comes next.
     pub(super) stage: u8,
-    /// Frames and completions that the poll under way has taken.
+    /// Frames and completions that the present poll has taken.
     pub(super) rx: u16,
     pub(super) tx: u16,
-    /// Its driver asks for another, whatever the frames.
+    /// Whether the driver asks for another poll, whatever the number of frames.
     pub(super) again: bool,
-    /// Whom to wake at the end of a part.
+    /// The thread to wake at the end of the part.
     pub(super) wakes: Option<ThreadId>,
-    /// Bottom halves are disabled: a pending softirq waits, and so does another thread.
+    /// Whether bottom halves are disabled: a raised softirq waits, and the thread is not preempted.
     pub(super) bh_disabled: bool,
-    /// The session under way has claimed the instance.
+    /// Whether the present session has claimed the instance.
     pub(super) claimed: bool,
 }
 
 impl Exec {
-    /// The next step, from its first part.
+    /// Begins a step with its first part.
     #[inline]
     pub(super) fn begin(&mut self, op: Op) {
         self.op = Some(op);
         self.stage = 0;
     }
 
-    /// Its next part begins once this is paid.
+    /// Advances to the next part, which begins once `time` is paid for.
     #[inline]
     pub(super) fn pay(&mut self, time: Ns, class: Use) -> Next {
         self.stage += 1;

@@ -1,25 +1,26 @@
-//! What the scheduler remembers of a CPU on average.
+//! The scheduler's running averages of a CPU.
 
 use napkin_core::Ns;
 
-/// Time over which the scheduler forgets what interrupts took: PELT's 32 ms.
+/// Time constant of the average in `Stolen`: PELT's 32 ms.
 const STOLEN_MEMORY: f64 = 32e6;
 
-/// What a thread that is alone on its CPU may lose to interrupts before it is moved: a domain's
-/// `imbalance_pct` is 117.
+/// The share of a CPU that interrupts may take before a thread that is alone on it is moved: a scheduling
+/// domain's `imbalance_pct` is 117.
 const STOLEN_MUCH: f64 = 1.0 - 100.0 / 117.0;
 
-/// What interrupts and softirqs take of a CPU, as the scheduler remembers it.
+/// The share of a CPU's time that interrupts and softirqs take, as a running average.
 #[derive(Debug, Default)]
 pub(crate) struct Stolen {
-    /// All they had taken at the last look, and when that was.
+    /// The total time taken, and the time of the last update.
     taken: Ns,
     at: Ns,
     share: f64,
 }
 
 impl Stolen {
-    /// By now they have taken so much: whether a thread that is alone there loses too much.
+    /// Updates the average with the total that interrupts have taken. Returns whether a thread alone on the CPU
+    /// loses too much.
     pub(super) fn is_much(&mut self, now: Ns, taken: Ns) -> bool {
         let elapsed = (now - self.at).max(1) as f64;
         let share = (taken - self.taken) as f64 / elapsed;
@@ -29,10 +30,10 @@ impl Stolen {
     }
 }
 
-/// Mean length of a CPU's periods without a thread, an eighth of each new one (`avg_idle`).
+/// Running mean of the lengths of a CPU's periods without a thread; each new one has weight 1/8 (`avg_idle`).
 #[derive(Debug, Default)]
 pub(crate) struct IdlePeriods {
-    /// When the last thread left it.
+    /// Start of the present period: when the last thread left the CPU.
     since: Ns,
     mean: Ns,
 }
@@ -42,7 +43,7 @@ impl IdlePeriods {
         self.mean
     }
 
-    /// The CPU had no thread and has one now, or the other way round; the mean grows to `most`.
+    /// Records whether the CPU had a thread before and has one now. The mean is limited to `most`.
     pub(super) fn learn(&mut self, now: Ns, (was_idle, is_idle): (bool, bool), most: Ns) {
         match (was_idle, is_idle) {
             (false, true) => self.since = now,

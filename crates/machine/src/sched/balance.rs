@@ -1,7 +1,7 @@
-//! Balancing: threads that wait, or that interrupts slow, move to other CPUs.
+//! Load balancing: moves threads that wait, or that interrupts slow down, to other CPUs.
 //!
-//! A CPU about to idle pulls; the tick pushes. Who runs on a CPU, and where a thread wakes, is the
-//! scheduler's (`sched/mod.rs`).
+//! A CPU about to go idle pulls; the tick pushes. The choice of the next thread, and of the CPU for a waking
+//! thread, is in `sched/mod.rs`.
 
 use crate::events::Event;
 use crate::host::segment::Use;
@@ -9,8 +9,8 @@ use crate::machine::Machine;
 use crate::sched::id::{Class, ThreadId};
 
 impl Machine<'_> {
-    /// Where the scheduler knows what interrupts and softirqs take, a thread that runs alone on a
-    /// CPU much slowed by them goes to a whole idle core (active balance by `check_cpu_capacity`).
+    /// Moves a thread that runs alone on a CPU much slowed by interrupts to a whole idle core, where the kernel
+    /// accounts their time (active balance by `check_cpu_capacity`).
     pub(super) fn push_running(&mut self, cpu: usize) {
         if !self.config.kernel.irq_time {
             return;
@@ -27,7 +27,7 @@ impl Machine<'_> {
         if !self.may_move(curr) {
             return;
         }
-        // Whether one is busy is asked next.
+        // Needed before `busy` is read below.
         self.catch_up_all();
         let affinity = self.threads[curr].affinity;
         let to = (usize::from(affinity.first)..=usize::from(affinity.last)).find(|&to| {
@@ -39,7 +39,7 @@ impl Machine<'_> {
         this.run_queue.need_resched |= to.is_some();
     }
 
-    /// A thread that waits here goes to a CPU that is idle.
+    /// Moves a waiting thread to an idle CPU, if there is one.
     pub(super) fn push_waiting(&mut self, cpu: usize) {
         if self.cpus[cpu].run_queue.queued.is_empty() {
             return;
@@ -65,7 +65,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn move_waiting(&mut self, from: usize, place: usize, to: usize) {
-        // Until now it has waited there.
+        // Account its waiting time there first.
         self.catch_up(from);
         self.catch_up(to);
         self.account(from);
@@ -85,12 +85,12 @@ impl Machine<'_> {
         self.cpus[to].run_queue.need_resched = true;
     }
 
-    /// A CPU about to idle takes a thread that waits elsewhere.
+    /// Pulls a thread that waits elsewhere to a CPU about to go idle. Returns whether there was one.
     pub(super) fn pull(&mut self, cpu: usize) -> bool {
         let mut best: Option<(usize, usize)> = None;
         for (other, this) in self.cpus.iter().enumerate() {
             let waiting = this.run_queue.queued.len();
-            // One that waits for an idle CPU to come out of idleness is about to run.
+            // A thread waiting for an idle CPU to wake up is about to run.
             if other == cpu || waiting == 0 || this.run_queue.curr.is_none() {
                 continue;
             }

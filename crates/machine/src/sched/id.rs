@@ -1,20 +1,20 @@
-//! Which thread, who it is, where it may run, and how it competes.
+//! The identity of a thread: its id, role, affinity, class and state.
 
-/// A thread's place in its machine.
+/// The index of a thread in its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub u32);
 
-/// Where a thread may run.
+/// The range of CPUs on which a thread may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Affinity {
-    /// The first CPU on which it may run.
+    /// The first CPU of the range.
     pub first: u16,
-    /// The last one, itself allowed.
+    /// The last CPU of the range, inclusive.
     pub last: u16,
 }
 
 impl Affinity {
-    /// On that CPU and on no other.
+    /// Returns the affinity to a single CPU.
     pub const fn pinned(cpu: u16) -> Self {
         Affinity { first: cpu, last: cpu }
     }
@@ -28,7 +28,7 @@ impl Affinity {
     }
 }
 
-/// How a thread competes.
+/// The scheduling class of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// `SCHED_FIFO` at a priority.
@@ -37,14 +37,14 @@ pub enum Class {
     Fair,
 }
 
-/// Who a thread is.
+/// The role of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// ksoftirqd of a CPU.
+    /// ksoftirqd of this CPU.
     Ksoftirqd(u16),
-    /// An instance's own thread.
+    /// The NAPI thread of the instance with this queue.
     Napi(u16),
-    /// A worker of the shared pool.
+    /// A worker of the workqueue pool.
     Worker,
     /// A thread of an application, whose [`Program`](crate::Program) it runs.
     Application,

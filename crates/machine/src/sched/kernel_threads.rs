@@ -1,5 +1,5 @@
-//! The kernel's own threads: ksoftirqd of each CPU, one for each instance, and the pool's workers.
-//! They are the core's tasks, and found again as such.
+//! The kernel's own threads: ksoftirqd of each CPU, a NAPI thread of each instance, and the workers of the pool.
+//! Maps the core's tasks to threads.
 
 use napkin_core::{Host, Id, Task};
 
@@ -9,7 +9,7 @@ use crate::sched::id::{Affinity, Class, Role, State, ThreadId};
 use crate::sched::thread::Thread;
 use crate::sched::threads::Threads;
 
-/// Which threads they are.
+/// The ids of the kernel's own threads.
 #[derive(Debug, Default)]
 pub(crate) struct KernelThreads {
     ksoftirqds: Vec<ThreadId>,
@@ -18,7 +18,7 @@ pub(crate) struct KernelThreads {
 }
 
 impl KernelThreads {
-    /// Makes them all, asleep, behind the threads that there are.
+    /// Creates all of them, asleep, after the threads that exist already.
     pub(crate) fn new<'a>(
         placement: &Placement,
         cpus: u16,
@@ -49,17 +49,17 @@ impl KernelThreads {
         KernelThreads { ksoftirqds, napi, workers }
     }
 
-    /// The one of a CPU's ksoftirqd.
+    /// Returns the thread of a CPU's ksoftirqd.
     pub(crate) fn ksoftirqd(&self, cpu: usize) -> ThreadId {
         self.ksoftirqds[cpu]
     }
 
-    /// An instance's own.
+    /// Returns the NAPI thread of an instance.
     pub(super) fn napi(&self, id: Id) -> Option<ThreadId> {
         self.napi.get(usize::from(id.0)).copied()
     }
 
-    /// The thread that a task of the core's is, for a context of that CPU.
+    /// Returns the thread for a task of the core's; for a worker best one that last ran on CPU `near`.
     pub(crate) fn of(&self, task: Task, near: usize, threads: &Threads<'_>) -> Option<ThreadId> {
         match task {
             Task::Napi(id) => self.napi(id),
@@ -68,8 +68,8 @@ impl KernelThreads {
         }
     }
 
-    /// A worker that sleeps, best one that last ran here; without one the item waits for the next
-    /// that goes round.
+    /// Returns a sleeping worker, best one that last ran on CPU `by`. Without one the item waits until a worker
+    /// is done with its present one.
     fn idle_worker(&self, by: usize, threads: &Threads<'_>) -> Option<ThreadId> {
         let asleep = |id: &&ThreadId| {
             let thread = &threads[**id];

@@ -1,10 +1,9 @@
-//! The scheduler: who runs on a CPU, who preempts whom, where a thread wakes and moves to.
+//! The scheduler: the choice of the next thread, preemption, and the choice of a CPU for a waking thread.
 //!
-//! Two fair classes, of which a profile names one: CFS (least virtual time first, sleepers are
-//! credited half a latency, a waking thread preempts when it is a granularity behind) and EEVDF
-//! (the eligible thread with the earliest virtual deadline; a waking thread that is eligible
-//! preempts, unless the thread that runs wakes it in passing). Real-time threads go first. All
-//! fair threads are nice 0, so virtual time is time.
+//! There are two fair classes, of which a profile names one: CFS (least virtual time first; sleepers are credited
+//! half a latency; a waking thread preempts when it is a granularity behind) and EEVDF (the eligible thread with
+//! the earliest virtual deadline; a waking thread that is eligible preempts, unless the running thread wakes it
+//! synchronously). Real-time threads go first. All fair threads are nice 0, so that virtual time is run time.
 
 mod averages;
 mod balance;
@@ -25,15 +24,15 @@ use crate::sched::id::{Class, State, ThreadId};
 use crate::trace::Mark;
 
 impl Machine<'_> {
-    /// Makes a thread runnable. Returns the CPU that has to be told, if it is not the one that
-    /// wakes: `by` is that one, unless nobody in particular does.
+    /// Makes a thread runnable. `by` is the CPU whose context wakes it, if any. Returns the CPU that needs a
+    /// reschedule interrupt, if that is another one.
     pub(crate) fn wake(&mut self, id: ThreadId, by: Option<usize>) -> Option<usize> {
         let thread = &mut self.threads[id];
         if thread.state != State::Sleeping {
             thread.woken = true;
             return None;
         }
-        // The timer of this sleep is not for a later one.
+        // Invalidate the timer of this sleep for later ones.
         thread.wake_generation = thread.wake_generation.wrapping_add(1);
         let cpu = self.select_cpu(id, by);
         self.catch_up(cpu);
@@ -42,8 +41,8 @@ impl Machine<'_> {
         if last != cpu {
             thread.migrations += 1;
             thread.cpu = cpu as u16;
-            // Virtual time is a CPU's own. CFS takes along how far a thread is ahead of the others;
-            // with EEVDF nobody is ahead of others elsewhere.
+            // Virtual time is relative to a CPU. CFS carries over how far a thread is ahead of the others; with
+            // EEVDF a thread arrives without any lead.
             thread.vruntime = match self.config.kernel.fair {
                 Fair::Cfs => {
                     let ahead = thread.vruntime - self.cpus[last].run_queue.min_vruntime;
@@ -57,20 +56,20 @@ impl Machine<'_> {
         self.cpus[cpu].run_queue.queued.push(id);
         let name = self.threads[id].name();
         self.trace.mark(by.unwrap_or(cpu), self.now, Mark::Wake(name));
-        // In passing: by the thread that runs, not by an interrupt on top of it.
+        // Synchronous: by the running thread, not by an interrupt on top of it.
         let in_passing = by == Some(cpu) && self.cpus[cpu].contexts() == 0;
         let preempts = self.check_preempt(cpu, id, in_passing);
         (preempts && by != Some(cpu)).then_some(cpu)
     }
 
-    /// Wakes a task of the core's, from a context of a CPU.
+    /// Wakes a task of the core's, from a context of CPU `by`.
     pub(crate) fn wake_task(&mut self, by: usize, task: Task) {
         if let Some(id) = self.kernel_threads.of(task, by, &self.threads) {
             self.wake_from(by, id);
         }
     }
 
-    /// Wakes a thread from a context of a CPU, which tells the thread's CPU if that is another.
+    /// Wakes a thread from a context of CPU `by`, with an IPI if the thread goes to another CPU.
     pub(crate) fn wake_from(&mut self, by: usize, id: ThreadId) {
         if let Some(cpu) = self.wake(id, Some(by)) {
             let at = self.now + self.config.cost.ipi;
@@ -78,9 +77,9 @@ impl Machine<'_> {
         }
     }
 
-    /// Where a waking thread goes: where it was if that CPU is idle, else an idle one near it, else
-    /// where it was or is woken, whichever has fewer waiting. Interrupts and softirqs do not make
-    /// a CPU look busy, which is what the 2020 proposal complains about.
+    /// Selects the CPU for a waking thread: its last one if that is idle, else the waking CPU if that is idle,
+    /// else an idle one near its last, else the last or the waking CPU, whichever has fewer runnable threads.
+    /// Interrupts and softirqs do not make a CPU look busy, which is what the 2020 proposal complains about.
     fn select_cpu(&mut self, id: ThreadId, by: Option<usize>) -> usize {
         let thread = &self.threads[id];
         let affinity = thread.affinity;
@@ -112,7 +111,7 @@ impl Machine<'_> {
             if !self.cpus[cpu].available() {
                 continue;
             }
-            // A whole idle core is better than a thread of a busy one.
+            // A whole idle core is better than a hardware thread of a busy one.
             if smt == 1 || self.sibling(cpu).is_none_or(|it| self.cpus[it].available()) {
                 return cpu;
             }
@@ -128,19 +127,20 @@ impl Machine<'_> {
         }
         let runnable = |cpu: usize| self.cpus[cpu].run_queue.threads().count();
         match here {
-            // It counts itself in where it would be new (`wake_affine_weight`).
+            // The thread counts itself where it would be new (`wake_affine_weight`).
             Some(here) if runnable(here) + 1 < runnable(previous) => here,
             _ => previous,
         }
     }
 
-    /// The other thread of a CPU's core: siblings are half the machine apart, as Linux numbers them.
+    /// Returns the other hardware thread of a CPU's core: siblings are half the CPUs apart, as Linux numbers
+    /// them.
     pub(crate) fn sibling(&self, cpu: usize) -> Option<usize> {
         let cpus = self.cpus.len();
         (self.config.processor.smt == 2 && cpus.is_multiple_of(2)).then(|| (cpu + cpus / 2) % cpus)
     }
 
-    /// Gives a waking thread its place in virtual time.
+    /// Sets the virtual time of a waking thread.
     fn place(&mut self, id: ThreadId, cpu: usize) {
         self.charge(cpu);
         let kernel = &self.config.kernel;
@@ -156,8 +156,8 @@ impl Machine<'_> {
             Fair::Eevdf => {
                 let lag = if others > 0 { thread.lag * (others + 1) / others } else { 0 };
                 let place = average.unwrap_or(min) - lag;
-                // Who went to sleep ahead of the others stays ahead until they have caught up
-                // (delayed dequeue).
+                // A thread that went to sleep ahead of the others stays ahead until they have caught up (delayed
+                // dequeue).
                 let ahead = others > 0 && thread.lag == 0;
                 thread.vruntime = if ahead { place.max(thread.vruntime) } else { place };
                 thread.deadline = thread.vruntime + kernel.slice as i64;
@@ -165,7 +165,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a thread that has become runnable takes the CPU from who has it; says so to the CPU.
+    /// Decides whether a thread that has become runnable preempts the current one, and if so requests a
+    /// reschedule.
     fn check_preempt(&mut self, cpu: usize, id: ThreadId, in_passing: bool) -> bool {
         let kernel = &self.config.kernel;
         let Some(curr) = self.cpus[cpu].run_queue.curr else {
@@ -211,7 +212,7 @@ impl Machine<'_> {
         true
     }
 
-    /// Where slices end by a timer: sees to it.
+    /// Arms the timer of the current slice, if slices end by a timer and a thread waits.
     fn arm_slice(&mut self, cpu: usize) {
         let kernel = &self.config.kernel;
         if !kernel.hrtick
@@ -225,20 +226,20 @@ impl Machine<'_> {
         if thread.class != Class::Fair {
             return;
         }
-        // A thread that was alone gets a new slice when competition comes.
+        // A thread that was alone gets a new slice when competition arrives.
         if thread.vruntime >= thread.deadline {
             thread.deadline = thread.vruntime + kernel.slice as i64;
         }
-        // Not less than the kernel's least, or the timer's own interrupts would eat the rest.
+        // The kernel has the same lower limit: with shorter timers their own interrupts would use up the slice.
         let left = ((thread.deadline - thread.vruntime) as Ns).max(10 * MICROSECOND);
         let this = &mut self.cpus[cpu];
         let generation = this.run_queue.arm_slice();
-        // Virtual run time is time on the clock, however fast the CPU gets on in it.
+        // Virtual run time passes with wall time, whatever the CPU's speed.
         let at = self.now + left;
         self.events.at(at, Event::SliceEnd { cpu: cpu as u16, generation });
     }
 
-    /// The thread that runs has used its slice, perhaps.
+    /// Requests a reschedule if the current thread has used up its slice.
     pub(crate) fn slice_ended(&mut self, cpu: usize) {
         self.charge(cpu);
         let kernel = &self.config.kernel;
@@ -271,7 +272,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The tick: slices, and the way from a lazy wish to a real one.
+    /// Handles the tick: turns a lazy reschedule request into a real one, checks the slice, and balances.
     pub(crate) fn tick(&mut self, cpu: usize) {
         if self.cpus[cpu].run_queue.lazy_resched {
             self.cpus[cpu].run_queue.need_resched = true;
@@ -284,8 +285,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Picks who runs next on a CPU that no interrupt is on, and lets it begin: `true` if that is
-    /// somebody else than before.
+    /// Switches a CPU without contexts on it to the next thread, or to idle. Returns `true` if that is not the
+    /// one that ran before.
     pub(crate) fn reschedule(&mut self, cpu: usize, goes_to_sleep: bool) -> bool {
         self.charge(cpu);
         let old = self.cpus[cpu].run_queue.curr;
@@ -372,13 +373,13 @@ impl Machine<'_> {
         }
     }
 
-    /// Charges the thread that runs with the time since it was last charged.
+    /// Charges the current thread with the time since it was last charged.
     pub(crate) fn charge(&mut self, cpu: usize) {
         self.account(cpu);
         self.cpus[cpu].run_queue.advance(&self.threads);
     }
 
-    /// A CPU's tick, while it is not idle.
+    /// Handles a CPU's tick event. An idle CPU stops its tick.
     pub(crate) fn tick_fires(&mut self, cpu: usize) {
         self.catch_up(cpu);
         let this = &mut self.cpus[cpu];
@@ -392,7 +393,7 @@ impl Machine<'_> {
         self.interrupt(cpu, Source::Tick);
     }
 
-    /// A CPU that leaves idleness has its tick again.
+    /// Restarts the tick of a CPU that leaves idleness.
     pub(crate) fn arm_tick(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];
         if this.run_queue.tick_armed {
@@ -400,7 +401,7 @@ impl Machine<'_> {
         }
         this.run_queue.tick_armed = true;
         let tick = self.config.kernel.tick;
-        // Ticks of different CPUs do not coincide.
+        // Ticks of different CPUs are skewed.
         let skew = tick / 8 * (cpu as Ns % 8);
         let at = (self.now + tick - skew) / tick * tick + skew;
         let at = if at <= self.now { at + tick } else { at };

@@ -1,6 +1,6 @@
-//! A CPU's run queue: who has the CPU, who waits for it, and what the scheduler remembers of it.
+//! A CPU's run queue: its current thread, the waiting threads, and the scheduler's state of the CPU.
 //!
-//! Only the scheduler changes it; whoever runs a CPU asks.
+//! Only the scheduler changes it; `host/` reads it.
 
 use napkin_core::Ns;
 
@@ -16,14 +16,14 @@ pub(crate) struct RunQueue {
     /// Runnable threads that wait for this CPU.
     pub(super) queued: Vec<ThreadId>,
     pub(super) need_resched: bool,
-    /// Another thread wants the CPU, but only on the way to user space.
+    /// Whether another thread is to get the CPU, at the latest on return to user space.
     pub(super) lazy_resched: bool,
     pub(super) tick_armed: bool,
     slice_generation: u32,
     pub(super) slice_armed: bool,
     pub(super) next_balance: Ns,
     pub(super) stolen: Stolen,
-    /// The thread that runs is to go on there.
+    /// The CPU to which active balance moves the current thread at the next reschedule.
     pub(super) evicts_to: Option<usize>,
     pub(super) idle_periods: IdlePeriods,
     pub(super) min_vruntime: i64,
@@ -31,7 +31,7 @@ pub(crate) struct RunQueue {
 }
 
 impl RunQueue {
-    /// Nobody runs, and nobody waits.
+    /// Creates an empty run queue.
     pub(crate) fn new() -> Self {
         RunQueue {
             curr: None,
@@ -50,86 +50,86 @@ impl RunQueue {
         }
     }
 
-    /// The thread that has the CPU.
+    /// Returns the current thread.
     #[inline]
     pub(crate) fn curr(&self) -> Option<ThreadId> {
         self.curr
     }
 
-    /// Runnable threads that do not have the CPU.
+    /// Returns the number of runnable threads other than the current one.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
         self.queued.len()
     }
 
-    /// Nobody runs, and nobody waits.
+    /// Whether no thread runs or waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.curr.is_none() && self.queued.is_empty()
     }
 
-    /// Nobody runs, waits or is wanted, and the tick is on its way.
+    /// Whether no thread runs or waits, no reschedule is requested, and the tick is armed.
     pub(crate) fn at_rest(&self) -> bool {
         let wanted = self.need_resched || self.lazy_resched;
         self.is_empty() && !wanted && self.tick_armed
     }
 
-    /// Whoever runs or waits.
+    /// Returns the current and the waiting threads.
     pub(crate) fn threads(&self) -> impl Iterator<Item = &ThreadId> {
         self.curr.iter().chain(&self.queued)
     }
 
-    /// Another thread wants the CPU.
+    /// Whether another thread is to get the CPU.
     #[inline]
     pub(crate) fn need_resched(&self) -> bool {
         self.need_resched
     }
 
-    /// Another thread wants the CPU, but only on the way to user space.
+    /// Whether another thread is to get the CPU on return to user space.
     #[inline]
     pub(crate) fn lazy_resched(&self) -> bool {
         self.lazy_resched
     }
 
-    /// The timer of a slice expires: whether it is that of the present one.
+    /// Handles a slice timer. Returns whether it is that of the present slice.
     pub(crate) fn slice_expires(&mut self, generation: u32) -> bool {
         let present = self.slice_generation == generation;
         self.slice_armed &= !present;
         present
     }
 
-    /// The timer of a new slice starts: what it is known by.
+    /// Arms the timer of a new slice. Returns its generation.
     pub(super) fn arm_slice(&mut self) -> u32 {
         self.void_slice();
         self.slice_armed = true;
         self.slice_generation
     }
 
-    /// The timer of the present slice, if there is one, is of no use any more.
+    /// Invalidates the timer of the present slice.
     pub(super) fn void_slice(&mut self) {
         self.slice_armed = false;
         self.slice_generation = self.slice_generation.wrapping_add(1);
     }
 
-    /// Whether that thread is all that the CPU has to run, and runs.
+    /// Whether that thread is the current one and no other waits.
     pub(super) fn has_only(&self, id: ThreadId) -> bool {
         self.curr == Some(id) && self.queued.is_empty()
     }
 
-    /// Nobody has the CPU, and nobody has asked for it who was not heard.
+    /// Removes the current thread, and clears requests to reschedule.
     pub(super) fn gives_up(&mut self) {
         self.curr = None;
         self.need_resched = false;
         self.lazy_resched = false;
     }
 
-    /// A thread that waited has the CPU.
+    /// Makes a waiting thread the current one.
     pub(super) fn gives_to(&mut self, id: ThreadId) {
         self.queued.retain(|other| *other != id);
         self.curr = Some(id);
     }
 
-    /// The mean virtual time of the fair threads that run or wait; `None` without any.
+    /// Returns the mean virtual time of the runnable fair threads; `None` without any.
     pub(super) fn average(&self, threads: &Threads<'_>) -> Option<i64> {
         let fair = |id: &ThreadId| {
             let thread = &threads[*id];
@@ -142,11 +142,11 @@ impl RunQueue {
             sum += i128::from(vruntime);
             count += 1;
         }
-        // Mostly one thread is there, and a division of this width is dear.
+        // Usually there is one thread, and a 128-bit division is expensive.
         Some(if count == 1 { first } else { (sum / count) as i64 })
     }
 
-    /// The least virtual time goes on to that of whoever is furthest behind, while somebody runs.
+    /// Advances the minimum virtual time to that of the thread furthest behind, while a thread runs.
     pub(super) fn advance(&mut self, threads: &Threads<'_>) {
         if self.curr.is_none() {
             return;
@@ -157,8 +157,8 @@ impl RunQueue {
         }
     }
 
-    /// Who of those that wait is to run next: the first in line of the highest real-time priority, else
-    /// whom the fair scheduler has first.
+    /// Returns the waiting thread to run next: the first of the highest real-time priority, else the choice of
+    /// the fair scheduler.
     pub(super) fn pick(&self, threads: &Threads<'_>, fair: Fair) -> Option<ThreadId> {
         let thread = |id: &ThreadId| &threads[*id];
         let mut best: Option<(u8, ThreadId)> = None;
@@ -183,7 +183,7 @@ impl RunQueue {
         }
     }
 
-    /// How often the CPU has changed its current thread.
+    /// Returns the number of context switches.
     pub(crate) fn switches(&self) -> u64 {
         self.switches
     }

@@ -1,4 +1,4 @@
-//! Threads: what they are, how they are scheduled, what they run.
+//! Threads: their scheduling state, and the interface of the programs that they run.
 
 use napkin_core::{Id, Ns};
 
@@ -9,38 +9,38 @@ use crate::machine::Machine;
 use crate::net::wait::Wait;
 use crate::sched::id::{Affinity, Class, Role, State, ThreadId};
 
-/// What a program does next. It is asked again when that is done.
+/// The next action of a program, which is asked again when it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Computes in user space.
+    /// Computes in user space for so many nanoseconds.
     User(Ns),
-    /// Is in a system call that does not block.
+    /// Spends so many nanoseconds in a system call that does not block.
     Kernel(Ns),
-    /// Waits in `epoll_wait` for at most so many events; [`Machine::events`] says how many came.
+    /// Waits in `epoll_wait`; [`Machine::events`] then returns the number of events.
     Epoll {
-        /// For so many nanoseconds at most; `None`: for ever.
+        /// Timeout in nanoseconds; `None`: no limit.
         timeout: Option<Ns>,
-        /// How many events it takes at most (`maxevents`); the rest stay ready.
+        /// Most events that it returns (`maxevents`); the rest stay ready.
         max_events: u32,
     },
-    /// Waits in a receive call on its socket; [`Machine::events`] says how many frames came.
+    /// Waits in a receive call on its socket; [`Machine::events`] then returns the number of frames.
     Receive {
-        /// `None`: for ever; 0: `MSG_DONTWAIT`.
+        /// Timeout in nanoseconds; `None`: no limit; 0: `MSG_DONTWAIT`.
         timeout: Option<Ns>,
     },
-    /// Sleeps until that time, or until [`Machine::wake_thread`].
+    /// Sleeps until this virtual time, or until [`Machine::wake_thread`].
     Sleep(Ns),
-    /// Ends the thread, for good.
+    /// Ends the thread.
     Exit,
 }
 
-/// What a thread of an application runs: a coroutine that the machine asks for its next act.
+/// The program of an application's thread: a coroutine that the machine asks for its next act.
 pub trait Program: core::fmt::Debug {
-    /// Asked when the last act is over (at the start: when the thread first runs): what it does next.
+    /// Returns the next act. Called when the last one is done, and first when the thread first runs.
     fn resume(&mut self, machine: &mut Machine<'_>, me: ThreadId) -> Act;
 }
 
-/// A thread of the kernel or of an application: who it is, what it is in, what it waits for.
+/// A thread of the kernel or of an application.
 #[derive(Debug)]
 pub(crate) struct Thread<'a> {
     name: String,
@@ -49,12 +49,12 @@ pub(crate) struct Thread<'a> {
     pub(super) affinity: Affinity,
     pub(super) cpu: u16,
     pub(super) state: State,
-    /// Woken while it was awake: its next sleep ends at once.
+    /// Whether a wake-up came while it was awake: its next sleep ends at once.
     pub(super) woken: bool,
     pub(super) wake_generation: u32,
-    /// What it was at when it lost its CPU.
+    /// The rest of its segment when it lost its CPU.
     pub(super) saved: Option<Segment>,
-    /// Virtual run time, its deadline, and its lag while it sleeps.
+    /// Virtual run time, virtual deadline, and the lag it had when it went to sleep.
     pub(super) vruntime: i64,
     pub(super) deadline: i64,
     pub(super) lag: i64,
@@ -63,14 +63,14 @@ pub(crate) struct Thread<'a> {
     pub(super) voluntary: u64,
     pub(super) involuntary: u64,
     pub(super) migrations: u64,
-    /// The business of the CPU that it runs on.
+    /// Used by the CPU that it runs on (`host/`).
     pub(crate) execution: Execution<'a>,
-    /// The business of its sockets.
+    /// Used by the sockets (`net/`).
     pub(crate) wait: Wait,
 }
 
 impl<'a> Thread<'a> {
-    /// A thread that sleeps.
+    /// Creates a thread, asleep.
     pub(crate) fn new(
         name: String,
         role: Role,
@@ -101,7 +101,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// The name that traces show.
+    /// Returns the name that traces show.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -116,7 +116,7 @@ impl<'a> Thread<'a> {
         self.state
     }
 
-    /// The CPU on which it runs, waits to run, or last ran.
+    /// Returns the CPU on which it runs, waits to run, or last ran.
     #[inline]
     pub(crate) fn cpu(&self) -> u16 {
         self.cpu
@@ -128,13 +128,13 @@ impl<'a> Thread<'a> {
         self.woken
     }
 
-    /// Forgets that wake-up. Returns whether there was one.
+    /// Clears the pending wake-up. Returns whether there was one.
     #[inline]
     pub(crate) fn take_woken(&mut self) -> bool {
         std::mem::take(&mut self.woken)
     }
 
-    /// Goes to sleep. Returns the generation of this sleep, which its timer carries.
+    /// Puts it to sleep. Returns the generation of this sleep, which its timer event carries.
     #[inline]
     pub(crate) fn sleep(&mut self) -> u32 {
         self.state = State::Sleeping;
@@ -142,29 +142,29 @@ impl<'a> Thread<'a> {
         self.wake_generation
     }
 
-    /// Whether the timer of that generation is for the present sleep.
+    /// Whether the timer of that generation belongs to the present sleep.
     #[inline]
     pub(crate) fn sleeps_since(&self, generation: u32) -> bool {
         self.wake_generation == generation
     }
 
-    /// Leaves the CPU for good.
+    /// Marks it as ended.
     pub(crate) fn end(&mut self) {
         self.state = State::Ended;
     }
 
-    /// Forgets the piece of work that it was at.
+    /// Drops the rest of its segment.
     #[inline]
     pub(crate) fn forget_saved(&mut self) {
         self.saved = None;
     }
 
-    /// Where it may run.
+    /// Returns the CPUs on which it may run.
     pub(crate) fn affinity(&self) -> Affinity {
         self.affinity
     }
 
-    /// It has had the CPU for so long: `own`, with nothing on top of it.
+    /// Charges it with CPU time; `own`: no context was on top of it.
     #[inline]
     pub(crate) fn runs(&mut self, time: Ns, own: bool) {
         if own {
@@ -177,47 +177,48 @@ impl<'a> Thread<'a> {
 }
 
 impl Machine<'_> {
-    /// Wakes a thread from outside of any CPU: a timer, a start.
+    /// Wakes a thread from no modelled CPU: by a timer, or to start it.
     pub fn wake_thread(&mut self, thread: ThreadId) {
         if let Some(cpu) = self.wake(thread, None) {
             self.events.at(self.now, Event::Reschedule { cpu: cpu as u16 });
         }
     }
 
-    /// A thread has done something of use without a frame or an event, as sending is.
+    /// Counts the present round of a thread's loop as work, although it found no frame or event: it has sent
+    /// something, for example.
     pub fn achieved(&mut self, me: ThreadId) {
         self.threads[me].execution.found();
     }
 
-    /// A program begins another round of its loop: all that the last one took is poll if nothing was
-    /// found in it. A call that waits does so by itself; a program that looks at memory says so.
+    /// Begins another round of a program's loop: the last round counts as empty polling if it found nothing. A
+    /// call that waits does this by itself; a program that polls memory has to call it.
     pub fn next_round(&mut self, me: ThreadId) {
         let thread = &mut self.threads[me];
         self.cpus[usize::from(thread.cpu)].in_vain(thread.execution.next_round());
     }
 
-    /// The thread of a CPU's ksoftirqd.
+    /// Returns the thread of a CPU's ksoftirqd.
     pub fn ksoftirqd(&self, cpu: u16) -> ThreadId {
         self.kernel_threads.ksoftirqd(usize::from(cpu))
     }
 
-    /// An instance's own thread.
+    /// Returns the NAPI thread of an instance.
     pub fn napi_thread(&self, queue: u16) -> Option<ThreadId> {
         self.kernel_threads.napi(Id(queue))
     }
 
-    /// The CPU time a thread has used.
+    /// Returns the CPU time of a thread, in nanoseconds.
     pub fn cpu_time(&self, thread: ThreadId) -> Ns {
         self.threads[thread].cpu_time
     }
 
-    /// Voluntary and involuntary context switches of a thread.
+    /// Returns the voluntary and involuntary context switches of a thread.
     pub fn thread_switches(&self, thread: ThreadId) -> (u64, u64) {
         let thread = &self.threads[thread];
         (thread.voluntary, thread.involuntary)
     }
 
-    /// Whether a thread is in the pass of a wait.
+    /// Returns the scheduling state of a thread.
     pub(crate) fn state_of(&self, thread: ThreadId) -> State {
         self.threads[thread].state
     }

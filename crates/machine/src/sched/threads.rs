@@ -10,13 +10,13 @@ use crate::sched::thread::Thread;
 pub(crate) struct Threads<'a>(Vec<Thread<'a>>);
 
 impl<'a> Threads<'a> {
-    /// Adds a thread.
+    /// Adds a thread. Returns its id.
     pub(crate) fn add(&mut self, thread: Thread<'a>) -> ThreadId {
         self.0.push(thread);
         ThreadId(self.0.len() as u32 - 1)
     }
 
-    /// Every thread, in order of id.
+    /// Returns all threads, in order of id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Thread<'a>> {
         self.0.iter()
     }
