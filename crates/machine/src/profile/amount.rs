@@ -1,8 +1,8 @@
 //! Quantities as people write them: a number and its unit.
 //!
-//! Reads `350 ns`, `2.1us`, `1200 cycles`, `100 Gbit/s`, `8 MiB`, `64`, and prints them in a form
-//! that reads back as exactly the same `f64`. Limits are not checked here, so that a number out of
-//! bounds still gets an error that shows it as it was written.
+//! Reads `350 ns`, `2.1us`, `1200 cycles`, `100 Gbit/s`, `8 MiB`, `64`, and prints them in a form that reads back
+//! as exactly the same `f64`. Limits are checked elsewhere (`check.rs`), so that the error for a number out of
+//! bounds can show it as it was written.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use super::error::Problem;
 use super::takes::Takes;
 use super::unit::{PLAIN, Scale, Unit};
 
-/// A number with its unit. The unit is kept, because what cycles are worth changes with the
-/// processor's frequency, and because a fitted value is written back in the unit it had.
+/// A number with its unit. The unit is kept, because the value of a cycle changes with the processor's frequency,
+/// and because a fitted value is written back in the unit it had.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Amount {
     /// The number as written.
@@ -23,13 +23,13 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    /// A value in the base unit of its kind.
+    /// Creates an amount in the base unit of its kind.
     pub(super) fn base(takes: Takes, value: f64) -> Amount {
         let unit = takes.units().first().copied().unwrap_or(PLAIN[0]);
         Amount { number: value, unit }
     }
 
-    /// Reads what a key takes.
+    /// Reads the value of a key.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Amount {
         }
     }
 
-    /// What it is worth in the base unit; `None` for cycles of an unknown frequency.
+    /// Returns the value in the base unit; `None` for cycles of an unknown frequency.
     pub(super) fn value(&self, frequency: Option<f64>) -> Option<f64> {
         match self.unit.scale {
             Scale::Fixed(scale) => Some(self.number * scale),
@@ -66,8 +66,8 @@ impl Amount {
         }
     }
 
-    /// This value (in the base unit) written in the unit of `like` if that reads back exactly, and
-    /// in the base unit otherwise.
+    /// Writes a value given in the base unit in the unit `like`, if that reads back exactly, and in the base unit
+    /// otherwise.
     pub(super) fn like(takes: Takes, value: f64, like: Unit, frequency: Option<f64>) -> Amount {
         let number = match (like.scale, frequency) {
             (Scale::Fixed(scale), _) => value / scale,
@@ -90,7 +90,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Parts the number from its unit: at the first blank, or else where the letters begin.
+/// Splits the number from its unit: at the first blank, or else where the letters begin.
 fn split(text: &str) -> (&str, &str) {
     if text.parse::<f64>().is_ok() {
         return (text, ""); // `1e3` and `inf` hold letters and no unit.
@@ -151,7 +151,7 @@ mod tests {
             assert!(!matches!(problem(text), Problem::NoUnit { .. }), "{text}");
         }
         assert!(matches!(problem("ns"), Problem::NotANumber { .. }));
-        // Limits are somebody else's: these have a number and a unit.
+        // Limits are not checked here: these have a number and a unit.
         assert_eq!(time("inf ns"), Some(f64::INFINITY));
         assert_eq!(time("-5 ns"), Some(-5.0));
     }
@@ -161,7 +161,7 @@ mod tests {
         let us = super::super::unit::TIME[1];
         let written = |value| Amount::like(TIMES, value, us, None).to_string();
         assert_eq!(written(350.0), "0.35 us");
-        // A thousandth of this, times a thousand, is another number.
+        // A thousandth of this, times a thousand, is another `f64`.
         assert_eq!(written(255.269_178_307_453_7), "255.2691783074537 ns");
         for value in [12.3, 412.333_333, 1.0 / 3.0, 1e-9, 0.1 + 0.2] {
             assert_eq!(time(&written(value)), Some(value), "{}", written(value));

@@ -1,7 +1,7 @@
-//! What must hold of a profile's values, whether they come from a file, a sweep or a fit.
+//! Validation of a profile's values, whether they come from a file, a sweep or a fit.
 //!
-//! Reading has already made sure that each value is of the right kind. Here are the limits of each
-//! key, the ranges of fitted constants, and what two keys must not say together.
+//! The parser has already checked that each value is of the right kind. This file checks the limits of each key,
+//! the ranges of constants, and combinations of two keys.
 
 use super::amount::Amount;
 use super::error::Problem;
@@ -9,15 +9,15 @@ use super::schema::Schema;
 use super::takes::Takes;
 use super::{Basis, Constant};
 
-/// Where in a constant a problem is.
+/// The part of a constant that a problem is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Value,
     Range,
 }
 
-/// Everything that is wrong with these constants, which stand in the order of the schema's keys: the place of
-/// the key, the part and the problem.
+/// Returns all problems of these constants, which are in the order of the schema's keys: the index of the key,
+/// the part, and the problem.
 pub(super) fn problems(
     schema: &Schema,
     constants: &[Option<Constant>],
@@ -37,7 +37,7 @@ pub(super) fn problems(
     found
 }
 
-/// The processor's frequency in hertz, if there is a valid one: what cycles are worth.
+/// Returns the processor's frequency in hertz, which converts cycles, if there is a valid one.
 pub(super) fn frequency(schema: &Schema, constants: &[Option<Constant>]) -> Option<f64> {
     let amount = &constant(schema, constants, "processor.frequency")?.amount;
     limits(Takes::Frequency, amount, None).ok()?;
@@ -52,11 +52,11 @@ fn constant<'a>(
     constants.get(schema.place(path)?)?.as_ref()
 }
 
-/// Holds a value to the limits of its kind. Cycles of an unknown frequency are only held to being a
-/// number, as that the frequency is wrong is said already.
+/// Checks a value against the limits of its kind. Cycles of an unknown frequency are only checked for being
+/// finite and not negative, since the wrong frequency is reported already.
 fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), Problem> {
     let given = || match takes {
-        // The place of a word that there is; any other number is shown as it is.
+        // The index of an existing word; any other number is shown as it is.
         Takes::Choice(_) if amount.number.fract() == 0.0 => takes.show(amount.number),
         _ => amount.to_string(),
     };
@@ -83,7 +83,7 @@ fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), P
     Ok(())
 }
 
-/// Holds a value to its range, if it has one, and the range to the limits of the key.
+/// Checks a value against its range, if it has one, and the range against the limits of the key.
 fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<(), (Part, Problem)> {
     let (Basis::Fitted { low, high }
     | Basis::Source { range: Some((low, high)), .. }
@@ -110,7 +110,7 @@ fn range(takes: Takes, constant: &Constant, frequency: Option<f64>) -> Result<()
     Ok(())
 }
 
-/// A queue that no CPU of its own could poll is a mistake in every published setup.
+/// More queues than CPUs are a mistake in every published setup: each queue is to have a CPU of its own.
 fn queues_beyond_cpus(
     schema: &Schema,
     constants: &[Option<Constant>],
@@ -121,7 +121,7 @@ fn queues_beyond_cpus(
     (queues > cpus).then_some((place, Part::Value, Problem::QueuesBeyondCpus { queues, cpus }))
 }
 
-/// Siblings are half the machine apart: of an odd number of CPUs no core could have two.
+/// With two threads per core siblings are half the CPUs apart, which needs an even number of CPUs.
 fn odd_cpus(schema: &Schema, constants: &[Option<Constant>]) -> Option<(usize, Part, Problem)> {
     let smt = constant(schema, constants, "processor.smt")?.amount.value(None)?;
     let cpus = constant(schema, constants, "processor.cpus")?.amount.value(None)?;
@@ -135,7 +135,7 @@ mod tests {
     use super::super::Profile;
     use super::Schema;
 
-    /// What a host of 28 cores with two threads each hears of these settings.
+    /// Returns the error that a host of 28 cores with two threads each gives for these settings.
     fn says(settings: &[&str]) -> Option<String> {
         let mut profile = Profile::named(Schema::host(), "xeon-56").expect("built in");
         profile.set_texts(settings.iter().copied()).err().map(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! A profile that states what was measured on a host, on top of a built-in one.
+//! Writes profiles that state what was measured on a host and inherit the rest from a built-in one.
 
 use napkin_policy::text::quoted;
 use thiserror::Error;
@@ -9,54 +9,55 @@ use super::show::text;
 use super::takes::Takes;
 use super::{Profile, ProfileError};
 
-/// A constant for a [`Draft`].
+/// A constant of a [`Draft`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Written {
-    /// Its key, as in `cost.poll`.
+    /// The key, as in `cost.poll`.
     pub key: String,
-    /// The value in the base unit of what the key takes; the place of a word.
+    /// The value in the base unit of the key; for a choice the index of the word.
     pub value: f64,
-    /// Whether it was read or measured here, rather than assumed.
+    /// Whether it was read or measured on the host, rather than assumed.
     pub sourced: bool,
-    /// The source, or why it is assumed.
+    /// The source, or the reason for the assumption.
     pub why: String,
-    /// Within which bounds it is known, in the base unit.
+    /// The bounds within which it is known, in the base unit.
     pub range: Option<(f64, f64)>,
 }
 
-/// A profile to be written.
+/// The contents of a profile to be written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Draft {
-    /// The name under which it will be found, and that of its file.
+    /// The profile's name, which is also that of its file.
     pub name: String,
-    /// What testbed it describes.
+    /// A description of the testbed.
     pub about: String,
-    /// The built-in profile that has whatever is not stated.
+    /// The built-in profile that supplies every constant not stated here.
     pub based_on: String,
-    /// Lines for the head of the file, as comments.
+    /// Lines for the head of the file, written as comments.
     pub comments: Vec<String>,
-    /// What it states itself, in any order.
+    /// The constants that it states, in any order.
     pub constants: Vec<Written>,
 }
 
-/// A draft that makes no profile.
+/// The reason why a draft gives no valid profile.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// There is no such key.
+    /// A key does not exist.
     #[error("no key is called '{0}'")]
     Key(String),
-    /// The same key twice.
+    /// A key is stated twice.
     #[error("'{0}' is stated twice")]
     Twice(String),
-    /// The profile breaks its own rules.
+    /// The resulting profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
 
 impl Draft {
-    /// The text of the file, which [`Profile::parse`] accepts by the same schema. Values are rounded to a tenth of a
-    /// nanosecond, ratios to four digits; a range is made to hold its value.
+    /// Returns the text of the file, which [`Profile::parse`] accepts with the same schema. Times are rounded to
+    /// a tenth of a nanosecond, ratios to four decimal places and all else to whole numbers; a range is widened
+    /// to contain its value.
     ///
     /// # Errors
     /// If a key does not exist or is stated twice, or if the profile would be refused.
@@ -126,7 +127,7 @@ fn rounded(takes: Takes, value: f64) -> f64 {
     }
 }
 
-/// As a file has it.
+/// Formats a value as in a file.
 fn amount(takes: Takes, value: f64) -> String {
     match takes {
         Takes::Choice(_) => text(&takes.show(value)),

@@ -1,217 +1,216 @@
-//! What can be wrong with a profile: where, with which value, and what to write instead.
+//! Errors in a profile: the place, the value, and what to write instead.
 //!
-//! A profile has many constants, so all that is wrong with one is said at once. The texts come from
-//! files and command lines: an error quotes little of them, and nothing that a terminal would act
-//! upon.
+//! A profile has many constants, so all its faults are reported at once. The texts come from files and command
+//! lines: an error quotes little of them, and no control characters that a terminal would interpret.
 
 use std::fmt;
 
 use super::takes::Takes;
 
-/// Faults that an error prints; a file with more of them is no profile. The rest is counted.
+/// Most faults that an error prints; further ones are only counted.
 const PRINTED: usize = 100;
 
-/// Why there is no profile, or why a constant could not be changed.
+/// The reason why a profile could not be read, or a constant not be changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Neither a built-in profile nor a file.
+    /// The name is neither that of a built-in profile nor a file.
     #[error("no profile is called '{name}'{}", hint(*nearest, known))]
     UnknownName {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// The nearest name that exists.
+        /// The most similar built-in name.
         nearest: Option<&'static str>,
-        /// All names that exist.
+        /// All built-in names.
         known: Vec<&'static str>,
     },
-    /// A file that cannot be read.
+    /// The file cannot be read.
     #[error("{path}: the profile cannot be read: {reason}")]
     Unreadable {
-        /// Where it was looked for.
+        /// The path of the file.
         path: String,
-        /// What the operating system said, or the rule that the file breaks.
+        /// The operating system's error, or the requirement that the file violates.
         reason: String,
     },
-    /// A file or a setting with faults, in the order of their lines.
+    /// The file or setting has faults, in order of their lines.
     #[error("{}", list(origin, faults))]
     Invalid {
-        /// The file's name, or what else the text came from.
+        /// The file's name, or another origin of the text.
         origin: String,
-        /// What is wrong; never empty.
+        /// The faults; never empty.
         faults: Vec<Fault>,
     },
 }
 
-/// One thing that is wrong.
+/// One fault of a profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fault {
-    /// The line, from 1; none for a setting that comes from no file.
+    /// The line, from 1; `None` for a setting that comes from no file.
     pub line: Option<usize>,
-    /// What it is about: `cost.poll`, `cost.poll.range`, `cost`; empty for the text as a whole.
+    /// The subject: `cost.poll`, `cost.poll.range`, `cost`; empty for the text as a whole.
     pub key: String,
-    /// What is wrong with it.
+    /// The problem with it.
     pub problem: Problem,
 }
 
-/// What is wrong with one key, section or field.
+/// A problem with one key, section or field.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The text is not TOML, which says this.
+    /// The text is not TOML; the parser's message.
     Syntax(String),
-    /// Neither a section nor `name` or `about`.
+    /// The name is neither a section nor `name`, `about` or `based-on`.
     UnknownSection {
-        /// The nearest that exists.
+        /// The most similar one.
         nearest: Option<&'static str>,
-        /// The sections that there are.
+        /// The existing sections.
         known: Vec<&'static str>,
     },
     /// A key that its section does not have.
     UnknownKey {
-        /// The full name of the nearest that exists.
+        /// The full name of the most similar key.
         nearest: Option<String>,
     },
-    /// A constant has no such field.
+    /// A constant has a field that does not exist.
     UnknownField {
-        /// The nearest that exists.
+        /// The most similar field.
         nearest: Option<&'static str>,
     },
-    /// A required section is not there.
+    /// A required section is missing.
     MissingSection,
-    /// A section for a workload is not there, and somebody needs it.
+    /// The section of a workload is missing, and the caller needs it.
     NoWorkload,
     /// `based-on` names no built-in profile.
     UnknownBase {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
-        /// The nearest that exists.
+        /// The most similar built-in name.
         nearest: Option<&'static str>,
-        /// The names that exist in its place.
+        /// All built-in names.
         known: Vec<&'static str>,
     },
-    /// A key without a default is not there.
+    /// A key without a default is missing.
     MissingKey {
-        /// The form in which it has to be written.
+        /// The kind of value that it takes.
         takes: Takes,
     },
-    /// `name` or `about` is not there.
+    /// `name` or `about` is missing.
     MissingText,
-    /// A constant without a value.
+    /// A constant has no value.
     NoValue {
-        /// What the key takes.
+        /// The kind of value that the key takes.
         takes: Takes,
     },
-    /// Not a table where a section has to be one.
+    /// The item is not a table, but has to be a section.
     NotASection,
-    /// Not a table where a constant has to be one.
+    /// The item is not a table, but has to be a constant.
     NotAConstant,
-    /// Not a text, or an empty one.
+    /// The item is not a text, or an empty one.
     NotText,
-    /// None of `source`, `fitted` and `assumed`.
+    /// The constant has none of `source`, `fitted` and `assumed`.
     NoBasis,
-    /// More than one of `source`, `fitted` and `assumed`.
+    /// The constant has more than one of `source`, `fitted` and `assumed`.
     TwoBases,
-    /// `fitted` is something else than `true`.
+    /// `fitted` is other than `true`.
     NotTrue,
-    /// A fitted number has no `range` in which it was looked for.
+    /// A fitted constant has no `range`.
     NoRange,
     /// `range` is not a list of two values.
     NotARange,
-    /// The range's ends are the wrong way round.
+    /// The ends of a range are in the wrong order.
     Reversed,
-    /// No number where one has to be.
+    /// The value is not a number.
     NotANumber {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
-        /// What the key takes.
+        /// The kind of value that the key takes.
         takes: Takes,
     },
-    /// A number without the unit it needs.
+    /// The number lacks its unit.
     NoUnit {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
-        /// What the key takes.
+        /// The kind of value that the key takes.
         takes: Takes,
     },
-    /// A unit of another kind.
+    /// The unit is of another kind, or does not exist.
     WrongUnit {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         unit: String,
-        /// What the key takes.
+        /// The kind of value that the key takes.
         takes: Takes,
     },
-    /// A word that is not among the choices.
+    /// The word is not among the choices.
     NotAChoice {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
-        /// The words that it takes.
+        /// The words that the key takes.
         words: &'static [&'static str],
-        /// The word that is spelled most like it, if one comes near.
+        /// The most similar word, if one is similar.
         nearest: Option<&'static str>,
     },
-    /// Infinite, or not a number.
+    /// The value is infinite or not a number.
     NotFinite {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
     },
-    /// A value below zero, which nothing in a profile can be.
+    /// The value is negative, which no constant may be.
     Negative {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
     },
-    /// Below the least, which may be why 0 is refused.
+    /// The value is below its minimum, which may be why 0 is refused.
     TooSmall {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
-        /// The smallest that the key takes, with its unit.
+        /// The minimum, with its unit.
         least: String,
     },
-    /// It is larger than its key allows.
+    /// The value is above its maximum.
     TooLarge {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
-        /// The largest that the key takes, with its unit.
+        /// The maximum, with its unit.
         most: String,
     },
-    /// A fraction where a whole number has to be.
+    /// The value has to be a whole number.
     NotWhole {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
     },
-    /// A value outside of its range.
+    /// The value is outside of its range.
     OutOfRange {
-        /// The text as it stands in the profile or the setting.
+        /// The text in the profile or the setting.
         given: String,
-        /// The range's lower end.
+        /// The lower end of the range.
         low: String,
         /// The upper end of the range.
         high: String,
     },
-    /// More queues than CPUs to poll them.
+    /// There are more queues than CPUs.
     QueuesBeyondCpus {
-        /// What `nic.queues` says.
+        /// The value of `nic.queues`.
         queues: f64,
-        /// What `processor.cpus` says.
+        /// The value of `processor.cpus`.
         cpus: f64,
     },
-    /// Two threads a core, and a CPU without a sibling.
+    /// The number of CPUs is odd, with two threads per core.
     OddCpus {
-        /// What `processor.cpus` says.
+        /// The value of `processor.cpus`.
         cpus: f64,
     },
-    /// A setting without `=`.
+    /// A setting has no `=`.
     NoEquals,
 }
 
 impl ProfileError {
-    /// An error about a setting that comes from no line of a file.
+    /// Creates the error for a setting that comes from no file.
     pub(super) fn setting(origin: &str, key: String, problem: Problem) -> ProfileError {
         let faults = vec![Fault { line: None, key, problem }];
         ProfileError::Invalid { origin: origin.to_string(), faults }
     }
 
-    /// What is wrong in detail; empty for a profile that was not found or not read.
+    /// Returns the faults; empty for a profile that was not found or not read.
     pub fn faults(&self) -> &[Fault] {
         match self {
             ProfileError::Invalid { faults, .. } => faults,
@@ -220,7 +219,7 @@ impl ProfileError {
     }
 }
 
-/// After an unknown profile: what there is.
+/// Returns the suggestions after an unknown name.
 fn hint(nearest: Option<&str>, known: &[&str]) -> String {
     let meant = nearest.map_or(String::new(), |nearest| format!("; did you mean '{nearest}'?"));
     let listed = match known {
@@ -231,7 +230,7 @@ fn hint(nearest: Option<&str>, known: &[&str]) -> String {
     format!("{meant}{mark}{listed}")
 }
 
-/// All faults, one a line, each with its place.
+/// Lists the faults, one per line, each with its place.
 fn list(origin: &str, faults: &[Fault]) -> String {
     let mut lines: Vec<String> = faults
         .iter()
@@ -248,7 +247,7 @@ fn list(origin: &str, faults: &[Fault]) -> String {
 }
 
 impl fmt::Display for Fault {
-    /// In words, without the place in the file.
+    /// Writes the fault without its place in the file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
@@ -257,7 +256,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// `ns, us, ms, s or cycles`.
+/// Lists the units of a kind: `ns, us, ms, s or cycles`.
 fn units(takes: Takes) -> String {
     let names: Vec<&str> = takes.units().iter().map(|unit| unit.name).collect();
     match names.as_slice() {
@@ -266,7 +265,7 @@ fn units(takes: Takes) -> String {
     }
 }
 
-/// What to write for a kind of value.
+/// Describes what to write for a kind of value.
 fn wanted(takes: Takes) -> String {
     match takes {
         Takes::Count { .. } | Takes::Ratio { .. } => format!("a plain number ({takes})"),

@@ -1,35 +1,34 @@
 //! The keys of a host profile: one line for each constant that the machine itself uses.
 //!
-//! Parser, checks, sweeps and `docs/profiles.md` all read this one table, and those that workloads declare
-//! ([`Constants`]) behind it (`schema.rs`). Every value is carried as
-//! an `f64` in the base unit of its kind: nanoseconds, hertz, bits a second, bytes, a plain number,
-//! or the place of a word among the key's choices. A key describes a host. None belongs to one
-//! policy, one load or one row of a published table, or the machine would give back what it was
-//! told; `tests/profile/table.rs` refuses a key that carries a policy's name. What a constant makes the
-//! machine do is not decided here.
+//! Parser, checks, sweeps and `docs/profiles.md` all read this table, followed by those that workloads declare
+//! ([`Constants`], see `schema.rs`). Every value is an `f64` in the base unit of its kind: nanoseconds, hertz,
+//! bits per second, bytes, a plain number, or the index of a word among the key's choices. A key describes a
+//! host. None may belong to one policy, one load or one row of a published table, or the machine would reproduce
+//! its input; `tests/profile/table.rs` refuses a key that carries a policy's name. The effect of a constant is
+//! implemented elsewhere.
 
 use super::takes::Takes;
 
-/// The largest number of frames that a key takes where nothing else bounds it.
+/// The largest number of frames that a key takes if nothing else limits it.
 const MANY: u32 = 1_000_000;
 
 /// A section of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Section {
-    /// As it stands in brackets in a profile: `cost`.
+    /// The name in brackets in the file: `cost`.
     pub name: &'static str,
     /// Whether every profile has it; the others describe the program of one workload each.
     pub required: bool,
-    /// What its keys are about, in a few words for a list of sections.
+    /// A short description of its keys, for lists of sections.
     pub what: &'static str,
 }
 
 /// A workload's section and its keys, as the workload declares them.
 #[derive(Debug, Clone, Copy)]
 pub struct Constants {
-    /// The section's name, as it stands in brackets in the file.
+    /// The section's name, in brackets in the file.
     pub section: &'static str,
-    /// What it holds: the program of the workload, its clients.
+    /// A short description: the program of the workload, its clients.
     pub what: &'static str,
     /// Its keys ([`Key::new`]), in the order in which a profile shows them.
     pub keys: &'static [Key],
@@ -48,31 +47,30 @@ pub(super) const HOST_SECTIONS: &[Section] = &[
 /// One key of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Key {
-    /// The section that it stands in.
+    /// The section that it belongs to.
     pub section: &'static str,
-    /// Its name within the section.
+    /// The name within the section.
     pub name: &'static str,
-    /// The form and the limits of its value.
+    /// The kind and the limits of its value.
     pub takes: Takes,
-    /// Its value in the base unit where a profile leaves it out; without one, leaving it out is an
-    /// error.
+    /// The value in the base unit if a profile omits it; `None`: omitting it is an error.
     pub default: Option<f64>,
-    /// What it means, in one line.
+    /// The meaning, in one line.
     pub what: &'static str,
 }
 
 impl Key {
-    /// One of a workload's ([`Constants::keys`]), without a default. Its section is that of its table.
+    /// Creates a key of a workload ([`Constants::keys`]), without a default. Its section is that of its table.
     pub const fn new(name: &'static str, takes: Takes, what: &'static str) -> Key {
         key("", name, takes, what)
     }
 
-    /// Its name with the section before it: `nic.queues`.
+    /// Returns the full name, with the section: `nic.queues`.
     pub fn path(&self) -> String {
         format!("{}.{}", self.section, self.name)
     }
 
-    /// Gives the key a default, in the base unit.
+    /// Returns the key with a default, in the base unit.
     #[must_use]
     pub const fn or(self, default: f64) -> Key {
         Key { default: Some(default), ..self }
@@ -97,8 +95,8 @@ const fn ratio(min: f64, max: f64) -> Takes {
 
 const TIME: Takes = Takes::TIME;
 
-/// A time that something repeats after, which therefore cannot be 0: whoever polls or looks in vain
-/// would do so for ever at one moment.
+/// The period of a repetition, which cannot be 0: an empty poll or check would repeat for ever at one moment of
+/// virtual time.
 const PERIOD: Takes = Takes::Time { min: 1.0 };
 
 const OFF_ON: Takes = Takes::OFF_ON;
@@ -109,7 +107,7 @@ const INTERRUPT_CPU: Takes = Takes::Choice(&["own", "sender"]);
 const ORDER: Takes = Takes::Choice(&["deliver-first", "unmask-first"]);
 const LATE: Takes = Takes::Choice(&["poll", "interrupt"]);
 
-/// The host's keys. A line is all that a new one takes, and its row in `docs/profiles.md`.
+/// The host's keys. A new key takes one line here and its row in `docs/profiles.md`.
 #[rustfmt::skip] // One key, one line.
 pub(super) const HOST_KEYS: &[Key] = &[
     key("processor", "cpus", count(1, 1024), "CPUs that the kernel sees: cores times threads a core"),

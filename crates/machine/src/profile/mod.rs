@@ -1,10 +1,10 @@
-//! Host profiles: the constants of one testbed, each with its unit and where it is from.
+//! Host profiles: the constants of one testbed, each with its unit and its source.
 //!
-//! A profile is a TOML file (`docs/profiles.md` tells how to write one). It supplies costs and
-//! sizes, never policies: what the host does with a packet is decided by `napkin-core`. Names and
-//! kinds of all constants are one table (`key.rs`); the other files read texts (`parse`, `unit`),
-//! hold the values to their limits (`check`), write fitted values back (`write`), a whole profile
-//! (`show`) or one that states what was measured (`draft`), and say what is wrong (`error`). The machine looks its constants up once, when it is set up.
+//! A profile is a TOML file (see `docs/profiles.md`). It supplies costs and sizes, never policies: `napkin-core`
+//! decides what the host does with a packet. One table holds the names and kinds of all constants (`key.rs`); the
+//! other files read texts (`parse`, `unit`), check values (`check`), write fitted values back (`write`), a whole
+//! profile (`show`) or one that states what was measured (`draft`), and report errors (`error`). The machine
+//! looks its constants up once, when it is set up.
 
 mod amount;
 mod built_in;
@@ -38,32 +38,32 @@ pub use unit::{Scale, Unit};
 
 use amount::Amount;
 
-/// A testbed's constants, all checked.
+/// A testbed's constants, validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     schema: &'static Schema,
     name: String,
     about: String,
     origin: String,
-    /// The built-in profile that it adds to.
+    /// The built-in profile that it inherits from.
     based_on: Option<String>,
     /// In the order of the schema's keys; `None` only in sections that the profile does not have.
     constants: Vec<Option<Constant>>,
 }
 
-/// One constant as the profile has it.
+/// One constant of a profile.
 #[derive(Debug, Clone, PartialEq)]
 struct Constant {
     amount: Amount,
     basis: Basis,
     note: Option<String>,
-    /// Changed since it was read.
+    /// Whether it was changed after the profile was read.
     set: bool,
-    /// Not stated by the profile itself, but by the one it is based on.
+    /// Whether it comes from the profile that this one is based on.
     inherited: bool,
 }
 
-/// Where a value is from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq)]
 enum Basis {
     Source { what: String, range: Option<(Amount, Amount)> },
@@ -72,55 +72,53 @@ enum Basis {
     Default,
 }
 
-/// A constant, as [`Profile::constants`] shows it.
+/// A constant, as [`Profile::constants`] returns it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stated<'a> {
-    /// The key whose value this is.
+    /// The key.
     pub key: &'static Key,
-    /// Its value in the base unit of what the key takes.
+    /// The value in the base unit of the key.
     pub value: f64,
-    /// Where the profile has it from.
+    /// The origin of the value.
     pub origin: Origin<'a>,
-    /// What the profile's author adds.
+    /// The author's note.
     pub note: Option<&'a str>,
-    /// Whether the value was changed after the profile was read, so that it is no longer the one
-    /// that `origin` speaks of.
+    /// Whether the value was changed after the profile was read, so that `origin` no longer describes it.
     pub set: bool,
-    /// Whether it is that of the profile that this one is based on, so that nobody has said it of this
+    /// Whether the value comes from the profile that this one is based on, so that it was not stated for this
     /// host.
     pub inherited: bool,
 }
 
-/// Where a constant is from.
+/// The origin of a constant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin<'a> {
     /// A document or a measurement.
     Source {
-        /// The key, as in `cost.poll`.
+        /// The source, in the profile's words.
         what: &'a str,
-        /// The spread of a measurement, in the base unit, if the profile gives it.
+        /// The spread of a measurement, in the base unit, if the profile states it.
         range: Option<RangeInclusive<f64>>,
     },
     /// A fit within these bounds, in the base unit.
     Fitted(RangeInclusive<f64>),
-    /// Nobody measured it: why this value was taken, and the bounds within which it may as well be
-    /// another, in the base unit.
+    /// An assumption, since the value was not measured.
     Assumed {
-        /// The reason, in a few words.
+        /// The reason for the value, in a few words.
         why: &'a str,
-        /// The bounds, if the profile gives some.
+        /// The bounds within which it may as well lie, in the base unit, if the profile states them.
         range: Option<RangeInclusive<f64>>,
     },
-    /// The profile does not name the key, which then has this value.
+    /// The key's default: the profile does not state it.
     Default,
 }
 
 impl Profile {
-    /// The built-in profile of this name, read by the sections and keys of `schema`.
+    /// Reads the built-in profile of this name, with the sections and keys of `schema`.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::UnknownName`], which lists those that exist.
+    /// [`ProfileError::UnknownName`], which lists the names that exist.
     pub fn named(schema: &'static Schema, name: &str) -> Result<Profile, ProfileError> {
         match Profile::built_in_text(name) {
             Some(text) => Profile::parse(schema, text, &format!("{name}.toml")),
@@ -132,13 +130,13 @@ impl Profile {
         }
     }
 
-    /// The built-in profile of this name, or else the file at this path. A word without `/` and
-    /// `.toml` that is no file is taken for a misspelt name.
+    /// Reads the built-in profile of this name, or else the file at this path. A word that is no file and has
+    /// neither `/` nor `.toml` is treated as a misspelt name.
     ///
     /// # Errors
     ///
-    /// Those of [`Profile::named`] and [`Profile::parse`], and [`ProfileError::Unreadable`] for a
-    /// file that cannot be read, is none, is longer than 1 MiB or is not UTF-8.
+    /// Those of [`Profile::named`] and [`Profile::parse`], and [`ProfileError::Unreadable`] for a file that
+    /// cannot be read, is not a regular file, is longer than 1 MiB or is not UTF-8.
     pub fn load(schema: &'static Schema, name_or_path: &str) -> Result<Profile, ProfileError> {
         let path = Path::new(name_or_path);
         let named = Profile::built_in_text(name_or_path).is_some();
@@ -148,7 +146,7 @@ impl Profile {
         }
         let unreadable =
             |reason: String| ProfileError::Unreadable { path: path.display().to_string(), reason };
-        // A pipe or a device could block or never end.
+        // Opening a pipe or a device could block, and reading it never end.
         let about = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
         if !about.is_file() {
             return Err(unreadable("it is not a file".to_string()));
@@ -161,22 +159,22 @@ impl Profile {
         Profile::parse(schema, &text, name_or_path)
     }
 
-    /// The sections and keys by which it was read.
+    /// Returns the schema by which it was read.
     pub fn schema(&self) -> &'static Schema {
         self.schema
     }
 
-    /// Its built-in name, or its file's without the extension.
+    /// Returns its name, as the text states it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What testbed it describes.
+    /// Returns the description of its testbed.
     pub fn about(&self) -> &str {
         &self.about
     }
 
-    /// The built-in profile that it is based on: whatever it does not state itself is that one's.
+    /// Returns the built-in profile from which it inherits every constant that it does not state.
     pub fn based_on(&self) -> Option<&str> {
         self.based_on.as_deref()
     }
@@ -187,7 +185,7 @@ impl Profile {
         keys.any(|(key, constant)| key.section == section && constant.is_some())
     }
 
-    /// Demands a workload's section, before its keys are looked up.
+    /// Checks that the profile has a workload's section, before its keys are looked up.
     ///
     /// # Errors
     ///
@@ -199,63 +197,63 @@ impl Profile {
         Err(ProfileError::setting(&self.origin, section.to_string(), Problem::NoWorkload))
     }
 
-    /// A value in the base unit of what its key takes: nanoseconds, hertz, bits a second, bytes, a
-    /// plain number, or the place of a word.
+    /// Returns a value in the base unit of its key: nanoseconds, hertz, bits per second, bytes, a plain number,
+    /// or the index of a word.
     ///
     /// # Panics
     ///
-    /// If the schema has no such key, or the profile lacks its section ([`Profile::require`] asks
-    /// first): errors of the program, not of the profile.
+    /// If the schema has no such key, or the profile lacks its section (see [`Profile::require`]): errors of the
+    /// program, not of the profile.
     pub fn get(&self, path: &str) -> f64 {
         let place = self.schema.place(path).unwrap_or_else(|| panic!("no key is called '{path}'"));
         self.value(place).unwrap_or_else(|| panic!("'{}' has no '{path}'", self.name))
     }
 
-    /// A time, rounded to whole nanoseconds.
+    /// Returns a time, rounded to whole nanoseconds.
     ///
     /// # Panics
     ///
-    /// As [`Profile::get`], and if the key takes no time.
+    /// As [`Profile::get`], and if the key is not a time.
     pub fn time(&self, path: &str) -> Ns {
         self.expect(path, "time", |takes| matches!(takes, Takes::Time { .. }));
         libm::round(self.get(path)) as Ns
     }
 
-    /// A count.
+    /// Returns a count.
     ///
     /// # Panics
     ///
-    /// As [`Profile::get`], and if the key takes no count.
+    /// As [`Profile::get`], and if the key is not a count.
     pub fn count(&self, path: &str) -> u64 {
         self.expect(path, "count", |takes| matches!(takes, Takes::Count { .. }));
         self.get(path) as u64
     }
 
-    /// A ratio.
+    /// Returns a ratio.
     ///
     /// # Panics
     ///
-    /// As [`Profile::get`], and if the key takes no ratio.
+    /// As [`Profile::get`], and if the key is not a ratio.
     pub fn ratio(&self, path: &str) -> f64 {
         self.expect(path, "ratio", |takes| matches!(takes, Takes::Ratio { .. }));
         self.get(path)
     }
 
-    /// Whether a switch is on.
+    /// Returns whether a switch is on.
     ///
     /// # Panics
     ///
-    /// As [`Profile::get`], and if the key is not one of `off` and `on`.
+    /// As [`Profile::get`], and if the key is not a switch of `off` and `on`.
     pub fn on(&self, path: &str) -> bool {
         self.expect(path, "switch", |takes| takes == Takes::Choice(&["off", "on"]));
         self.get(path) != 0.0
     }
 
-    /// The word that was chosen.
+    /// Returns the chosen word.
     ///
     /// # Panics
     ///
-    /// As [`Profile::get`], and if the key takes no word.
+    /// As [`Profile::get`], and if the key is not a choice.
     pub fn choice(&self, path: &str) -> &'static str {
         match self.schema.key(path).map(|key| key.takes) {
             Some(Takes::Choice(words)) => words[self.get(path) as usize],
@@ -268,30 +266,29 @@ impl Profile {
         assert!(fitting, "no {kind} is called '{path}'");
     }
 
-    /// Changes one value, given in the base unit, under the rules of a file: the limits of its key,
-    /// its range if it is fitted, and queues against CPUs. On an error nothing has changed.
+    /// Changes one value, given in the base unit, and validates it as in a file: the limits of its key, its
+    /// range, and combinations of keys. On an error nothing has changed.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Invalid`] for a key that does not exist or that the profile lacks, and for
-    /// whatever the new value breaks.
+    /// [`ProfileError::Invalid`] for a key that does not exist or that the profile lacks, and for every rule that
+    /// the new value violates.
     pub fn set(&mut self, path: &str, value: f64) -> Result<(), ProfileError> {
         let (place, key) = self.known(path)?;
         self.change(&[(place, Amount::base(key.takes, value))])
     }
 
-    /// Changes one value from text, as in `cost.poll=400ns`.
+    /// Changes one value from a text such as `cost.poll=400ns`.
     ///
     /// # Errors
     ///
-    /// As [`Profile::set`], and for a text that is no value of that key.
+    /// As [`Profile::set`], and for a text that is not a value of that key.
     pub fn set_text(&mut self, setting: &str) -> Result<(), ProfileError> {
         self.set_texts([setting])
     }
 
-    /// Changes several values at once, so that they are only checked together: fewer CPUs with fewer
-    /// queues are not refused for their order. A key that stands twice has its last value. On an
-    /// error nothing has changed.
+    /// Changes several values at once and validates only the result, so that fewer CPUs with fewer queues are
+    /// accepted in any order. A key that occurs twice gets its last value. On an error nothing has changed.
     ///
     /// # Errors
     ///
@@ -314,7 +311,7 @@ impl Profile {
         self.change(&changes)
     }
 
-    /// The fitted constants with their bounds in the base unit.
+    /// Returns the fitted constants with their bounds in the base unit.
     pub fn fitted(&self) -> impl Iterator<Item = (&'static Key, RangeInclusive<f64>)> {
         self.constants().filter_map(|constant| match constant.origin {
             Origin::Fitted(range) => Some((constant.key, range)),
@@ -322,13 +319,13 @@ impl Profile {
         })
     }
 
-    /// Those of the fitted constants that the profile states itself: a fit moves these, since what it has
-    /// inherited was fitted to another host.
+    /// Returns the fitted constants that the profile states itself. A fit changes only these, since inherited
+    /// ones were fitted to another host.
     pub fn fitted_here(&self) -> impl Iterator<Item = (&'static Key, RangeInclusive<f64>)> {
         self.fitted().filter(|(key, _)| self.constants().any(|it| it.key == *key && !it.inherited))
     }
 
-    /// Every constant of the profile in the order of the schema's keys.
+    /// Returns every constant of the profile, in the order of the schema's keys.
     pub fn constants(&self) -> impl Iterator<Item = Stated<'_>> {
         let frequency = self.frequency();
         self.schema.keys().iter().zip(&self.constants).filter_map(move |(key, constant)| {
@@ -359,7 +356,7 @@ impl Profile {
         })
     }
 
-    /// What cycles are worth, in hertz.
+    /// Returns the processor's frequency in hertz, which converts cycles.
     fn frequency(&self) -> Option<f64> {
         check::frequency(self.schema, &self.constants)
     }
@@ -368,7 +365,7 @@ impl Profile {
         self.constants.get(place)?.as_ref()?.amount.value(self.frequency())
     }
 
-    /// A key that a caller named, if the profile has it.
+    /// Looks up a key that a caller named, if the profile has it.
     fn known(&self, path: &str) -> Result<(usize, &'static Key), ProfileError> {
         let place = self.schema.place(path);
         let Some((place, key)) =

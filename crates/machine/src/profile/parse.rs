@@ -1,10 +1,9 @@
-//! Reads a profile's text.
+//! Parses a profile's text.
 //!
-//! `toml_edit` rather than `toml`: both are one project on one parser, but `toml` gives the places of
-//! values only through serde types, and there stops at the first mistake; the document of
-//! `toml_edit` has the place of every key and value, so that all mistakes are found, each with its
-//! line, and a fitted value can be replaced where it stands (`write.rs`). Only the first mistake
-//! is said where the text is not TOML at all.
+//! It uses `toml_edit` rather than `toml`. Both are one project with one parser, but `toml` gives the positions
+//! of values only through serde types, and then stops at the first mistake. The document of `toml_edit` has the
+//! position of every key and value, so that all mistakes are found, each with its line, and a fitted value can be
+//! replaced in place (`write.rs`). If the text is not TOML at all, only the first mistake is reported.
 
 use napkin_policy::nearest;
 use napkin_policy::text::quoted;
@@ -18,22 +17,22 @@ use super::schema::Schema;
 use super::takes::Takes;
 use super::{Basis, Constant, Profile};
 
-/// What a constant may have.
+/// The fields of a constant.
 const FIELDS: [&str; 6] = ["value", "source", "fitted", "assumed", "range", "note"];
 
-/// Longest text that is read as a profile, in bytes.
+/// Longest accepted text of a profile, in bytes.
 pub(super) const LONGEST: usize = 1 << 20;
 
 impl Profile {
-    /// Reads a profile by the sections and keys of `schema`. `origin` is what errors call the text: a file's name, or a built-in's.
+    /// Reads a profile with the sections and keys of `schema`. Errors name the text by `origin`: a file's name,
+    /// or that of a built-in profile.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Invalid`] with every fault and its line: text that is not TOML, sections,
-    /// keys and fields that do not exist or are missing, values that are no number, without their
-    /// unit, with one of another kind or beyond their limits, a constant without exactly one of
-    /// `source`, `fitted` and `assumed`, more queues than CPUs, and a profile to be based on that is no
-    /// built-in one.
+    /// [`ProfileError::Invalid`] with every fault and its line: text that is not TOML; sections, keys and fields
+    /// that do not exist or are missing; values that are not a number, lack their unit, have one of another kind
+    /// or are beyond their limits; a constant without exactly one of `source`, `fitted` and `assumed`; more
+    /// queues than CPUs; and a `based-on` that is not a built-in profile.
     pub fn parse(
         schema: &'static Schema,
         text: &str,
@@ -69,7 +68,7 @@ impl Profile {
     }
 }
 
-/// The text as TOML, or the one fault that says why it is not.
+/// Parses the text as TOML, or returns the one fault that it has.
 pub(super) fn document(text: &str) -> Result<Document<&str>, Fault> {
     let fault = |at, message: &str| Fault {
         line: Some(line(text, at)),
@@ -83,18 +82,18 @@ pub(super) fn document(text: &str) -> Result<Document<&str>, Fault> {
         .map_err(|error| fault(error.span().map_or(0, |span| span.start), error.message()))
 }
 
-/// The line, from 1, on which the byte at `at` stands.
+/// Returns the line, from 1, of the byte at `at`.
 fn line(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
-/// A text being read, and what was found so far.
+/// The state of the parser.
 struct Reader<'a> {
     schema: &'static Schema,
     text: &'a str,
-    /// Where each line starts, but the first.
+    /// Offset of each line but the first.
     starts: Vec<usize>,
-    /// The profile that has whatever this text does not state.
+    /// The profile that this one is based on.
     base: Option<Profile>,
     /// In the order of the schema's keys.
     constants: Vec<Option<Constant>>,
@@ -121,19 +120,19 @@ impl<'a> Reader<'a> {
         self.faults.push(Fault { line: Some(line), key: key.into(), problem });
     }
 
-    /// The line on which a key of a table stands.
+    /// Returns the line of a key in a table.
     fn line_of(&self, table: &dyn TableLike, name: &str) -> usize {
         let (key, item) = (table.key(name), table.get(name));
         let span = key.and_then(|key| key.span()).or_else(|| item.and_then(Item::span));
         span.map_or(1, |span| 1 + self.starts.partition_point(|start| *start <= span.start))
     }
 
-    /// The text of an item, for errors.
+    /// Returns the text of an item, for errors.
     fn given(&self, item: Option<std::ops::Range<usize>>) -> String {
         quoted(item.and_then(|span| self.text.get(span)).unwrap_or_default())
     }
 
-    /// Reads the whole text; returns its name and what it is about.
+    /// Reads the whole text. Returns the profile's name and description.
     fn root(&mut self, root: &dyn TableLike) -> (String, String) {
         let missing = self.faults.len();
         self.base(root);
@@ -159,7 +158,7 @@ impl<'a> Reader<'a> {
             }
         }
         for section in self.schema.sections().iter().filter(|section| section.required) {
-            // What an unknown profile would have had is nobody's fault.
+            // With an unknown base, sections are not reported as missing: the base might have had them.
             if !root.contains_key(section.name) && self.base.is_none() && !no_base {
                 self.fault(1, section.name, Problem::MissingSection);
             }
@@ -167,7 +166,7 @@ impl<'a> Reader<'a> {
         (self.headline(root, "name"), self.headline(root, "about"))
     }
 
-    /// Takes over the constants of the profile that this one is based on, if it is.
+    /// Copies the constants of the profile that this one is based on, if any.
     fn base(&mut self, root: &dyn TableLike) {
         let Some(item) = root.get("based-on") else { return };
         let line = self.line_of(root, "based-on");
@@ -197,7 +196,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a text that must not be empty; `path` is what errors call it.
+    /// Reads a text that must not be empty; `path` is its name in errors.
     fn words(
         &mut self,
         table: &dyn TableLike,
@@ -234,7 +233,7 @@ impl<'a> Reader<'a> {
                     let line = self.line_of(table, key.name);
                     self.constant(place, key, item, line)
                 }
-                // The base's.
+                // Keep the constant of the base.
                 (None, _) if self.constants.get(place).is_some_and(Option::is_some) => continue,
                 (None, Some(default)) => Some(Constant {
                     amount: Amount::base(key.takes, default),
@@ -254,8 +253,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads one constant, which starts on `line`. `None` if there is nothing to check further; then
-    /// the reason is among the faults.
+    /// Reads one constant, which starts on `line`. Returns `None` if it is unusable; the reason is then among the
+    /// faults.
     fn constant(&mut self, place: usize, key: &Key, item: &Item, line: usize) -> Option<Constant> {
         let path = key.path();
         let Some(table) = item.as_table_like() else {
@@ -293,7 +292,7 @@ impl<'a> Reader<'a> {
         Some(Constant { amount: amount?, basis: basis?, note, set: false, inherited: false })
     }
 
-    /// Reads where a value comes from: exactly one of `source`, `fitted` and `assumed`.
+    /// Reads the origin of a value: exactly one of `source`, `fitted` and `assumed`.
     fn basis(
         &mut self,
         key: &Key,
@@ -367,7 +366,7 @@ impl<'a> Reader<'a> {
         Some((low?, high?))
     }
 
-    /// Reads a value. Plain numbers may stand without quotes; what has a unit cannot.
+    /// Reads a value. Only plain numbers may be written without quotes.
     fn amount(&self, takes: Takes, value: Option<&Value>) -> Result<Amount, Problem> {
         let given = || self.given(value.and_then(Value::span));
         let number = match value {
@@ -391,8 +390,8 @@ fn not_a_value(takes: Takes, given: String) -> Problem {
     }
 }
 
-/// The full name of the key that was probably meant: the same name in another section, or the
-/// nearest.
+/// Returns the full name of the key that was probably meant: one of the same name in another section, or the most
+/// similar.
 pub(super) fn similar(schema: &Schema, path: &str) -> Option<String> {
     let name = path.split_once('.').map_or(path, |(_, name)| name);
     if let Some(key) = schema.keys().iter().find(|key| key.name == name) {

@@ -1,27 +1,27 @@
-//! The range of a constant: what a fit searches, and what a draw takes its values from.
+//! The range of a constant: what a fit searches, and what a random draw takes its values from.
 
 use super::key::Key;
 use super::takes::Takes;
 use super::{Origin, Profile, ProfileError};
 use napkin_traffic::Rng;
 
-/// Where a range is so wide that steps in it are ratios instead of differences.
+/// Ratio of the ends from which on a range is divided logarithmically.
 const WIDE: f64 = 10.0;
 
-/// How far an assumed constant without a range may be off, as a part of its value.
+/// Relative uncertainty of an assumed constant without a range.
 const UNKNOWN: f64 = 0.2;
 
-/// Attempts at a draw whose values the profile's rules accept together.
+/// Most attempts at a draw whose values form a valid profile.
 const ATTEMPTS: u32 = 100;
 
-/// The range of one constant, whose value is a place from 0 to 1 in it.
+/// The range of one constant. Its values correspond to positions from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
-    /// The constant whose values these are.
+    /// The constant's key.
     pub key: &'static Key,
-    /// The lower end, in the key's base unit.
+    /// The lower end, inclusive, in the key's base unit.
     pub low: f64,
-    /// The upper end, itself within.
+    /// The upper end, inclusive, in the key's base unit.
     pub high: f64,
 }
 
@@ -30,8 +30,8 @@ impl Range {
         self.low > 0.0 && self.high / self.low >= WIDE
     }
 
-    /// The value at a place, with four significant digits: what a fit can tell, and what a person can
-    /// read.
+    /// Returns the value at a position. It has four significant digits, or is whole for counts and choices: more
+    /// precision than a fit has would only be harder to read.
     pub fn value(&self, place: f64) -> f64 {
         let place = place.clamp(0.0, 1.0);
         let value = if self.logarithmic() {
@@ -46,7 +46,7 @@ impl Range {
         value.clamp(self.low, self.high)
     }
 
-    /// The place of a value.
+    /// Returns the position of a value.
     pub fn place(&self, value: f64) -> f64 {
         let place = if self.logarithmic() {
             libm::log(value / self.low) / libm::log(self.high / self.low)
@@ -68,9 +68,9 @@ fn significant(value: f64) -> f64 {
 }
 
 impl Profile {
-    /// What is not known for certain: the fitted constants with the ranges of the fit, measured ones with
-    /// their spread, and the assumed ones with their ranges, or 20 % to both sides where the profile gives
-    /// none. An assumed word without a range is taken as it is.
+    /// Returns the constants that are not known for certain: fitted ones with the ranges of the fit, measured
+    /// ones with their spread, and assumed ones with their ranges, or 20 % to both sides if the profile states
+    /// none. An assumed choice without a range is taken as certain.
     pub fn uncertain(&self) -> impl Iterator<Item = Range> {
         self.constants().filter_map(|stated| {
             let key = stated.key;
@@ -94,7 +94,7 @@ impl Profile {
         })
     }
 
-    /// Fitted constants whose value lies at an end of its range: the fit would have gone on.
+    /// Returns the fitted constants whose value lies at an end of its range, where the fit was limited by it.
     pub fn at_bounds(&self) -> impl Iterator<Item = &'static Key> {
         self.constants().filter_map(|stated| match &stated.origin {
             Origin::Fitted(range) => {
@@ -105,20 +105,20 @@ impl Profile {
         })
     }
 
-    /// This profile with all [uncertain](Profile::uncertain) constants drawn from their ranges,
-    /// independently and evenly (evenly in ratios where a range spans a factor of ten; the ends of a count's
-    /// range have half the weight of the others). The same seed draws the same.
+    /// Returns this profile with all [uncertain](Profile::uncertain) constants drawn from their ranges,
+    /// independently and uniformly (logarithmically if a range spans a factor of ten; the ends of a count's range
+    /// have half the weight of the others). The same seed gives the same draw.
     ///
     /// # Errors
     ///
-    /// Those of [`Profile::set`], if a hundred draws in turn broke a rule of the profile.
+    /// Those of [`Profile::set`], if each of a hundred draws violated a rule of the profile.
     pub fn drawn(&self, seed: u64) -> Result<Profile, ProfileError> {
         let mut rng = Rng::new(seed);
         let ranges: Vec<Range> = self.uncertain().collect();
         let mut result = Ok(());
         for _ in 0..ATTEMPTS {
             let mut drawn = self.clone();
-            // Ranges in cycles would move with a drawn frequency: they are those of this profile.
+            // Values are set in base units: ranges in cycles use the frequency of this profile, not a drawn one.
             let changes: Vec<_> = ranges
                 .iter()
                 .filter_map(|range| {

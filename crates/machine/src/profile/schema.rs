@@ -1,4 +1,4 @@
-//! What a profile may state: the host's constants, and those of the workloads that a program knows.
+//! The schema of profiles: the host's constants, and those of the workloads that a program knows.
 
 use std::sync::LazyLock;
 
@@ -9,19 +9,19 @@ use super::key::{Constants, HOST_KEYS, HOST_SECTIONS, Key, Section};
 pub struct Schema {
     sections: Vec<Section>,
     keys: Vec<Key>,
-    /// Sections that are not here may be a workload's, and are left out.
+    /// Whether unknown sections are ignored, since they may be a workload's.
     host_alone: bool,
 }
 
 impl Schema {
-    /// The host alone. Sections of workloads, which it does not know, are neither read nor refused.
+    /// Returns the schema of the host alone. Sections of workloads, which it does not know, are ignored.
     pub fn host() -> &'static Schema {
         static HOST: LazyLock<Schema> =
             LazyLock::new(|| Schema { host_alone: true, ..Schema::with([]) });
         &HOST
     }
 
-    /// The host and these workloads, whose sections stand behind the host's in this order.
+    /// Returns the schema of the host and these workloads, whose sections follow the host's in this order.
     pub fn with(workloads: impl IntoIterator<Item = Constants>) -> Schema {
         let mut schema =
             Schema { sections: HOST_SECTIONS.into(), keys: HOST_KEYS.into(), host_alone: false };
@@ -32,33 +32,33 @@ impl Schema {
         schema
     }
 
-    /// Its sections, in the order in which a profile is usually written.
+    /// Returns the sections, in the order in which a profile is usually written.
     pub fn sections(&self) -> &[Section] {
         &self.sections
     }
 
-    /// Its keys, section by section.
+    /// Returns the keys, section by section.
     pub fn keys(&self) -> &[Key] {
         &self.keys
     }
 
-    /// Looks a section up by its exact name.
+    /// Looks up a section by its exact name.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|section| section.name == name)
     }
 
-    /// Looks a key up by its full name, such as `cost.poll`.
+    /// Looks up a key by its full name, such as `cost.poll`.
     pub fn key(&self, path: &str) -> Option<&Key> {
         self.keys.get(self.place(path)?)
     }
 
-    /// The place of a key in [`Schema::keys`].
+    /// Returns the index of a key in [`Schema::keys`].
     pub(super) fn place(&self, path: &str) -> Option<usize> {
         let (section, name) = path.split_once('.')?;
         self.keys.iter().position(|key| key.section == section && key.name == name)
     }
 
-    /// Whether a section that it does not have is somebody else's.
+    /// Whether unknown sections are ignored.
     pub(super) fn leaves_out(&self) -> bool {
         self.host_alone
     }

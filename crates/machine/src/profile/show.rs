@@ -1,4 +1,4 @@
-//! A whole profile as the text of a file that needs no other.
+//! Writes a whole profile as the text of a file that depends on no other.
 
 use toml_edit::Value;
 
@@ -7,9 +7,8 @@ use super::takes::Takes;
 use super::{Basis, Profile};
 
 impl Profile {
-    /// The profile as TOML: each of its constants, also those that it has from the one that it is based
-    /// on, with their values as they are now. [`Profile::parse`] reads the same values from it. What is
-    /// the key's default is left out unless it was changed.
+    /// Returns the profile as TOML: each of its constants, inherited ones included, with its present value.
+    /// [`Profile::parse`] reads the same values from it. Defaults are omitted unless they were changed.
     pub fn to_toml(&self) -> String {
         let mut out = format!("name = {}\nabout = {}\n", text(&self.name), text(&self.about));
         for section in self.schema.sections().iter().filter(|section| self.has(section.name)) {
@@ -52,12 +51,12 @@ impl Profile {
     }
 }
 
-/// A text in TOML's quotes.
+/// Quotes a text for TOML.
 pub(super) fn text(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// An amount as a file has it: with its unit in quotes, a plain number without.
+/// Formats an amount as in a file: quoted with its unit, or a plain number.
 fn amount_text(takes: Takes, amount: &Amount) -> String {
     match takes {
         Takes::Choice(_) => text(&takes.show(amount.number)),

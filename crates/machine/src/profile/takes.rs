@@ -1,20 +1,19 @@
-//! What the value of a key is: its kind, its limits and the units that fit.
+//! The kinds of values: their limits and units.
 
 use std::fmt;
 
 use super::unit::{self, Unit};
 
-/// Longest time a profile may name, in nanoseconds: an hour. It keeps sums of times far from an
-/// overflow.
+/// Longest time in a profile, in nanoseconds: an hour. It keeps sums of times far from an overflow.
 pub const MAX_TIME: f64 = 3_600e9;
 
-/// What a key takes.
+/// The kind of value that a key takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Takes {
     /// A length of time from `min` nanoseconds to [`MAX_TIME`], with a unit; `cycles` are those of
     /// `processor.frequency`.
     Time {
-        /// The shortest, in nanoseconds.
+        /// The shortest time, in nanoseconds.
         min: f64,
     },
     /// A whole number without a unit.
@@ -31,13 +30,13 @@ pub enum Takes {
         /// The largest number accepted.
         max: f64,
     },
-    /// A clock's frequency, 1 Hz to 1000 GHz.
+    /// A clock frequency, 1 Hz to 1000 GHz.
     Frequency,
-    /// Bits a second, 1 bit/s to 1 000 000 Gbit/s.
+    /// A bit rate, 1 bit/s to 1 000 000 Gbit/s.
     Rate,
-    /// Bytes, up to 1024 GiB.
+    /// A number of bytes, up to 1024 GiB.
     Size,
-    /// One of these words, carried as its place among them.
+    /// One of these words, represented by its index.
     Choice(&'static [&'static str]),
 }
 
@@ -48,7 +47,7 @@ impl Takes {
     /// A switch: 0 is `off`, 1 is `on`.
     pub const OFF_ON: Takes = Takes::Choice(&["off", "on"]);
 
-    /// The units that fit, the base unit first; one without a name where a plain number is meant.
+    /// Returns the units that fit, the base unit first; for plain numbers one with an empty name.
     pub fn units(self) -> &'static [Unit] {
         match self {
             Takes::Time { .. } => unit::TIME,
@@ -59,7 +58,7 @@ impl Takes {
         }
     }
 
-    /// The smallest and the largest value, in the base unit.
+    /// Returns the smallest and the largest value, in the base unit.
     pub fn limits(self) -> (f64, f64) {
         match self {
             Takes::Time { min } => (min, MAX_TIME),
@@ -72,12 +71,12 @@ impl Takes {
         }
     }
 
-    /// Whether a value must be a whole number: counts, and the places of words.
+    /// Whether a value must be a whole number: counts, and indices of words.
     pub fn whole(self) -> bool {
         matches!(self, Takes::Count { .. } | Takes::Choice(_))
     }
 
-    /// A value as a profile would show it, in the base unit: `350 ns`, `8`, `off`.
+    /// Formats a value in the base unit as in a profile: `350 ns`, `8`, `off`.
     pub fn show(self, value: f64) -> String {
         if let Takes::Choice(words) = self
             && let Some(word) = words.get(value as usize)
@@ -92,7 +91,7 @@ impl Takes {
 }
 
 impl fmt::Display for Takes {
-    /// As help and errors show it: `time`, `count 1..=1024`, `off or on`.
+    /// Writes the kind as in help and errors: `time`, `count 1..=1024`, `off or on`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Takes::Time { .. } => f.write_str("time"),

@@ -1,6 +1,6 @@
 //! Writes fitted values back into a profile's text.
 //!
-//! Only the bytes of the values change: whoever wrote the comments and the layout finds them again.
+//! Only the bytes of the values change: comments and layout stay as they are.
 
 use toml_edit::{Item, TableLike, Value};
 
@@ -11,14 +11,14 @@ use super::takes::Takes;
 use super::{Basis, Profile};
 
 impl Profile {
-    /// The text that this profile was read from, with the values of its fitted constants replaced
-    /// by those it has now. A value keeps its unit where that reads back as exactly the same
-    /// number; a value that did not change keeps its spelling.
+    /// Returns the text that this profile was read from, with the values of its fitted constants replaced by the
+    /// present ones. A value keeps its unit if that reads back as exactly the same number; a value that did not
+    /// change keeps its spelling.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Invalid`] if the text is not TOML, or lacks a fitted constant: then it is
-    /// another profile's.
+    /// [`ProfileError::Invalid`] if the text is not TOML, or lacks a fitted constant, so that it must be another
+    /// profile's.
     pub fn write_fitted(&self, original: &str) -> Result<String, ProfileError> {
         let document = document(original).map_err(|fault| ProfileError::Invalid {
             origin: self.origin.clone(),
@@ -28,7 +28,7 @@ impl Profile {
         let (mut places, mut faults) = (Vec::new(), Vec::new());
         for (key, constant) in self.schema.keys().iter().zip(&self.constants) {
             let Some(constant) = constant else { continue };
-            // What is inherited and as it was has no place in this text.
+            // An unchanged inherited value does not occur in this text.
             let inherited = constant.inherited && !constant.set;
             if inherited || !matches!(constant.basis, Basis::Fitted { .. }) {
                 continue;
@@ -49,7 +49,7 @@ impl Profile {
         if !faults.is_empty() {
             return Err(ProfileError::Invalid { origin: self.origin.clone(), faults });
         }
-        // From the end, so that the places in front stay where they are.
+        // Replace from the end, so that earlier positions stay valid.
         places.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
         let mut text = original.to_string();
         for (span, value) in places {
@@ -58,7 +58,7 @@ impl Profile {
         Ok(text)
     }
 
-    /// How to write a value in the place of `old`; `None` if that says the same already.
+    /// Returns the text of a value that replaces `old`; `None` if `old` has the same value.
     fn spelling(&self, takes: Takes, amount: &Amount, old: &Value) -> Option<String> {
         let frequency = self.frequency();
         let value = amount.value(frequency)?;
