@@ -1,7 +1,7 @@
-//! Dialogues: what happens to one frame, step by step, each at the nanosecond that the costs say.
+//! Dialogues: the handling of one frame, step by step, each at the nanosecond that the costs predict.
 //!
-//! Every step of this host costs something else, so that a time says which steps were taken. The
-//! story is what a watcher is told, and what the application does; times count from the first frame.
+//! Every step of this host has a different cost, so that a time identifies the steps taken. The story consists of
+//! the calls of a trace and the reads of the application; times count from the first frame.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
-/// The first frame comes then.
+/// Time of the first frame.
 const BEGIN: Ns = 10 * MILLISECOND;
 
-/// What happened, and when.
+/// The events, with their times.
 #[derive(Debug, Clone, Default)]
 struct Story(Rc<RefCell<Vec<(Ns, String)>>>);
 
@@ -51,7 +51,7 @@ impl Trace for Story {
     }
 }
 
-/// Sends a frame of a flow at each of these times.
+/// Sends a frame of the given flow at each of these times.
 #[derive(Debug)]
 struct Sender(Vec<(Ns, u32)>);
 
@@ -70,7 +70,7 @@ impl Client for Sender {
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
 }
 
-/// Waits in epoll, and reads all that is there.
+/// Waits in epoll, and reads all frames.
 #[derive(Debug)]
 struct Reader {
     story: Story,
@@ -94,7 +94,7 @@ impl Program for Reader {
     }
 }
 
-/// One CPU, of which every step costs something else, and no tick.
+/// One CPU without a tick, and a different cost for each step.
 fn config() -> Config {
     let profile =
         Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
@@ -148,7 +148,7 @@ fn config() -> Config {
     config
 }
 
-/// The story of these frames, and the counts when nothing more happens.
+/// Runs the machine for these frames. Returns the story, and the final counts.
 fn tell(config: Config, policy: &str, frames: &[(Ns, u32)]) -> (Vec<(Ns, String)>, Snapshot) {
     let policy: Policy = policy.parse().unwrap_or_else(|error| panic!("{error}"));
     let queues = config.nic.queues;
@@ -161,7 +161,7 @@ fn tell(config: Config, policy: &str, frames: &[(Ns, u32)]) -> (Vec<(Ns, String)
     for queue in 0..queues {
         machine.add_flow(queue, Some(socket));
     }
-    // One that nobody receives.
+    // A flow without a socket.
     machine.add_flow(0, None);
     let story = Story::default();
     let reader = Reader { story: story.clone(), waited: false, ready: None };
@@ -191,14 +191,14 @@ fn a_frame_interrupts_is_polled_delivered_and_the_interrupt_allowed_again() {
             (0, "masked 0"),
             (150, "interrupt 0"),
             (160, "masked 0"),
-            // Out of the interrupt: 40.
+            // Exit from the interrupt: 40.
             (200, "softirq"),
-            // Its entry, and the poll's fixed part: 220. Then the frame is taken.
+            // The softirq's entry, and the poll's fixed part: 220. Then the frame is taken.
             (420, "0 in ring 0"),
             // 60 for the frame, 5 and 300 for its delivery, 70 for the wake-up.
             (855, "app woken"),
             (870, "unmasked 0"),
-            // Out of the softirq 30, a switch 500, a look 8, and back from the wait with one event.
+            // Exit from the softirq 30, a switch 500, a look 8, and the return of the wait with one event: 38.
             (1446, "frame 0 read"),
         ],
     );
@@ -226,13 +226,13 @@ fn a_frame_that_arrives_during_a_delivery_is_found_at_the_unmasking() {
             (600, "1 in ring 0"),
             (855, "app woken"),
             (870, "unmasked 0"),
-            // The owner has seen it and keeps the instance. But the application wants the CPU, so
-            // that the softirq does not restart: another 70, and ksoftirqd has it.
+            // The owner has seen the frame and keeps the instance. But the application wants the CPU, so the
+            // softirq does not restart: it wakes ksoftirqd, for another 70.
             (880, "masked 0"),
             (950, "ksoftirqd/0 woken"),
-            // Out of the softirq 30, a switch 500, a look 8, back from the wait 38.
+            // Exit from the softirq 30, a switch 500, a look 8, return of the wait 38.
             (1526, "frame 0 read"),
-            // 90, into the wait 25, a look 8; a switch 500, a poll 200.
+            // Receive call 90, entry to the wait 25, a look 8; a switch 500, a poll 200.
             (2349, "0 in ring 0"),
             (2784, "app woken"),
             (2799, "unmasked 0"),
@@ -252,12 +252,12 @@ fn a_card_that_interrupts_for_late_frames_gets_no_second_look() {
         &[
             (600, "1 in ring 0"),
             (855, "app woken"),
-            // Nobody looks: the card remembers the frame, and raises the line at once.
+            // The driver does not check the ring: the card remembers the frame, and raises the line at once.
             (870, "unmasked 0"),
             (870, "masked 0"),
             (1020, "interrupt 0"),
             (1030, "masked 0"),
-            // Out of the interrupt 40 and of the first softirq 30, into the next 20, the poll 200.
+            // Exit from the interrupt 40 and from the first softirq 30, entry to the next 20, the poll 200.
             (1100, "softirq"),
             (1320, "0 in ring 0"),
             (1700, "unmasked 0"),
@@ -277,8 +277,8 @@ fn late_frames_have_waited_already_when_the_card_counts_its_coalescing_time() {
     let (told, _) = tell(config, "base", &[(0, 0), (1500, 0), (1600, 0)]);
     let masked = |(at, what): &(Ns, String)| (what == "masked 0").then_some(*at);
     let raised: Vec<Ns> = told.iter().filter_map(masked).collect();
-    // Each frame begins the time anew: the first line at 1000, the second 1000 after the last frame,
-    // although the interrupt was forbidden when it came.
+    // Each frame restarts the moderation: the first line is raised at 1000, the second 1000 after the last frame,
+    // although the interrupt was masked when that came.
     assert_eq!((raised[0], raised[2]), (1000, 2600), "{told:?}");
 }
 
@@ -286,7 +286,7 @@ fn late_frames_have_waited_already_when_the_card_counts_its_coalescing_time() {
 fn an_interrupt_in_the_middle_of_a_poll_puts_its_rest_off() {
     let mut two = config();
     two.nic.queues = 2;
-    // The other queue's frame comes 20 ns into the 60 of the first frame.
+    // The other queue's frame arrives 20 ns into the 60 of the first frame.
     let (told, _) = tell(two, "base", &[(0, 0), (440, 1)]);
     assert_story(
         &told[5..],
@@ -296,7 +296,7 @@ fn an_interrupt_in_the_middle_of_a_poll_puts_its_rest_off() {
             (440, "masked 1"),
             (590, "interrupt 1"),
             (600, "masked 1"),
-            // The interrupt is over at 640; 40 of the frame are left, then 5, 300 and 70.
+            // The interrupt ends at 640; 40 of the frame are left, then 5, 300 and 70.
             (1055, "app woken"),
             (1070, "unmasked 0"),
             // The same softirq polls the other queue.
@@ -314,16 +314,16 @@ fn deferral_leaves_the_ring_to_a_timer_until_it_has_found_nothing_often_enough()
     let (told, counts) = tell(config(), policy, &[(0, 0)]);
     let of = |word: &str| told.iter().filter(|(_, what)| what.contains(word)).cloned().collect();
     let armed: Vec<(Ns, String)> = of("armed");
-    // The poll's turn ends at 855: the timer is armed there, and the interrupt stays masked.
+    // The poll's turn ends at 855: the timer is armed then, and the interrupt stays masked.
     assert_eq!(armed[0], (855, "timer armed for 20855".into()), "{told:?}");
     let expired: Vec<(Ns, String)> = of("expired");
-    // 145 into the interrupt; each time.
+    // Each expiry is handled 145 into its interrupt.
     assert_eq!(expired[0], (20_855 + 145, "timer expired".into()), "{told:?}");
     let unmasked: Vec<(Ns, String)> = of("unmasked");
     assert_eq!(unmasked.len(), 1, "{told:?}");
     let napi = counts.queues[0].napi;
     let softirq = Owner::Softirq as usize;
-    // One poll with the frame, and as many that found nothing as there were expiries.
+    // One poll with the frame, and an empty one for each expiry.
     assert_eq!((napi.interrupts, napi.polls[softirq]), (1, 1));
     assert_eq!(napi.empty_polls[softirq], expired.len() as u64, "{told:?}");
     assert!(unmasked[0].0 > expired[expired.len() - 1].0, "{told:?}");
@@ -335,8 +335,8 @@ fn suspension_puts_the_timer_off_while_the_application_finds_events() {
     let (told, counts) = tell(config(), policy, &[(0, 0)]);
     let suspend: Policy = policy.parse().expect("a preset");
     let timeout = suspend.instance.irq_suspend_timeout;
-    // The wait that returned the frame says so: an expiry is put off to the safety timeout, and the
-    // next wait, which finds nothing, ends that at once.
+    // The wait that returned the frame suspends: at an expiry the timer is armed for the safety timeout. The next
+    // wait finds nothing and ends that at once.
     let read = told.iter().position(|(_, what)| what == "frame 0 read").expect("read");
     let armed = |(at, what): &(Ns, String)| {
         let until = what.strip_prefix("timer armed for ")?.parse::<Ns>().ok()?;
@@ -361,11 +361,11 @@ fn the_instances_own_thread_is_woken_by_the_interrupt_and_sleeps_once() {
             (150, "interrupt 0"),
             (160, "masked 0"),
             (230, "napi/0 woken"),
-            // Out of the interrupt 40, a switch 500, the poll 200.
+            // Exit from the interrupt 40, a switch 500, the poll 200.
             (970, "0 in ring 0"),
             (1405, "app woken"),
             (1420, "unmasked 0"),
-            // 33 before it sleeps, a switch 500, a look 8, back from the wait 38.
+            // 33 before the thread sleeps, a switch 500, a look 8, return of the wait 38.
             (1999, "frame 0 read"),
         ],
     );
@@ -381,7 +381,7 @@ fn hold_polls_on_for_its_time_and_takes_the_next_frame_without_an_interrupt() {
     let unmasked: Vec<_> = told.iter().filter(|(_, what)| what == "unmasked 0").collect();
     assert_eq!(unmasked.len(), 1, "{told:?}");
     let second = told.iter().filter(|(_, what)| what == "0 in ring 0").nth(1).expect("taken").0;
-    // Held since the poll that took it was over, and no longer than a round of the holder's more.
+    // The hold lasts from the end of the poll that took the frame, and at most one round of the holder longer.
     let held = unmasked[0].0 - (second + 60);
     assert!((50_000..52_000).contains(&held), "held for {held} ns: {told:?}");
 }

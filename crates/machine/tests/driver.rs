@@ -1,11 +1,11 @@
-//! What drivers differ in: how many transmissions a poll reaps, and where it ends.
+//! Differences between drivers: how many transmissions a poll reaps, and on which CPU polling goes on.
 
 use napkin_core::{MILLISECOND, Owner};
 use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
-/// At the start the host has sent so many frames, and then so many reach it at once.
+/// Transmits `sent` frames at the start, then sends `received` frames to the host at once.
 #[derive(Debug)]
 struct Burst {
     sent: u16,
@@ -31,7 +31,7 @@ impl Client for Burst {
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
 }
 
-/// virtio_net's one queue, on the first of two CPUs, without its second look.
+/// One queue of virtio_net, on the first of two CPUs, without the driver's check after the unmask.
 fn config() -> Config {
     let profile =
         Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));
@@ -43,7 +43,7 @@ fn config() -> Config {
     config
 }
 
-/// What the queue counts when nothing more happens; its thread, if it has one, on that CPU.
+/// Returns the queue's final counts; `thread` is the CPU of its NAPI thread, if the policy has one.
 fn counts(config: Config, policy: &str, thread: u16, burst: Burst) -> QueueUse {
     let policy: Policy = policy.parse().unwrap_or_else(|error| panic!("{error}"));
     let threads = vec![Affinity::pinned(thread)];
@@ -68,7 +68,7 @@ fn a_poll_reaps_no_more_than_its_budget_of_transmissions_and_asks_for_another() 
     assert_eq!((all.napi.interrupts, all.napi.polls[softirq], all.napi.completions), (1, 1, 300));
     config.nic.tx_budget = 128;
     let some = counts(config, "base", 0, burst());
-    // 128, 128 and 44: two that say their budget, and one without a frame.
+    // 128, 128 and 44: two polls that report their budget, and one without a frame.
     let napi = some.napi;
     assert_eq!((napi.interrupts, napi.completions, some.nic.delivered), (1, 300, 1));
     assert_eq!((napi.polls[softirq], napi.empty_polls[softirq]), (2, 1));
@@ -78,7 +78,7 @@ fn a_poll_reaps_no_more_than_its_budget_of_transmissions_and_asks_for_another() 
 fn a_thread_away_from_the_interrupt_completes_with_work_left_if_the_driver_follows_it() {
     let burst = || Burst { sent: 0, received: 200 };
     let mut config = config();
-    // At home, and away where the driver does not look: 64, 64, 64 and 8 after one interrupt.
+    // On the interrupt's CPU, or with a driver that ignores the affinity: 64, 64, 64 and 8 after one interrupt.
     for (follows, thread) in [(false, 0), (false, 1), (true, 0)] {
         config.nic.follows_affinity = follows;
         let stays = counts(config, "threaded", thread, burst());

@@ -1,11 +1,11 @@
-//! What a machine keeps does not grow with what has happened.
+//! A machine's memory does not grow with the number of events handled.
 
 use napkin_core::{EpollContext, MILLISECOND};
 use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
-/// Frames of two queues to one socket, in turn.
+/// Sends frames on two queues to one socket, in turn.
 #[derive(Debug)]
 struct InTurn {
     left: u64,
@@ -28,7 +28,7 @@ impl Client for InTurn {
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
 }
 
-/// What a machine keeps after half a second and after a whole one.
+/// Returns the machine's [`Machine::kept`] after half a second and after a whole one.
 fn kept(shared_clock: bool) -> (usize, usize) {
     let profile =
         Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));

@@ -1,11 +1,11 @@
-//! Waking a CPU takes time, which is accounted as idle.
+//! The time to wake a CPU, which is accounted as idle.
 
 use napkin_core::{MICROSECOND, MILLISECOND, Ns};
 use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
-/// Sleeps for a millisecond, ten times, and notes how late it is in the end.
+/// Sleeps ten times until the next full millisecond, then exits.
 #[derive(Debug)]
 struct Sleeper(u64);
 
@@ -16,7 +16,7 @@ impl Program for Sleeper {
     }
 }
 
-/// Nobody outside.
+/// A client that sends nothing.
 #[derive(Debug)]
 struct Nobody;
 
@@ -28,7 +28,7 @@ impl Client for Nobody {
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
 }
 
-/// What CPU 0's time goes into in 20 ms, where each exit from idleness takes so long.
+/// Returns the use of CPU 0 in 20 ms, with the given latency of leaving idleness.
 fn used(exit: Ns) -> CpuUse {
     let profile =
         Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));

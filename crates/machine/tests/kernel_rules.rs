@@ -1,5 +1,5 @@
-//! What each built-in profile says of its kernel, held against what changed in Linux and when:
-//! the table "What a kernel does differently" of `docs/races.md`, as far as it has keys.
+//! The kernel rules of each built-in profile, compared with the changes in Linux: the table "What a kernel does
+//! differently" of `docs/races.md`, for the rules that have keys.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use napkin_machine::profile::{Origin, Profile, Schema};
 /// A release of Linux: 6.11 is `(6, 11)`, and 2.6.23 is `(2, 6)`.
 type Version = (u32, u32);
 
-/// A rule that changed: its key, and what the key must say for a version.
+/// A rule that changed: its key, and the value that the key must have for a version.
 struct Rule {
     key: &'static str,
     says: fn(Version) -> &'static str,
@@ -18,17 +18,17 @@ fn on(yes: bool) -> &'static str {
     if yes { "on" } else { "off" }
 }
 
-/// The rules that releases of Linux decide. No profile lies between the last release that is known
-/// to have the one and the first that is known to have the other.
+/// The rules that follow from the release of Linux. No profile lies between the last release known to have one
+/// value and the first known to have the other.
 const RULES: [Rule; 8] = [
     Rule { key: "kernel.scheduler", says: |linux| if linux >= (6, 6) { "eevdf" } else { "cfs" } },
     Rule { key: "kernel.hrtick", says: |linux| on(linux >= (7, 1)) },
     Rule { key: "kernel.stacks-on-bound", says: |linux| on(((5, 6)..=(5, 15)).contains(&linux)) },
     Rule { key: "kernel.sync-wake-preempts", says: |linux| on(((2, 7)..(6, 19)).contains(&linux)) },
     Rule { key: "kernel.next-buddy", says: |linux| on(linux >= (6, 19)) },
-    // 6.18 stable, too, has lost it in September 2026: no profile is of one that late.
+    // 6.18 stable also lost it, in September 2026: no profile is of one that late.
     Rule { key: "kernel.session-polls-once-more", says: |linux| on(linux < (7, 2)) },
-    // Before 6.13 there is no suspension. As it came, it came with this rule, and 7.3 still has it.
+    // Before 6.13 there is no suspension. It was added with this rule, and 7.3 still has it.
     Rule { key: "kernel.prolongs-without-poll", says: |_| "on" },
     Rule {
         key: "kernel.inline-while-ksoftirqd",
@@ -41,7 +41,7 @@ fn built_in() -> impl Iterator<Item = Profile> {
         .map(|name| Profile::named(Schema::host(), name).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// The version that a profile names: "Linux 6.11" somewhere in what it is about.
+/// Returns the version that a profile names: "Linux 6.11" in its description.
 fn version(profile: &Profile) -> Version {
     let about = profile.about();
     let (_, after) = about.split_once("Linux ").unwrap_or_else(|| {

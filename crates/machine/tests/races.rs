@@ -1,13 +1,13 @@
-//! The swarm can fail: with a known race put back into the core, some seed breaks.
+//! The swarm can fail: with a known race put back into the core, some seed finds it.
 
 use napkin_core::race::{self, Race};
 use napkin_machine::swarm;
 
-/// The first seed that breaks with this race, and how.
+/// Returns the error of the first seed that finds this race.
 fn breaks(wanted: Race) -> Option<String> {
     race::set(Some(wanted));
     let found = (0..400).find_map(|seed| {
-        // A thread that takes what is not its own may trip an assertion of the core first.
+        // A context that takes what it does not own may trip an assertion of the core first.
         match std::panic::catch_unwind(|| swarm::run(seed)) {
             Ok(Ok(_)) => None,
             Ok(Err(broken)) => Some(broken.to_string()),

@@ -1,7 +1,8 @@
-//! Hosts drawn at random, whose CPUs rest while their timers find nothing, equal the same hosts stepped: counts,
-//! times and latencies, byte for byte. Queues share CPUs or not, and are read there or elsewhere.
+//! Random hosts whose CPUs skip the expiries of timers that find nothing are compared with the same hosts
+//! stepped: counts, times and latencies must be equal, byte for byte. Queues may share a CPU, and are read on it
+//! or elsewhere.
 //!
-//! `NAPKIN_SEEDS=5000 cargo test --release -p napkin-machine --test rest` draws more of them.
+//! `NAPKIN_SEEDS=5000 cargo test --release -p napkin-machine --test rest` runs more seeds.
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ use napkin_traffic::Rng;
 const PROFILES: [&str; 4] = ["epyc-7662", "xsk-2025", "emulator-7.2", "xeon-56"];
 const POLICIES: [&str; 5] = ["defer20", "defer200", "suspend10", "suspend200", "base"];
 
-/// Frames and small bursts on every flow, at a mean of its own.
+/// Sends frames and small bursts on every flow, each with its own mean gap.
 #[derive(Debug)]
 struct Storm {
     rng: Rng,
@@ -40,12 +41,12 @@ impl Client for Storm {
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
 }
 
-/// One of these.
+/// Draws one of these.
 fn one<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize].clone()
 }
 
-/// What a host of that seed has done at several moments, and in how many steps.
+/// Runs the host of that seed. Returns its counts at several moments, and its number of steps.
 fn told(seed: u64, skip: bool) -> (String, u64) {
     let mut rng = Rng::new(seed);
     let name = one(&mut rng, &PROFILES);
@@ -61,7 +62,7 @@ fn told(seed: u64, skip: bool) -> (String, u64) {
         one(&mut rng, &[Order::DeliverFirst, Order::DeliverFirst, Order::UnmaskFirst]);
     config.nic.queues = queues;
     config.cost.timer_expiry += rng.below(500);
-    // What is sent within a piece of work does not arrive at its very end, where bulk and steps may differ.
+    // A frame sent during a segment does not arrive at its very end, where skipping and stepping may differ.
     config.link.latency = config.link.latency.max(20_000);
     let policy: Policy = one(&mut rng, &POLICIES).parse().expect("a policy");
     let mut placement = Placement::aligned(queues, cpus);

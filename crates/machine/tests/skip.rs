@@ -1,4 +1,4 @@
-//! Skipping what a spinning thread repeats equals stepping it: the same counts, times and latencies.
+//! Skipping the rounds of a spinning thread equals stepping them: the same counts, times and latencies.
 
 use napkin_core::{EpollContext, MILLISECOND, Ns};
 use napkin_machine::profile::{Profile, Schema};
@@ -6,7 +6,7 @@ use napkin_machine::*;
 use napkin_policy::Policy;
 use napkin_traffic::Rng;
 
-/// Frames at random times, to a sink on the CPU of their queue or on another.
+/// Sends frames at random times, to a sink on the CPU of their queue or on another.
 #[derive(Debug)]
 struct Random {
     rng: Rng,
@@ -48,7 +48,7 @@ fn sink(profile: &str, policy: &str, cpu: u16, mean: f64, skip: bool) -> (String
     machine.wake_thread(app);
     machine.seen().detailed = true;
     let mut story = String::new();
-    // Readers in between, at moments that fall anywhere.
+    // Reads of the counts in between, at arbitrary moments.
     for moment in [7_777_777, 20_000_001, 33 * MILLISECOND] {
         machine.run(moment);
         story += &format!("{:?} {:?}\n", machine.snapshot(), machine.seen());
@@ -80,7 +80,7 @@ fn a_sink_is_the_same_whether_its_pollers_are_skipped_or_stepped() {
                 let (stepped, steps) = sink(profile, policy, cpu, mean, false);
                 let (skipped, fewer) = sink(profile, policy, cpu, mean, true);
                 assert_eq!(stepped, skipped, "{policy} on {profile}, sink on CPU {cpu}");
-                // Whoever reads on another CPU may poll the queue, too: no CPU rests there.
+                // A reader on another CPU may poll the queue, too: no expiries are skipped then.
                 let rests = cpu == 0 && profile == "epyc-7662" && mean > 200e3;
                 if policy == "threaded-busy-poll"
                     || (rests && ["suspend20", "defer20"].contains(&policy))

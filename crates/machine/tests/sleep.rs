@@ -1,4 +1,4 @@
-//! Sleeps of programs: each ends when it should, whatever ended the one before.
+//! Sleeps of programs: each ends on time, however the previous one ended.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use napkin_machine::profile::{Profile, Schema};
 use napkin_machine::*;
 use napkin_policy::Policy;
 
-/// Does these acts, and notes when it is asked for each.
+/// Performs these acts, and records when it is asked for each.
 #[derive(Debug)]
 struct Acts {
     acts: Vec<Act>,
@@ -22,7 +22,7 @@ impl Program for Acts {
     }
 }
 
-/// Wakes a thread at some times.
+/// Wakes a thread at these times.
 #[derive(Debug)]
 struct Waker(Vec<Ns>);
 
@@ -32,7 +32,7 @@ impl Client for Waker {
     }
 
     fn timer(&mut self, machine: &mut Machine<'_>, _: u64) {
-        // The kernel's threads come first: a ksoftirqd and a worker for each CPU, and one a queue.
+        // The kernel's threads come first: a ksoftirqd and a worker for each CPU, and one NAPI thread per queue.
         let cpus = u32::from(machine.config().processor.cpus);
         machine.wake_thread(ThreadId(2 * cpus + 1));
     }
@@ -40,7 +40,7 @@ impl Client for Waker {
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
 }
 
-/// In which millisecond each act was asked for.
+/// Returns the millisecond in which each act was asked for.
 fn asked(acts: Vec<Act>, wakes: Vec<Ns>) -> Vec<Ns> {
     let profile =
         Profile::named(Schema::host(), "emulator-7.2").unwrap_or_else(|error| panic!("{error}"));

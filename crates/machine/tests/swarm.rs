@@ -1,10 +1,10 @@
-//! A bounded swarm; `napkin swarm` goes on for as long as one likes.
+//! A bounded swarm; `napkin swarm` runs one of any length.
 
 use napkin_machine::swarm;
 
 #[test]
 fn random_machines_hold_every_invariant_and_replay_exactly() {
-    // NAPKIN_SEED=n replays one seed; NAPKIN_SEEDS=n runs so many.
+    // NAPKIN_SEED=n replays one seed; NAPKIN_SEEDS=n runs n seeds.
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let seeds = match (number("NAPKIN_SEED"), number("NAPKIN_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
@@ -28,7 +28,7 @@ fn random_machines_hold_every_invariant_and_replay_exactly() {
 
 #[test]
 fn a_round_belongs_to_the_cpu_whose_softirq_it_is() {
-    // An application that had moved to CPU 1 ran CPU 0's softirqs there, which polled a queue of CPU 1:
-    // the check of the budget took the frames for those of a round of CPU 1, which had none.
+    // An application that had migrated to CPU 1 ran CPU 0's softirqs there, which polled a queue of CPU 1. The
+    // check of the budget counted the frames in a round of CPU 1, which had none.
     swarm::run(29_138).unwrap_or_else(|broken| panic!("{broken}"));
 }

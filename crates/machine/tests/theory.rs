@@ -1,7 +1,7 @@
-//! Limits that theory gives: what any model of a queue must show, whatever its costs.
+//! Theoretical limits: laws that any model of a queue must obey, whatever its costs.
 //!
-//! The host here has steps that cost nothing but the application's own work, so that the machine is
-//! the queue of the textbooks; or it has its costs, where a law holds for any.
+//! The steps of the host cost nothing but the application's own work, so that the machine is a textbook queue; or
+//! they have their costs, where a law holds for any.
 
 use napkin_traffic::{Histogram, Rng};
 use std::cell::RefCell;
@@ -13,11 +13,11 @@ use napkin_machine::*;
 use napkin_policy::Policy;
 
 const SECOND: Ns = 1000 * MILLISECOND;
-/// The window begins after this.
+/// Start of the measurement window.
 const BEGIN: Ns = 100 * MILLISECOND;
 const WINDOW: Ns = 5 * SECOND;
 
-/// Open loop: exponential gaps.
+/// An open loop with exponential gaps.
 #[derive(Debug)]
 struct Poisson {
     mean_gap: f64,
@@ -43,7 +43,7 @@ impl Client for Poisson {
     fn receive(&mut self, _: &mut Machine<'_>, _: Packet) {}
 }
 
-/// Closed loop: so many requests are always under way.
+/// A closed loop with a fixed number of requests in flight.
 #[derive(Debug)]
 struct Closed {
     requests: u64,
@@ -71,7 +71,7 @@ impl Client for Closed {
     }
 }
 
-/// The emulator's profile, of which every step costs nothing.
+/// The emulator's profile, with all steps free of cost.
 fn free() -> Config {
     let mut config = costly();
     config.cost = Costs::default();
@@ -124,7 +124,7 @@ fn m_d_1_waits_as_long_as_pollaczek_and_khinchine_say() {
         let ran = run(free(), "base", service, false, Box::new(client));
         let expected = load * service as f64 / (2.0 * (1.0 - load));
         let waited = ran.latency.mean();
-        // Hundreds of thousands of packets; waits are correlated over a busy period, which is short
+        // There are hundreds of thousands of packets. Waits are correlated within a busy period, which is short
         // at these loads: the deviation of the mean is below half a percent.
         let error = waited / expected - 1.0;
         println!("load {load}: waited {waited:.0} ns, theory {expected:.0} ns, {error:+.4}");
@@ -145,7 +145,7 @@ fn littles_law_holds_in_a_closed_loop_under_every_policy() {
             let rate = answers.count() as f64 / WINDOW as f64;
             let inside = rate * answers.mean();
             println!("{policy} {requests}: {:.0}/s, {inside:.3} inside", rate * 1e9);
-            // Exact but for what straddles the window's two ends.
+            // Exact except for requests that straddle an end of the window.
             let straddles = requests as f64 * answers.max() as f64 / WINDOW as f64;
             let bound = 0.001 * requests as f64 + straddles;
             assert!((inside - requests as f64).abs() <= bound, "{policy}: {inside} of {requests}");
@@ -156,7 +156,7 @@ fn littles_law_holds_in_a_closed_loop_under_every_policy() {
 #[test]
 fn a_cpu_with_a_backlog_is_never_idle_and_no_packet_gets_lost_on_the_way() {
     for policy in ["base", "threaded", "workqueue", "suspend20", "defer200"] {
-        // Twice what the host can do.
+        // Twice the host's capacity.
         let client = Poisson { mean_gap: 10_000.0, rng: Rng::new(5), until: 10 * SECOND };
         let ran = run(costly(), policy, 20 * MICROSECOND, false, Box::new(client));
         let idle = ran.growth.cpus[0].used[Use::Idle as usize];
