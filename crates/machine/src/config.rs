@@ -1,5 +1,5 @@
-//! A profile's numbers in the form that the machine uses: whole nanoseconds, converted once. They are costs,
-//! never policies.
+//! A profile's numbers in the form that the machine uses: whole nanoseconds, converted once. They are costs, never
+//! policies.
 
 use napkin_core::{MILLISECOND, Ns};
 
@@ -63,8 +63,8 @@ times! {
 
 /// The cost of cold caches when one context hands a frame to another.
 ///
-/// The cost of a frame after which `n` others were delivered on this CPU is `frame * x / (1 + x)`, where `x` is
-/// `n / half` raised to `sharpness`: nothing for the last one, near `frame` for one that the caches have lost.
+/// The cost of a frame after which `n` others were delivered on this CPU is `frame * x / (1 + x)`, where `x` is `n /
+/// half` raised to `sharpness`: nothing for the last one, near `frame` for one that the caches have lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Locality {
     /// The most that fetching a frame's state again costs, in nanoseconds.
@@ -120,13 +120,12 @@ pub struct Processor {
     pub cpus: u16,
     /// Hardware threads per core: 1 or 2.
     pub smt: u16,
-    /// Time that a hardware thread needs for a segment while its sibling is busy, in thousandths of its time
-    /// alone.
+    /// Time that a hardware thread needs for a segment while its sibling is busy, in thousandths of its time alone.
     pub smt_dilation: u64,
     /// Whether all CPUs share one clock, as an emulator's do.
     pub shared_clock: bool,
-    /// Nanoseconds that a CPU has the clock while others are busy; 0: all run at once, each with an equal share
-    /// of the speed.
+    /// Nanoseconds that a CPU has the clock while others are busy; 0: all run at once, each with an equal share of
+    /// the speed.
     pub shared_clock_slice: Ns,
     /// Latency of leaving the shallow idle state.
     pub idle_exit: Ns,

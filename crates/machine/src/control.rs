@@ -1,7 +1,7 @@
 //! Enabling and disabling of instances, as a driver does when it goes up, goes down or is reconfigured.
 //!
-//! The context that disables sleeps between its checks and runs on no modelled CPU: its cost is not of interest,
-//! only its effect on the owners of the instance.
+//! The context that disables sleeps between its checks and runs on no modelled CPU: its cost is not of interest, only
+//! its effect on the owners of the instance.
 
 use napkin_core::{Did, Disable, Enable, Id, Ns, Op, Pass};
 
@@ -31,8 +31,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Begins to disable an instance, which is enabled again `stays` nanoseconds after that completes. Does
-    /// nothing if the instance is already disabled.
+    /// Begins to disable an instance, which is enabled again `stays` nanoseconds after that completes. Does nothing
+    /// if the instance is already disabled.
     pub(crate) fn disable(&mut self, id: Id, stays: Ns) {
         let polls = self.host.instance(id).counts().all_polls();
         if let Ok(pass) = Disable::new(self.host, id) {
@@ -41,8 +41,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Handles [`Event::Control`]: continues a disable in progress, or enables the instance once its disabled
-    /// time is over.
+    /// Handles [`Event::Control`]: continues a disable in progress, or enables the instance once its disabled time is
+    /// over.
     pub(crate) fn control(&mut self, id: Id) {
         let index = usize::from(id.0);
         let Some(mut disabling) = self.disabling[index].take() else { return self.enable(id) };

@@ -25,8 +25,8 @@ pub struct QueueCounts {
     pub timer_starts: u64,
     /// Expiries of that timer.
     pub timer_expiries: u64,
-    /// Times that the watchdog found frames or completions waiting, without an owner and without a poll since it
-    /// last ran.
+    /// Times that the watchdog found frames or completions waiting, without an owner and without a poll since it last
+    /// ran.
     pub watchdog: u64,
 }
 

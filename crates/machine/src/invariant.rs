@@ -1,10 +1,9 @@
 //! The invariants of the design, as far as the machine can observe them.
 //!
-//! One owner at a time (1) is ensured by the core's types and assertions. That a mode change takes effect within
-//! two polls (4), and that closed contexts end their suspension (6), is recorded where it happens (`fault/`). The
-//! others are checked here. An experiment checks its queues every 100 us, after an event that is not the end of a
-//! segment: counts that do not add up and a stalled queue stay that way. A swarm checks queues and CPUs after
-//! every event.
+//! One owner at a time (1) is ensured by the core's types and assertions. That a mode change takes effect within two
+//! polls (4), and that closed contexts end their suspension (6), is recorded where it happens (`fault/`). The others
+//! are checked here. An experiment checks its queues every 100 us, after an event that is not the end of a segment:
+//! counts that do not add up and a stalled queue stay that way. A swarm checks queues and CPUs after every event.
 
 use napkin_core::state::SCHED;
 use napkin_core::{CpuId, Id, MICROSECOND, NEVER, Ns, Owner};
@@ -101,8 +100,8 @@ impl Machine<'_> {
         )
     }
 
-    /// Returns whether a queue is in a state in which all checks of [`Machine::check_queue`] hold. A fast path:
-    /// it is nearly always true.
+    /// Returns whether a queue is in a state in which all checks of [`Machine::check_queue`] hold. A fast path: it is
+    /// nearly always true.
     #[inline]
     fn sound(&self, index: usize) -> bool {
         let queue = &self.queues[index];
@@ -224,8 +223,8 @@ impl Machine<'_> {
         None
     }
 
-    /// Describes frames or activity that are left. There must be none long after the traffic has ended, if no
-    /// thread spins.
+    /// Describes frames or activity that are left. There must be none long after the traffic has ended, if no thread
+    /// spins.
     pub fn left_over(&self) -> Option<String> {
         let queues = 0..self.queues.len() as u16;
         if let Some(queue) = queues.clone().find(|&it| self.ring_depth(it) > 0) {

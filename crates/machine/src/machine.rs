@@ -1,12 +1,12 @@
 //! The machine: a host, its link and the peer, in virtual time.
 //!
-//! Events are handled in order of time. Each makes at most one CPU run, and that CPU runs on without the event
-//! queue until the next pending event. The core makes all decisions of packet delivery; this file and its
-//! neighbours model what the decisions cost and what they act on.
+//! Events are handled in order of time. Each makes at most one CPU run, and that CPU runs on without the event queue
+//! until the next pending event. The core makes all decisions of packet delivery; this file and its neighbours model
+//! what the decisions cost and what they act on.
 //!
-//! The machine holds the clients and programs and is passed to them. So this file, `client.rs` and
-//! `sched/thread.rs` depend on each other, and with the threads all files that use one (the CPU, the run queue,
-//! the kernel's own threads).
+//! The machine holds the clients and programs and is passed to them. So this file, `client.rs` and `sched/thread.rs`
+//! depend on each other, and with the threads all files that use one (the CPU, the run queue, the kernel's own
+//! threads).
 
 use napkin_core::{CpuId, EpollContext, Host, Id, Limits, MILLISECOND, NEVER, Ns};
 use napkin_policy::Policy;
@@ -217,8 +217,8 @@ impl<'a> Machine<'a> {
         &mut self.rng
     }
 
-    /// Returns a measure of the machine's memory: pending events, and slots for frames. It must not grow with
-    /// virtual time.
+    /// Returns a measure of the machine's memory: pending events, and slots for frames. It must not grow with virtual
+    /// time.
     pub fn kept(&self) -> usize {
         let queues: usize = self.queues.iter().map(NicQueue::kept).sum();
         self.events.len() + self.link.kept() + queues + self.sockets.kept()

@@ -38,13 +38,12 @@ pub struct UdpSink {
     pub unrecorded: bool,
     /// The queue through which it answers; `None`: the one by which its frames arrive.
     pub answers_by: Option<u16>,
-    /// The flow that brings its answers to another card of the same machine; `None`: the answers only leave the
-    /// host.
+    /// The flow that brings its answers to another card of the same machine; `None`: the answers only leave the host.
     pub answers_to: Option<u32>,
     /// A single stall: after so many datagrams, so many nanoseconds of computation.
     pub stall: Option<(u64, Ns)>,
-    /// The exit: after so many datagrams, so many nanoseconds before its descriptors are closed; half as long
-    /// again after that.
+    /// The exit: after so many datagrams, so many nanoseconds before its descriptors are closed; half as long again
+    /// after that.
     pub exit: Option<(u64, Ns)>,
     received: u64,
     /// Sockets that the last wait reported and that are still to be read.

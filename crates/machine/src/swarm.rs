@@ -1,9 +1,9 @@
 //! Randomised tests: random machines under random policies, loads and faults, each from a seed.
 //!
 //! The seed determines everything: the number of CPUs and queues, the cost of every step, the scheduler and the
-//! driver, the traffic, and the faults with their times. All invariants are checked after every event; at the
-//! end, after a while without traffic, no frame or running context may be left. A seed that breaks something
-//! replays exactly.
+//! driver, the traffic, and the faults with their times. All invariants are checked after every event; at the end,
+//! after a while without traffic, no frame or running context may be left. A seed that breaks something replays
+//! exactly.
 
 use std::fmt::Write as _;
 
@@ -193,8 +193,8 @@ fn config(rng: &mut Rng) -> Result<Config, String> {
 
 fn instance(rng: &mut Rng) -> InstancePolicy {
     let pick = |rng: &mut Rng, of: &[Ns]| of[rng.below(of.len() as u64) as usize];
-    // Drawn from a clone of the generator, so that the other draws of each seed are the same as before this
-    // setting existed.
+    // Drawn from a clone of the generator, so that the other draws of each seed are the same as before this setting
+    // existed.
     let hold_tick = pick(&mut rng.clone().split(), &[0, 0, 70_000, 4_000_000]);
     InstancePolicy {
         threaded: [

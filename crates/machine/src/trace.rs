@@ -20,8 +20,8 @@ pub enum Mark<'a> {
     Wake(&'a str),
 }
 
-/// A point on a frame's path through the host. A frame is identified by its flow and stamp; an answer carries
-/// those of its request.
+/// A point on a frame's path through the host. A frame is identified by its flow and stamp; an answer carries those
+/// of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Station {
     /// The frame has entered a queue's ring.
@@ -38,8 +38,8 @@ pub enum Station {
 
 /// An observer of a run. All times are virtual; the calls for one CPU come in order of time.
 ///
-/// When a trace is attached it gets the depth and the mask state of every queue. The methods with a default body
-/// are optional.
+/// When a trace is attached it gets the depth and the mask state of every queue. The methods with a default body are
+/// optional.
 pub trait Trace: core::fmt::Debug {
     /// A CPU executed a context from one time to another. `what` names it: a thread's name, `irq`, `softirq`, or
     /// `idle` for the switch to idle.

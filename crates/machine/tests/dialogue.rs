@@ -1,7 +1,7 @@
 //! Dialogues: the handling of one frame, step by step, each at the nanosecond that the costs predict.
 //!
-//! Every step of this host has a different cost, so that a time identifies the steps taken. The story consists of
-//! the calls of a trace and the reads of the application; times count from the first frame.
+//! Every step of this host has a different cost, so that a time identifies the steps taken. The story consists of the
+//! calls of a trace and the reads of the application; times count from the first frame.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -226,8 +226,8 @@ fn a_frame_that_arrives_during_a_delivery_is_found_at_the_unmasking() {
             (600, "1 in ring 0"),
             (855, "app woken"),
             (870, "unmasked 0"),
-            // The owner has seen the frame and keeps the instance. But the application wants the CPU, so the
-            // softirq does not restart: it wakes ksoftirqd, for another 70.
+            // The owner has seen the frame and keeps the instance. But the application wants the CPU, so the softirq
+            // does not restart: it wakes ksoftirqd, for another 70.
             (880, "masked 0"),
             (950, "ksoftirqd/0 woken"),
             // Exit from the softirq 30, a switch 500, a look 8, return of the wait 38.

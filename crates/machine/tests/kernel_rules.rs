@@ -18,8 +18,8 @@ fn on(yes: bool) -> &'static str {
     if yes { "on" } else { "off" }
 }
 
-/// The rules that follow from the release of Linux. No profile lies between the last release known to have one
-/// value and the first known to have the other.
+/// The rules that follow from the release of Linux. No profile lies between the last release known to have one value
+/// and the first known to have the other.
 const RULES: [Rule; 8] = [
     Rule { key: "kernel.scheduler", says: |linux| if linux >= (6, 6) { "eevdf" } else { "cfs" } },
     Rule { key: "kernel.hrtick", says: |linux| on(linux >= (7, 1)) },

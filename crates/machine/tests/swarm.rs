@@ -28,7 +28,7 @@ fn random_machines_hold_every_invariant_and_replay_exactly() {
 
 #[test]
 fn a_round_belongs_to_the_cpu_whose_softirq_it_is() {
-    // An application that had migrated to CPU 1 ran CPU 0's softirqs there, which polled a queue of CPU 1. The
-    // check of the budget counted the frames in a round of CPU 1, which had none.
+    // An application that had migrated to CPU 1 ran CPU 0's softirqs there, which polled a queue of CPU 1. The check
+    // of the budget counted the frames in a round of CPU 1, which had none.
     swarm::run(29_138).unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -124,8 +124,8 @@ fn m_d_1_waits_as_long_as_pollaczek_and_khinchine_say() {
         let ran = run(free(), "base", service, false, Box::new(client));
         let expected = load * service as f64 / (2.0 * (1.0 - load));
         let waited = ran.latency.mean();
-        // There are hundreds of thousands of packets. Waits are correlated within a busy period, which is short
-        // at these loads: the deviation of the mean is below half a percent.
+        // There are hundreds of thousands of packets. Waits are correlated within a busy period, which is short at
+        // these loads: the deviation of the mean is below half a percent.
         let error = waited / expected - 1.0;
         println!("load {load}: waited {waited:.0} ns, theory {expected:.0} ns, {error:+.4}");
         assert!(error.abs() < 0.02, "load {load}: {waited} against {expected}");

@@ -19,8 +19,7 @@ pub(crate) enum Event {
     Leave { packet: u32 },
     /// A transmission has completed.
     Transmitted { queue: u16 },
-    /// The NIC's moderation timer expires. Stale if the generation differs: an interrupt has been raised
-    /// meanwhile.
+    /// The NIC's moderation timer expires. Stale if the generation differs: an interrupt has been raised meanwhile.
     Moderated { queue: u16, generation: u32 },
     /// The same for the moderation of transmit completions.
     ModeratedTx { queue: u16, generation: u32 },
@@ -48,8 +47,8 @@ pub(crate) enum Event {
     Fault { token: u64 },
 }
 
-/// A segment that ends within this many nanoseconds goes into the short queue. Most steps of a pass do, a
-/// program's computations may not.
+/// A segment that ends within this many nanoseconds goes into the short queue. Most steps of a pass do, a program's
+/// computations may not.
 const NEAR: Ns = 10_000;
 
 /// The sort key of an event: its time and its sequence number.
@@ -139,8 +138,7 @@ impl Events {
         Some((time, order, cpu))
     }
 
-    /// Takes the next event of the wheel, which the caller knows to come first: its time, its order, and the
-    /// event.
+    /// Takes the next event of the wheel, which the caller knows to come first: its time, its order, and the event.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(Ns, u64, Event)> {
         let (time, order, event) = self.wheel.pop()?;

@@ -21,8 +21,7 @@ const NEVER_ENDS: End = (NEVER, u64::MAX);
 #[derive(Debug)]
 pub(crate) struct Near {
     next: End,
-    /// The ends after `next` in descending order, so that the soonest is last; entry 0 is the sentinel
-    /// `NEVER_ENDS`.
+    /// The ends after `next` in descending order, so that the soonest is last; entry 0 is the sentinel `NEVER_ENDS`.
     later: [End; PLACES],
     /// Number of ends including `next`, which is also the length of `later` with its sentinel.
     len: usize,

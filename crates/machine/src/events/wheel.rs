@@ -2,8 +2,8 @@
 //! turns after it, and a heap for later times.
 //!
 //! The times taken out never decrease, since virtual time does not run backwards, so the wheel turns in one
-//! direction. Insertion and removal touch one slot of a few entries, where a binary heap of the thousands of
-//! timers that clients have would touch a dozen levels. Entries of equal time leave in order of insertion.
+//! direction. Insertion and removal touch one slot of a few entries, where a binary heap of the thousands of timers
+//! that clients have would touch a dozen levels. Entries of equal time leave in order of insertion.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -72,8 +72,8 @@ pub(crate) struct Wheel<T> {
     /// Bitmap of the slots in use, and of its words that are not 0.
     full: [u64; WORDS],
     full_words: u64,
-    /// Number of the current slot (not reduced modulo `SLOTS`). The slots hold all entries from here to the end
-    /// of this turn, which is the next multiple of `SLOTS`.
+    /// Number of the current slot (not reduced modulo `SLOTS`). The slots hold all entries from here to the end of
+    /// this turn, which is the next multiple of `SLOTS`.
     turned: u64,
     /// Index of the first slot in use; `None` only if the whole queue is empty.
     first: Option<usize>,

@@ -23,8 +23,8 @@ impl Machine<'_> {
         self.events.at(at.max(self.now), Event::Fault { token });
     }
 
-    /// Starts the watchdog, which schedules instances whose interrupt was lost, or changes its period from its
-    /// next run on. With a period of 0 it stops after its next run.
+    /// Starts the watchdog, which schedules instances whose interrupt was lost, or changes its period from its next
+    /// run on. With a period of 0 it stops after its next run.
     pub fn set_watchdog(&mut self, period: Ns) {
         let runs = std::mem::replace(&mut self.faults.watchdog, period) > 0;
         if period > 0 && !runs {
@@ -65,8 +65,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Closes an epoll context: its waiter waits no longer, and queues that it suspends resume at once (invariant
-    /// 6).
+    /// Closes an epoll context: its waiter waits no longer, and queues that it suspends resume at once (invariant 6).
     pub fn close_epoll(&mut self, epoll: u32) {
         self.catch_up_all();
         self.sockets.close(epoll);

@@ -1,8 +1,8 @@
 //! Faults and changes that happen while a machine runs, scheduled at a virtual time.
 //!
-//! A swarm uses them to stress the core: interrupts that are lost or late, applications that stall, epoll
-//! contexts that are closed, modes that change under load, a link that flaps. A slow watchdog, as drivers have
-//! one, finds lost interrupts: it schedules a queue that has frames, no owner and no poll since it last ran.
+//! A swarm uses them to stress the core: interrupts that are lost or late, applications that stall, epoll contexts
+//! that are closed, modes that change under load, a link that flaps. A slow watchdog, as drivers have one, finds lost
+//! interrupts: it schedules a queue that has frames, no owner and no poll since it last ran.
 
 mod happen;
 

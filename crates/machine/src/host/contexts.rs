@@ -42,8 +42,7 @@ pub(crate) struct Frame<'a> {
     pub(super) interrupted: Option<Segment>,
 }
 
-/// A stack of contexts. The innermost has its own field: it is nearly always the only one, and every step runs
-/// there.
+/// A stack of contexts. The innermost has its own field: it is nearly always the only one, and every step runs there.
 #[derive(Debug)]
 pub(crate) struct Contexts<'a> {
     top: Option<Frame<'a>>,
@@ -56,8 +55,8 @@ impl<'a> Contexts<'a> {
         Contexts { top: None, below: Vec::with_capacity(4) }
     }
 
-    /// Pushes a context. It is built in place, in a closure that cannot fail: a value that might have to be
-    /// dropped on the way would be built elsewhere first and then copied.
+    /// Pushes a context. It is built in place, in a closure that cannot fail: a value that might have to be dropped
+    /// on the way would be built elsewhere first and then copied.
     #[inline]
     pub(super) fn push(&mut self, frame: impl FnOnce() -> Frame<'a>) {
         if self.top.is_some() {

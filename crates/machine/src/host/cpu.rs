@@ -42,8 +42,8 @@ pub(crate) enum Bulk {
     Rest(Rest),
 }
 
-/// The execution state of a CPU: interrupts and softirqs on top of its current thread. Only `host/` changes it;
-/// the scheduler changes the run queue.
+/// The execution state of a CPU: interrupts and softirqs on top of its current thread. Only `host/` changes it; the
+/// scheduler changes the run queue.
 #[derive(Debug)]
 pub(crate) struct Cpu<'a> {
     pub(super) frames: Contexts<'a>,
@@ -99,9 +99,8 @@ impl Cpu<'_> {
         }
     }
 
-    /// Accounts the time up to `now` to `class`. Returns when that time began. The current thread is charged,
-    /// too, unless an interrupt or a softirq is on top of it and the kernel accounts those separately
-    /// (`irq_time`).
+    /// Accounts the time up to `now` to `class`. Returns when that time began. The current thread is charged, too,
+    /// unless an interrupt or a softirq is on top of it and the kernel accounts those separately (`irq_time`).
     #[inline]
     pub(super) fn uses(
         &mut self,
@@ -249,8 +248,8 @@ impl Cpu<'_> {
         self.full_speed = self.busy && self.dilation == 1000;
     }
 
-    /// Returns the wall time of a segment at the present speed. It saturates, since a stopped CPU's may exceed
-    /// the range.
+    /// Returns the wall time of a segment at the present speed. It saturates, since a stopped CPU's may exceed the
+    /// range.
     pub(super) fn wall(&self, work: Ns) -> Ns {
         match self.dilation {
             1000 => work,

@@ -1,7 +1,7 @@
 //! The execution state of a thread: a user's program or a pass of the core, and its progress.
 //!
-//! A thread carries it from CPU to CPU; only the CPU on which the thread runs changes it. When and where the
-//! thread runs is decided by the scheduler.
+//! A thread carries it from CPU to CPU; only the CPU on which the thread runs changes it. When and where the thread
+//! runs is decided by the scheduler.
 
 use napkin_core::{
     Context, CpuId, Did, EpollWait, Host, Id, Kthread, Ns, Op, Pass, SocketWait, Softirq, Worker,

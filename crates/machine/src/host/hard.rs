@@ -42,8 +42,8 @@ impl Machine<'_> {
         self.arm_tick(cpu);
     }
 
-    /// Continues the hard interrupt on top. Returns whether the CPU runs on at once; `None`: it has to take a
-    /// step of a pass.
+    /// Continues the hard interrupt on top. Returns whether the CPU runs on at once; `None`: it has to take a step of
+    /// a pass.
     #[inline(always)]
     pub(super) fn go_hard(&mut self, cpu: usize) -> Option<bool> {
         let now = self.now;

@@ -1,12 +1,12 @@
 //! Idle states: a CPU's exit latency, by a model of the kernel's idle governor.
 //!
-//! There are two governors, of which a profile names one. `timer` enters the deep state after a time. `menu`
-//! follows Linux's governor of that name, which keeps the last eight idle intervals in whole microseconds. If
-//! they agree, it predicts their mean. Otherwise it drops the outliers furthest from the mean, all equal ones at
-//! once, as long as six remain; then it predicts the longest remaining interval, if half of them remain. A
-//! prediction of at least the deep state's target residency selects that state at once. Without a pattern the
-//! kernel scales the time to its next timer by the fraction of such times that it slept before. Here a tick is
-//! far away, so that this amounts to the mean of the intervals, which is used instead.
+//! There are two governors, of which a profile names one. `timer` enters the deep state after a time. `menu` follows
+//! Linux's governor of that name, which keeps the last eight idle intervals in whole microseconds. If they agree, it
+//! predicts their mean. Otherwise it drops the outliers furthest from the mean, all equal ones at once, as long as
+//! six remain; then it predicts the longest remaining interval, if half of them remain. A prediction of at least the
+//! deep state's target residency selects that state at once. Without a pattern the kernel scales the time to its next
+//! timer by the fraction of such times that it slept before. Here a tick is far away, so that this amounts to the
+//! mean of the intervals, which is used instead.
 
 use napkin_core::{MICROSECOND, Ns};
 

@@ -101,8 +101,8 @@ impl Machine<'_> {
                         Some(Role::Ksoftirqd(_)) => cost.ksoftirqd_loop,
                         Some(Role::Worker) if self.host.work_waits() => {
                             let time = cost.worker_loop + cost.wake;
-                            // An unbound workqueue pool does not track its running workers: each queued item
-                            // wakes an idle one, although this worker goes on.
+                            // An unbound workqueue pool does not track its running workers: each queued item wakes an
+                            // idle one, although this worker goes on.
                             self.wake_task(cpu, Task::Worker);
                             time
                         }

@@ -1,15 +1,14 @@
 //! Bulk skipping of timer expiries that find no work on an idle CPU.
 //!
-//! Where interrupts are deferred and no frame comes, a CPU sleeps, is woken by an instance's timer, polls an
-//! empty ring, arms the timer again and goes back to sleep. The core predicts for how many expiries this
-//! continues (`napkin_core::IdleTimer`). At the first of them the CPU stops being stepped, until something
-//! concerns it: a frame, a transmit completion, an interrupt, a thread, the tick, a reader of the counts. Then it
-//! is caught up: completed expiries are counted in bulk, and one in progress is stepped up to the present time. A
-//! test compares both ways byte for byte. (They may differ if an event that was scheduled during a segment falls
-//! on the nanosecond at which the segment ends: the event is taken to come first.)
+//! Where interrupts are deferred and no frame comes, a CPU sleeps, is woken by an instance's timer, polls an empty
+//! ring, arms the timer again and goes back to sleep. The core predicts for how many expiries this continues
+//! (`napkin_core::IdleTimer`). At the first of them the CPU stops being stepped, until something concerns it: a
+//! frame, a transmit completion, an interrupt, a thread, the tick, a reader of the counts. Then it is caught up:
+//! completed expiries are counted in bulk, and one in progress is stepped up to the present time. A test compares
+//! both ways byte for byte. (They may differ if an event that was scheduled during a segment falls on the nanosecond
+//! at which the segment ends: the event is taken to come first.)
 //!
-//! Expiries are not skipped if a context on another CPU polls the queue, too, or can observe that this CPU is
-//! awake.
+//! Expiries are not skipped if a context on another CPU polls the queue, too, or can observe that this CPU is awake.
 
 use napkin_core::{CpuId, Id, Ns};
 use napkin_policy::Threaded;
@@ -46,8 +45,7 @@ impl Machine<'_> {
         let cpu_id = CpuId(cpu as u16);
         let Some(timer) = self.host.idle_timer(id, cpu_id) else { return false };
         let Parts { interrupt, softirq, .. } = self.parts();
-        // If the softirq exhausts its time budget, or outlasts the timer, the expiries are not all alike: step
-        // them.
+        // If the softirq exhausts its time budget, or outlasts the timer, the expiries are not all alike: step them.
         if softirq >= timer.timeout
             || interrupt + softirq >= self.host.cpu(cpu_id).limits().budget_time
         {
@@ -70,8 +68,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns whether no other CPU can give this one work to poll: softirqs poll all instances whose interrupts
-    /// go here, and their readers are pinned here.
+    /// Returns whether no other CPU can give this one work to poll: softirqs poll all instances whose interrupts go
+    /// here, and their readers are pinned here.
     fn is_alone(&mut self, cpu: usize) -> bool {
         let host = self.host;
         host.ids().all(|id| {
@@ -81,8 +79,8 @@ impl Machine<'_> {
         })
     }
 
-    /// Returns whether an instance is used by this CPU only: its interrupt goes here, and the readers of its
-    /// frames are pinned here.
+    /// Returns whether an instance is used by this CPU only: its interrupt goes here, and the readers of its frames
+    /// are pinned here.
     fn is_apart(&mut self, id: Id, cpu: usize) -> bool {
         let readers = match self.sockets.readers(id.0) {
             Readers::Unknown => self.find_readers(id),
@@ -121,8 +119,8 @@ impl Machine<'_> {
         self.queues[index].set_spinner(None);
         self.queues[index].looks_no_more();
         debug_assert_eq!(self.host.idle_timer(rest.timer.id, rest.timer.cpu), Some(rest.timer));
-        // A segment that ends at the present time is over only if the event being handled was scheduled at this
-        // time. The first expiry has happened in any case: the event being handled comes after it.
+        // A segment that ends at the present time is over only if the event being handled was scheduled at this time.
+        // The first expiry has happened in any case: the event being handled comes after it.
         let limit = self.now.saturating_sub(u64::from(!self.events.asked_now()));
         let at = self.count_expiries(cpu, &rest, limit);
         if at > limit && at != rest.at {

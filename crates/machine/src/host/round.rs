@@ -1,10 +1,10 @@
 //! Rounds of a thread's loop: divides its CPU time into work and empty polling.
 //!
-//! A thread that spins repeats a round: it polls, checks, and polls again; its calls return, and it calls again.
-//! All CPU time of a round without a frame or an event counts as empty polling, including the entry to the kernel
-//! and the return. So the time is divided twice. The time from one poll to the next counts by the result of that
-//! poll. The remaining time from one waiting call to the next (or from one look at a ring in memory to the next)
-//! counts by whether the round found anything.
+//! A thread that spins repeats a round: it polls, checks, and polls again; its calls return, and it calls again. All
+//! CPU time of a round without a frame or an event counts as empty polling, including the entry to the kernel and the
+//! return. So the time is divided twice. The time from one poll to the next counts by the result of that poll. The
+//! remaining time from one waiting call to the next (or from one look at a ring in memory to the next) counts by
+//! whether the round found anything.
 
 use napkin_core::Ns;
 

@@ -1,7 +1,7 @@
 //! The execution of a CPU: interrupts on top of softirqs on top of threads.
 //!
-//! A CPU always has one segment in progress, or is idle. When the segment ends, the innermost context determines
-//! the next one; an interrupt puts the segment aside. Its time is accounted in `spend.rs`.
+//! A CPU always has one segment in progress, or is idle. When the segment ends, the innermost context determines the
+//! next one; an interrupt puts the segment aside. Its time is accounted in `spend.rs`.
 
 use napkin_core::{Context, CpuId, Did, NEVER, Ns, Op, Pass, Softirq};
 

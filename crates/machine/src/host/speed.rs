@@ -11,8 +11,8 @@ use napkin_traffic::Rng;
 pub(crate) const STOPPED: u64 = 10_000_000_000;
 
 impl Machine<'_> {
-    /// Makes each slice of the shared clock shorter or longer by up to `spread` nanoseconds, uniformly drawn; a
-    /// CPU that touches a device keeps the clock in `keeps` of a thousand cases.
+    /// Makes each slice of the shared clock shorter or longer by up to `spread` nanoseconds, uniformly drawn; a CPU
+    /// that touches a device keeps the clock in `keeps` of a thousand cases.
     pub fn draw_turns(&mut self, spread: Ns, keeps: u16, seed: u64) {
         self.clock.drawn = DrawnTurns { spread, keeps, rng: Rng::new(seed) };
     }
@@ -50,8 +50,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Shares the clock among the busy CPUs of an emulator: one runs at a time and stops the others; without
-    /// slices all run at once, each with an equal share of the speed.
+    /// Shares the clock among the busy CPUs of an emulator: one runs at a time and stops the others; without slices
+    /// all run at once, each with an equal share of the speed.
     fn share_clock(&mut self, changed: usize) {
         if self.config.processor.shared_clock_slice == 0 {
             let dilation = 1000 * u64::from(self.clock.busy.max(1));

@@ -81,14 +81,13 @@ impl Machine<'_> {
         };
     }
 
-    /// Spends time. Returns `true` if no event comes before its end, so that it is over; else a segment has
-    /// begun.
+    /// Spends time. Returns `true` if no event comes before its end, so that it is over; else a segment has begun.
     pub(super) fn spend(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         self.spend_here(cpu, left, class, preemptible)
     }
 
-    /// Pays for a part of a step. Returns `None` if the next part can follow at once: no event comes before the
-    /// end, and no raised softirq may run first. Otherwise returns whether the time is over.
+    /// Pays for a part of a step. Returns `None` if the next part can follow at once: no event comes before the end,
+    /// and no raised softirq may run first. Otherwise returns whether the time is over.
     #[inline(always)]
     pub(super) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> Option<bool> {
         let over = self.spend_here(cpu, time, class, false);

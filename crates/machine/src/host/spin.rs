@@ -1,11 +1,10 @@
 //! Bulk skipping of the empty polls of a spinning thread.
 //!
-//! A pass that has just asked for a poll may report that it is in a cycle (`napkin_core::IdleCycle`). While
-//! nothing reaches its queue and no other thread gets its CPU, each round is like the last one, and the CPU has a
-//! single long segment. Whatever concerns it (a frame, a transmit completion, a completed disk operation, an
-//! interrupt, a thread that becomes runnable, a reader of the counts) first catches it up: whole rounds are
-//! counted in bulk, and the CPU is put into the part of the round that stepping would have reached. A test
-//! compares both ways byte for byte.
+//! A pass that has just asked for a poll may report that it is in a cycle (`napkin_core::IdleCycle`). While nothing
+//! reaches its queue and no other thread gets its CPU, each round is like the last one, and the CPU has a single long
+//! segment. Whatever concerns it (a frame, a transmit completion, a completed disk operation, an interrupt, a thread
+//! that becomes runnable, a reader of the counts) first catches it up: whole rounds are counted in bulk, and the CPU
+//! is put into the part of the round that stepping would have reached. A test compares both ways byte for byte.
 
 use napkin_core::{Did, Id, NEVER, Ns, Op, Work};
 
@@ -36,8 +35,8 @@ impl Machine<'_> {
         }
         let thread = &self.threads[me];
         let this = &self.cpus[cpu];
-        // Threads may wait on the run queue: a check or a pause yields only if `need_resched` is set. Full speed
-        // is required, because at a lower speed each part of a round is rounded separately.
+        // Threads may wait on the run queue: a check or a pause yields only if `need_resched` is set. Full speed is
+        // required, because at a lower speed each part of a round is rounded separately.
         let alone = this.dilation == 1000
             && this.frames.is_empty()
             && this.pending.is_empty()

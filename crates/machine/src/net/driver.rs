@@ -1,12 +1,12 @@
 //! The driver's part in a poll: how much it reaps, when it asks to be polled again, and how it treats frames that
 //! come between the last look at the ring and the unmask.
 //!
-//! Linux leaves all three to each driver. virtio_net reaps everything that was sent, asks for another poll only
-//! after a full budget, and checks the ring again after the unmask. igb and mlx5 reap at most 128 completions and
-//! return the full budget on reaching that. mlx5, like i40e, completes nevertheless on a CPU to which the queue's
-//! interrupt does not go, so that the next interrupt moves the polling back. With e1000e, igb and mlx5 nothing
-//! checks the ring after the unmask: the card remembers the frames and interrupts. mlx5 also asks for another
-//! poll when refilling the ring fails for lack of memory; memory is not modelled.
+//! Linux leaves all three to each driver. virtio_net reaps everything that was sent, asks for another poll only after
+//! a full budget, and checks the ring again after the unmask. igb and mlx5 reap at most 128 completions and return
+//! the full budget on reaching that. mlx5, like i40e, completes nevertheless on a CPU to which the queue's interrupt
+//! does not go, so that the next interrupt moves the polling back. With e1000e, igb and mlx5 nothing checks the ring
+//! after the unmask: the card remembers the frames and interrupts. mlx5 also asks for another poll when refilling the
+//! ring fails for lack of memory; memory is not modelled.
 
 use napkin_core::Id;
 
@@ -23,9 +23,9 @@ impl Machine<'_> {
         (done, limit != 0 && done == limit)
     }
 
-    /// Returns the number of frames that a poll on a CPU reports, which decides whether it completes. As in Linux
-    /// a driver that asks for another poll reports its whole budget, and one that follows the interrupt's
-    /// affinity reports at most one less than the budget on any other CPU.
+    /// Returns the number of frames that a poll on a CPU reports, which decides whether it completes. As in Linux a
+    /// driver that asks for another poll reports its whole budget, and one that follows the interrupt's affinity
+    /// reports at most one less than the budget on any other CPU.
     #[inline]
     pub(crate) fn says(&self, cpu: usize, id: Id, budget: u16, rx: u16, again: bool) -> u16 {
         let elsewhere = || usize::from(self.host.instance(id).cpu().0) != cpu;
@@ -51,8 +51,8 @@ impl Machine<'_> {
         waits && !interrupts
     }
 
-    /// Raises the interrupt for frames that came while it was masked, once its moderation is due: the time since
-    /// they came counts.
+    /// Raises the interrupt for frames that came while it was masked, once its moderation is due: the time since they
+    /// came counts.
     fn moderate_late(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         let from =

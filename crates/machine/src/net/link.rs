@@ -61,8 +61,8 @@ impl Link {
         self.down_until = until;
     }
 
-    /// Queues a frame for the link from the host, at `ready` or later. Returns its index in the store, and when
-    /// it has left.
+    /// Queues a frame for the link from the host, at `ready` or later. Returns its index in the store, and when it
+    /// has left.
     pub(crate) fn leave(&mut self, ready: Ns, config: &config::Link, packet: Packet) -> (u32, Ns) {
         self.out_free = ready.max(self.out_free) + Link::wire_time(config, &packet);
         (self.store(packet), self.out_free)

@@ -1,10 +1,10 @@
 //! Adaptive interrupt moderation, after Linux's dynamic interrupt moderation library (DIM).
 //!
 //! A driver samples its queue at each unmask. Every 64 interrupts it compares the rates of bytes, packets and
-//! interrupts with the previous ones, and moves along a table of five pairs of a time and a number of frames:
-//! onward while the rates improve, back when they do not; it stops when it has found an optimum or has made too
-//! many steps. Rates within 10 % of each other count as equal. The algorithm does not know the policy: where
-//! interrupts are deferred, samples are few and it seldom adapts.
+//! interrupts with the previous ones, and moves along a table of five pairs of a time and a number of frames: onward
+//! while the rates improve, back when they do not; it stops when it has found an optimum or has made too many steps.
+//! Rates within 10 % of each other count as equal. The algorithm does not know the policy: where interrupts are
+//! deferred, samples are few and it seldom adapts.
 
 use napkin_core::Ns;
 
@@ -220,8 +220,8 @@ fn compare(now: Rates, before: Rates) -> Verdict {
     }
 }
 
-/// Adaptive moderation of a queue's transmit completions: the interrupt is raised at once, unless the previous
-/// one for completions was less than `time` ago.
+/// Adaptive moderation of a queue's transmit completions: the interrupt is raised at once, unless the previous one
+/// for completions was less than `time` ago.
 #[derive(Debug)]
 pub(crate) struct Transmissions {
     adaptive: Adaptive,

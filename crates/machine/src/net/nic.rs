@@ -257,8 +257,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns the pressure of a queue's receivers, which only *feedback* uses. It is full if all active
-    /// receivers (open, and with a recent frame from this queue) are full.
+    /// Returns the pressure of a queue's receivers, which only *feedback* uses. It is full if all active receivers
+    /// (open, and with a recent frame from this queue) are full.
     pub(crate) fn pressure(&mut self, index: usize) -> Pressure {
         if !self.host.instance(Id(index as u16)).feedback() {
             return Pressure::Room;

@@ -112,8 +112,8 @@ impl NicQueue {
         self.depth() > 0 || self.completions > 0
     }
 
-    /// Unmasks the interrupt. Returns whether frames wait. A lost interrupt no longer matters, since the caller
-    /// acts on the answer.
+    /// Unmasks the interrupt. Returns whether frames wait. A lost interrupt no longer matters, since the caller acts
+    /// on the answer.
     pub(crate) fn unmask(&mut self) -> bool {
         self.armed = true;
         self.lost = false;
@@ -332,8 +332,8 @@ impl NicQueue {
         self.changed = from;
     }
 
-    /// Runs the watchdog, after `polls` polls. Returns whether work waits without an owner and without a poll
-    /// since its last run; the interrupt then no longer counts as lost.
+    /// Runs the watchdog, after `polls` polls. Returns whether work waits without an owner and without a poll since
+    /// its last run; the interrupt then no longer counts as lost.
     pub(crate) fn stuck(&mut self, polls: u64, owned: bool) -> bool {
         let stuck = self.waits() && !owned && self.polls_seen == polls;
         self.polls_seen = polls;

@@ -33,8 +33,7 @@ impl Machine<'_> {
         self.sockets.bind(socket, Id(queue));
     }
 
-    /// Adds a flow that arrives at a queue; without a socket its frames are counted and dropped. Returns its
-    /// index.
+    /// Adds a flow that arrives at a queue; without a socket its frames are counted and dropped. Returns its index.
     pub fn add_flow(&mut self, queue: u16, socket: Option<u32>) -> u32 {
         self.catch_up_all();
         self.sockets.add_flow(queue, socket)
@@ -50,8 +49,8 @@ impl Machine<'_> {
         self.threads[me].wait.found()
     }
 
-    /// Keeps a descriptor on an epoll context's ready list until the given time (a level-triggered `EPOLLOUT` on
-    /// a pipe that is never full): each wait finds an event at once. The descriptor is no socket, and
+    /// Keeps a descriptor on an epoll context's ready list until the given time (a level-triggered `EPOLLOUT` on a
+    /// pipe that is never full): each wait finds an event at once. The descriptor is no socket, and
     /// [`Machine::next_ready`] does not return it.
     pub fn always_ready(&mut self, epoll: u32, until: Ns) {
         let Some(waiter) = self.sockets.always_ready(epoll, until) else { return };
@@ -61,8 +60,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Takes the next ready socket of a thread's epoll context. The thread must read it until it is empty, or put
-    /// it back with [`Machine::still_ready`].
+    /// Takes the next ready socket of a thread's epoll context. The thread must read it until it is empty, or put it
+    /// back with [`Machine::still_ready`].
     pub fn next_ready(&mut self, me: ThreadId) -> Option<u32> {
         let epoll = self.threads[me].wait.epoll()?;
         self.sockets.next_ready(epoll)
@@ -92,9 +91,9 @@ impl Machine<'_> {
         Some((packet, extra))
     }
 
-    /// Completes an operation of a host device (a disk): puts the packet into the thread's socket, even if that
-    /// is full, and wakes the thread if it sleeps in the epoll context that watches the socket. This costs no CPU
-    /// time and involves no instance.
+    /// Completes an operation of a host device (a disk): puts the packet into the thread's socket, even if that is
+    /// full, and wakes the thread if it sleeps in the epoll context that watches the socket. This costs no CPU time
+    /// and involves no instance.
     pub fn complete(&mut self, socket: u32, packet: Packet) {
         self.sockets.put(socket, packet);
         if let (Some(epoll), Some(thread)) = self.sockets.becomes_ready(socket) {

@@ -29,8 +29,8 @@ impl Machine<'_> {
         self.arrives_after(sent, packet);
     }
 
-    /// Sends a frame from the peer at a later time. The frame does not queue for the link, and those sent
-    /// meanwhile ignore it: right only where the link is mostly idle.
+    /// Sends a frame from the peer at a later time. The frame does not queue for the link, and those sent meanwhile
+    /// ignore it: right only where the link is mostly idle.
     pub fn send_to_host_later(&mut self, time: Ns, packet: Packet) {
         if self.link.is_down(self.now) {
             return;

@@ -55,8 +55,8 @@ impl Socket {
     }
 }
 
-/// The machine's part of an epoll context: its ready list and its waiter. The part that makes decisions is the
-/// core's `EpollContext` with the same index.
+/// The machine's part of an epoll context: its ready list and its waiter. The part that makes decisions is the core's
+/// `EpollContext` with the same index.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
     pub(super) list: VecDeque<u32>,

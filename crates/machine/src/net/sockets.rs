@@ -80,9 +80,9 @@ impl Sockets {
         self.readers.get(usize::from(queue)).copied().unwrap_or(Readers::Unknown)
     }
 
-    /// Determines the readers of an instance's queue: those of the sockets that its flows lead to, that it
-    /// delivers to, or that are bound to it. `threads` are all that wait: their epoll context, or their socket,
-    /// and their CPU if they are pinned to one.
+    /// Determines the readers of an instance's queue: those of the sockets that its flows lead to, that it delivers
+    /// to, or that are bound to it. `threads` are all that wait: their epoll context, or their socket, and their CPU
+    /// if they are pinned to one.
     pub(crate) fn find_readers(
         &mut self,
         id: Id,
@@ -151,8 +151,8 @@ impl Sockets {
         self.all[socket as usize].frames.push_back(packet);
     }
 
-    /// Puts a socket on its epoll context's ready list, if it has one. Returns the context, and the thread that
-    /// waits for the socket.
+    /// Puts a socket on its epoll context's ready list, if it has one. Returns the context, and the thread that waits
+    /// for the socket.
     #[inline]
     pub(super) fn becomes_ready(&mut self, place: u32) -> (Option<u32>, Option<ThreadId>) {
         let socket = &mut self.all[place as usize];
@@ -229,8 +229,8 @@ impl Sockets {
         self.all[socket as usize].parked = true;
     }
 
-    /// Returns whether queues parked because of a socket are to be polled again, since it is down to a quarter of
-    /// its capacity. Returns `true` once.
+    /// Returns whether queues parked because of a socket are to be polled again, since it is down to a quarter of its
+    /// capacity. Returns `true` once.
     #[inline]
     pub(super) fn resumes(&mut self, socket: u32) -> bool {
         let socket = &mut self.all[socket as usize];

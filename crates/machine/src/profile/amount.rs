@@ -1,8 +1,8 @@
 //! Quantities as people write them: a number and its unit.
 //!
-//! Reads `350 ns`, `2.1us`, `1200 cycles`, `100 Gbit/s`, `8 MiB`, `64`, and prints them in a form that reads back
-//! as exactly the same `f64`. Limits are checked elsewhere (`check.rs`), so that the error for a number out of
-//! bounds can show it as it was written.
+//! Reads `350 ns`, `2.1us`, `1200 cycles`, `100 Gbit/s`, `8 MiB`, `64`, and prints them in a form that reads back as
+//! exactly the same `f64`. Limits are checked elsewhere (`check.rs`), so that the error for a number out of bounds
+//! can show it as it was written.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use super::error::Problem;
 use super::takes::Takes;
 use super::unit::{PLAIN, Scale, Unit};
 
-/// A number with its unit. The unit is kept, because the value of a cycle changes with the processor's frequency,
-/// and because a fitted value is written back in the unit it had.
+/// A number with its unit. The unit is kept, because the value of a cycle changes with the processor's frequency, and
+/// because a fitted value is written back in the unit it had.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Amount {
     /// The number as written.

@@ -1,5 +1,5 @@
-//! The profiles that come with napkin. They are embedded, so that a result does not depend on where the program
-//! is installed.
+//! The profiles that come with napkin. They are embedded, so that a result does not depend on where the program is
+//! installed.
 
 use super::Profile;
 

@@ -1,7 +1,7 @@
 //! Validation of a profile's values, whether they come from a file, a sweep or a fit.
 //!
-//! The parser has already checked that each value is of the right kind. This file checks the limits of each key,
-//! the ranges of constants, and combinations of two keys.
+//! The parser has already checked that each value is of the right kind. This file checks the limits of each key, the
+//! ranges of constants, and combinations of two keys.
 
 use super::amount::Amount;
 use super::error::Problem;
@@ -16,8 +16,8 @@ pub(super) enum Part {
     Range,
 }
 
-/// Returns all problems of these constants, which are in the order of the schema's keys: the index of the key,
-/// the part, and the problem.
+/// Returns all problems of these constants, which are in the order of the schema's keys: the index of the key, the
+/// part, and the problem.
 pub(super) fn problems(
     schema: &Schema,
     constants: &[Option<Constant>],
@@ -52,8 +52,8 @@ fn constant<'a>(
     constants.get(schema.place(path)?)?.as_ref()
 }
 
-/// Checks a value against the limits of its kind. Cycles of an unknown frequency are only checked for being
-/// finite and not negative, since the wrong frequency is reported already.
+/// Checks a value against the limits of its kind. Cycles of an unknown frequency are only checked for being finite
+/// and not negative, since the wrong frequency is reported already.
 fn limits(takes: Takes, amount: &Amount, frequency: Option<f64>) -> Result<(), Problem> {
     let given = || match takes {
         // The index of an existing word; any other number is shown as it is.

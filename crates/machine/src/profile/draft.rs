@@ -55,9 +55,9 @@ pub enum DraftError {
 }
 
 impl Draft {
-    /// Returns the text of the file, which [`Profile::parse`] accepts with the same schema. Times are rounded to
-    /// a tenth of a nanosecond, ratios to four decimal places and all else to whole numbers; a range is widened
-    /// to contain its value.
+    /// Returns the text of the file, which [`Profile::parse`] accepts with the same schema. Times are rounded to a
+    /// tenth of a nanosecond, ratios to four decimal places and all else to whole numbers; a range is widened to
+    /// contain its value.
     ///
     /// # Errors
     /// If a key does not exist or is stated twice, or if the profile would be refused.

@@ -1,7 +1,7 @@
 //! Errors in a profile: the place, the value, and what to write instead.
 //!
-//! A profile has many constants, so all its faults are reported at once. The texts come from files and command
-//! lines: an error quotes little of them, and no control characters that a terminal would interpret.
+//! A profile has many constants, so all its faults are reported at once. The texts come from files and command lines:
+//! an error quotes little of them, and no control characters that a terminal would interpret.
 
 use std::fmt;
 

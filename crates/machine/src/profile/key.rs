@@ -1,11 +1,11 @@
 //! The keys of a host profile: one line for each constant that the machine itself uses.
 //!
 //! Parser, checks, sweeps and `docs/profiles.md` all read this table, followed by those that workloads declare
-//! ([`Constants`], see `schema.rs`). Every value is an `f64` in the base unit of its kind: nanoseconds, hertz,
-//! bits per second, bytes, a plain number, or the index of a word among the key's choices. A key describes a
-//! host. None may belong to one policy, one load or one row of a published table, or the machine would reproduce
-//! its input; `tests/profile/table.rs` refuses a key that carries a policy's name. The effect of a constant is
-//! implemented elsewhere.
+//! ([`Constants`], see `schema.rs`). Every value is an `f64` in the base unit of its kind: nanoseconds, hertz, bits
+//! per second, bytes, a plain number, or the index of a word among the key's choices. A key describes a host. None
+//! may belong to one policy, one load or one row of a published table, or the machine would reproduce its input;
+//! `tests/profile/table.rs` refuses a key that carries a policy's name. The effect of a constant is implemented
+//! elsewhere.
 
 use super::takes::Takes;
 

@@ -3,8 +3,8 @@
 //! A profile is a TOML file (see `docs/profiles.md`). It supplies costs and sizes, never policies: `napkin-core`
 //! decides what the host does with a packet. One table holds the names and kinds of all constants (`key.rs`); the
 //! other files read texts (`parse`, `unit`), check values (`check`), write fitted values back (`write`), a whole
-//! profile (`show`) or one that states what was measured (`draft`), and report errors (`error`). The machine
-//! looks its constants up once, when it is set up.
+//! profile (`show`) or one that states what was measured (`draft`), and report errors (`error`). The machine looks
+//! its constants up once, when it is set up.
 
 mod amount;
 mod built_in;
@@ -85,8 +85,7 @@ pub struct Stated<'a> {
     pub note: Option<&'a str>,
     /// Whether the value was changed after the profile was read, so that `origin` no longer describes it.
     pub set: bool,
-    /// Whether the value comes from the profile that this one is based on, so that it was not stated for this
-    /// host.
+    /// Whether the value comes from the profile that this one is based on, so that it was not stated for this host.
     pub inherited: bool,
 }
 
@@ -130,13 +129,13 @@ impl Profile {
         }
     }
 
-    /// Reads the built-in profile of this name, or else the file at this path. A word that is no file and has
-    /// neither `/` nor `.toml` is treated as a misspelt name.
+    /// Reads the built-in profile of this name, or else the file at this path. A word that is no file and has neither
+    /// `/` nor `.toml` is treated as a misspelt name.
     ///
     /// # Errors
     ///
-    /// Those of [`Profile::named`] and [`Profile::parse`], and [`ProfileError::Unreadable`] for a file that
-    /// cannot be read, is not a regular file, is longer than 1 MiB or is not UTF-8.
+    /// Those of [`Profile::named`] and [`Profile::parse`], and [`ProfileError::Unreadable`] for a file that cannot be
+    /// read, is not a regular file, is longer than 1 MiB or is not UTF-8.
     pub fn load(schema: &'static Schema, name_or_path: &str) -> Result<Profile, ProfileError> {
         let path = Path::new(name_or_path);
         let named = Profile::built_in_text(name_or_path).is_some();
@@ -197,8 +196,8 @@ impl Profile {
         Err(ProfileError::setting(&self.origin, section.to_string(), Problem::NoWorkload))
     }
 
-    /// Returns a value in the base unit of its key: nanoseconds, hertz, bits per second, bytes, a plain number,
-    /// or the index of a word.
+    /// Returns a value in the base unit of its key: nanoseconds, hertz, bits per second, bytes, a plain number, or
+    /// the index of a word.
     ///
     /// # Panics
     ///
@@ -266,13 +265,13 @@ impl Profile {
         assert!(fitting, "no {kind} is called '{path}'");
     }
 
-    /// Changes one value, given in the base unit, and validates it as in a file: the limits of its key, its
-    /// range, and combinations of keys. On an error nothing has changed.
+    /// Changes one value, given in the base unit, and validates it as in a file: the limits of its key, its range,
+    /// and combinations of keys. On an error nothing has changed.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Invalid`] for a key that does not exist or that the profile lacks, and for every rule that
-    /// the new value violates.
+    /// [`ProfileError::Invalid`] for a key that does not exist or that the profile lacks, and for every rule that the
+    /// new value violates.
     pub fn set(&mut self, path: &str, value: f64) -> Result<(), ProfileError> {
         let (place, key) = self.known(path)?;
         self.change(&[(place, Amount::base(key.takes, value))])
@@ -319,8 +318,8 @@ impl Profile {
         })
     }
 
-    /// Returns the fitted constants that the profile states itself. A fit changes only these, since inherited
-    /// ones were fitted to another host.
+    /// Returns the fitted constants that the profile states itself. A fit changes only these, since inherited ones
+    /// were fitted to another host.
     pub fn fitted_here(&self) -> impl Iterator<Item = (&'static Key, RangeInclusive<f64>)> {
         self.fitted().filter(|(key, _)| self.constants().any(|it| it.key == *key && !it.inherited))
     }

@@ -1,9 +1,9 @@
 //! Parses a profile's text.
 //!
-//! It uses `toml_edit` rather than `toml`. Both are one project with one parser, but `toml` gives the positions
-//! of values only through serde types, and then stops at the first mistake. The document of `toml_edit` has the
-//! position of every key and value, so that all mistakes are found, each with its line, and a fitted value can be
-//! replaced in place (`write.rs`). If the text is not TOML at all, only the first mistake is reported.
+//! It uses `toml_edit` rather than `toml`. Both are one project with one parser, but `toml` gives the positions of
+//! values only through serde types, and then stops at the first mistake. The document of `toml_edit` has the position
+//! of every key and value, so that all mistakes are found, each with its line, and a fitted value can be replaced in
+//! place (`write.rs`). If the text is not TOML at all, only the first mistake is reported.
 
 use napkin_policy::nearest;
 use napkin_policy::text::quoted;
@@ -24,15 +24,15 @@ const FIELDS: [&str; 6] = ["value", "source", "fitted", "assumed", "range", "not
 pub(super) const LONGEST: usize = 1 << 20;
 
 impl Profile {
-    /// Reads a profile with the sections and keys of `schema`. Errors name the text by `origin`: a file's name,
-    /// or that of a built-in profile.
+    /// Reads a profile with the sections and keys of `schema`. Errors name the text by `origin`: a file's name, or
+    /// that of a built-in profile.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Invalid`] with every fault and its line: text that is not TOML; sections, keys and fields
-    /// that do not exist or are missing; values that are not a number, lack their unit, have one of another kind
-    /// or are beyond their limits; a constant without exactly one of `source`, `fitted` and `assumed`; more
-    /// queues than CPUs; and a `based-on` that is not a built-in profile.
+    /// [`ProfileError::Invalid`] with every fault and its line: text that is not TOML; sections, keys and fields that
+    /// do not exist or are missing; values that are not a number, lack their unit, have one of another kind or are
+    /// beyond their limits; a constant without exactly one of `source`, `fitted` and `assumed`; more queues than
+    /// CPUs; and a `based-on` that is not a built-in profile.
     pub fn parse(
         schema: &'static Schema,
         text: &str,

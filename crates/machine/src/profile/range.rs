@@ -68,9 +68,9 @@ fn significant(value: f64) -> f64 {
 }
 
 impl Profile {
-    /// Returns the constants that are not known for certain: fitted ones with the ranges of the fit, measured
-    /// ones with their spread, and assumed ones with their ranges, or 20 % to both sides if the profile states
-    /// none. An assumed choice without a range is taken as certain.
+    /// Returns the constants that are not known for certain: fitted ones with the ranges of the fit, measured ones
+    /// with their spread, and assumed ones with their ranges, or 20 % to both sides if the profile states none. An
+    /// assumed choice without a range is taken as certain.
     pub fn uncertain(&self) -> impl Iterator<Item = Range> {
         self.constants().filter_map(|stated| {
             let key = stated.key;
@@ -105,9 +105,9 @@ impl Profile {
         })
     }
 
-    /// Returns this profile with all [uncertain](Profile::uncertain) constants drawn from their ranges,
-    /// independently and uniformly (logarithmically if a range spans a factor of ten; the ends of a count's range
-    /// have half the weight of the others). The same seed gives the same draw.
+    /// Returns this profile with all [uncertain](Profile::uncertain) constants drawn from their ranges, independently
+    /// and uniformly (logarithmically if a range spans a factor of ten; the ends of a count's range have half the
+    /// weight of the others). The same seed gives the same draw.
     ///
     /// # Errors
     ///

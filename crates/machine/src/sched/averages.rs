@@ -5,8 +5,8 @@ use napkin_core::Ns;
 /// Time constant of the average in `Stolen`: PELT's 32 ms.
 const STOLEN_MEMORY: f64 = 32e6;
 
-/// The share of a CPU that interrupts may take before a thread that is alone on it is moved: a scheduling
-/// domain's `imbalance_pct` is 117.
+/// The share of a CPU that interrupts may take before a thread that is alone on it is moved: a scheduling domain's
+/// `imbalance_pct` is 117.
 const STOLEN_MUCH: f64 = 1.0 - 100.0 / 117.0;
 
 /// The share of a CPU's time that interrupts and softirqs take, as a running average.
@@ -19,8 +19,8 @@ pub(crate) struct Stolen {
 }
 
 impl Stolen {
-    /// Updates the average with the total that interrupts have taken. Returns whether a thread alone on the CPU
-    /// loses too much.
+    /// Updates the average with the total that interrupts have taken. Returns whether a thread alone on the CPU loses
+    /// too much.
     pub(super) fn is_much(&mut self, now: Ns, taken: Ns) -> bool {
         let elapsed = (now - self.at).max(1) as f64;
         let share = (taken - self.taken) as f64 / elapsed;

@@ -1,7 +1,7 @@
 //! Load balancing: moves threads that wait, or that interrupts slow down, to other CPUs.
 //!
-//! A CPU about to go idle pulls; the tick pushes. The choice of the next thread, and of the CPU for a waking
-//! thread, is in `sched/mod.rs`.
+//! A CPU about to go idle pulls; the tick pushes. The choice of the next thread, and of the CPU for a waking thread,
+//! is in `sched/mod.rs`.
 
 use crate::events::Event;
 use crate::host::segment::Use;

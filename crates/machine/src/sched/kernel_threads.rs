@@ -1,5 +1,5 @@
-//! The kernel's own threads: ksoftirqd of each CPU, a NAPI thread of each instance, and the workers of the pool.
-//! Maps the core's tasks to threads.
+//! The kernel's own threads: ksoftirqd of each CPU, a NAPI thread of each instance, and the workers of the pool. Maps
+//! the core's tasks to threads.
 
 use napkin_core::{Host, Id, Task};
 
@@ -68,8 +68,8 @@ impl KernelThreads {
         }
     }
 
-    /// Returns a sleeping worker, best one that last ran on CPU `by`. Without one the item waits until a worker
-    /// is done with its present one.
+    /// Returns a sleeping worker, best one that last ran on CPU `by`. Without one the item waits until a worker is
+    /// done with its present one.
     fn idle_worker(&self, by: usize, threads: &Threads<'_>) -> Option<ThreadId> {
         let asleep = |id: &&ThreadId| {
             let thread = &threads[**id];

@@ -1,8 +1,8 @@
 //! The scheduler: the choice of the next thread, preemption, and the choice of a CPU for a waking thread.
 //!
 //! There are two fair classes, of which a profile names one: CFS (least virtual time first; sleepers are credited
-//! half a latency; a waking thread preempts when it is a granularity behind) and EEVDF (the eligible thread with
-//! the earliest virtual deadline; a waking thread that is eligible preempts, unless the running thread wakes it
+//! half a latency; a waking thread preempts when it is a granularity behind) and EEVDF (the eligible thread with the
+//! earliest virtual deadline; a waking thread that is eligible preempts, unless the running thread wakes it
 //! synchronously). Real-time threads go first. All fair threads are nice 0, so that virtual time is run time.
 
 mod averages;
@@ -41,8 +41,8 @@ impl Machine<'_> {
         if last != cpu {
             thread.migrations += 1;
             thread.cpu = cpu as u16;
-            // Virtual time is relative to a CPU. CFS carries over how far a thread is ahead of the others; with
-            // EEVDF a thread arrives without any lead.
+            // Virtual time is relative to a CPU. CFS carries over how far a thread is ahead of the others; with EEVDF
+            // a thread arrives without any lead.
             thread.vruntime = match self.config.kernel.fair {
                 Fair::Cfs => {
                     let ahead = thread.vruntime - self.cpus[last].run_queue.min_vruntime;
@@ -77,9 +77,9 @@ impl Machine<'_> {
         }
     }
 
-    /// Selects the CPU for a waking thread: its last one if that is idle, else the waking CPU if that is idle,
-    /// else an idle one near its last, else the last or the waking CPU, whichever has fewer runnable threads.
-    /// Interrupts and softirqs do not make a CPU look busy, which is what the 2020 proposal complains about.
+    /// Selects the CPU for a waking thread: its last one if that is idle, else the waking CPU if that is idle, else
+    /// an idle one near its last, else the last or the waking CPU, whichever has fewer runnable threads. Interrupts
+    /// and softirqs do not make a CPU look busy, which is what the 2020 proposal complains about.
     fn select_cpu(&mut self, id: ThreadId, by: Option<usize>) -> usize {
         let thread = &self.threads[id];
         let affinity = thread.affinity;
@@ -133,8 +133,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Returns the other hardware thread of a CPU's core: siblings are half the CPUs apart, as Linux numbers
-    /// them.
+    /// Returns the other hardware thread of a CPU's core: siblings are half the CPUs apart, as Linux numbers them.
     pub(crate) fn sibling(&self, cpu: usize) -> Option<usize> {
         let cpus = self.cpus.len();
         (self.config.processor.smt == 2 && cpus.is_multiple_of(2)).then(|| (cpu + cpus / 2) % cpus)
@@ -165,8 +164,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Decides whether a thread that has become runnable preempts the current one, and if so requests a
-    /// reschedule.
+    /// Decides whether a thread that has become runnable preempts the current one, and if so requests a reschedule.
     fn check_preempt(&mut self, cpu: usize, id: ThreadId, in_passing: bool) -> bool {
         let kernel = &self.config.kernel;
         let Some(curr) = self.cpus[cpu].run_queue.curr else {
@@ -285,8 +283,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Switches a CPU without contexts on it to the next thread, or to idle. Returns `true` if that is not the
-    /// one that ran before.
+    /// Switches a CPU without contexts on it to the next thread, or to idle. Returns `true` if that is not the one
+    /// that ran before.
     pub(crate) fn reschedule(&mut self, cpu: usize, goes_to_sleep: bool) -> bool {
         self.charge(cpu);
         let old = self.cpus[cpu].run_queue.curr;

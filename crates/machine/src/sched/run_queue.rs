@@ -157,8 +157,8 @@ impl RunQueue {
         }
     }
 
-    /// Returns the waiting thread to run next: the first of the highest real-time priority, else the choice of
-    /// the fair scheduler.
+    /// Returns the waiting thread to run next: the first of the highest real-time priority, else the choice of the
+    /// fair scheduler.
     pub(super) fn pick(&self, threads: &Threads<'_>, fair: Fair) -> Option<ThreadId> {
         let thread = |id: &ThreadId| &threads[*id];
         let mut best: Option<(u8, ThreadId)> = None;

@@ -190,8 +190,8 @@ impl Machine<'_> {
         self.threads[me].execution.found();
     }
 
-    /// Begins another round of a program's loop: the last round counts as empty polling if it found nothing. A
-    /// call that waits does this by itself; a program that polls memory has to call it.
+    /// Begins another round of a program's loop: the last round counts as empty polling if it found nothing. A call
+    /// that waits does this by itself; a program that polls memory has to call it.
     pub fn next_round(&mut self, me: ThreadId) {
         let thread = &mut self.threads[me];
         self.cpus[usize::from(thread.cpu)].in_vain(thread.execution.next_round());
