@@ -37,8 +37,8 @@ mod sched;
 mod sink;
 mod snapshot;
 pub mod swarm;
-mod tell;
 mod trace;
+mod tracer;
 
 pub use client::{Client, Nobody};
 pub use config::{Config, Costs, Fair, Kernel, Link, Locality, NicConfig, Preemption, Processor};

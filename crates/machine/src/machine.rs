@@ -31,8 +31,8 @@ use crate::sched::kernel_threads::KernelThreads;
 use crate::sched::thread::{Program, Thread};
 use crate::sched::threads::Threads;
 use crate::snapshot::Snapshot;
-use crate::tell::Watcher;
 use crate::trace::Trace;
+use crate::tracer::Tracer;
 use napkin_traffic::Histogram;
 use napkin_traffic::Rng;
 
@@ -61,7 +61,7 @@ pub struct Machine<'a> {
     /// Whether spinning threads and expiries of idle CPUs' timers are skipped in bulk instead of stepped.
     pub(crate) skip: bool,
     started: bool,
-    pub(crate) trace: Watcher,
+    pub(crate) trace: Tracer,
     /// Latencies that the client or a program has recorded.
     latency: Histogram,
     /// Requests that have fallen due, as reported by the client or a program.
@@ -144,7 +144,7 @@ impl<'a> Machine<'a> {
             steps: 0,
             skip: true,
             started: false,
-            trace: Watcher::default(),
+            trace: Tracer::default(),
             latency: Histogram::default(),
             due: 0,
             seen: Seen::default(),
@@ -267,7 +267,7 @@ impl<'a> Machine<'a> {
         for (index, queue) in (0..).zip(self.queues.iter_mut()) {
             trace.depth(index, self.now, queue.depth());
             trace.masked(index, self.now, !queue.armed());
-            queue.tell_suspended(false);
+            queue.set_traced_suspension(false);
         }
         self.trace.set(trace);
         self.trace.suspensions(self.now, self.host, &mut self.queues);

@@ -57,7 +57,7 @@ impl Machine<'_> {
             (None, None) => "idle",
         };
         let now = self.now;
-        self.trace.tell(|trace| trace.ran(cpu as u16, what, class, from, now));
+        self.trace.emit(|trace| trace.ran(cpu as u16, what, class, from, now));
     }
 
     /// Brings a CPU's accounts up to date, for a reader.

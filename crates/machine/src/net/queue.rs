@@ -355,7 +355,7 @@ impl NicQueue {
     }
 
     /// Sets the suspension state reported to the trace. Returns whether it has changed.
-    pub(crate) fn tell_suspended(&mut self, suspended: bool) -> bool {
+    pub(crate) fn set_traced_suspension(&mut self, suspended: bool) -> bool {
         std::mem::replace(&mut self.suspended, suspended) != suspended
     }
 
