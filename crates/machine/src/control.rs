@@ -51,13 +51,13 @@ impl Machine<'_> {
             match disabling.next(self.now, did) {
                 Op::Mask(id) => self.queues[usize::from(id.0)].mask(),
                 Op::Sleep(until) => {
-                    self.events.at(until, Event::Control { queue: id.0 });
+                    self.events.schedule(until, Event::Control { queue: id.0 });
                     self.disabling[index] = Some(disabling);
                     return;
                 }
                 Op::Done => {
                     let until = self.now + disabling.stays();
-                    self.events.at(until, Event::Control { queue: id.0 });
+                    self.events.schedule(until, Event::Control { queue: id.0 });
                     return;
                 }
                 op => debug_assert!(false, "a disable has no step {op:?}"),

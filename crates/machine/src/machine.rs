@@ -275,7 +275,7 @@ impl<'a> Machine<'a> {
 
     /// Schedules a call of [`Client::timer`].
     pub fn client_timer(&mut self, at: Ns, token: u64) {
-        self.events.at(at.max(self.now), Event::Client { token });
+        self.events.schedule(at.max(self.now), Event::Client { token });
     }
 
     fn with_client(&mut self, act: impl FnOnce(&mut dyn Client, &mut Self)) {
@@ -294,8 +294,8 @@ impl<'a> Machine<'a> {
         }
         while self.events.next_time() <= end {
             self.steps += 1;
-            if let Some((time, order, cpu)) = self.events.pop_near() {
-                self.come_to(time);
+            if let Some((time, order, cpu)) = self.events.pop_segment_end() {
+                self.advance_to(time);
                 self.segment_due(usize::from(cpu), order);
                 // The invariants are checked, and the abort flag is read, at the next other event, which follows
                 // soon.
@@ -307,8 +307,8 @@ impl<'a> Machine<'a> {
                 }
             } else {
                 let Some((time, order, event)) = self.events.pop() else { break };
-                self.come_to(time);
-                self.happen(event, order);
+                self.advance_to(time);
+                self.handle_event(event, order);
                 self.check();
                 if self.broken().is_some() {
                     return;
@@ -319,19 +319,19 @@ impl<'a> Machine<'a> {
         }
         self.now = self.now.max(end);
         self.check_queues();
-        self.events.all_over();
+        self.events.finish();
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
         }
     }
 
     #[inline]
-    fn come_to(&mut self, time: Ns) {
+    fn advance_to(&mut self, time: Ns) {
         debug_assert!(time >= self.now, "time runs backwards");
         self.now = self.now.max(time);
     }
 
-    fn happen(&mut self, event: Event, order: u64) {
+    fn handle_event(&mut self, event: Event, order: u64) {
         match event {
             Event::Segment { cpu } => self.segment_due(usize::from(cpu), order),
             Event::Arrive { packet } => {
@@ -411,7 +411,7 @@ impl<'a> Machine<'a> {
     /// Ensures that an event checks the instance's timer by time `at`.
     pub(crate) fn arm(&mut self, queue: usize, at: Ns) {
         if self.queues[queue].look_at(at) {
-            self.events.at(at.max(self.now), Event::Timer { queue: queue as u16 });
+            self.events.schedule(at.max(self.now), Event::Timer { queue: queue as u16 });
         }
     }
 

@@ -1,11 +1,11 @@
 //! The event queue: pending events in order of time, and in order of scheduling where times are equal.
 
-mod near;
+mod segment_ends;
 mod wheel;
 
 use napkin_core::{NEVER, Ns};
 
-use near::Near;
+use segment_ends::SegmentEnds;
 use wheel::Wheel;
 
 /// A pending event. It is kept small, because the queue copies events.
@@ -49,7 +49,7 @@ pub(crate) enum Event {
 
 /// A segment that ends within this many nanoseconds goes into the short queue. Most steps of a pass do, a program's
 /// computations may not.
-const NEAR: Ns = 10_000;
+const SHORT_HORIZON: Ns = 10_000;
 
 /// The sort key of an event: its time and its sequence number.
 type Key = (Ns, u64);
@@ -62,14 +62,14 @@ pub(crate) struct Events {
     wheel: Wheel<Event>,
     /// Key of the first event in the wheel.
     wheel_next: Key,
-    /// The ends of segments that are within [`NEAR`].
-    near: Near,
+    /// The ends of segments that are within [`SHORT_HORIZON`].
+    segment_ends: SegmentEnds,
     /// Time of the next event; [`NEVER`] without one.
     next: Ns,
-    asked: u64,
-    /// The value of `asked` when virtual time reached `time`, and the order of the event being handled.
+    scheduled: u64,
+    /// The value of `scheduled` when virtual time reached `time`, and the order of the event being handled.
     before_now: u64,
-    happening: u64,
+    handling: u64,
     time: Ns,
 }
 
@@ -79,42 +79,42 @@ impl Events {
         Events {
             wheel: Wheel::new(),
             wheel_next: LAST,
-            near: Near::new(),
+            segment_ends: SegmentEnds::new(),
             next: NEVER,
-            asked: 0,
+            scheduled: 0,
             before_now: 0,
-            happening: 0,
+            handling: 0,
             time: 0,
         }
     }
 
     /// Schedules an event. Returns its order, which is its sequence number.
     #[inline]
-    pub(crate) fn at(&mut self, time: Ns, event: Event) -> u64 {
-        self.asked += 1;
-        self.wheel.push(time, self.asked, event);
+    pub(crate) fn schedule(&mut self, time: Ns, event: Event) -> u64 {
+        self.scheduled += 1;
+        self.wheel.push(time, self.scheduled, event);
         // Of two events at one time the one scheduled first comes first.
         if time < self.wheel_next.0 {
-            self.wheel_next = (time, self.asked);
+            self.wheel_next = (time, self.scheduled);
             self.next = self.next.min(time);
         }
-        self.asked
+        self.scheduled
     }
 
     /// Schedules the end of a CPU's segment. Returns its order.
-    pub(crate) fn segment_ends(&mut self, time: Ns, cpu: u16) -> u64 {
-        self.ends_soon(time, cpu).unwrap_or_else(|| self.at(time, Event::Segment { cpu }))
+    pub(crate) fn schedule_segment_end(&mut self, time: Ns, cpu: u16) -> u64 {
+        self.schedule_soon(time, cpu).unwrap_or_else(|| self.schedule(time, Event::Segment { cpu }))
     }
 
     /// Schedules the end of a CPU's segment in the short queue. Returns its order, or `None` if the end is beyond
-    /// [`NEAR`] or the queue is full.
+    /// [`SHORT_HORIZON`] or the queue is full.
     #[inline]
-    pub(crate) fn ends_soon(&mut self, time: Ns, cpu: u16) -> Option<u64> {
-        let order = self.asked + 1;
-        if time > self.time + NEAR || !self.near.push(time, order, cpu) {
+    pub(crate) fn schedule_soon(&mut self, time: Ns, cpu: u16) -> Option<u64> {
+        let order = self.scheduled + 1;
+        if time > self.time + SHORT_HORIZON || !self.segment_ends.push(time, order, cpu) {
             return None;
         }
-        self.asked = order;
+        self.scheduled = order;
         self.next = self.next.min(time);
         Some(order)
     }
@@ -127,14 +127,14 @@ impl Events {
 
     /// Takes the next event if it is an end from the short queue: its time, its order, and the CPU.
     #[inline]
-    pub(crate) fn pop_near(&mut self) -> Option<(Ns, u64, u16)> {
-        let (time, order) = self.near.next();
-        let (first, asked) = self.wheel_next;
-        if time > first || time == first && order >= asked {
+    pub(crate) fn pop_segment_end(&mut self) -> Option<(Ns, u64, u16)> {
+        let (time, order) = self.segment_ends.next();
+        let (first, order_in_wheel) = self.wheel_next;
+        if time > first || time == first && order >= order_in_wheel {
             return None;
         }
-        let cpu = self.near.pop();
-        self.come_to(time, order);
+        let cpu = self.segment_ends.pop();
+        self.advance_to(time, order);
         Some((time, order, cpu))
     }
 
@@ -143,31 +143,31 @@ impl Events {
     pub(crate) fn pop(&mut self) -> Option<(Ns, u64, Event)> {
         let (time, order, event) = self.wheel.pop()?;
         self.wheel_next = self.wheel.next().map_or(LAST, |it| (it.0, it.1));
-        self.come_to(time, order);
+        self.advance_to(time, order);
         Some((time, order, event))
     }
 
     #[inline]
-    fn come_to(&mut self, time: Ns, order: u64) {
-        self.next = self.wheel_next.0.min(self.near.next().0);
+    fn advance_to(&mut self, time: Ns, order: u64) {
+        self.next = self.wheel_next.0.min(self.segment_ends.next().0);
         if time != self.time {
-            (self.time, self.before_now) = (time, self.asked);
+            (self.time, self.before_now) = (time, self.scheduled);
         }
-        self.happening = order;
+        self.handling = order;
     }
 
     /// Ends the run: from now on every segment that ends at the present time counts as ended.
-    pub(crate) fn all_over(&mut self) {
-        self.happening = u64::MAX;
+    pub(crate) fn finish(&mut self) {
+        self.handling = u64::MAX;
     }
 
     /// Returns whether the event being handled was scheduled at the present virtual time, and not before.
-    pub(crate) fn asked_now(&self) -> bool {
-        self.happening > self.before_now
+    pub(crate) fn scheduled_now(&self) -> bool {
+        self.handling > self.before_now
     }
 
     /// Returns the number of pending events. It must not grow with virtual time.
     pub(crate) fn len(&self) -> usize {
-        self.wheel.len() + self.near.len()
+        self.wheel.len() + self.segment_ends.len()
     }
 }

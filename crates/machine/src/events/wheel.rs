@@ -15,7 +15,7 @@ const SLOT_BITS: u32 = 8;
 const SLOTS: usize = 4096;
 const WORDS: usize = SLOTS / 64;
 /// Number of turns with a list of their own: about a quarter of a second.
-const SHEAVES: usize = 256;
+const LATER_TURNS: usize = 256;
 
 type Entry<T> = (Ns, u64, T);
 
@@ -70,15 +70,15 @@ pub(crate) struct Wheel<T> {
     /// Head of each slot's list, sorted in ascending order.
     slots: Box<[u32; SLOTS]>,
     /// Bitmap of the slots in use, and of its words that are not 0.
-    full: [u64; WORDS],
-    full_words: u64,
+    in_use: [u64; WORDS],
+    words_in_use: u64,
     /// Number of the current slot (not reduced modulo `SLOTS`). The slots hold all entries from here to the end of
     /// this turn, which is the next multiple of `SLOTS`.
-    turned: u64,
+    current_slot: u64,
     /// Index of the first slot in use; `None` only if the whole queue is empty.
     first: Option<usize>,
-    /// Unsorted lists of entries for the next turns, at the turn's number modulo `SHEAVES`.
-    sheaves: [u32; SHEAVES],
+    /// Unsorted lists of entries for the next turns, at the turn's number modulo `LATER_TURNS`.
+    later_turns: [u32; LATER_TURNS],
     far: BinaryHeap<Far<T>>,
     len: usize,
 }
@@ -94,11 +94,11 @@ impl<T: Copy> Wheel<T> {
             nodes: Vec::new(),
             free: NONE,
             slots: Box::new([NONE; SLOTS]),
-            full: [0; WORDS],
-            full_words: 0,
-            turned: 0,
+            in_use: [0; WORDS],
+            words_in_use: 0,
+            current_slot: 0,
             first: None,
-            sheaves: [NONE; SHEAVES],
+            later_turns: [NONE; LATER_TURNS],
             far: BinaryHeap::new(),
             len: 0,
         }
@@ -113,18 +113,18 @@ impl<T: Copy> Wheel<T> {
     #[inline]
     pub(crate) fn push(&mut self, time: Ns, order: u64, what: T) {
         self.len += 1;
-        let number = (time >> SLOT_BITS).max(self.turned);
-        if number / SLOTS as u64 == self.turned / SLOTS as u64 {
-            let node = self.keep((time, order, what));
-            self.put(number, node);
+        let number = (time >> SLOT_BITS).max(self.current_slot);
+        if number / SLOTS as u64 == self.current_slot / SLOTS as u64 {
+            let node = self.allocate((time, order, what));
+            self.link_slot(number, node);
         } else {
-            self.put_off((time, order, what));
+            self.push_later((time, order, what));
         }
     }
 
     /// Allocates a node for an entry, in no list yet. Returns its index.
     #[inline]
-    fn keep(&mut self, entry: Entry<T>) -> u32 {
+    fn allocate(&mut self, entry: Entry<T>) -> u32 {
         let place = self.free;
         match self.nodes.get_mut(place as usize) {
             Some(node) => {
@@ -140,28 +140,28 @@ impl<T: Copy> Wheel<T> {
     }
 
     /// Inserts an entry of a later turn.
-    fn put_off(&mut self, entry: Entry<T>) {
+    fn push_later(&mut self, entry: Entry<T>) {
         let turn = turn(entry.0);
-        if turn - self.turned / (SLOTS as u64) < SHEAVES as u64 {
-            let node = self.keep(entry);
-            self.put_by(turn, node);
+        if turn - self.current_slot / (SLOTS as u64) < LATER_TURNS as u64 {
+            let node = self.allocate(entry);
+            self.link_turn(turn, node);
         } else {
             self.far.push(Far(entry));
         }
         if self.first.is_none() {
-            self.turn_on();
+            self.refill();
         }
     }
 
     /// Links a node into the list of its turn.
-    fn put_by(&mut self, turn: u64, node: u32) {
-        let sheaf = &mut self.sheaves[turn as usize % SHEAVES];
-        self.nodes[node as usize].next = std::mem::replace(sheaf, node);
+    fn link_turn(&mut self, turn: u64, node: u32) {
+        let list = &mut self.later_turns[turn as usize % LATER_TURNS];
+        self.nodes[node as usize].next = std::mem::replace(list, node);
     }
 
     /// Links a node into its slot, in order.
     #[inline]
-    fn put(&mut self, number: u64, node: u32) {
+    fn link_slot(&mut self, number: u64, node: u32) {
         let place = number as usize % SLOTS;
         let (time, order, _) = self.nodes[node as usize].entry;
         let (mut before, mut after) = (NONE, self.slots[place]);
@@ -176,10 +176,10 @@ impl<T: Copy> Wheel<T> {
             return;
         }
         self.slots[place] = node;
-        self.full[place / 64] |= 1 << (place % 64);
-        self.full_words |= 1 << (place / 64);
-        let turned = self.turned as usize;
-        let ahead = |place: usize| place.wrapping_sub(turned) % SLOTS;
+        self.in_use[place / 64] |= 1 << (place % 64);
+        self.words_in_use |= 1 << (place / 64);
+        let current_slot = self.current_slot as usize;
+        let ahead = |place: usize| place.wrapping_sub(current_slot) % SLOTS;
         if self.first.is_none_or(|first| ahead(place) < ahead(first)) {
             self.first = Some(place);
         }
@@ -203,15 +203,15 @@ impl<T: Copy> Wheel<T> {
         self.free = head;
         self.slots[place] = next;
         self.len -= 1;
-        self.turned = self.turned.max(entry.0 >> SLOT_BITS);
+        self.current_slot = self.current_slot.max(entry.0 >> SLOT_BITS);
         if next == NONE {
-            self.full[place / 64] &= !(1 << (place % 64));
-            if self.full[place / 64] == 0 {
-                self.full_words &= !(1 << (place / 64));
+            self.in_use[place / 64] &= !(1 << (place % 64));
+            if self.in_use[place / 64] == 0 {
+                self.words_in_use &= !(1 << (place / 64));
             }
-            self.first = self.find(place);
+            self.first = self.next_used_slot(place);
             if self.first.is_none() && self.len > 0 {
-                self.turn_on();
+                self.refill();
             }
         }
         Some(entry)
@@ -219,43 +219,43 @@ impl<T: Copy> Wheel<T> {
 
     /// Refills the empty slots: advances to the earliest turn that has an entry.
     #[cold]
-    fn turn_on(&mut self) {
-        let now = self.turned / SLOTS as u64;
-        let sheaves = (now + 1..now + SHEAVES as u64)
-            .find(|&turn| self.sheaves[turn as usize % SHEAVES] != NONE);
-        let Some(next) = sheaves.or(self.far.peek().map(|Far(it)| turn(it.0))) else { return };
-        self.turned = next * SLOTS as u64;
+    fn refill(&mut self) {
+        let now = self.current_slot / SLOTS as u64;
+        let nearest = (now + 1..now + LATER_TURNS as u64)
+            .find(|&turn| self.later_turns[turn as usize % LATER_TURNS] != NONE);
+        let Some(next) = nearest.or(self.far.peek().map(|Far(it)| turn(it.0))) else { return };
+        self.current_slot = next * SLOTS as u64;
         while let Some(Far(entry)) = self.far.peek()
-            && turn(entry.0) - next < SHEAVES as u64
+            && turn(entry.0) - next < LATER_TURNS as u64
         {
             let entry = *entry;
             self.far.pop();
-            let node = self.keep(entry);
-            self.put_by(turn(entry.0), node);
+            let node = self.allocate(entry);
+            self.link_turn(turn(entry.0), node);
         }
-        let mut node = std::mem::replace(&mut self.sheaves[next as usize % SHEAVES], NONE);
+        let mut node = std::mem::replace(&mut self.later_turns[next as usize % LATER_TURNS], NONE);
         while let Some(it) = self.nodes.get(node as usize) {
             let (time, after) = (it.entry.0, it.next);
-            self.put(time >> SLOT_BITS, node);
+            self.link_slot(time >> SLOT_BITS, node);
             node = after;
         }
     }
 
     /// Returns the index of the first slot in use, searching from `place` and wrapping round.
-    fn find(&self, place: usize) -> Option<usize> {
-        if self.full_words == 0 {
+    fn next_used_slot(&self, place: usize) -> Option<usize> {
+        if self.words_in_use == 0 {
             return None;
         }
         let (word, bit) = (place / 64, place % 64);
-        let here = self.full[word] & (u64::MAX << bit);
+        let here = self.in_use[word] & (u64::MAX << bit);
         if here != 0 {
             return Some(word * 64 + here.trailing_zeros() as usize);
         }
         // The words after it, then those from the beginning, and last the lower bits of its own word.
-        let later = self.full_words & (u64::MAX << word) & !(1 << word);
-        let words = if later != 0 { later } else { self.full_words };
+        let later = self.words_in_use & (u64::MAX << word) & !(1 << word);
+        let words = if later != 0 { later } else { self.words_in_use };
         let word = words.trailing_zeros() as usize;
-        Some(word * 64 + self.full[word].trailing_zeros() as usize)
+        Some(word * 64 + self.in_use[word].trailing_zeros() as usize)
     }
 }
 

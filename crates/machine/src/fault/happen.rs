@@ -20,7 +20,7 @@ impl Machine<'_> {
     pub fn fault_at(&mut self, at: Ns, fault: Fault) {
         self.faults.asked.push(fault);
         let token = self.faults.asked.len() as u64 - 1;
-        self.events.at(at.max(self.now), Event::Fault { token });
+        self.events.schedule(at.max(self.now), Event::Fault { token });
     }
 
     /// Starts the watchdog, which schedules instances whose interrupt was lost, or changes its period from its next
@@ -28,7 +28,7 @@ impl Machine<'_> {
     pub fn set_watchdog(&mut self, period: Ns) {
         let runs = std::mem::replace(&mut self.faults.watchdog, period) > 0;
         if period > 0 && !runs {
-            self.events.at(self.now + period, Event::Watchdog);
+            self.events.schedule(self.now + period, Event::Watchdog);
         }
     }
 
@@ -98,7 +98,7 @@ impl Machine<'_> {
         }
         if self.faults.watchdog > 0 {
             let at = self.now + self.faults.watchdog;
-            self.events.at(at, Event::Watchdog);
+            self.events.schedule(at, Event::Watchdog);
         }
     }
 }

@@ -438,7 +438,7 @@ impl Machine<'_> {
         self.cpus[target].raised = true;
         if target != by {
             let at = self.now + self.config.cost.ipi;
-            self.events.at(at, Event::Reschedule { cpu: target as u16 });
+            self.events.schedule(at, Event::Reschedule { cpu: target as u16 });
         }
     }
 
@@ -448,7 +448,7 @@ impl Machine<'_> {
             Some(Op::Raise(cpu) | Op::RunHere(cpu)) => {
                 self.catch_up(usize::from(cpu.0));
                 self.cpus[usize::from(cpu.0)].raised = true;
-                self.events.at(self.now, Event::Reschedule { cpu: cpu.0 });
+                self.events.schedule(self.now, Event::Reschedule { cpu: cpu.0 });
             }
             Some(Op::Wake(task)) => {
                 if let Some(thread) = self.kernel_threads.of(task, 0, &self.threads) {

@@ -121,7 +121,7 @@ impl Machine<'_> {
         debug_assert_eq!(self.host.idle_timer(rest.timer.id, rest.timer.cpu), Some(rest.timer));
         // A segment that ends at the present time is over only if the event being handled was scheduled at this time.
         // The first expiry has happened in any case: the event being handled comes after it.
-        let limit = self.now.saturating_sub(u64::from(!self.events.asked_now()));
+        let limit = self.now.saturating_sub(u64::from(!self.events.scheduled_now()));
         let at = self.count_expiries(cpu, &rest, limit);
         if at > limit && at != rest.at {
             self.arm(index, at);

@@ -276,7 +276,7 @@ impl Machine<'_> {
         self.cpus[cpu].in_vain(thread.execution.round.poll_ends());
         let generation = thread.sleep();
         if until != NEVER {
-            self.events.at(until.max(self.now), Event::Wake { thread: me.0, generation });
+            self.events.schedule(until.max(self.now), Event::Wake { thread: me.0, generation });
         }
         self.reschedule(cpu, true);
         self.threads[me].forget_saved();

@@ -103,7 +103,7 @@ impl Machine<'_> {
 
     fn end_slice_at(&mut self, at: Ns) {
         let generation = self.clock.slices;
-        self.events.at(at, Event::Turn { generation });
+        self.events.schedule(at, Event::Turn { generation });
     }
 
     /// Ends the CPU's slice, if CPUs share the clock in turns: it touches a device.

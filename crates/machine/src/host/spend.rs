@@ -76,7 +76,7 @@ impl Machine<'_> {
         this.started = now;
         // The segment of a stopped CPU begins again when the CPU gets the clock.
         this.ends_by = match this.dilation < STOPPED || segment.left == 0 {
-            true => self.events.segment_ends(now + this.wall(segment.left), cpu as u16),
+            true => self.events.schedule_segment_end(now + this.wall(segment.left), cpu as u16),
             false => 0,
         };
     }
@@ -107,7 +107,7 @@ impl Machine<'_> {
         let end = self.now.saturating_add(left);
         if end > self.end || end >= self.events.next_time() {
             this.segment = Some(Segment { left, class, preemptible });
-            let Some(order) = self.events.ends_soon(end, cpu as u16) else {
+            let Some(order) = self.events.schedule_soon(end, cpu as u16) else {
                 return self.ends_late(cpu, end);
             };
             this.ends_by = order;
@@ -122,10 +122,10 @@ impl Machine<'_> {
         true
     }
 
-    /// Schedules the end of a segment that [`Events::ends_soon`](crate::events::Events::ends_soon) did not take.
+    /// Schedules the end of a segment that [`Events::schedule_soon`](crate::events::Events::schedule_soon) did not take.
     #[inline(never)]
     fn ends_late(&mut self, cpu: usize, end: Ns) -> bool {
-        self.cpus[cpu].ends_by = self.events.segment_ends(end, cpu as u16);
+        self.cpus[cpu].ends_by = self.events.schedule_segment_end(end, cpu as u16);
         false
     }
 
@@ -148,7 +148,7 @@ impl Machine<'_> {
             this.segment = Some(Segment { left, class, preemptible });
             // The segment of a stopped CPU begins again when the CPU gets the clock.
             this.ends_by = match this.dilation < STOPPED {
-                true => self.events.segment_ends(end, cpu as u16),
+                true => self.events.schedule_segment_end(end, cpu as u16),
                 false => 0,
             };
             return false;

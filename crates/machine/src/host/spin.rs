@@ -85,7 +85,7 @@ impl Machine<'_> {
             && let Some(end) = self.now.checked_add(time)
             && cycle.until != NEVER
         {
-            self.cpus[cpu].ends_by = self.events.segment_ends(end, cpu as u16);
+            self.cpus[cpu].ends_by = self.events.schedule_segment_end(end, cpu as u16);
         }
         true
     }
@@ -155,7 +155,7 @@ impl Machine<'_> {
         // With a trace no rounds are skipped, so none has to be reported.
         this.uses(self.now, Use::System, &mut self.threads, &self.config.kernel);
 
-        let over = self.events.asked_now();
+        let over = self.events.scheduled_now();
         let passed = self.now - start;
         let mut rounds = passed / length;
         if passed == rounds * length && rounds > 0 && !over {
@@ -190,7 +190,7 @@ impl Machine<'_> {
     fn goes_on(&mut self, cpu: usize, left: Ns) {
         let this = &mut self.cpus[cpu];
         this.segment = Some(Segment { left, class: Use::System, preemptible: false });
-        this.ends_by = self.events.segment_ends(self.now + left, cpu as u16);
+        this.ends_by = self.events.schedule_segment_end(self.now + left, cpu as u16);
     }
 
     /// Counts whole rounds as stepping would have: polls, empty time, the time of the last poll.

@@ -69,7 +69,7 @@ impl Machine<'_> {
         if !queue.moderating {
             queue.moderating = true;
             let generation = queue.moderation;
-            self.events.at(due, Event::Moderated { queue: index as u16, generation });
+            self.events.schedule(due, Event::Moderated { queue: index as u16, generation });
         }
     }
 
@@ -80,7 +80,7 @@ impl Machine<'_> {
         }
         if queue.moderate_at > self.now {
             let at = queue.moderate_at;
-            self.events.at(at, Event::Moderated { queue: index as u16, generation });
+            self.events.schedule(at, Event::Moderated { queue: index as u16, generation });
             return;
         }
         queue.moderating = false;
@@ -105,7 +105,7 @@ impl Machine<'_> {
         } else if !tx.waits {
             tx.waits = true;
             let generation = queue.moderation;
-            self.events.at(due, Event::ModeratedTx { queue: index as u16, generation });
+            self.events.schedule(due, Event::ModeratedTx { queue: index as u16, generation });
         }
     }
 
@@ -157,7 +157,7 @@ impl Machine<'_> {
         queue.counts.interrupts += 1;
         let late = std::mem::take(&mut queue.late_by);
         let at = self.now + self.config.nic.interrupt_latency + late;
-        self.events.at(at, Event::Line { queue: index as u16 });
+        self.events.schedule(at, Event::Line { queue: index as u16 });
     }
 
     /// Transmits a frame of the host on a queue, now.
@@ -172,8 +172,8 @@ impl Machine<'_> {
         let ready = self.now + self.config.nic.transmit;
         let (place, left) = self.link.leave(ready, &self.config.link, packet);
         self.trace.passed(&packet, left, Station::Answered);
-        self.events.at(left + self.config.link.latency, Event::Leave { packet: place });
-        self.events.at(left, Event::Transmitted { queue });
+        self.events.schedule(left + self.config.link.latency, Event::Leave { packet: place });
+        self.events.schedule(left, Event::Transmitted { queue });
     }
 
     /// Puts a frame into a queue's AF_XDP transmit ring: the next poll of the queue sends it.

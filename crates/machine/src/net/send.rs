@@ -42,6 +42,6 @@ impl Machine<'_> {
     fn arrives_after(&mut self, sent: Ns, packet: Packet) {
         let at = sent + self.config.link.latency + self.config.nic.dma;
         let packet = self.link.store(packet);
-        self.events.at(at, Event::Arrive { packet });
+        self.events.schedule(at, Event::Arrive { packet });
     }
 }

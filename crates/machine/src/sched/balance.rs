@@ -55,7 +55,7 @@ impl Machine<'_> {
         if let Some(idle) = idle {
             self.move_waiting(cpu, place, idle);
             let at = self.now + self.config.cost.ipi;
-            self.events.at(at, Event::Reschedule { cpu: idle as u16 });
+            self.events.schedule(at, Event::Reschedule { cpu: idle as u16 });
         }
     }
 

@@ -73,7 +73,7 @@ impl Machine<'_> {
     pub(crate) fn wake_from(&mut self, by: usize, id: ThreadId) {
         if let Some(cpu) = self.wake(id, Some(by)) {
             let at = self.now + self.config.cost.ipi;
-            self.events.at(at, Event::Reschedule { cpu: cpu as u16 });
+            self.events.schedule(at, Event::Reschedule { cpu: cpu as u16 });
         }
     }
 
@@ -234,7 +234,7 @@ impl Machine<'_> {
         let generation = this.run_queue.arm_slice();
         // Virtual run time passes with wall time, whatever the CPU's speed.
         let at = self.now + left;
-        self.events.at(at, Event::SliceEnd { cpu: cpu as u16, generation });
+        self.events.schedule(at, Event::SliceEnd { cpu: cpu as u16, generation });
     }
 
     /// Requests a reschedule if the current thread has used up its slice.
@@ -300,7 +300,7 @@ impl Machine<'_> {
                 {
                     self.move_waiting(cpu, self.cpus[cpu].run_queue.queued.len() - 1, to);
                     let at = self.now + self.config.cost.ipi;
-                    self.events.at(at, Event::Reschedule { cpu: to as u16 });
+                    self.events.schedule(at, Event::Reschedule { cpu: to as u16 });
                 }
             }
         }
@@ -387,7 +387,7 @@ impl Machine<'_> {
             return;
         }
         let at = self.now + self.config.kernel.tick;
-        self.events.at(at, Event::Tick { cpu: cpu as u16 });
+        self.events.schedule(at, Event::Tick { cpu: cpu as u16 });
         self.interrupt(cpu, Source::Tick);
     }
 
@@ -403,6 +403,6 @@ impl Machine<'_> {
         let skew = tick / 8 * (cpu as Ns % 8);
         let at = (self.now + tick - skew) / tick * tick + skew;
         let at = if at <= self.now { at + tick } else { at };
-        self.events.at(at, Event::Tick { cpu: cpu as u16 });
+        self.events.schedule(at, Event::Tick { cpu: cpu as u16 });
     }
 }

@@ -180,7 +180,7 @@ impl Machine<'_> {
     /// Wakes a thread from no modelled CPU: by a timer, or to start it.
     pub fn wake_thread(&mut self, thread: ThreadId) {
         if let Some(cpu) = self.wake(thread, None) {
-            self.events.at(self.now, Event::Reschedule { cpu: cpu as u16 });
+            self.events.schedule(self.now, Event::Reschedule { cpu: cpu as u16 });
         }
     }
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use napkin_core::{NEVER, Ns};
 
 /// Capacity for ends other than the next one.
-const PLACES: usize = 256;
+const CAPACITY: usize = 256;
 
 /// Bits of the CPU's number, below the order in the second word of the key.
 const CPU_BITS: u32 = 16;
@@ -15,21 +15,21 @@ const CPU_BITS: u32 = 16;
 type End = (Ns, u64);
 
 /// Sorts after all others.
-const NEVER_ENDS: End = (NEVER, u64::MAX);
+const SENTINEL: End = (NEVER, u64::MAX);
 
 /// A short queue in order of time, and of scheduling where times are equal.
 #[derive(Debug)]
-pub(crate) struct Near {
+pub(crate) struct SegmentEnds {
     next: End,
-    /// The ends after `next` in descending order, so that the soonest is last; entry 0 is the sentinel `NEVER_ENDS`.
-    later: [End; PLACES],
+    /// The ends after `next` in descending order, so that the soonest is last; entry 0 is `SENTINEL`.
+    later: [End; CAPACITY],
     /// Number of ends including `next`, which is also the length of `later` with its sentinel.
     len: usize,
 }
 
-impl Near {
+impl SegmentEnds {
     pub(crate) fn new() -> Self {
-        Near { next: NEVER_ENDS, later: [NEVER_ENDS; PLACES], len: 0 }
+        SegmentEnds { next: SENTINEL, later: [SENTINEL; CAPACITY], len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -71,7 +71,7 @@ impl Near {
         debug_assert_ne!(self.len, 0, "nothing ends");
         let cpu = self.next.1 as u16;
         self.len -= 1;
-        self.next = self.later[self.len % PLACES];
+        self.next = self.later[self.len % CAPACITY];
         cpu
     }
 }
@@ -84,24 +84,24 @@ mod tests {
     #[test]
     fn ends_leave_in_order_of_time_and_then_of_asking() {
         let mut rng = Rng::new(1);
-        let mut near = Near::new();
+        let mut ends = SegmentEnds::new();
         let mut sorted = Vec::new();
         for order in 0..20_000 {
             let time = rng.below(40);
             let cpu = rng.below(1 << CPU_BITS) as u16;
-            if near.push(time, order, cpu) {
+            if ends.push(time, order, cpu) {
                 sorted.push((time, order, cpu));
                 sorted.sort_unstable();
             } else {
-                assert_eq!(sorted.len(), PLACES);
+                assert_eq!(sorted.len(), CAPACITY);
             }
             for _ in 0..rng.below(3).min(sorted.len() as u64) {
                 let (time, order, cpu) = sorted.remove(0);
-                assert_eq!((near.next(), near.pop()), ((time, order), cpu));
+                assert_eq!((ends.next(), ends.pop()), ((time, order), cpu));
             }
-            assert_eq!(near.len(), sorted.len());
+            assert_eq!(ends.len(), sorted.len());
         }
-        sorted.iter().for_each(|it| assert_eq!(near.pop(), it.2));
-        assert_eq!(near.next().0, NEVER);
+        sorted.iter().for_each(|it| assert_eq!(ends.pop(), it.2));
+        assert_eq!(ends.next().0, NEVER);
     }
 }
