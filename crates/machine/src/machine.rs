@@ -393,14 +393,14 @@ impl<'a> Machine<'a> {
     fn timer_fires(&mut self, queue: usize) {
         let id = Id(queue as u16);
         // A redundant event may come while the CPU skips expiries of this timer.
-        self.end_rest(queue);
-        if !self.queues[queue].looks_now(self.now) {
+        self.catch_up_expiries(queue);
+        if !self.queues[queue].take_due_timer_check(self.now) {
             return;
         }
         let deadline = self.host.instance(id).deadline();
         if deadline <= self.now {
             let cpu = self.queues[queue].timer_cpu();
-            if !self.rests(cpu, id) {
+            if !self.skip_expiries(cpu, id) {
                 self.interrupt(cpu, Source::Timer(id));
             }
         } else if deadline != NEVER {
@@ -410,7 +410,7 @@ impl<'a> Machine<'a> {
 
     /// Ensures that an event checks the instance's timer by time `at`.
     pub(crate) fn arm(&mut self, queue: usize, at: Ns) {
-        if self.queues[queue].look_at(at) {
+        if self.queues[queue].request_timer_check(at) {
             self.events.schedule(at.max(self.now), Event::Timer { queue: queue as u16 });
         }
     }

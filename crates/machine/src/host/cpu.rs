@@ -27,7 +27,7 @@ pub(crate) struct Spin {
 
 /// The timer expiries of an idle CPU that find nothing, skipped in bulk.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rest {
+pub(crate) struct IdleExpiries {
     pub(super) timer: IdleTimer,
     /// Time of the first expiry.
     pub(super) at: Ns,
@@ -39,7 +39,7 @@ pub(crate) enum Bulk {
     /// The thread polls an empty queue in a loop.
     Spin(Spin),
     /// The CPU is idle, and its timer expires without finding work.
-    Rest(Rest),
+    IdleExpiries(IdleExpiries),
 }
 
 /// The execution state of a CPU: interrupts and softirqs on top of its current thread. Only `host/` changes it; the
@@ -123,7 +123,7 @@ impl Cpu<'_> {
     }
 
     /// Accounts the time up to `over` as idle, except for the given nanoseconds of interrupts and softirqs.
-    pub(super) fn rested(&mut self, over: Ns, interrupts: Ns, softirqs: Ns) {
+    pub(super) fn account_idle(&mut self, over: Ns, interrupts: Ns, softirqs: Ns) {
         let elapsed = over - std::mem::replace(&mut self.started, over);
         self.used[Use::Interrupt as usize] += interrupts;
         self.used[Use::Softirq as usize] += softirqs;
@@ -131,9 +131,9 @@ impl Cpu<'_> {
     }
 
     /// Whether it is idle at full speed, with no context or thread pending and its tick armed.
-    pub(super) fn idles(&self) -> bool {
+    pub(super) fn is_quiescent(&self) -> bool {
         let nothing = self.frames.is_empty() && self.pending.is_empty() && !self.raised;
-        nothing && self.segment.is_none() && self.run_queue.at_rest() && self.dilation == 1000
+        nothing && self.segment.is_none() && self.run_queue.is_quiescent() && self.dilation == 1000
     }
 
     /// Pops the context on top. Returns the segment that it interrupted, `Some(None)` for none; `None` without a
@@ -164,7 +164,7 @@ impl Cpu<'_> {
 
     /// Adds time of empty polling.
     #[inline]
-    pub(crate) fn in_vain(&mut self, time: Ns) {
+    pub(crate) fn add_empty_poll_time(&mut self, time: Ns) {
         self.polled_in_vain += time;
     }
 
@@ -250,7 +250,7 @@ impl Cpu<'_> {
 
     /// Returns the wall time of a segment at the present speed. It saturates, since a stopped CPU's may exceed the
     /// range.
-    pub(super) fn wall(&self, work: Ns) -> Ns {
+    pub(super) fn wall_time(&self, work: Ns) -> Ns {
         match self.dilation {
             1000 => work,
             dilation => work.saturating_mul(dilation).div_ceil(1000),

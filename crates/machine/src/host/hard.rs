@@ -112,7 +112,7 @@ impl Machine<'_> {
             }
             Source::Timer(id) => {
                 // Another CPU may have armed the timer again, and may be skipping its expiries.
-                self.end_rest(usize::from(id.0));
+                self.catch_up_expiries(usize::from(id.0));
                 self.queues[usize::from(id.0)].timer_expires();
                 self.trace.mark(cpu, now, Mark::TimerExpired(id.0));
                 // The softirq runs on the CPU where the timer fires, whatever the interrupt's affinity.

@@ -81,7 +81,8 @@ impl Machine<'_> {
                 0 => {
                     let time = cost.vector;
                     if let At::Thread(me) = at {
-                        self.cpus[cpu].in_vain(self.threads[me].execution.round.poll_ends());
+                        self.cpus[cpu]
+                            .add_empty_poll_time(self.threads[me].execution.round.poll_ends());
                     }
                     exec.pay(time, class)
                 }
@@ -223,8 +224,8 @@ impl Machine<'_> {
             At::Frame if !work.any() => {
                 let (this, poll) = (&mut self.cpus[cpu], self.config.cost.poll);
                 // Wall time, as in a thread's round. A CPU that is stopped now had the shared clock until now.
-                let time = if this.dilation < STOPPED { this.wall(poll) } else { poll };
-                this.in_vain(time);
+                let time = if this.dilation < STOPPED { this.wall_time(poll) } else { poll };
+                this.add_empty_poll_time(time);
             }
             At::Frame => {}
         }
@@ -273,7 +274,7 @@ impl Machine<'_> {
     #[inline]
     fn begin_poll(&mut self, cpu: usize, at: At, exec: &mut Exec, id: Id) -> Ns {
         if let At::Thread(me) = at {
-            self.cpus[cpu].in_vain(self.threads[me].execution.round.poll_begins());
+            self.cpus[cpu].add_empty_poll_time(self.threads[me].execution.round.poll_begins());
         }
         (exec.rx, exec.tx, exec.again) = (0, 0, false);
         exec.bh_disabled = true;

@@ -229,7 +229,7 @@ impl Machine<'_> {
         let op = thread.execution.pass.as_mut()?.next(self.now, exec.did);
         exec.begin(op);
         let Op::Poll { id, .. } = op else { return Some(op) };
-        if exec.claimed && self.spin(cpu, me, id) { None } else { Some(op) }
+        if exec.claimed && self.try_spin(cpu, me, id) { None } else { Some(op) }
     }
 
     /// Asks an application's program for its next act.
@@ -273,7 +273,7 @@ impl Machine<'_> {
     /// Puts a thread to sleep.
     pub(super) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
         let thread = &mut self.threads[me];
-        self.cpus[cpu].in_vain(thread.execution.round.poll_ends());
+        self.cpus[cpu].add_empty_poll_time(thread.execution.round.poll_ends());
         let generation = thread.sleep();
         if until != NEVER {
             self.events.schedule(until.max(self.now), Event::Wake { thread: me.0, generation });
@@ -402,7 +402,7 @@ impl Machine<'_> {
     /// Ends a thread's wait, or the loop of a kernel thread.
     fn wait_ended(&mut self, cpu: usize, me: ThreadId) -> bool {
         let thread = &mut self.threads[me];
-        self.cpus[cpu].in_vain(thread.execution.round.poll_ends());
+        self.cpus[cpu].add_empty_poll_time(thread.execution.round.poll_ends());
         match thread.execution.pass.take() {
             Some(ThreadPass::Epoll(wait)) => {
                 thread.wait.end(wait.events());

@@ -76,7 +76,9 @@ impl Machine<'_> {
         this.started = now;
         // The segment of a stopped CPU begins again when the CPU gets the clock.
         this.ends_by = match this.dilation < STOPPED || segment.left == 0 {
-            true => self.events.schedule_segment_end(now + this.wall(segment.left), cpu as u16),
+            true => {
+                self.events.schedule_segment_end(now + this.wall_time(segment.left), cpu as u16)
+            }
             false => 0,
         };
     }
@@ -143,7 +145,7 @@ impl Machine<'_> {
         self.set_busy(cpu, true);
         self.account(cpu);
         let this = &mut self.cpus[cpu];
-        let end = self.now.saturating_add(this.wall(left));
+        let end = self.now.saturating_add(this.wall_time(left));
         if end > self.end || end >= self.events.next_time() {
             this.segment = Some(Segment { left, class, preemptible });
             // The segment of a stopped CPU begins again when the CPU gets the clock.

@@ -16,7 +16,7 @@ use crate::machine::Machine;
 use crate::sched::id::{Role, State, ThreadId};
 
 /// Fewest rounds for which skipping is cheaper than stepping.
-const WORTH: u64 = 2;
+const MIN_ROUNDS: u64 = 2;
 
 impl Machine<'_> {
     /// Sets whether spinning threads and empty timer expiries are skipped in bulk, which is the default. Stepping
@@ -28,7 +28,7 @@ impl Machine<'_> {
 
     /// Starts to skip the rounds of a thread whose pass has just asked for a poll. Returns whether it does.
     #[inline]
-    pub(super) fn spin(&mut self, cpu: usize, me: ThreadId, id: Id) -> bool {
+    pub(super) fn try_spin(&mut self, cpu: usize, me: ThreadId, id: Id) -> bool {
         // On a shared clock each change of speed by another CPU would have to split a round.
         if !self.skip || self.trace.is_some() || self.config.processor.shared_clock {
             return false;
@@ -46,12 +46,12 @@ impl Machine<'_> {
         if !(alone && !thread.wait.signalled() && queue.quiet(cpu)) {
             return false;
         }
-        self.goes_round(cpu, me)
+        self.begin_spin(cpu, me)
     }
 
-    /// The rest of [`Machine::spin`], once the CPU is known to be undisturbed and the queue empty.
+    /// The rest of [`Machine::try_spin`], once the CPU is known to be undisturbed and the queue empty.
     #[inline(never)]
-    fn goes_round(&mut self, cpu: usize, me: ThreadId) -> bool {
+    fn begin_spin(&mut self, cpu: usize, me: ThreadId) -> bool {
         let thread = &self.threads[me];
         let cycle = match &thread.execution.pass {
             Some(ThreadPass::Epoll(pass)) => pass.idle_cycle(),
@@ -69,18 +69,18 @@ impl Machine<'_> {
         let role = thread.role();
         let length = cycle.steps().map(|op| self.step_cost(op, role)).sum();
         let rounds = cycle.most(self.now, length);
-        if rounds < WORTH {
+        if rounds < MIN_ROUNDS {
             return false;
         }
         self.account(cpu);
         self.set_busy(cpu, true);
         let this = &mut self.cpus[cpu];
-        this.in_vain(self.threads[me].execution.round.poll_begins());
+        this.add_empty_poll_time(self.threads[me].execution.round.poll_begins());
         this.bulk = Some(Bulk::Spin(Spin { me, cycle, start: self.now, length }));
         this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
         this.started = self.now;
         this.ends_by = 0;
-        self.queues[index].set_spinner(Some(cpu as u16));
+        self.queues[index].set_skipping_cpu(Some(cpu as u16));
         if let Some(time) = rounds.checked_mul(length)
             && let Some(end) = self.now.checked_add(time)
             && cycle.until != NEVER
@@ -115,8 +115,8 @@ impl Machine<'_> {
     #[inline(never)]
     fn end_bulk(&mut self, cpu: usize) {
         match self.cpus[cpu].bulk.take() {
-            Some(Bulk::Spin(spin)) => self.stop_spinning(cpu, spin),
-            Some(Bulk::Rest(rest)) => self.stop_resting(cpu, rest),
+            Some(Bulk::Spin(spin)) => self.end_spin(cpu, spin),
+            Some(Bulk::IdleExpiries(expiries)) => self.end_skipped_expiries(cpu, expiries),
             None => {}
         }
     }
@@ -124,7 +124,7 @@ impl Machine<'_> {
     /// Catches up the CPU that skips polls of a queue or expiries of its timer.
     #[inline]
     pub(crate) fn catch_up_queue(&mut self, index: usize) {
-        if let Some(cpu) = self.queues[index].spinner() {
+        if let Some(cpu) = self.queues[index].skipping_cpu() {
             self.catch_up(usize::from(cpu));
         }
     }
@@ -145,10 +145,10 @@ impl Machine<'_> {
         }
     }
 
-    fn stop_spinning(&mut self, cpu: usize, spin: Spin) {
+    fn end_spin(&mut self, cpu: usize, spin: Spin) {
         let Spin { me, cycle, start, length } = spin;
         let index = usize::from(cycle.id.0);
-        self.queues[index].set_spinner(None);
+        self.queues[index].set_skipping_cpu(None);
         let this = &mut self.cpus[cpu];
         this.segment = None;
         this.ends_by = 0;
@@ -173,21 +173,21 @@ impl Machine<'_> {
             }
             let cost = self.step_cost(op, role);
             let end = at + cost;
-            self.begin_part(me, op);
+            self.enter_part(me, op);
             if cost > 0 && (end > self.now || (end == self.now && !over)) {
-                self.goes_on(cpu, end - self.now);
+                self.resume_part(cpu, end - self.now);
                 return;
             }
             at = end;
-            self.end_part(cpu, me, op, at);
+            self.complete_part(cpu, me, op, at);
         }
         // The next part begins now, but after the event being handled.
-        self.goes_on(cpu, 0);
+        self.resume_part(cpu, 0);
     }
 
     /// Puts a CPU into the middle of a part of a round. It runs at full speed, as in the rounds before, so that
     /// `left` is wall time.
-    fn goes_on(&mut self, cpu: usize, left: Ns) {
+    fn resume_part(&mut self, cpu: usize, left: Ns) {
         let this = &mut self.cpus[cpu];
         this.segment = Some(Segment { left, class: Use::System, preemptible: false });
         this.ends_by = self.events.schedule_segment_end(self.now + left, cpu as u16);
@@ -216,7 +216,7 @@ impl Machine<'_> {
     }
 
     /// Sets a thread's progress as at the start of a part of a round.
-    fn begin_part(&mut self, me: ThreadId, op: Op) {
+    fn enter_part(&mut self, me: ThreadId, op: Op) {
         let exec = &mut self.threads[me].execution.exec;
         exec.op = Some(op);
         exec.stage = 1;
@@ -230,7 +230,7 @@ impl Machine<'_> {
     }
 
     /// Ends a part of a round: passes its result to the pass, and gets the next step.
-    fn end_part(&mut self, cpu: usize, me: ThreadId, op: Op, at: Ns) {
+    fn complete_part(&mut self, cpu: usize, me: ThreadId, op: Op, at: Ns) {
         let did = match op {
             Op::Poll { id, .. } => {
                 self.queues[usize::from(id.0)].polled(at);

@@ -63,7 +63,7 @@ pub(crate) struct NicQueue {
     /// Number of polls at the watchdog's last run.
     pub(super) polls_seen: u64,
     /// The CPU that spins on this queue, or skips expiries of its timer, in bulk.
-    pub(super) spinner: Option<u16>,
+    pub(super) skipping_cpu: Option<u16>,
     /// Suspension state last reported to the trace.
     pub(super) suspended: bool,
     pub(super) counts: QueueCounts,
@@ -101,7 +101,7 @@ impl NicQueue {
             waiting_since: 0,
             changed: None,
             polls_seen: 0,
-            spinner: None,
+            skipping_cpu: None,
             suspended: false,
             counts: QueueCounts::default(),
         }
@@ -283,14 +283,14 @@ impl NicQueue {
     }
 
     /// Requests a check of the deadline at a time. Returns whether it needs an event: no earlier one is pending.
-    pub(crate) fn look_at(&mut self, at: Ns) -> bool {
+    pub(crate) fn request_timer_check(&mut self, at: Ns) -> bool {
         let sooner = at < self.timer_at;
         self.timer_at = self.timer_at.min(at);
         sooner
     }
 
     /// Handles a timer event. Returns `false` if the event is redundant, since another one is pending.
-    pub(crate) fn looks_now(&mut self, now: Ns) -> bool {
+    pub(crate) fn take_due_timer_check(&mut self, now: Ns) -> bool {
         let due = self.timer_at <= now;
         if due {
             self.timer_at = NEVER;
@@ -299,13 +299,13 @@ impl NicQueue {
     }
 
     /// Cancels the pending check of the deadline.
-    pub(crate) fn looks_no_more(&mut self) {
+    pub(crate) fn cancel_timer_check(&mut self) {
         self.timer_at = NEVER;
     }
 
     /// Adds expiries that were skipped, each followed by a poll that armed the timer again; the last one ended at
     /// `polled`.
-    pub(crate) fn expired(&mut self, times: u64, polled: Ns) {
+    pub(crate) fn add_expiries(&mut self, times: u64, polled: Ns) {
         self.counts.timer_expiries += times;
         self.counts.timer_starts += times;
         self.polled(polled);
@@ -346,12 +346,12 @@ impl NicQueue {
 
     /// Returns the CPU that spins on this queue, or skips expiries of its timer, in bulk.
     #[inline]
-    pub(crate) fn spinner(&self) -> Option<u16> {
-        self.spinner
+    pub(crate) fn skipping_cpu(&self) -> Option<u16> {
+        self.skipping_cpu
     }
 
-    pub(crate) fn set_spinner(&mut self, cpu: Option<u16>) {
-        self.spinner = cpu;
+    pub(crate) fn set_skipping_cpu(&mut self, cpu: Option<u16>) {
+        self.skipping_cpu = cpu;
     }
 
     /// Sets the suspension state reported to the trace. Returns whether it has changed.

@@ -69,7 +69,7 @@ impl RunQueue {
     }
 
     /// Whether no thread runs or waits, no reschedule is requested, and the tick is armed.
-    pub(crate) fn at_rest(&self) -> bool {
+    pub(crate) fn is_quiescent(&self) -> bool {
         let wanted = self.need_resched || self.lazy_resched;
         self.is_empty() && !wanted && self.tick_armed
     }

@@ -194,7 +194,7 @@ impl Machine<'_> {
     /// that waits does this by itself; a program that polls memory has to call it.
     pub fn next_round(&mut self, me: ThreadId) {
         let thread = &mut self.threads[me];
-        self.cpus[usize::from(thread.cpu)].in_vain(thread.execution.next_round());
+        self.cpus[usize::from(thread.cpu)].add_empty_poll_time(thread.execution.next_round());
     }
 
     /// Returns the thread of a CPU's ksoftirqd.

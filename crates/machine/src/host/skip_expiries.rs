@@ -15,13 +15,13 @@ use napkin_policy::Threaded;
 
 use crate::counts::Who;
 use crate::host::contexts::Source;
-use crate::host::cpu::{Bulk, Rest};
+use crate::host::cpu::{Bulk, IdleExpiries};
 use crate::machine::Machine;
 use crate::net::sockets::Readers;
 
 /// The time of each part of an expiry, after the exit from idle.
 #[derive(Debug, Clone, Copy)]
-struct Parts {
+struct ExpiryCosts {
     interrupt: Ns,
     /// The softirq up to the end of the poll.
     until_polled: Ns,
@@ -30,7 +30,7 @@ struct Parts {
 
 impl Machine<'_> {
     /// Starts to skip the expiries of an instance's timer, which is due now on a CPU. Returns whether it does.
-    pub(crate) fn rests(&mut self, cpu: usize, id: Id) -> bool {
+    pub(crate) fn skip_expiries(&mut self, cpu: usize, id: Id) -> bool {
         let processor = &self.config.processor;
         if !self.skip || self.trace.is_some() || processor.shared_clock || processor.smt > 1 {
             return false;
@@ -39,30 +39,34 @@ impl Machine<'_> {
         let index = usize::from(id.0);
         let queue = &self.queues[index];
         let masked = queue.quiet(cpu) && !queue.armed() && !queue.line();
-        if !(masked && self.cpus[cpu].idles() && self.is_alone(cpu) && self.is_apart(id, cpu)) {
+        if !(masked
+            && self.cpus[cpu].is_quiescent()
+            && self.is_undisturbed(cpu)
+            && self.is_local_to(id, cpu))
+        {
             return false;
         }
         let cpu_id = CpuId(cpu as u16);
         let Some(timer) = self.host.idle_timer(id, cpu_id) else { return false };
-        let Parts { interrupt, softirq, .. } = self.parts();
+        let ExpiryCosts { interrupt, softirq, .. } = self.expiry_costs();
         // If the softirq exhausts its time budget, or outlasts the timer, the expiries are not all alike: step them.
         if softirq >= timer.timeout
             || interrupt + softirq >= self.host.cpu(cpu_id).limits().budget_time
         {
             return false;
         }
-        self.cpus[cpu].bulk = Some(Bulk::Rest(Rest { timer, at: self.now }));
+        self.cpus[cpu].bulk = Some(Bulk::IdleExpiries(IdleExpiries { timer, at: self.now }));
         let queue = &mut self.queues[index];
-        queue.set_spinner(Some(cpu as u16));
+        queue.set_skipping_cpu(Some(cpu as u16));
         // Only for the invariant check, which requires a pending check of the deadline; no event is scheduled.
-        queue.look_at(self.host.instance(id).deadline());
+        queue.request_timer_check(self.host.instance(id).deadline());
         true
     }
 
     /// Catches up the CPU, if any, that skips expiries of this queue's timer.
-    pub(crate) fn end_rest(&mut self, index: usize) {
-        if let Some(cpu) = self.queues[index].spinner().map(usize::from)
-            && let Some(Bulk::Rest(_)) = self.cpus[cpu].bulk
+    pub(crate) fn catch_up_expiries(&mut self, index: usize) {
+        if let Some(cpu) = self.queues[index].skipping_cpu().map(usize::from)
+            && let Some(Bulk::IdleExpiries(_)) = self.cpus[cpu].bulk
         {
             self.catch_up(cpu);
         }
@@ -70,18 +74,18 @@ impl Machine<'_> {
 
     /// Returns whether no other CPU can give this one work to poll: softirqs poll all instances whose interrupts go
     /// here, and their readers are pinned here.
-    fn is_alone(&mut self, cpu: usize) -> bool {
+    fn is_undisturbed(&mut self, cpu: usize) -> bool {
         let host = self.host;
         host.ids().all(|id| {
             let instance = host.instance(id);
             usize::from(instance.cpu().0) != cpu
-                || instance.state().mode() == Threaded::Disabled && self.is_apart(id, cpu)
+                || instance.state().mode() == Threaded::Disabled && self.is_local_to(id, cpu)
         })
     }
 
     /// Returns whether an instance is used by this CPU only: its interrupt goes here, and the readers of its frames
     /// are pinned here.
-    fn is_apart(&mut self, id: Id, cpu: usize) -> bool {
+    fn is_local_to(&mut self, id: Id, cpu: usize) -> bool {
         let readers = match self.sockets.readers(id.0) {
             Readers::Unknown => self.find_readers(id),
             known => known,
@@ -103,10 +107,10 @@ impl Machine<'_> {
         self.sockets.find_readers(id, pinned)
     }
 
-    fn parts(&self) -> Parts {
+    fn expiry_costs(&self) -> ExpiryCosts {
         let cost = &self.config.cost;
         let until_polled = cost.softirq_entry + cost.poll;
-        Parts {
+        ExpiryCosts {
             interrupt: cost.interrupt_entry + cost.timer_expiry + cost.interrupt_exit,
             until_polled,
             softirq: until_polled + cost.timer_arm + cost.softirq_exit,
@@ -114,30 +118,33 @@ impl Machine<'_> {
     }
 
     /// Stops skipping expiries: brings the CPU into the state that stepping would have reached.
-    pub(super) fn stop_resting(&mut self, cpu: usize, rest: Rest) {
-        let index = usize::from(rest.timer.id.0);
-        self.queues[index].set_spinner(None);
-        self.queues[index].looks_no_more();
-        debug_assert_eq!(self.host.idle_timer(rest.timer.id, rest.timer.cpu), Some(rest.timer));
+    pub(super) fn end_skipped_expiries(&mut self, cpu: usize, skipped: IdleExpiries) {
+        let index = usize::from(skipped.timer.id.0);
+        self.queues[index].set_skipping_cpu(None);
+        self.queues[index].cancel_timer_check();
+        debug_assert_eq!(
+            self.host.idle_timer(skipped.timer.id, skipped.timer.cpu),
+            Some(skipped.timer)
+        );
         // A segment that ends at the present time is over only if the event being handled was scheduled at this time.
         // The first expiry has happened in any case: the event being handled comes after it.
         let limit = self.now.saturating_sub(u64::from(!self.events.scheduled_now()));
-        let at = self.count_expiries(cpu, &rest, limit);
-        if at > limit && at != rest.at {
+        let at = self.count_expiries(cpu, &skipped, limit);
+        if at > limit && at != skipped.at {
             self.arm(index, at);
             return;
         }
         // Step the expiry in progress, or the one that unmasks the interrupt, from its own time.
         let (now, end, running) = (self.now, self.end, self.running_cpu);
         (self.now, self.end) = (at, limit);
-        self.interrupt(cpu, Source::Timer(rest.timer.id));
+        self.interrupt(cpu, Source::Timer(skipped.timer.id));
         (self.now, self.end, self.running_cpu) = (now, end, running);
     }
 
     /// Counts the expiries that were over by `limit`, as stepping would have. Returns when the next one is due.
-    fn count_expiries(&mut self, cpu: usize, rest: &Rest, limit: Ns) -> Ns {
-        let Rest { timer, mut at } = *rest;
-        let Parts { interrupt, until_polled, softirq } = self.parts();
+    fn count_expiries(&mut self, cpu: usize, skipped: &IdleExpiries, limit: Ns) -> Ns {
+        let IdleExpiries { timer, mut at } = *skipped;
+        let ExpiryCosts { interrupt, until_polled, softirq } = self.expiry_costs();
         let this = &mut self.cpus[cpu];
         let (mut n, mut polled, mut woke) = (0, 0, 0);
         while n < timer.expiries {
@@ -160,11 +167,11 @@ impl Machine<'_> {
             return at;
         }
         let times = u64::from(n);
-        this.rested(woke, times * interrupt, times * softirq);
-        this.in_vain(times * self.config.cost.poll);
+        this.account_idle(woke, times * interrupt, times * softirq);
+        this.add_empty_poll_time(times * self.config.cost.poll);
         this.interrupts += times;
         self.host.count_expiries(&timer, n, polled);
-        self.queues[usize::from(timer.id.0)].expired(times, polled);
+        self.queues[usize::from(timer.id.0)].add_expiries(times, polled);
         if self.sees(timer.id) {
             *self.seen.polls.entry((Who::Idle, timer.budget, 0)).or_insert(0) += times;
         }

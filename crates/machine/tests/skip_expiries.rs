@@ -1,7 +1,7 @@
 //! Random hosts whose CPUs skip the expiries of timers that find nothing are compared with the same hosts stepped:
 //! counts, times and latencies must be equal, byte for byte. Queues may share a CPU, and are read on it or elsewhere.
 //!
-//! `NAPKIN_SEEDS=5000 cargo test --release -p napkin-machine --test rest` runs more seeds.
+//! `NAPKIN_SEEDS=5000 cargo test --release -p napkin-machine --test skip_expiries` runs more seeds.
 
 use std::fmt::Write as _;
 
