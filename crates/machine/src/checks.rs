@@ -62,16 +62,16 @@ impl Checks {
 
 /// A round of a CPU's network softirq: its number, and the frames taken in it so far.
 #[derive(Debug, Default)]
-pub(crate) struct Round {
+pub(crate) struct SoftirqRound {
     number: u64,
     frames: u32,
 }
 
-impl Round {
+impl SoftirqRound {
     /// Adds the frames of a poll to the round of that number, which may be a new one. Returns the round's total.
-    pub(crate) fn takes(&mut self, number: u64, frames: u16) -> u32 {
+    pub(crate) fn add(&mut self, number: u64, frames: u16) -> u32 {
         if self.number != number {
-            *self = Round { number, frames: 0 };
+            *self = SoftirqRound { number, frames: 0 };
         }
         self.frames += u32::from(frames);
         self.frames

@@ -266,7 +266,7 @@ impl Machine<'_> {
     /// budget by at most one weight, by the numbers that drivers report.
     pub(crate) fn check_round(&mut self, of: CpuId, id: Id, (rx, says): (u16, u16), budget: u16) {
         let (counts, limits) = (self.host.cpu(of).counts(), self.host.cpu(of).limits());
-        let frames = self.cpus[usize::from(of.0)].round_takes(counts.net_rx, says);
+        let frames = self.cpus[usize::from(of.0)].add_to_round(counts.net_rx, says);
         let weight = self.host.instance(id).weight();
         if rx > budget || frames > u32::from(limits.budget) + u32::from(weight) {
             self.checks.breaks(format!(

@@ -149,7 +149,7 @@ fn config() -> Config {
 }
 
 /// Runs the machine for these frames. Returns the story, and the final counts.
-fn tell(config: Config, policy: &str, frames: &[(Ns, u32)]) -> (Vec<(Ns, String)>, Snapshot) {
+fn run(config: Config, policy: &str, frames: &[(Ns, u32)]) -> (Vec<(Ns, String)>, Snapshot) {
     let policy: Policy = policy.parse().unwrap_or_else(|error| panic!("{error}"));
     let queues = config.nic.queues;
     let placement = Placement::aligned(queues, config.processor.cpus);
@@ -172,20 +172,20 @@ fn tell(config: Config, policy: &str, frames: &[(Ns, u32)]) -> (Vec<(Ns, String)
     machine.set_trace(Box::new(story.clone()));
     machine.run(BEGIN + 100 * MILLISECOND);
     assert_eq!(machine.broken(), None);
-    let told = story.0.borrow().clone();
-    (told, machine.snapshot())
+    let events = story.0.borrow().clone();
+    (events, machine.snapshot())
 }
 
-fn assert_story(told: &[(Ns, String)], expected: &[(Ns, &str)]) {
-    let told: Vec<_> = told.iter().map(|(at, what)| (*at, what.as_str())).collect();
-    assert_eq!(told, expected, "what happened, and what the costs say");
+fn assert_story(events: &[(Ns, String)], expected: &[(Ns, &str)]) {
+    let events: Vec<_> = events.iter().map(|(at, what)| (*at, what.as_str())).collect();
+    assert_eq!(events, expected, "what happened, and what the costs say");
 }
 
 #[test]
 fn a_frame_interrupts_is_polled_delivered_and_the_interrupt_allowed_again() {
-    let (told, _) = tell(config(), "base", &[(0, 0)]);
+    let (events, _) = run(config(), "base", &[(0, 0)]);
     assert_story(
-        &told,
+        &events,
         &[
             (0, "1 in ring 0"),
             (0, "masked 0"),
@@ -206,22 +206,22 @@ fn a_frame_interrupts_is_polled_delivered_and_the_interrupt_allowed_again() {
 
 #[test]
 fn a_frame_that_arrives_during_a_poll_is_in_it() {
-    let (told, counts) = tell(config(), "base", &[(0, 0), (450, 0)]);
+    let (events, counts) = run(config(), "base", &[(0, 0), (450, 0)]);
     assert_eq!(
-        told[5..8],
+        events[5..8],
         [(420, "0 in ring 0".into()), (450, "1 in ring 0".into()), (480, "0 in ring 0".into())]
     );
     let napi = counts.queues[0].napi;
     assert_eq!((napi.interrupts, napi.polls[Owner::Softirq as usize]), (1, 1));
     // Two frames of 60 and 300, one delivery and one wake-up.
-    assert!(told.contains(&(420 + 60 + 60 + 5 + 300 + 70, "app woken".into())), "{told:?}");
+    assert!(events.contains(&(420 + 60 + 60 + 5 + 300 + 70, "app woken".into())), "{events:?}");
 }
 
 #[test]
 fn a_frame_that_arrives_during_a_delivery_is_found_at_the_unmasking() {
-    let (told, counts) = tell(config(), "base", &[(0, 0), (600, 0)]);
+    let (events, counts) = run(config(), "base", &[(0, 0), (600, 0)]);
     assert_story(
-        &told[6..],
+        &events[6..],
         &[
             (600, "1 in ring 0"),
             (855, "app woken"),
@@ -246,9 +246,9 @@ fn a_frame_that_arrives_during_a_delivery_is_found_at_the_unmasking() {
 fn a_card_that_interrupts_for_late_frames_gets_no_second_look() {
     let mut config = config();
     config.nic.late_frames_interrupt = true;
-    let (told, counts) = tell(config, "base", &[(0, 0), (600, 0)]);
+    let (events, counts) = run(config, "base", &[(0, 0), (600, 0)]);
     assert_story(
-        &told[6..],
+        &events[6..],
         &[
             (600, "1 in ring 0"),
             (855, "app woken"),
@@ -274,12 +274,12 @@ fn late_frames_have_waited_already_when_the_card_counts_its_coalescing_time() {
     let mut config = config();
     config.nic.late_frames_interrupt = true;
     (config.nic.coalesce, config.nic.coalesce_restarts) = (1000, true);
-    let (told, _) = tell(config, "base", &[(0, 0), (1500, 0), (1600, 0)]);
+    let (events, _) = run(config, "base", &[(0, 0), (1500, 0), (1600, 0)]);
     let masked = |(at, what): &(Ns, String)| (what == "masked 0").then_some(*at);
-    let raised: Vec<Ns> = told.iter().filter_map(masked).collect();
+    let raised: Vec<Ns> = events.iter().filter_map(masked).collect();
     // Each frame restarts the moderation: the first line is raised at 1000, the second 1000 after the last frame,
     // although the interrupt was masked when that came.
-    assert_eq!((raised[0], raised[2]), (1000, 2600), "{told:?}");
+    assert_eq!((raised[0], raised[2]), (1000, 2600), "{events:?}");
 }
 
 #[test]
@@ -287,9 +287,9 @@ fn an_interrupt_in_the_middle_of_a_poll_puts_its_rest_off() {
     let mut two = config();
     two.nic.queues = 2;
     // The other queue's frame arrives 20 ns into the 60 of the first frame.
-    let (told, _) = tell(two, "base", &[(0, 0), (440, 1)]);
+    let (events, _) = run(two, "base", &[(0, 0), (440, 1)]);
     assert_story(
-        &told[5..],
+        &events[5..],
         &[
             (420, "0 in ring 0"),
             (440, "1 in ring 1"),
@@ -311,50 +311,50 @@ fn an_interrupt_in_the_middle_of_a_poll_puts_its_rest_off() {
 #[test]
 fn deferral_leaves_the_ring_to_a_timer_until_it_has_found_nothing_often_enough() {
     let policy = "base,defer-hard-irqs=2,gro-flush-timeout=20us";
-    let (told, counts) = tell(config(), policy, &[(0, 0)]);
-    let of = |word: &str| told.iter().filter(|(_, what)| what.contains(word)).cloned().collect();
+    let (events, counts) = run(config(), policy, &[(0, 0)]);
+    let of = |word: &str| events.iter().filter(|(_, what)| what.contains(word)).cloned().collect();
     let armed: Vec<(Ns, String)> = of("armed");
     // The poll's turn ends at 855: the timer is armed then, and the interrupt stays masked.
-    assert_eq!(armed[0], (855, "timer armed for 20855".into()), "{told:?}");
+    assert_eq!(armed[0], (855, "timer armed for 20855".into()), "{events:?}");
     let expired: Vec<(Ns, String)> = of("expired");
     // Each expiry is handled 145 into its interrupt.
-    assert_eq!(expired[0], (20_855 + 145, "timer expired".into()), "{told:?}");
+    assert_eq!(expired[0], (20_855 + 145, "timer expired".into()), "{events:?}");
     let unmasked: Vec<(Ns, String)> = of("unmasked");
-    assert_eq!(unmasked.len(), 1, "{told:?}");
+    assert_eq!(unmasked.len(), 1, "{events:?}");
     let napi = counts.queues[0].napi;
     let softirq = Owner::Softirq as usize;
     // One poll with the frame, and an empty one for each expiry.
     assert_eq!((napi.interrupts, napi.polls[softirq]), (1, 1));
-    assert_eq!(napi.empty_polls[softirq], expired.len() as u64, "{told:?}");
-    assert!(unmasked[0].0 > expired[expired.len() - 1].0, "{told:?}");
+    assert_eq!(napi.empty_polls[softirq], expired.len() as u64, "{events:?}");
+    assert!(unmasked[0].0 > expired[expired.len() - 1].0, "{events:?}");
 }
 
 #[test]
 fn suspension_puts_the_timer_off_while_the_application_finds_events() {
     let policy = "suspend20";
-    let (told, counts) = tell(config(), policy, &[(0, 0)]);
+    let (events, counts) = run(config(), policy, &[(0, 0)]);
     let suspend: Policy = policy.parse().expect("a preset");
     let timeout = suspend.instance.irq_suspend_timeout;
     // The wait that returned the frame suspends: at an expiry the timer is armed for the safety timeout. The next
     // wait finds nothing and ends that at once.
-    let read = told.iter().position(|(_, what)| what == "frame 0 read").expect("read");
+    let read = events.iter().position(|(_, what)| what == "frame 0 read").expect("read");
     let armed = |(at, what): &(Ns, String)| {
         let until = what.strip_prefix("timer armed for ")?.parse::<Ns>().ok()?;
         Some(until - at)
     };
-    let before: Vec<_> = told[..read].iter().filter_map(armed).collect();
-    assert!(before.contains(&timeout), "put off by {timeout}: {told:?}");
-    let after: Vec<_> = told[read..].iter().filter_map(armed).collect();
-    assert!(!after.is_empty() && after.iter().all(|&it| it < timeout), "{told:?}");
+    let before: Vec<_> = events[..read].iter().filter_map(armed).collect();
+    assert!(before.contains(&timeout), "put off by {timeout}: {events:?}");
+    let after: Vec<_> = events[read..].iter().filter_map(armed).collect();
+    assert!(!after.is_empty() && after.iter().all(|&it| it < timeout), "{events:?}");
     assert_eq!(counts.queues[0].napi.interrupts, 1);
-    assert_eq!(told.last().map(|(_, what)| what.as_str()), Some("unmasked 0"), "{told:?}");
+    assert_eq!(events.last().map(|(_, what)| what.as_str()), Some("unmasked 0"), "{events:?}");
 }
 
 #[test]
 fn the_instances_own_thread_is_woken_by_the_interrupt_and_sleeps_once() {
-    let (told, counts) = tell(config(), "threaded", &[(0, 0)]);
+    let (events, counts) = run(config(), "threaded", &[(0, 0)]);
     assert_story(
-        &told,
+        &events,
         &[
             (0, "1 in ring 0"),
             (0, "masked 0"),
@@ -375,22 +375,22 @@ fn the_instances_own_thread_is_woken_by_the_interrupt_and_sleeps_once() {
 
 #[test]
 fn hold_polls_on_for_its_time_and_takes_the_next_frame_without_an_interrupt() {
-    let (told, counts) = tell(config(), "hold=50us", &[(0, 0), (30_000, 0)]);
+    let (events, counts) = run(config(), "hold=50us", &[(0, 0), (30_000, 0)]);
     let napi = counts.queues[0].napi;
-    assert_eq!(napi.interrupts, 1, "{told:?}");
-    let unmasked: Vec<_> = told.iter().filter(|(_, what)| what == "unmasked 0").collect();
-    assert_eq!(unmasked.len(), 1, "{told:?}");
-    let second = told.iter().filter(|(_, what)| what == "0 in ring 0").nth(1).expect("taken").0;
+    assert_eq!(napi.interrupts, 1, "{events:?}");
+    let unmasked: Vec<_> = events.iter().filter(|(_, what)| what == "unmasked 0").collect();
+    assert_eq!(unmasked.len(), 1, "{events:?}");
+    let second = events.iter().filter(|(_, what)| what == "0 in ring 0").nth(1).expect("taken").0;
     // The hold lasts from the end of the poll that took the frame, and at most one round of the holder longer.
     let held = unmasked[0].0 - (second + 60);
-    assert!((50_000..52_000).contains(&held), "held for {held} ns: {told:?}");
+    assert!((50_000..52_000).contains(&held), "held for {held} ns: {events:?}");
 }
 
 #[test]
 fn after_ten_passes_the_softirq_leaves_a_flood_to_ksoftirqd() {
     let flood: Vec<_> = (0..5000).map(|_| (0, 1)).collect();
-    let (told, counts) = tell(config(), "base", &flood);
-    let woken = told.iter().filter(|(_, what)| what == "ksoftirqd/0 woken").count();
+    let (events, counts) = run(config(), "base", &flood);
+    let woken = events.iter().filter(|(_, what)| what == "ksoftirqd/0 woken").count();
     let napi = counts.queues[0].napi;
     // A pass polls an instance once; the weight is 64.
     assert_eq!((woken, napi.polls[Owner::Softirq as usize]), (1, 10));
@@ -400,7 +400,7 @@ fn after_ten_passes_the_softirq_leaves_a_flood_to_ksoftirqd() {
 #[test]
 fn after_one_pass_if_it_has_woken_somebody() {
     let flood: Vec<_> = (0..100).map(|_| (0, 0)).collect();
-    let (_, counts) = tell(config(), "base", &flood);
+    let (_, counts) = run(config(), "base", &flood);
     let napi = counts.queues[0].napi;
     assert_eq!(napi.polls[Owner::Softirq as usize], 1);
     assert_eq!(napi.polls[Owner::Ksoftirqd as usize], 1);

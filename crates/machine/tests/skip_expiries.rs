@@ -46,7 +46,7 @@ fn one<T: Clone>(rng: &mut Rng, of: &[T]) -> T {
 }
 
 /// Runs the host of that seed. Returns its counts at several moments, and its number of steps.
-fn told(seed: u64, skip: bool) -> (String, u64) {
+fn run(seed: u64, skip: bool) -> (String, u64) {
     let mut rng = Rng::new(seed);
     let name = one(&mut rng, &PROFILES);
     let mut profile =
@@ -100,11 +100,11 @@ fn told(seed: u64, skip: bool) -> (String, u64) {
 }
 
 #[test]
-fn hosts_that_rest_equal_hosts_that_are_stepped() {
+fn hosts_that_skip_expiries_equal_hosts_that_are_stepped() {
     let seeds = std::env::var("NAPKIN_SEEDS").map_or(1_000, |it| it.parse().expect("a number"));
     let mut fewer = 0;
     for seed in 0..seeds {
-        let ((stepped, steps), (skipped, of)) = (told(seed, false), told(seed, true));
+        let ((stepped, steps), (skipped, of)) = (run(seed, false), run(seed, true));
         assert!(stepped == skipped, "seed {seed}:\n{stepped}\nand with skipping\n{skipped}");
         fewer += u64::from(of * 10 < steps * 9);
     }

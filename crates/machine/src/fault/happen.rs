@@ -59,7 +59,7 @@ impl Machine<'_> {
                     self.wake_thread(thread);
                 }
             }
-            Fault::Hold(cpu, time) => self.interrupt(usize::from(cpu), Source::Held(time)),
+            Fault::Hold(cpu, time) => self.interrupt(usize::from(cpu), Source::Occupied(time)),
             Fault::LinkDown(time) => self.link.go_down(self.now + time),
             Fault::AlwaysReady(epoll, time) => self.always_ready(epoll, self.now + time),
         }

@@ -5,7 +5,7 @@ use napkin_traffic::Rng;
 
 /// Random variation of the turns of a shared clock; without effect unless it is requested.
 #[derive(Debug)]
-pub(super) struct DrawnTurns {
+pub(super) struct TurnVariation {
     /// Most nanoseconds by which a slice is shorter or longer.
     pub(super) spread: Ns,
     /// How often, in thousandths, a CPU keeps the clock when it touches a device.
@@ -13,11 +13,11 @@ pub(super) struct DrawnTurns {
     pub(super) rng: Rng,
 }
 
-impl DrawnTurns {
+impl TurnVariation {
     /// Creates turns without variation: slices are equal, and a CPU that touches a device always gives the clock
     /// away.
     fn none() -> Self {
-        DrawnTurns { spread: 0, keeps: 0, rng: Rng::new(0) }
+        TurnVariation { spread: 0, keeps: 0, rng: Rng::new(0) }
     }
 
     pub(super) fn slice(&mut self, slice: Ns) -> Ns {
@@ -42,13 +42,13 @@ pub(crate) struct Clock {
     pub(super) slices: u32,
     /// When a CPU last gave the clock away by touching a device; `NEVER` before.
     pub(super) released: Ns,
-    pub(super) drawn: DrawnTurns,
+    pub(super) variation: TurnVariation,
 }
 
 impl Clock {
     /// Creates a clock with no CPU busy.
     pub(crate) fn new() -> Self {
-        Clock { busy: 0, turn: 0, slices: 0, released: NEVER, drawn: DrawnTurns::none() }
+        Clock { busy: 0, turn: 0, slices: 0, released: NEVER, variation: TurnVariation::none() }
     }
 
     /// Returns the number of busy CPUs.

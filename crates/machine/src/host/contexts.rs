@@ -14,7 +14,7 @@ pub(crate) enum Source {
     SliceEnd,
     Reschedule,
     /// Something that is not modelled occupies the CPU for this time, with its interrupts off.
-    Held(Ns),
+    Occupied(Ns),
 }
 
 /// The progress of a hard interrupt.
@@ -25,7 +25,7 @@ pub(crate) enum Hard<'a> {
     /// The step that the core asked for on a timer or tick, until it is taken.
     Step(Option<Op>),
     /// On the way out: the exit cost is being paid.
-    Left,
+    Exiting,
 }
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) enum Body<'a> {
 
 /// A context on top of a thread, and the segment that it interrupted.
 #[derive(Debug)]
-pub(crate) struct Frame<'a> {
+pub(crate) struct StackedContext<'a> {
     pub(super) body: Body<'a>,
     pub(super) exec: Exec,
     pub(super) interrupted: Option<Segment>,
@@ -45,9 +45,9 @@ pub(crate) struct Frame<'a> {
 /// A stack of contexts. The innermost has its own field: it is nearly always the only one, and every step runs there.
 #[derive(Debug)]
 pub(crate) struct Contexts<'a> {
-    top: Option<Frame<'a>>,
+    top: Option<StackedContext<'a>>,
     /// The other contexts, outermost first.
-    below: Vec<Frame<'a>>,
+    below: Vec<StackedContext<'a>>,
 }
 
 impl<'a> Contexts<'a> {
@@ -58,12 +58,12 @@ impl<'a> Contexts<'a> {
     /// Pushes a context. It is built in place, in a closure that cannot fail: a value that might have to be dropped
     /// on the way would be built elsewhere first and then copied.
     #[inline]
-    pub(super) fn push(&mut self, frame: impl FnOnce() -> Frame<'a>) {
+    pub(super) fn push(&mut self, context: impl FnOnce() -> StackedContext<'a>) {
         if self.top.is_some() {
             self.below.extend(self.top.take());
         }
         // The old value is `None`: there is nothing to drop.
-        std::mem::forget(self.top.replace(frame()));
+        std::mem::forget(self.top.replace(context()));
     }
 
     /// Pops the innermost context. Its pass holds nothing at its end, so dropping it would only cost checks.
@@ -77,12 +77,12 @@ impl<'a> Contexts<'a> {
 
     /// Returns the innermost context.
     #[inline]
-    pub(super) fn top(&self) -> Option<&Frame<'a>> {
+    pub(super) fn top(&self) -> Option<&StackedContext<'a>> {
         self.top.as_ref()
     }
 
     #[inline]
-    pub(super) fn top_mut(&mut self) -> Option<&mut Frame<'a>> {
+    pub(super) fn top_mut(&mut self) -> Option<&mut StackedContext<'a>> {
         self.top.as_mut()
     }
 
@@ -100,7 +100,7 @@ impl<'a> Contexts<'a> {
 
     /// Returns all contexts, innermost first.
     #[inline]
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Frame<'a>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &StackedContext<'a>> {
         self.top.iter().chain(self.below.iter().rev())
     }
 }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use napkin_core::{CpuCounts, IdleCycle, IdleTimer, Ns};
 
-use crate::checks::Round;
+use crate::checks::SoftirqRound;
 use crate::config::Kernel;
 use crate::counts::CpuUse;
-use crate::host::contexts::{Body, Contexts, Frame, Hard, Source};
+use crate::host::contexts::{Body, Contexts, Hard, Source, StackedContext};
 use crate::host::idle::Idleness;
 use crate::host::segment::{Segment, USES, Use};
 use crate::sched::id::ThreadId;
@@ -46,7 +46,7 @@ pub(crate) enum Bulk {
 /// scheduler changes the run queue.
 #[derive(Debug)]
 pub(crate) struct Cpu<'a> {
-    pub(super) frames: Contexts<'a>,
+    pub(super) contexts: Contexts<'a>,
     pub(crate) run_queue: RunQueue,
     pub(super) pending: VecDeque<Source>,
     /// Whether a softirq has been raised and does not run yet.
@@ -72,13 +72,13 @@ pub(crate) struct Cpu<'a> {
     /// Frames delivered on this CPU.
     pub(super) delivered: u64,
     /// The round of the network softirq, for invariant 5.
-    pub(super) round: Round,
+    pub(super) round: SoftirqRound,
 }
 
 impl Cpu<'_> {
     pub(crate) fn new() -> Self {
         Cpu {
-            frames: Contexts::new(),
+            contexts: Contexts::new(),
             run_queue: RunQueue::new(),
             pending: VecDeque::with_capacity(8),
             raised: false,
@@ -95,14 +95,14 @@ impl Cpu<'_> {
             waited: 0,
             interrupts: 0,
             delivered: 0,
-            round: Round::default(),
+            round: SoftirqRound::default(),
         }
     }
 
     /// Accounts the time up to `now` to `class`. Returns when that time began. The current thread is charged, too,
     /// unless an interrupt or a softirq is on top of it and the kernel accounts those separately (`irq_time`).
     #[inline]
-    pub(super) fn uses(
+    pub(super) fn account(
         &mut self,
         now: Ns,
         class: Use,
@@ -113,7 +113,7 @@ impl Cpu<'_> {
         let elapsed = now - from;
         self.used[class as usize] += elapsed;
         self.waited += elapsed * self.run_queue.waiting() as Ns;
-        let own = self.frames.is_empty();
+        let own = self.contexts.is_empty();
         if let Some(curr) = self.run_queue.curr()
             && (own || !kernel.irq_time)
         {
@@ -132,16 +132,16 @@ impl Cpu<'_> {
 
     /// Whether it is idle at full speed, with no context or thread pending and its tick armed.
     pub(super) fn is_quiescent(&self) -> bool {
-        let nothing = self.frames.is_empty() && self.pending.is_empty() && !self.raised;
+        let nothing = self.contexts.is_empty() && self.pending.is_empty() && !self.raised;
         nothing && self.segment.is_none() && self.run_queue.is_quiescent() && self.dilation == 1000
     }
 
     /// Pops the context on top. Returns the segment that it interrupted, `Some(None)` for none; `None` without a
     /// context.
     #[inline]
-    pub(super) fn leave(&mut self) -> Option<Option<Segment>> {
-        let interrupted = self.frames.top()?.interrupted;
-        self.frames.pop();
+    pub(super) fn pop_context(&mut self) -> Option<Option<Segment>> {
+        let interrupted = self.contexts.top()?.interrupted;
+        self.contexts.pop();
         Some(interrupted)
     }
 
@@ -182,19 +182,19 @@ impl Cpu<'_> {
     }
 
     /// Adds frames to the round of that number of the network softirq. Returns the round's total.
-    pub(crate) fn round_takes(&mut self, number: u64, frames: u16) -> u32 {
-        self.round.takes(number, frames)
+    pub(crate) fn add_to_round(&mut self, number: u64, frames: u16) -> u32 {
+        self.round.add(number, frames)
     }
 
     /// Takes the present segment, if any.
-    pub(crate) fn put_aside(&mut self) -> Option<Segment> {
+    pub(crate) fn take_segment(&mut self) -> Option<Segment> {
         self.segment.take()
     }
 
     /// Returns the number of interrupts and softirqs on top of the thread or of idleness.
     #[inline]
     pub(crate) fn contexts(&self) -> usize {
-        self.frames.len()
+        self.contexts.len()
     }
 
     /// Whether it has a segment in progress.
@@ -230,21 +230,21 @@ impl Cpu<'_> {
     }
 
     pub(super) fn in_hard(&self) -> bool {
-        matches!(self.frames.top(), Some(Frame { body: Body::Hard(_), .. }))
+        matches!(self.contexts.top(), Some(StackedContext { body: Body::Hard(_), .. }))
     }
 
     /// Whether an interrupt from this source is pending here, or has been entered and not yet handled.
     pub(crate) fn hard_for(&self, source: Source) -> bool {
-        let entered = |frame: &Frame<'_>| matches!(&frame.body, Body::Hard(Hard::Entered(it)) if *it == source);
-        self.pending.contains(&source) || self.frames.iter().any(entered)
+        let entered = |context: &StackedContext<'_>| matches!(&context.body, Body::Hard(Hard::Entered(it)) if *it == source);
+        self.pending.contains(&source) || self.contexts.iter().any(entered)
     }
 
     pub(super) fn in_softirq(&self) -> bool {
-        self.frames.iter().any(|frame| matches!(frame.body, Body::Softirq(_)))
+        self.contexts.iter().any(|context| matches!(context.body, Body::Softirq(_)))
     }
 
     /// Updates `full_speed` after a change of `busy` or `dilation`.
-    pub(super) fn changes_speed(&mut self) {
+    pub(super) fn update_full_speed(&mut self) {
         self.full_speed = self.busy && self.dilation == 1000;
     }
 

@@ -102,7 +102,7 @@ impl<'a> Execution<'a> {
     /// Begins another round of the loop. Returns the CPU time of the last one that was empty polling.
     #[inline]
     pub(crate) fn next_round(&mut self) -> Ns {
-        self.round.begins()
+        self.round.begin_round()
     }
 
     /// Sets the user time to spend before the program's next act.

@@ -2,7 +2,7 @@
 
 use napkin_core::{CpuId, Interrupt, Ns, Vector};
 
-use crate::host::contexts::{Body, Frame, Hard, Source};
+use crate::host::contexts::{Body, Hard, Source, StackedContext};
 use crate::host::segment::Use;
 use crate::host::step::Exec;
 use crate::machine::Machine;
@@ -20,7 +20,7 @@ impl Machine<'_> {
         // With no hard interrupt in progress none is pending.
         self.running_cpu = cpu as u16;
         self.enter_hard(cpu, source);
-        self.go(cpu);
+        self.run_cpu(cpu);
     }
 
     /// Enters a hard interrupt, on top of the present segment.
@@ -34,7 +34,7 @@ impl Machine<'_> {
         this.ends_by = 0;
         this.interrupts += 1;
         let interrupted = this.segment.take();
-        this.frames.push(|| Frame {
+        this.contexts.push(|| StackedContext {
             body: Body::Hard(Hard::Entered(source)),
             exec: Exec::START,
             interrupted,
@@ -45,9 +45,10 @@ impl Machine<'_> {
     /// Continues the hard interrupt on top. Returns whether the CPU runs on at once; `None`: it has to take a step of
     /// a pass.
     #[inline(always)]
-    pub(super) fn go_hard(&mut self, cpu: usize) -> Option<bool> {
+    pub(super) fn run_hard(&mut self, cpu: usize) -> Option<bool> {
         let now = self.now;
-        let Some(Frame { body: Body::Hard(hard), exec, .. }) = self.cpus[cpu].frames.top_mut()
+        let Some(StackedContext { body: Body::Hard(hard), exec, .. }) =
+            self.cpus[cpu].contexts.top_mut()
         else {
             return Some(true);
         };
@@ -74,23 +75,25 @@ impl Machine<'_> {
                 }
             }
             Hard::Handling(_) | Hard::Step(_) => return None,
-            Hard::Left => self.leave_frame(cpu),
+            Hard::Exiting => self.leave_context(cpu),
         })
     }
 
     /// Begins the exit of the hard interrupt on top. Returns whether the CPU runs on at once.
     pub(super) fn leave_hard(&mut self, cpu: usize) -> bool {
-        if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.top_mut() {
-            *hard = Hard::Left;
+        if let Some(StackedContext { body: Body::Hard(hard), .. }) =
+            self.cpus[cpu].contexts.top_mut()
+        {
+            *hard = Hard::Exiting;
         }
         let exit = self.config.cost.interrupt_exit;
-        self.spend(cpu, exit, Use::Interrupt, false) && self.leave_frame(cpu)
+        self.spend(cpu, exit, Use::Interrupt, false) && self.leave_context(cpu)
     }
 
     /// Spends the time of the interrupt's entry and handler.
     fn enter_handler(&mut self, cpu: usize, source: Source) -> bool {
-        if let Some(frame) = self.cpus[cpu].frames.top_mut() {
-            frame.exec.stage = 2;
+        if let Some(context) = self.cpus[cpu].contexts.top_mut() {
+            context.exec.stage = 2;
         }
         let cost = &self.config.cost;
         let handler = match source {
@@ -98,7 +101,7 @@ impl Machine<'_> {
             Source::Timer(_) | Source::SliceEnd => cost.timer_expiry,
             Source::Tick => cost.tick,
             Source::Reschedule => 0,
-            Source::Held(time) => time,
+            Source::Occupied(time) => time,
         };
         self.spend(cpu, cost.interrupt_entry + handler, Use::Interrupt, false)
     }
@@ -133,9 +136,11 @@ impl Machine<'_> {
                 self.slice_ended(cpu);
                 return false;
             }
-            Source::Reschedule | Source::Held(_) => return false,
+            Source::Reschedule | Source::Occupied(_) => return false,
         };
-        if let Some(Frame { body: Body::Hard(hard), .. }) = self.cpus[cpu].frames.top_mut() {
+        if let Some(StackedContext { body: Body::Hard(hard), .. }) =
+            self.cpus[cpu].contexts.top_mut()
+        {
             *hard = next;
         }
         true

@@ -82,7 +82,7 @@ impl Machine<'_> {
                     let time = cost.vector;
                     if let At::Thread(me) = at {
                         self.cpus[cpu]
-                            .add_empty_poll_time(self.threads[me].execution.round.poll_ends());
+                            .add_empty_poll_time(self.threads[me].execution.round.close_poll());
                     }
                     exec.pay(time, class)
                 }
@@ -134,7 +134,7 @@ impl Machine<'_> {
     #[inline]
     fn role(&self, at: At) -> Option<Role> {
         match at {
-            At::Frame => None,
+            At::Context => None,
             At::Thread(me) => Some(self.threads[me].role()),
         }
     }
@@ -203,7 +203,7 @@ impl Machine<'_> {
                     }
                 },
             };
-            if let Some(over) = self.pays(cpu, time, class) {
+            if let Some(over) = self.pay_part(cpu, time, class) {
                 return Next::Paid(over);
             }
         }
@@ -221,13 +221,13 @@ impl Machine<'_> {
         match at {
             At::Thread(me) => self.threads[me].execution.round.polled(work.any()),
             // In a softirq only the poll itself counts as empty; its overhead and the interrupt's count as work.
-            At::Frame if !work.any() => {
+            At::Context if !work.any() => {
                 let (this, poll) = (&mut self.cpus[cpu], self.config.cost.poll);
                 // Wall time, as in a thread's round. A CPU that is stopped now had the shared clock until now.
                 let time = if this.dilation < STOPPED { this.wall_time(poll) } else { poll };
                 this.add_empty_poll_time(time);
             }
-            At::Frame => {}
+            At::Context => {}
         }
         if self.trace.is_some() {
             // A poll by the application does not hold.
@@ -247,7 +247,7 @@ impl Machine<'_> {
     fn check_round_of(&mut self, cpu: usize, at: At, id: Id, (rx, says): (u16, u16), budget: u16) {
         // Not always this CPU's: a thread that has migrated runs the softirq of the CPU on which its call began.
         let of = match at {
-            At::Frame => match self.cpus[cpu].frames.top().map(|frame| &frame.body) {
+            At::Context => match self.cpus[cpu].contexts.top().map(|context| &context.body) {
                 Some(Body::Softirq(softirq)) => softirq.cpu(),
                 _ => return,
             },
@@ -274,7 +274,7 @@ impl Machine<'_> {
     #[inline]
     fn begin_poll(&mut self, cpu: usize, at: At, exec: &mut Exec, id: Id) -> Ns {
         if let At::Thread(me) = at {
-            self.cpus[cpu].add_empty_poll_time(self.threads[me].execution.round.poll_begins());
+            self.cpus[cpu].add_empty_poll_time(self.threads[me].execution.round.begin_poll());
         }
         (exec.rx, exec.tx, exec.again) = (0, 0, false);
         exec.bh_disabled = true;
@@ -348,7 +348,7 @@ impl Machine<'_> {
                     None => return Next::Did(Did::Delivered(self.pressure(index))),
                 }
             };
-            if let Some(over) = self.pays(cpu, time, class) {
+            if let Some(over) = self.pay_part(cpu, time, class) {
                 return Next::Paid(over);
             }
         }

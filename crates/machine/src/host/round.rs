@@ -18,7 +18,7 @@ pub(super) struct Round {
     /// Whether `open` belongs to a poll: from its beginning to that of the next one, or to the end of the pass.
     polling: bool,
     /// Whether that poll is over and was empty.
-    vain: bool,
+    empty: bool,
     /// Whether the round has found a frame or an event.
     found: bool,
 }
@@ -32,23 +32,23 @@ impl Round {
 
     /// Begins a poll. Returns the time of empty polling since the last one began.
     #[inline]
-    pub(super) fn poll_begins(&mut self) -> Ns {
-        let vain = self.poll_ends();
+    pub(super) fn begin_poll(&mut self) -> Ns {
+        let empty = self.close_poll();
         self.polling = true;
-        vain
+        empty
     }
 
     /// Begins another round. Returns the time of empty polling in the last one that has not been returned before.
-    pub(super) fn begins(&mut self) -> Ns {
-        let vain = self.poll_ends();
+    pub(super) fn begin_round(&mut self) -> Ns {
+        let empty = self.close_poll();
         let outside = std::mem::take(&mut self.outside);
-        if std::mem::take(&mut self.found) { vain } else { vain + outside }
+        if std::mem::take(&mut self.found) { empty } else { empty + outside }
     }
 
     /// Records the result of a poll.
     #[inline]
     pub(super) fn polled(&mut self, found: bool) {
-        self.vain = !found;
+        self.empty = !found;
         self.found |= found;
     }
 
@@ -60,10 +60,10 @@ impl Round {
 
     /// Closes the time that belongs to a poll. Returns how much of it was empty polling.
     #[inline]
-    pub(super) fn poll_ends(&mut self) -> Ns {
+    pub(super) fn close_poll(&mut self) -> Ns {
         let open = std::mem::take(&mut self.open);
         let polling = std::mem::take(&mut self.polling);
-        match (polling, std::mem::take(&mut self.vain)) {
+        match (polling, std::mem::take(&mut self.empty)) {
             (true, true) => open,
             (true, false) => 0,
             (false, _) => {
@@ -74,8 +74,8 @@ impl Round {
     }
 
     /// Removes the time of empty rounds that were skipped in bulk; the poll in progress belongs to another round.
-    pub(super) fn skipped(&mut self, time: Ns) {
+    pub(super) fn remove_skipped(&mut self, time: Ns) {
         self.open = self.open.saturating_sub(time);
-        self.vain = false;
+        self.empty = false;
     }
 }

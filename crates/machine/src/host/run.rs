@@ -7,7 +7,7 @@ use napkin_core::{Context, CpuId, Did, NEVER, Ns, Op, Pass, Softirq};
 
 use crate::config::Preemption;
 use crate::events::Event;
-use crate::host::contexts::{Body, Frame, Hard};
+use crate::host::contexts::{Body, Hard, StackedContext};
 use crate::host::execution::ThreadPass;
 use crate::host::segment::{Segment, Use};
 use crate::host::step::Exec;
@@ -32,45 +32,45 @@ impl Machine<'_> {
             let class = this.segment.map_or(Use::Idle, |segment| segment.class);
             this.segment = None;
             if this.started != self.now {
-                let from = this.uses(self.now, class, &mut self.threads, &self.config.kernel);
+                let from = this.account(self.now, class, &mut self.threads, &self.config.kernel);
                 if self.trace.is_some() {
                     self.trace_ran(cpu, class, from);
                 }
             }
         }
-        self.go(cpu);
+        self.run_cpu(cpu);
     }
 
     /// Runs a CPU until it has a segment that takes time, or is idle.
-    pub(crate) fn go(&mut self, cpu: usize) {
+    pub(crate) fn run_cpu(&mut self, cpu: usize) {
         self.running_cpu = cpu as u16;
         loop {
             let this = &self.cpus[cpu];
             if this.segment.is_some() {
                 return;
             }
-            let pass = match this.frames.top() {
-                Some(Frame { body: Body::Softirq(_), .. }) => Err(Use::Softirq),
-                Some(Frame { body: Body::Hard(_), .. }) => match self.go_hard(cpu) {
-                    Some(goes_on) => Ok(goes_on),
+            let pass = match this.contexts.top() {
+                Some(StackedContext { body: Body::Softirq(_), .. }) => Err(Use::Softirq),
+                Some(StackedContext { body: Body::Hard(_), .. }) => match self.run_hard(cpu) {
+                    Some(runs_on) => Ok(runs_on),
                     None => Err(Use::Interrupt),
                 },
-                None => Ok(self.go_thread(cpu)),
+                None => Ok(self.run_thread(cpu)),
             };
-            let goes_on = match pass {
-                Ok(goes_on) => goes_on,
-                Err(class) => self.step(cpu, At::Frame, class),
+            let runs_on = match pass {
+                Ok(runs_on) => runs_on,
+                Err(class) => self.step(cpu, At::Context, class),
             };
-            if !goes_on {
+            if !runs_on {
                 return;
             }
         }
     }
 
     /// Leaves the context on top and returns to what it interrupted. Returns whether the CPU runs on at once.
-    pub(super) fn leave_frame(&mut self, cpu: usize) -> bool {
+    pub(super) fn leave_context(&mut self, cpu: usize) -> bool {
         let this = &mut self.cpus[cpu];
-        let Some(interrupted) = this.leave() else { return true };
+        let Some(interrupted) = this.pop_context() else { return true };
         if let Some(source) = this.pending.pop_front() {
             // The next pending interrupt comes first, on top of the same segment.
             self.resume_segment(cpu, interrupted);
@@ -82,8 +82,8 @@ impl Machine<'_> {
             return true;
         }
         self.resume_segment(cpu, interrupted);
-        if self.cpus[cpu].frames.is_empty() {
-            return self.back_in_thread(cpu);
+        if self.cpus[cpu].contexts.is_empty() {
+            return self.return_to_thread(cpu);
         }
         self.restart_segment(cpu)
     }
@@ -104,7 +104,7 @@ impl Machine<'_> {
     /// Whether a raised softirq runs now, on top of a thread or of idleness.
     fn runs_softirq(&self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
-        this.raised && this.frames.is_empty() && !self.bh_disabled(cpu)
+        this.raised && this.contexts.is_empty() && !self.bh_disabled(cpu)
     }
 
     /// Whether the current thread has disabled bottom halves.
@@ -119,7 +119,7 @@ impl Machine<'_> {
         self.cpus[cpu].raised = false;
         let competition = self.competition(cpu);
         let (host, context) = (self.host, Context::Interrupt { competition });
-        self.cpus[cpu].frames.push(|| Frame {
+        self.cpus[cpu].contexts.push(|| StackedContext {
             body: Body::Softirq(Softirq::new(host, CpuId(cpu as u16), context)),
             exec: Exec::START,
             interrupted,
@@ -134,7 +134,7 @@ impl Machine<'_> {
     }
 
     /// Returns from the last context to the thread or to idleness, unless the CPU is rescheduled.
-    fn back_in_thread(&mut self, cpu: usize) -> bool {
+    fn return_to_thread(&mut self, cpu: usize) -> bool {
         let this = &self.cpus[cpu];
         let Some(curr) = this.run_queue.curr() else {
             if this.run_queue.need_resched() || this.run_queue.waiting() > 0 {
@@ -161,10 +161,10 @@ impl Machine<'_> {
 
     /// Asks the pass on top for its next step; `None` if there is no pass.
     #[inline(always)]
-    fn next_on_top(&mut self, cpu: usize, exec: &mut Exec) -> Option<Op> {
+    fn next_of_context(&mut self, cpu: usize, exec: &mut Exec) -> Option<Op> {
         let this = &mut self.cpus[cpu];
-        let frame = this.frames.top_mut()?;
-        let op = match &mut frame.body {
+        let context = this.contexts.top_mut()?;
+        let op = match &mut context.body {
             Body::Softirq(pass) => {
                 if this.run_queue.need_resched() {
                     pass.need_resched();
@@ -180,7 +180,7 @@ impl Machine<'_> {
     }
 
     /// Continues the current thread; without a thread the CPU goes idle.
-    fn go_thread(&mut self, cpu: usize) -> bool {
+    fn run_thread(&mut self, cpu: usize) -> bool {
         if self.runs_softirq(cpu) {
             self.push_softirq(cpu, None);
             return true;
@@ -202,7 +202,7 @@ impl Machine<'_> {
             if wanted && self.reschedule(cpu, false) {
                 return false;
             }
-            return self.go_program(cpu, me);
+            return self.run_program(cpu, me);
         };
         if thread.execution.exec.op.is_none() {
             let full = self.config.kernel.preemption == Preemption::Full;
@@ -233,7 +233,7 @@ impl Machine<'_> {
     }
 
     /// Asks an application's program for its next act.
-    fn go_program(&mut self, cpu: usize, me: ThreadId) -> bool {
+    fn run_program(&mut self, cpu: usize, me: ThreadId) -> bool {
         let stall = std::mem::take(&mut self.threads[me].execution.stall);
         if stall > 0 {
             return self.spend(cpu, stall, Use::User, true);
@@ -273,7 +273,7 @@ impl Machine<'_> {
     /// Puts a thread to sleep.
     pub(super) fn block(&mut self, cpu: usize, me: ThreadId, until: Ns) {
         let thread = &mut self.threads[me];
-        self.cpus[cpu].add_empty_poll_time(thread.execution.round.poll_ends());
+        self.cpus[cpu].add_empty_poll_time(thread.execution.round.close_poll());
         let generation = thread.sleep();
         if until != NEVER {
             self.events.schedule(until.max(self.now), Event::Wake { thread: me.0, generation });
@@ -299,15 +299,16 @@ impl Machine<'_> {
             let op = match exec.op {
                 Some(op) => op,
                 None => {
-                    let first =
-                        at == At::Frame && class == Use::Softirq && matches!(exec.did, Did::Start);
+                    let first = at == At::Context
+                        && class == Use::Softirq
+                        && matches!(exec.did, Did::Start);
                     let next = match at {
-                        At::Frame => self.next_on_top(cpu, &mut exec),
+                        At::Context => self.next_of_context(cpu, &mut exec),
                         At::Thread(me) => self.next_of_thread(cpu, me, &mut exec),
                     };
                     let Some(op) = next else { break Next::Did(exec.did) };
                     if first && !matches!(op, Op::Done) {
-                        self.keep(cpu, at, exec);
+                        self.store_exec(cpu, at, exec);
                         self.trace.mark(cpu, self.now, Mark::Softirq);
                         return self.spend(cpu, self.config.cost.softirq_entry, class, false);
                     }
@@ -318,7 +319,7 @@ impl Machine<'_> {
             match self.perform(cpu, at, &mut exec, op, class) {
                 // Go on with the next part, unless something else may run before it.
                 Next::Spend(time, class) => {
-                    if let Some(over) = self.pays(cpu, time, class) {
+                    if let Some(over) = self.pay_part(cpu, time, class) {
                         break Next::Paid(over);
                     }
                 }
@@ -326,7 +327,7 @@ impl Machine<'_> {
                 Next::Did(did) => {
                     (exec.op, exec.did) = (None, did);
                     let this = &self.cpus[cpu];
-                    if at != At::Frame && (this.raised || this.run_queue.need_resched()) {
+                    if at != At::Context && (this.raised || this.run_queue.need_resched()) {
                         break Next::Did(did);
                     }
                 }
@@ -338,7 +339,7 @@ impl Machine<'_> {
             Next::Nested(_) => (exec.op, exec.did) = (None, Did::Ok),
             Next::Did(_) | Next::Spend(..) | Next::Paid(_) | Next::Blocked | Next::Ended => {}
         }
-        self.keep(cpu, at, exec);
+        self.store_exec(cpu, at, exec);
         match next {
             Next::Did(_) | Next::Spend(..) => true,
             // A softirq runs first, or the part takes time.
@@ -347,7 +348,7 @@ impl Machine<'_> {
             Next::Blocked => false,
             Next::Nested(target) => {
                 let host = self.host;
-                self.cpus[cpu].frames.push(|| Frame {
+                self.cpus[cpu].contexts.push(|| StackedContext {
                     body: Body::Softirq(Softirq::new(host, target, Context::Application)),
                     exec: Exec::START,
                     interrupted: None,
@@ -360,7 +361,7 @@ impl Machine<'_> {
 
     /// Stores a context's progress.
     #[inline(always)]
-    fn keep(&mut self, cpu: usize, at: At, exec: Exec) {
+    fn store_exec(&mut self, cpu: usize, at: At, exec: Exec) {
         if let Some(place) = self.exec(cpu, at) {
             *place = exec;
         }
@@ -369,7 +370,7 @@ impl Machine<'_> {
     #[inline(always)]
     pub(super) fn exec(&mut self, cpu: usize, at: At) -> Option<&mut Exec> {
         match at {
-            At::Frame => self.cpus[cpu].frames.top_mut().map(|frame| &mut frame.exec),
+            At::Context => self.cpus[cpu].contexts.top_mut().map(|context| &mut context.exec),
             At::Thread(me) => Some(&mut self.threads[me].execution.exec),
         }
     }
@@ -378,21 +379,21 @@ impl Machine<'_> {
     #[inline(always)]
     fn pass_ended(&mut self, cpu: usize, at: At) -> bool {
         match at {
-            At::Frame => {
-                let Some(frame) = self.cpus[cpu].frames.top_mut() else { return true };
-                match &mut frame.body {
+            At::Context => {
+                let Some(context) = self.cpus[cpu].contexts.top_mut() else { return true };
+                match &mut context.body {
                     Body::Hard(_) => self.leave_hard(cpu),
-                    Body::Softirq(_) if frame.exec.stage < 2 => {
-                        let ran = frame.exec.did != Did::Start;
-                        frame.exec.stage = 2;
+                    Body::Softirq(_) if context.exec.stage < 2 => {
+                        let ran = context.exec.did != Did::Start;
+                        context.exec.stage = 2;
                         let exit = if ran { self.config.cost.softirq_exit } else { 0 };
                         // Frames in the last poll have displaced the interrupted thread's state from the caches.
-                        let took = frame.exec.rx > 0 && frame.interrupted.is_some();
+                        let took = context.exec.rx > 0 && context.interrupted.is_some();
                         let took = took && self.cpus[cpu].run_queue.curr().is_some();
                         let exit = exit + if took { self.config.locality.interrupted } else { 0 };
-                        self.spend(cpu, exit, Use::Softirq, false) && self.leave_frame(cpu)
+                        self.spend(cpu, exit, Use::Softirq, false) && self.leave_context(cpu)
                     }
-                    Body::Softirq(_) => self.leave_frame(cpu),
+                    Body::Softirq(_) => self.leave_context(cpu),
                 }
             }
             At::Thread(me) => self.wait_ended(cpu, me),
@@ -402,7 +403,7 @@ impl Machine<'_> {
     /// Ends a thread's wait, or the loop of a kernel thread.
     fn wait_ended(&mut self, cpu: usize, me: ThreadId) -> bool {
         let thread = &mut self.threads[me];
-        self.cpus[cpu].add_empty_poll_time(thread.execution.round.poll_ends());
+        self.cpus[cpu].add_empty_poll_time(thread.execution.round.close_poll());
         match thread.execution.pass.take() {
             Some(ThreadPass::Epoll(wait)) => {
                 thread.wait.end(wait.events());

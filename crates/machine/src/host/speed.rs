@@ -3,7 +3,7 @@
 use napkin_core::Ns;
 
 use crate::events::Event;
-use crate::host::clock::DrawnTurns;
+use crate::host::clock::TurnVariation;
 use crate::machine::Machine;
 use napkin_traffic::Rng;
 
@@ -14,7 +14,7 @@ impl Machine<'_> {
     /// Makes each slice of the shared clock shorter or longer by up to `spread` nanoseconds, uniformly drawn; a CPU
     /// that touches a device keeps the clock in `keeps` of a thousand cases.
     pub fn draw_turns(&mut self, spread: Ns, keeps: u16, seed: u64) {
-        self.clock.drawn = DrawnTurns { spread, keeps, rng: Rng::new(seed) };
+        self.clock.variation = TurnVariation { spread, keeps, rng: Rng::new(seed) };
     }
 
     /// Marks a CPU as busy or not.
@@ -25,7 +25,7 @@ impl Machine<'_> {
             return;
         }
         this.busy = busy;
-        this.changes_speed();
+        this.update_full_speed();
         if busy {
             self.clock.busy += 1;
         } else {
@@ -33,13 +33,13 @@ impl Machine<'_> {
         }
         let processor = &self.config.processor;
         if processor.shared_clock || processor.smt == 2 {
-            self.slows_others(cpu, busy);
+            self.update_shared_speed(cpu, busy);
         }
     }
 
     /// Adjusts the speed of the CPUs that share a core or the clock with a CPU.
     #[inline(never)]
-    fn slows_others(&mut self, cpu: usize, busy: bool) {
+    fn update_shared_speed(&mut self, cpu: usize, busy: bool) {
         if self.config.processor.shared_clock {
             self.share_clock(cpu);
         } else if let Some(sibling) = self.sibling(cpu) {
@@ -66,7 +66,7 @@ impl Machine<'_> {
         } else if self.cpus[changed].busy {
             // It waits for its turn. The CPU that had the clock alone gets one more slice.
             self.dilate(changed, STOPPED);
-            let slice = self.clock.drawn.slice(self.config.processor.shared_clock_slice);
+            let slice = self.clock.variation.slice(self.config.processor.shared_clock_slice);
             self.end_slice_at(self.now + slice);
         } else if self.clock.turn == changed {
             self.next_turn();
@@ -96,7 +96,7 @@ impl Machine<'_> {
             self.dilate(cpu, if cpu == turn { 1000 } else { STOPPED });
         }
         if self.clock.busy > 1 {
-            let slice = self.clock.drawn.slice(self.config.processor.shared_clock_slice);
+            let slice = self.clock.variation.slice(self.config.processor.shared_clock_slice);
             self.end_slice_at(self.now + slice);
         }
     }
@@ -110,7 +110,7 @@ impl Machine<'_> {
     pub(crate) fn touch_device(&mut self, cpu: usize) {
         let processor = &self.config.processor;
         let in_turn = processor.shared_clock && processor.shared_clock_slice > 0;
-        if in_turn && self.clock.turn == cpu && !self.clock.drawn.keeps() {
+        if in_turn && self.clock.turn == cpu && !self.clock.variation.keeps() {
             self.clock.released = self.now;
             self.next_turn();
         }
@@ -123,7 +123,7 @@ impl Machine<'_> {
         self.catch_up(cpu);
         self.account(cpu);
         self.cpus[cpu].dilation = dilation;
-        self.cpus[cpu].changes_speed();
+        self.cpus[cpu].update_full_speed();
         if let Some(segment) = self.cpus[cpu].segment {
             self.begin(cpu, segment);
         }

@@ -4,7 +4,7 @@
 
 use napkin_core::Ns;
 
-use crate::host::contexts::{Body, Frame};
+use crate::host::contexts::{Body, StackedContext};
 use crate::host::segment::{Segment, Use};
 use crate::host::speed::STOPPED;
 use crate::machine::Machine;
@@ -14,12 +14,12 @@ impl Machine<'_> {
     #[inline(always)]
     pub(crate) fn account(&mut self, cpu: usize) {
         if self.now != self.cpus[cpu].started {
-            self.account_anew(cpu);
+            self.account_slow(cpu);
         }
     }
 
     #[inline(never)]
-    fn account_anew(&mut self, cpu: usize) {
+    fn account_slow(&mut self, cpu: usize) {
         let this = &mut self.cpus[cpu];
         let elapsed = self.now - this.started;
         let class = match &mut this.segment {
@@ -37,7 +37,7 @@ impl Machine<'_> {
     /// Accounts a CPU's time up to now to `class`.
     #[inline]
     fn use_time(&mut self, cpu: usize, class: Use) {
-        let from = self.cpus[cpu].uses(self.now, class, &mut self.threads, &self.config.kernel);
+        let from = self.cpus[cpu].account(self.now, class, &mut self.threads, &self.config.kernel);
         if self.trace.is_some() {
             self.trace_ran(cpu, class, from);
         }
@@ -50,9 +50,9 @@ impl Machine<'_> {
             return;
         }
         let this = &self.cpus[cpu];
-        let what = match (this.frames.top(), this.run_queue.curr()) {
-            (Some(Frame { body: Body::Hard(_), .. }), _) => "irq",
-            (Some(Frame { body: Body::Softirq(_), .. }), _) => "softirq",
+        let what = match (this.contexts.top(), this.run_queue.curr()) {
+            (Some(StackedContext { body: Body::Hard(_), .. }), _) => "irq",
+            (Some(StackedContext { body: Body::Softirq(_), .. }), _) => "softirq",
             (None, Some(curr)) => self.threads[curr].name(),
             (None, None) => "idle",
         };
@@ -91,7 +91,7 @@ impl Machine<'_> {
     /// Pays for a part of a step. Returns `None` if the next part can follow at once: no event comes before the end,
     /// and no raised softirq may run first. Otherwise returns whether the time is over.
     #[inline(always)]
-    pub(super) fn pays(&mut self, cpu: usize, time: Ns, class: Use) -> Option<bool> {
+    pub(super) fn pay_part(&mut self, cpu: usize, time: Ns, class: Use) -> Option<bool> {
         let over = self.spend_here(cpu, time, class, false);
         (!over || self.cpus[cpu].raised).then_some(over)
     }
@@ -104,29 +104,29 @@ impl Machine<'_> {
         }
         let this = &mut self.cpus[cpu];
         if !this.full_speed || this.started != self.now {
-            return self.spend_anew(cpu, left, class, preemptible);
+            return self.spend_slow(cpu, left, class, preemptible);
         }
         let end = self.now.saturating_add(left);
         if end > self.end || end >= self.events.next_time() {
             this.segment = Some(Segment { left, class, preemptible });
             let Some(order) = self.events.schedule_soon(end, cpu as u16) else {
-                return self.ends_late(cpu, end);
+                return self.schedule_late_end(cpu, end);
             };
             this.ends_by = order;
             return false;
         }
         self.now = end;
         self.steps += 1;
-        let from = this.uses(end, class, &mut self.threads, &self.config.kernel);
+        let from = this.account(end, class, &mut self.threads, &self.config.kernel);
         if self.trace.is_some() {
-            return self.spent(cpu, class, from);
+            return self.trace_spent(cpu, class, from);
         }
         true
     }
 
     /// Schedules the end of a segment that [`Events::schedule_soon`](crate::events::Events::schedule_soon) did not take.
     #[inline(never)]
-    fn ends_late(&mut self, cpu: usize, end: Ns) -> bool {
+    fn schedule_late_end(&mut self, cpu: usize, end: Ns) -> bool {
         self.cpus[cpu].ends_by = self.events.schedule_segment_end(end, cpu as u16);
         false
     }
@@ -134,14 +134,14 @@ impl Machine<'_> {
     /// Reports a finished segment to the trace.
     #[cold]
     #[inline(never)]
-    fn spent(&mut self, cpu: usize, class: Use, from: Ns) -> bool {
+    fn trace_spent(&mut self, cpu: usize, class: Use, from: Ns) -> bool {
         self.trace_ran(cpu, class, from);
         true
     }
 
     /// [`Machine::spend_here`] for a CPU that was idle, is slowed down, or has time that is not accounted yet.
     #[inline(never)]
-    fn spend_anew(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
+    fn spend_slow(&mut self, cpu: usize, left: Ns, class: Use, preemptible: bool) -> bool {
         self.set_busy(cpu, true);
         self.account(cpu);
         let this = &mut self.cpus[cpu];
@@ -157,7 +157,7 @@ impl Machine<'_> {
         }
         self.now = end;
         self.steps += 1;
-        let from = this.uses(end, class, &mut self.threads, &self.config.kernel);
-        !self.trace.is_some() || self.spent(cpu, class, from)
+        let from = this.account(end, class, &mut self.threads, &self.config.kernel);
+        !self.trace.is_some() || self.trace_spent(cpu, class, from)
     }
 }

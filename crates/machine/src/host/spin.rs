@@ -38,7 +38,7 @@ impl Machine<'_> {
         // Threads may wait on the run queue: a check or a pause yields only if `need_resched` is set. Full speed is
         // required, because at a lower speed each part of a round is rounded separately.
         let alone = this.dilation == 1000
-            && this.frames.is_empty()
+            && this.contexts.is_empty()
             && this.pending.is_empty()
             && !this.run_queue.need_resched()
             && !this.raised;
@@ -75,7 +75,7 @@ impl Machine<'_> {
         self.account(cpu);
         self.set_busy(cpu, true);
         let this = &mut self.cpus[cpu];
-        this.add_empty_poll_time(self.threads[me].execution.round.poll_begins());
+        this.add_empty_poll_time(self.threads[me].execution.round.begin_poll());
         this.bulk = Some(Bulk::Spin(Spin { me, cycle, start: self.now, length }));
         this.segment = Some(Segment { left: NEVER, class: Use::System, preemptible: false });
         this.started = self.now;
@@ -153,7 +153,7 @@ impl Machine<'_> {
         this.segment = None;
         this.ends_by = 0;
         // With a trace no rounds are skipped, so none has to be reported.
-        this.uses(self.now, Use::System, &mut self.threads, &self.config.kernel);
+        this.account(self.now, Use::System, &mut self.threads, &self.config.kernel);
 
         let over = self.events.scheduled_now();
         let passed = self.now - start;
@@ -202,7 +202,7 @@ impl Machine<'_> {
         let polled = spin.start + (rounds - 1) * spin.length + self.config.cost.poll;
         self.host.instance(cycle.id).count_empty_polls(cycle.owner, rounds, polled);
         self.cpus[cpu].polled_in_vain += rounds * spin.length;
-        self.threads[spin.me].execution.round.skipped(rounds * spin.length);
+        self.threads[spin.me].execution.round.remove_skipped(rounds * spin.length);
         self.queues[usize::from(cycle.id.0)].polled(polled);
         if self.sees(cycle.id)
             && let Some(Op::Poll { budget, .. }) = cycle.steps().next()

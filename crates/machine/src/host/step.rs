@@ -9,7 +9,7 @@ use crate::sched::id::ThreadId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum At {
     /// The innermost context on top of the thread.
-    Frame,
+    Context,
     Thread(ThreadId),
 }
 

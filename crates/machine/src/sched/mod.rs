@@ -338,7 +338,7 @@ impl Machine<'_> {
             } else {
                 thread.involuntary += 1;
             }
-            thread.saved = self.cpus[cpu].put_aside();
+            thread.saved = self.cpus[cpu].take_segment();
         }
         self.cpus[cpu].run_queue.switches += 1;
         self.arm_slice_anew(cpu);
