@@ -12,13 +12,13 @@ pub(crate) struct Checks {
     /// The longest timeout of any settings that have been replaced.
     longest_timeout: Ns,
     /// The first violation that was found.
-    broken: Option<String>,
+    violation: Option<String>,
 }
 
 impl Checks {
     /// Returns whether every queue and CPU is checked after every event.
     #[inline]
-    pub(crate) fn of_everything(&self) -> bool {
+    pub(crate) fn after_every_event(&self) -> bool {
         self.all
     }
 
@@ -29,7 +29,7 @@ impl Checks {
 
     /// Returns whether the queues are due for a check; if so, sets the next one `every` nanoseconds later.
     #[inline]
-    pub(crate) fn are_due(&mut self, now: Ns, every: Ns) -> bool {
+    pub(crate) fn take_due(&mut self, now: Ns, every: Ns) -> bool {
         let due = now >= self.next;
         if due {
             self.next = now + every;
@@ -39,7 +39,7 @@ impl Checks {
 
     /// Records the timeout of settings that are replaced: a timer already armed with it may outlast a shorter new
     /// one.
-    pub(crate) fn outlasts(&mut self, timeout: Ns) {
+    pub(crate) fn note_replaced_timeout(&mut self, timeout: Ns) {
         self.longest_timeout = self.longest_timeout.max(timeout);
     }
 
@@ -49,14 +49,14 @@ impl Checks {
     }
 
     /// Returns the first violation, if there was one.
-    pub(crate) fn broken(&self) -> Option<&str> {
-        self.broken.as_deref()
+    pub(crate) fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
     }
 
     /// Records a violation, unless there is one already.
     #[cold]
-    pub(crate) fn breaks(&mut self, what: String) {
-        self.broken.get_or_insert(what);
+    pub(crate) fn record_violation(&mut self, what: String) {
+        self.violation.get_or_insert(what);
     }
 }
 

@@ -31,12 +31,12 @@ impl Machine<'_> {
         }
     }
 
-    /// Begins to disable an instance, which is enabled again `stays` nanoseconds after that completes. Does nothing
+    /// Begins to disable an instance, which is enabled again `duration` nanoseconds after that completes. Does nothing
     /// if the instance is already disabled.
-    pub(crate) fn disable(&mut self, id: Id, stays: Ns) {
+    pub(crate) fn disable(&mut self, id: Id, duration: Ns) {
         let polls = self.host.instance(id).counts().all_polls();
         if let Ok(pass) = Disable::new(self.host, id) {
-            self.disabling[usize::from(id.0)] = Some(Disabling::new(pass, polls, stays));
+            self.disabling[usize::from(id.0)] = Some(Disabling::new(pass, polls, duration));
             self.control(id);
         }
     }
@@ -56,7 +56,7 @@ impl Machine<'_> {
                     return;
                 }
                 Op::Done => {
-                    let until = self.now + disabling.stays();
+                    let until = self.now + disabling.duration();
                     self.events.schedule(until, Event::Control { queue: id.0 });
                     return;
                 }

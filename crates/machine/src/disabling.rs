@@ -9,13 +9,13 @@ pub(crate) struct Disabling<'a> {
     /// Number of polls of the instance when the disable began.
     polls: u64,
     /// How long the instance is to stay disabled, in nanoseconds.
-    stays: Ns,
+    duration: Ns,
 }
 
 impl<'a> Disabling<'a> {
     /// Creates a disable that begins now, of an instance that has been polled `polls` times.
-    pub(crate) fn new(pass: Disable<'a, ()>, polls: u64, stays: Ns) -> Self {
-        Disabling { pass, polls, stays }
+    pub(crate) fn new(pass: Disable<'a, ()>, polls: u64, duration: Ns) -> Self {
+        Disabling { pass, polls, duration }
     }
 
     /// Returns the pass's next step.
@@ -29,7 +29,7 @@ impl<'a> Disabling<'a> {
     }
 
     /// Returns how long the instance is to stay disabled, in nanoseconds.
-    pub(crate) fn stays(&self) -> Ns {
-        self.stays
+    pub(crate) fn duration(&self) -> Ns {
+        self.duration
     }
 }

@@ -25,10 +25,10 @@ impl Machine<'_> {
     /// Checks the invariants after an event, as far as they are due.
     #[inline]
     pub(crate) fn check(&mut self) {
-        if self.checks.of_everything() {
+        if self.checks.after_every_event() {
             self.check_queues();
             self.check_cpus();
-        } else if self.checks.are_due(self.now, EVERY) {
+        } else if self.checks.take_due(self.now, EVERY) {
             self.check_queues();
         }
     }
@@ -36,9 +36,9 @@ impl Machine<'_> {
     /// Checks every queue.
     #[inline(never)]
     pub(crate) fn check_queues(&mut self) {
-        let unsound = |queue| if self.sound(queue) { None } else { self.check_queue(queue) };
+        let unsound = |queue| if self.is_sound(queue) { None } else { self.check_queue(queue) };
         if let Some(what) = (0..self.queues.len()).find_map(unsound) {
-            self.breaks(&what);
+            self.record_violation(&what);
         }
     }
 
@@ -50,20 +50,20 @@ impl Machine<'_> {
             Some(format!("CPU {cpu} {}; current: {curr:?}", it.unsound()?))
         };
         if let Some(what) = self.cpus.iter().enumerate().find_map(unsound) {
-            self.breaks(&what);
+            self.record_violation(&what);
         }
     }
 
     /// Records a violation with its time and step, unless there is one already.
     #[cold]
-    fn breaks(&mut self, what: &str) {
+    fn record_violation(&mut self, what: &str) {
         let (now, steps) = (self.now, self.steps);
-        self.checks.breaks(format!("at {now} ns (step {steps}): {what}"));
+        self.checks.record_violation(format!("at {now} ns (step {steps}): {what}"));
     }
 
     /// Returns the first violation of an invariant, if there was one.
     pub fn broken(&self) -> Option<&str> {
-        self.checks.broken()
+        self.checks.violation()
     }
 
     /// From now on checks every queue and CPU after every event, instead of the queues alone and periodically.
@@ -103,22 +103,22 @@ impl Machine<'_> {
     /// Returns whether a queue is in a state in which all checks of [`Machine::check_queue`] hold. A fast path: it is
     /// nearly always true.
     #[inline]
-    fn sound(&self, index: usize) -> bool {
+    fn is_sound(&self, index: usize) -> bool {
         let queue = &self.queues[index];
         let counts = queue.counts();
-        let here = queue.here() as u64;
+        let here = queue.backlog() as u64;
         let adds_up = counts.arrived == counts.ring_drops + counts.delivered + here;
-        let changes = queue.changed().is_some() || self.disabling[index].is_some();
+        let changes = queue.mode_change().is_some() || self.disabling[index].is_some();
         if !adds_up || queue.overflows() || changes {
             return false;
         }
         let instance = self.host.instance(Id(index as u16));
-        instance.state().has(SCHED) || self.promised(queue, instance.deadline())
+        instance.state().has(SCHED) || self.will_be_polled(queue, instance.deadline())
     }
 
     /// Returns whether an interrupt or a timer will come for a queue without an owner, and soon enough.
     #[inline]
-    fn promised(&self, queue: &NicQueue, deadline: Ns) -> bool {
+    fn will_be_polled(&self, queue: &NicQueue, deadline: Ns) -> bool {
         let idle = queue.depth() == 0;
         let will = if deadline != NEVER && queue.timer_at() != NEVER {
             queue.timer_at() <= deadline
@@ -131,7 +131,7 @@ impl Machine<'_> {
     fn check_queue(&self, index: usize) -> Option<String> {
         let queue = &self.queues[index];
         let counts = queue.counts();
-        let here = queue.here() as u64;
+        let here = queue.backlog() as u64;
         if counts.arrived != counts.ring_drops + counts.delivered + here {
             return Some(format!(
                 "invariant 8: queue {index} got {} frames; {} dropped, {} delivered and {here} \
@@ -143,7 +143,7 @@ impl Machine<'_> {
             return Some(format!("queue {index}'s ring holds {} frames", queue.depth()));
         }
         let id = Id(index as u16);
-        if let Some((old, before)) = queue.changed() {
+        if let Some((old, before)) = queue.mode_change() {
             let since = self.polls_by(id, old) - before;
             if since > 2 {
                 return Some(format!(
@@ -166,7 +166,7 @@ impl Machine<'_> {
         }
         let deadline = instance.deadline();
         let timer = deadline != NEVER && queue.timer_at() != NEVER;
-        if self.promised(queue, deadline) {
+        if self.will_be_polled(queue, deadline) {
             return None;
         }
         let cpu = usize::from(instance.cpu().0);
@@ -269,7 +269,7 @@ impl Machine<'_> {
         let frames = self.cpus[usize::from(of.0)].add_to_round(counts.net_rx, says);
         let weight = self.host.instance(id).weight();
         if rx > budget || frames > u32::from(limits.budget) + u32::from(weight) {
-            self.checks.breaks(format!(
+            self.checks.record_violation(format!(
                 "invariant 5: a poll took {rx} of {budget} frames, its round {frames}"
             ));
         }

@@ -299,7 +299,7 @@ impl<'a> Machine<'a> {
                 self.segment_due(usize::from(cpu), order);
                 // The invariants are checked, and the abort flag is read, at the next other event, which follows
                 // soon.
-                if self.checks.of_everything() {
+                if self.checks.after_every_event() {
                     self.check();
                     if self.broken().is_some() {
                         return;
@@ -344,10 +344,10 @@ impl<'a> Machine<'a> {
             }
             Event::Transmitted { queue } => self.transmitted(usize::from(queue)),
             Event::Moderated { queue, generation } => {
-                self.moderated(usize::from(queue), generation);
+                self.moderation_expires(usize::from(queue), generation);
             }
             Event::ModeratedTx { queue, generation } => {
-                self.moderated_tx(usize::from(queue), generation);
+                self.tx_moderation_expires(usize::from(queue), generation);
             }
             Event::Line { queue } => {
                 let id = Id(queue);
@@ -366,7 +366,7 @@ impl<'a> Machine<'a> {
             Event::Reschedule { cpu } => self.interrupt(usize::from(cpu), Source::Reschedule),
             Event::Wake { thread, generation } => {
                 let thread = ThreadId(thread);
-                if self.threads[thread].sleeps_since(generation) {
+                if self.threads[thread].is_same_sleep(generation) {
                     self.wake_thread(thread);
                 }
             }
@@ -435,7 +435,7 @@ impl<'a> Machine<'a> {
 
     /// Returns the number of frames in a queue's ring, or between a poll and their delivery.
     pub fn ring_depth(&self, queue: u16) -> usize {
-        self.queues[usize::from(queue)].here()
+        self.queues[usize::from(queue)].backlog()
     }
 
     /// Returns the card's counts of a queue since virtual time 0.

@@ -8,7 +8,7 @@ use crate::sched::id::ThreadId;
 use crate::sched::thread::{Act, Program};
 
 /// Most datagrams that it receives from one socket before it turns to the next.
-const MOST: u32 = 64;
+const RECEIVE_BATCH: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
 enum At {
@@ -81,7 +81,7 @@ impl UdpSink {
 
     fn receive(&mut self, machine: &mut Machine<'_>, me: ThreadId, socket: u32, n: u32) -> Act {
         let cost = machine.config().cost;
-        if n == MOST {
+        if n == RECEIVE_BATCH {
             // Level-triggered: the next wait reports the socket again if frames are left.
             if machine.waiting(socket) > 0 {
                 machine.still_ready(socket);

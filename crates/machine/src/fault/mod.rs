@@ -4,7 +4,7 @@
 //! that are closed, modes that change under load, a link that flaps. A slow watchdog, as drivers have one, finds lost
 //! interrupts: it schedules a queue that has frames, no owner and no poll since it last ran.
 
-mod happen;
+mod inject;
 
 use napkin_core::Ns;
 use napkin_policy::InstancePolicy;
@@ -40,7 +40,7 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     /// All scheduled faults, in order of scheduling; an event's token is an index.
-    asked: Vec<Fault>,
+    scheduled: Vec<Fault>,
     /// Period of the watchdog; 0: off.
     watchdog: Ns,
 }

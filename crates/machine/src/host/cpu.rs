@@ -117,7 +117,7 @@ impl Cpu<'_> {
         if let Some(curr) = self.run_queue.curr()
             && (own || !kernel.irq_time)
         {
-            threads[curr].runs(elapsed, own);
+            threads[curr].charge(elapsed, own);
         }
         from
     }

@@ -154,7 +154,7 @@ impl Machine<'_> {
                 0 => self.begin_poll(cpu, at, exec, id),
                 1 => {
                     (exec.tx, exec.again) = self.reap(index);
-                    let sends = self.queues[index].sends();
+                    let sends = self.queues[index].has_outgoing();
                     exec.stage = if sends { SEND } else { FRAMES };
                     let first = if sends { self.config.cost.send_frame } else { 0 };
                     let time = Ns::from(exec.tx) * self.config.cost.poll_completion + first;
@@ -167,7 +167,7 @@ impl Machine<'_> {
                     if let Some(packet) = self.queues[index].next_to_send() {
                         self.transmit(id.0, packet);
                     }
-                    if !self.queues[index].sends() {
+                    if !self.queues[index].has_outgoing() {
                         exec.stage = FRAMES;
                         continue;
                     }
@@ -213,7 +213,7 @@ impl Machine<'_> {
     #[inline(always)]
     fn polled(&mut self, cpu: usize, at: At, exec: &Exec, id: Id, budget: u16) -> Next {
         let (work, again) = (Work { rx: exec.rx, tx: exec.tx }, exec.again);
-        let says = self.says(cpu, id, budget, work.rx, again);
+        let says = self.reported_work(cpu, id, budget, work.rx, again);
         self.queues[usize::from(id.0)].polled(self.now);
         if work.rx > 0 {
             self.check_round_of(cpu, at, id, (work.rx, says), budget);
@@ -235,7 +235,7 @@ impl Machine<'_> {
                 && self.host.instance(id).settings().hold > 0;
             self.trace.polled(cpu, id, self.now, work, holds);
         }
-        if self.sees(id) {
+        if self.counts_polls_of(id) {
             let who = self.who(cpu);
             *self.seen.polls.entry((who, budget, work.rx)).or_insert(0) += 1;
         }

@@ -38,7 +38,7 @@ impl Machine<'_> {
         self.catch_up(cpu);
         let index = usize::from(id.0);
         let queue = &self.queues[index];
-        let masked = queue.quiet(cpu) && !queue.armed() && !queue.line();
+        let masked = queue.is_quiet(cpu) && !queue.armed() && !queue.line();
         if !(masked
             && self.cpus[cpu].is_quiescent()
             && self.is_undisturbed(cpu)
@@ -102,7 +102,7 @@ impl Machine<'_> {
     fn find_readers(&mut self, id: Id) -> Readers {
         let pinned = self.threads.iter().filter(|it| it.wait.on_any()).map(|it| {
             let affinity = it.affinity();
-            (it.wait.epoll(), it.wait.socket(), affinity.one().then_some(affinity.first))
+            (it.wait.epoll(), it.wait.socket(), affinity.is_single().then_some(affinity.first))
         });
         self.sockets.find_readers(id, pinned)
     }
@@ -172,7 +172,7 @@ impl Machine<'_> {
         this.interrupts += times;
         self.host.count_expiries(&timer, n, polled);
         self.queues[usize::from(timer.id.0)].add_expiries(times, polled);
-        if self.sees(timer.id) {
+        if self.counts_polls_of(timer.id) {
             *self.seen.polls.entry((Who::Idle, timer.budget, 0)).or_insert(0) += times;
         }
         at
@@ -180,7 +180,7 @@ impl Machine<'_> {
 
     /// Whether the polls of an instance are counted in detail.
     #[inline]
-    pub(super) fn sees(&self, id: Id) -> bool {
+    pub(super) fn counts_polls_of(&self, id: Id) -> bool {
         self.seen.detailed && self.seen.queue.is_none_or(|only| only == id.0)
     }
 }

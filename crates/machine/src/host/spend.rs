@@ -124,7 +124,7 @@ impl Machine<'_> {
         true
     }
 
-    /// Schedules the end of a segment that [`Events::schedule_soon`](crate::events::Events::schedule_soon) did not take.
+    /// Schedules the end of a segment that is not soon.
     #[inline(never)]
     fn schedule_late_end(&mut self, cpu: usize, end: Ns) -> bool {
         self.cpus[cpu].ends_by = self.events.schedule_segment_end(end, cpu as u16);

@@ -43,7 +43,7 @@ impl Machine<'_> {
             && !this.run_queue.need_resched()
             && !this.raised;
         let queue = &self.queues[usize::from(id.0)];
-        if !(alone && !thread.wait.signalled() && queue.quiet(cpu)) {
+        if !(alone && !thread.wait.signalled() && queue.is_quiet(cpu)) {
             return false;
         }
         self.begin_spin(cpu, me)
@@ -62,7 +62,7 @@ impl Machine<'_> {
         let Some(cycle) = cycle else { return false };
         let index = usize::from(cycle.id.0);
         // A driver that takes a sample at each unmask changes its state in each round.
-        let steady = !self.queues[index].adapts() || !cycle.unmasks();
+        let steady = !self.queues[index].is_adaptive() || !cycle.unmasks();
         if !steady || self.found(me) > 0 {
             return false;
         }
@@ -204,7 +204,7 @@ impl Machine<'_> {
         self.cpus[cpu].polled_in_vain += rounds * spin.length;
         self.threads[spin.me].execution.round.remove_skipped(rounds * spin.length);
         self.queues[usize::from(cycle.id.0)].polled(polled);
-        if self.sees(cycle.id)
+        if self.counts_polls_of(cycle.id)
             && let Some(Op::Poll { budget, .. }) = cycle.steps().next()
         {
             let who = match self.threads[spin.me].role() {
@@ -235,7 +235,7 @@ impl Machine<'_> {
             Op::Poll { id, .. } => {
                 self.queues[usize::from(id.0)].polled(at);
                 self.threads[me].execution.round.polled(false);
-                if self.sees(id)
+                if self.counts_polls_of(id)
                     && let Op::Poll { budget, .. } = op
                 {
                     let who = self.who(cpu);

@@ -27,7 +27,14 @@ impl Machine<'_> {
     /// driver that asks for another poll reports its whole budget, and one that follows the interrupt's affinity
     /// reports at most one less than the budget on any other CPU.
     #[inline]
-    pub(crate) fn says(&self, cpu: usize, id: Id, budget: u16, rx: u16, again: bool) -> u16 {
+    pub(crate) fn reported_work(
+        &self,
+        cpu: usize,
+        id: Id,
+        budget: u16,
+        rx: u16,
+        again: bool,
+    ) -> u16 {
         let elsewhere = || usize::from(self.host.instance(id).cpu().0) != cpu;
         if self.config.nic.follows_affinity && elsewhere() {
             // A budget of 1 cannot be reduced: reporting 0 would lose the frame's delivery.
@@ -58,11 +65,11 @@ impl Machine<'_> {
         let from =
             if self.config.nic.coalesce_restarts { queue.arrived_at } else { queue.waiting_since };
         let due = from + queue.coalesce;
-        let enough = queue.coalesce_frames > 0 && queue.held >= queue.coalesce_frames;
+        let enough = queue.coalesce_frames > 0 && queue.coalesced >= queue.coalesce_frames;
         if due <= self.now || enough {
             self.interrupt_for_frames(index);
         } else {
-            self.hold_back(index, due);
+            self.start_moderation(index, due);
         }
     }
 }

@@ -12,7 +12,7 @@ use napkin_core::Ns;
 const EVENTS: u64 = 64;
 
 /// Number of steps after which a search pauses.
-const TIRED: u8 = 10;
+const MAX_STEPS: u8 = 10;
 
 /// Microseconds and frames for receive, where each frame restarts the timer (DIM's CQE mode).
 const FROM_FRAME: [(Ns, u32); 5] = [(2, 256), (8, 128), (16, 64), (32, 64), (64, 64)];
@@ -41,14 +41,14 @@ struct Rates {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum Comparison {
     Worse,
     Same,
     Better,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Climb {
+enum TuneState {
     OnTop,
     Tired,
     Right,
@@ -60,7 +60,7 @@ enum Climb {
 pub(crate) struct Adaptive {
     steps: &'static [(Ns, u32); 5],
     at: usize,
-    climb: Climb,
+    state: TuneState,
     left: u8,
     right: u8,
     tired: u8,
@@ -80,7 +80,7 @@ impl Adaptive {
         Adaptive {
             steps,
             at: 1,
-            climb: Climb::OnTop,
+            state: TuneState::OnTop,
             left: 0,
             right: 0,
             tired: 0,
@@ -120,71 +120,71 @@ impl Adaptive {
     }
 
     fn decide(&mut self, rates: Rates) {
-        let parked = self.climb == Climb::OnTop;
-        match self.climb {
-            Climb::OnTop => {
-                if compare(rates, self.before) != Verdict::Same {
-                    self.set_out();
+        let parked = self.state == TuneState::OnTop;
+        match self.state {
+            TuneState::OnTop => {
+                if compare(rates, self.before) != Comparison::Same {
+                    self.exit_parking();
                 }
             }
-            Climb::Tired => {
+            TuneState::Tired => {
                 self.tired = self.tired.saturating_sub(1);
                 if self.tired == 0 {
-                    self.set_out();
+                    self.exit_parking();
                 }
             }
-            Climb::Right | Climb::Left => {
-                if compare(rates, self.before) != Verdict::Better {
+            TuneState::Right | TuneState::Left => {
+                if compare(rates, self.before) != Comparison::Better {
                     self.turn();
                 }
                 if self.on_top() {
                     self.park();
-                } else if self.tired == TIRED {
+                } else if self.tired == MAX_STEPS {
                     (self.left, self.right) = (0, 0);
-                    self.climb = Climb::Tired;
+                    self.state = TuneState::Tired;
                 } else if !self.step() {
                     self.park();
                 }
             }
         }
-        if !parked || self.climb != Climb::OnTop {
+        if !parked || self.state != TuneState::OnTop {
             self.before = rates;
         }
     }
 
-    fn set_out(&mut self) {
-        self.climb = if self.at == 0 { Climb::Right } else { Climb::Left };
-        if self.tired < TIRED {
+    fn exit_parking(&mut self) {
+        self.state = if self.at == 0 { TuneState::Right } else { TuneState::Left };
+        if self.tired < MAX_STEPS {
             self.step();
         }
     }
 
     fn turn(&mut self) {
-        if self.climb == Climb::Right {
-            self.climb = Climb::Left;
+        if self.state == TuneState::Right {
+            self.state = TuneState::Left;
             self.left = 0;
         } else {
-            self.climb = Climb::Right;
+            self.state = TuneState::Right;
             self.right = 0;
         }
     }
 
     /// Returns whether the search has gone one step past the optimum and back.
     fn on_top(&self) -> bool {
-        match self.climb {
-            Climb::Right => self.left > 1 && self.right == 1,
+        match self.state {
+            TuneState::Right => self.left > 1 && self.right == 1,
             _ => self.right > 1 && self.left == 1,
         }
     }
 
     fn park(&mut self) {
         (self.left, self.right, self.tired) = (0, 0, 0);
-        self.climb = Climb::OnTop;
+        self.state = TuneState::OnTop;
     }
 
     /// Makes a step; returns `false` at the end of the table.
     fn step(&mut self) -> bool {
-        if self.climb == Climb::Right {
+        if self.state == TuneState::Right {
             if self.at + 1 == self.steps.len() {
                 return false;
             }
@@ -202,12 +202,12 @@ impl Adaptive {
     }
 }
 
-fn compare(now: Rates, before: Rates) -> Verdict {
+fn compare(now: Rates, before: Rates) -> Comparison {
     let differs = |a: u64, b: u64| b > 0 && a.abs_diff(b) * 100 / b > 10;
-    let more = |yes: bool| if yes { Verdict::Better } else { Verdict::Worse };
+    let more = |yes: bool| if yes { Comparison::Better } else { Comparison::Worse };
     for (now, before) in [(now.bytes, before.bytes), (now.packets, before.packets)] {
         if before == 0 {
-            return if now > 0 { Verdict::Better } else { Verdict::Same };
+            return if now > 0 { Comparison::Better } else { Comparison::Same };
         }
         if differs(now, before) {
             return more(now > before);
@@ -216,37 +216,37 @@ fn compare(now: Rates, before: Rates) -> Verdict {
     if differs(now.events, before.events) {
         more(now.events < before.events)
     } else {
-        Verdict::Same
+        Comparison::Same
     }
 }
 
 /// Adaptive moderation of a queue's transmit completions: the interrupt is raised at once, unless the previous one
 /// for completions was less than `time` ago.
 #[derive(Debug)]
-pub(crate) struct Transmissions {
+pub(crate) struct TxModeration {
     adaptive: Adaptive,
     time: Ns,
     frames: u32,
     /// Completions since the last interrupt for them.
-    held: u32,
+    coalesced: u32,
     last: Ns,
     /// Whether a timer event is pending.
-    pub(super) waits: bool,
+    pub(super) pending: bool,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     events: u64,
 }
 
-impl Transmissions {
+impl TxModeration {
     pub(crate) fn new() -> Self {
         let (time, frames) = TRANSMIT[1];
-        Transmissions {
+        TxModeration {
             adaptive: Adaptive::new(&TRANSMIT),
             time: time * 1000,
             frames,
-            held: 0,
+            coalesced: 0,
             last: 0,
-            waits: false,
+            pending: false,
             packets: 0,
             bytes: 0,
             events: 0,
@@ -255,13 +255,13 @@ impl Transmissions {
 
     /// Counts a completion. Returns when its interrupt is due.
     pub(crate) fn finished(&mut self, now: Ns) -> Ns {
-        self.held += 1;
-        if self.held >= self.frames { now } else { now.max(self.last + self.time) }
+        self.coalesced += 1;
+        if self.coalesced >= self.frames { now } else { now.max(self.last + self.time) }
     }
 
     /// Records that the interrupt for completions is raised.
     pub(crate) fn raised(&mut self, now: Ns) {
-        (self.held, self.last) = (0, now);
+        (self.coalesced, self.last) = (0, now);
         self.events += 1;
     }
 
@@ -271,7 +271,7 @@ impl Transmissions {
         if let Some(step) = self.adaptive.sample(Sample { at: now, packets, bytes, events }) {
             (self.time, self.frames) = step;
         }
-        self.held = 0;
+        self.coalesced = 0;
     }
 }
 

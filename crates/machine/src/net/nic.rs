@@ -30,7 +30,7 @@ impl Machine<'_> {
         }
         queue.put(packet);
         queue.arrived_at = self.now;
-        queue.held += 1;
+        queue.coalesced += 1;
         let depth = queue.depth();
         self.trace.depth(index, self.now, depth);
         self.trace.passed(&packet, self.now, Station::Ring);
@@ -43,25 +43,25 @@ impl Machine<'_> {
         if !queue.armed || queue.line {
             return;
         }
-        let enough = queue.coalesce_frames > 0 && queue.held >= queue.coalesce_frames;
+        let enough = queue.coalesce_frames > 0 && queue.coalesced >= queue.coalesce_frames;
         if queue.coalesce == 0 || enough {
             self.interrupt_for_frames(index);
             return;
         }
         let due = self.now + queue.coalesce;
-        self.hold_back(index, due);
+        self.start_moderation(index, due);
     }
 
     /// Raises the interrupt for received frames now.
     pub(super) fn interrupt_for_frames(&mut self, index: usize) {
         let queue = &mut self.queues[index];
         queue.rx_events += 1;
-        queue.held = 0;
+        queue.coalesced = 0;
         self.raise_line(index);
     }
 
     /// Starts the moderation timer for received frames, or moves it if each frame restarts it.
-    pub(super) fn hold_back(&mut self, index: usize, due: Ns) {
+    pub(super) fn start_moderation(&mut self, index: usize, due: Ns) {
         let queue = &mut self.queues[index];
         if !queue.moderating || self.config.nic.coalesce_restarts {
             queue.moderate_at = due;
@@ -73,7 +73,7 @@ impl Machine<'_> {
         }
     }
 
-    pub(crate) fn moderated(&mut self, index: usize, generation: u32) {
+    pub(crate) fn moderation_expires(&mut self, index: usize, generation: u32) {
         let queue = &mut self.queues[index];
         if queue.moderation != generation || !queue.moderating {
             return;
@@ -85,7 +85,7 @@ impl Machine<'_> {
         }
         queue.moderating = false;
         // A poll without an interrupt may have taken the frames already.
-        if queue.armed && queue.waits() {
+        if queue.armed && queue.has_work() {
             self.interrupt_for_frames(index);
         }
     }
@@ -94,7 +94,7 @@ impl Machine<'_> {
     pub(super) fn moderate_completions(&mut self, index: usize) {
         let now = self.now;
         let queue = &mut self.queues[index];
-        let Some(tx) = &mut queue.transmissions else { return self.moderate(index) };
+        let Some(tx) = &mut queue.tx_moderation else { return self.moderate(index) };
         if !queue.armed || queue.line {
             return;
         }
@@ -102,20 +102,20 @@ impl Machine<'_> {
         if due <= now {
             tx.raised(now);
             self.raise_line(index);
-        } else if !tx.waits {
-            tx.waits = true;
+        } else if !tx.pending {
+            tx.pending = true;
             let generation = queue.moderation;
             self.events.schedule(due, Event::ModeratedTx { queue: index as u16, generation });
         }
     }
 
-    pub(crate) fn moderated_tx(&mut self, index: usize, generation: u32) {
+    pub(crate) fn tx_moderation_expires(&mut self, index: usize, generation: u32) {
         let queue = &mut self.queues[index];
         if queue.moderation != generation {
             return;
         }
-        let Some(tx) = &mut queue.transmissions else { return };
-        tx.waits = false;
+        let Some(tx) = &mut queue.tx_moderation else { return };
+        tx.pending = false;
         // A poll without an interrupt may have reaped the completions already.
         if !queue.armed || queue.completions == 0 {
             return;
@@ -138,7 +138,7 @@ impl Machine<'_> {
             queue.coalesce = time;
             queue.coalesce_frames = frames;
         }
-        if let Some(tx) = &mut queue.transmissions {
+        if let Some(tx) = &mut queue.tx_moderation {
             tx.sample(self.now);
         }
     }
@@ -165,7 +165,7 @@ impl Machine<'_> {
         self.catch_up_queue(usize::from(queue));
         let this = &mut self.queues[usize::from(queue)];
         this.counts.sent += 1;
-        if let Some(tx) = &mut this.transmissions {
+        if let Some(tx) = &mut this.tx_moderation {
             tx.packets += 1;
             tx.bytes += u64::from(packet.bytes);
         }
@@ -222,18 +222,18 @@ impl Machine<'_> {
         if packet.kind == Kind::Ack {
             return None;
         }
-        let place = self.sockets.of_flow(packet.flow)?;
+        let place = self.sockets.socket_of_flow(packet.flow)?;
         if self.host.instance(Id(index as u16)).feedback() {
-            self.receives(index, place);
+            self.note_receiver(index, place);
         }
         let id = Id(index as u16);
-        if !self.sockets.take_in(place, id, packet) {
+        if !self.sockets.deliver(place, id, packet) {
             self.queues[index].counts.socket_drops += 1;
             self.trace.passed(&packet, self.now, Station::Dropped);
             return None;
         }
         self.trace.passed(&packet, self.now, Station::Socket(cpu as u16));
-        let (epoll, waiter) = self.sockets.becomes_ready(place);
+        let (epoll, waiter) = self.sockets.mark_ready(place);
         if let Some(epoll) = epoll {
             self.contexts[epoll as usize].follow(id);
         }
@@ -249,7 +249,7 @@ impl Machine<'_> {
     }
 
     /// Records that a socket gets frames of a queue.
-    fn receives(&mut self, index: usize, place: u32) {
+    fn note_receiver(&mut self, index: usize, place: u32) {
         let receivers = &mut self.queues[index].receivers;
         match receivers.iter_mut().find(|it| it.0 == place) {
             Some(it) => it.1 = self.now,
@@ -277,8 +277,8 @@ impl Machine<'_> {
     }
 
     /// Reschedules the queues that were parked for a receiver, if it has drained.
-    pub(super) fn drained(&mut self, place: u32) {
-        if !self.sockets.resumes(place) {
+    pub(super) fn resume_parked(&mut self, place: u32) {
+        if !self.sockets.take_resumption(place) {
             return;
         }
         for index in 0..self.queues.len() {

@@ -7,7 +7,7 @@ use napkin_policy::Threaded;
 
 use crate::config::NicConfig;
 use crate::counts::QueueCounts;
-use crate::net::moderation::{Adaptive, Transmissions};
+use crate::net::moderation::{Adaptive, TxModeration};
 use crate::net::packet::Packet;
 
 /// A receive queue with its transmit queue.
@@ -28,7 +28,7 @@ pub(crate) struct NicQueue {
     /// Whether an interrupt is on its way to the CPU.
     pub(super) line: bool,
     /// Moderation: frames since the last interrupt, whether a timer event is pending, and its generation.
-    pub(super) held: u32,
+    pub(super) coalesced: u32,
     pub(super) moderating: bool,
     pub(super) moderation: u32,
     pub(super) coalesce: Ns,
@@ -39,7 +39,7 @@ pub(crate) struct NicQueue {
     /// Interrupts raised for received frames.
     pub(super) rx_events: u64,
     /// Moderation of transmit completions, where it is separate.
-    pub(super) transmissions: Option<Transmissions>,
+    pub(super) tx_moderation: Option<TxModeration>,
     /// Bytes that have arrived.
     pub(super) bytes: u64,
     /// Arrival time of the last frame.
@@ -59,7 +59,7 @@ pub(crate) struct NicQueue {
     /// Since when the ring has waited for a poll.
     pub(super) waiting_since: Ns,
     /// The last change of mode: the old mode, and the polls that its owner had made by then.
-    pub(super) changed: Option<(Threaded, u64)>,
+    pub(super) mode_change: Option<(Threaded, u64)>,
     /// Number of polls at the watchdog's last run.
     pub(super) polls_seen: u64,
     /// The CPU that spins on this queue, or skips expiries of its timer, in bulk.
@@ -80,7 +80,7 @@ impl NicQueue {
             polled_on: u16::MAX,
             armed: false,
             line: false,
-            held: 0,
+            coalesced: 0,
             moderating: false,
             moderation: 0,
             coalesce: config.coalesce,
@@ -88,7 +88,7 @@ impl NicQueue {
             moderate_at: 0,
             adaptive: config.adaptive.then(|| Adaptive::receive(config.coalesce_restarts)),
             rx_events: 0,
-            transmissions: (config.adaptive && config.tx_interrupts).then(Transmissions::new),
+            tx_moderation: (config.adaptive && config.tx_interrupts).then(TxModeration::new),
             bytes: 0,
             arrived_at: 0,
             timer_at: NEVER,
@@ -99,7 +99,7 @@ impl NicQueue {
             late_by: 0,
             lost: false,
             waiting_since: 0,
-            changed: None,
+            mode_change: None,
             polls_seen: 0,
             skipping_cpu: None,
             suspended: false,
@@ -108,7 +108,7 @@ impl NicQueue {
     }
 
     /// Whether frames or completions wait that an interrupt would be for.
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.depth() > 0 || self.completions > 0
     }
 
@@ -130,8 +130,8 @@ impl NicQueue {
     pub(super) fn void_moderation(&mut self) {
         self.moderating = false;
         self.moderation = self.moderation.wrapping_add(1);
-        if let Some(tx) = &mut self.transmissions {
-            tx.waits = false;
+        if let Some(tx) = &mut self.tx_moderation {
+            tx.pending = false;
         }
     }
 
@@ -148,7 +148,7 @@ impl NicQueue {
     }
 
     /// Returns the number of frames in the ring, or between a poll and their delivery.
-    pub(crate) fn here(&self) -> usize {
+    pub(crate) fn backlog(&self) -> usize {
         self.frames.len()
     }
 
@@ -191,7 +191,7 @@ impl NicQueue {
     }
 
     /// Whether the next poll has descriptors to send.
-    pub(crate) fn sends(&self) -> bool {
+    pub(crate) fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
@@ -207,15 +207,15 @@ impl NicQueue {
     }
 
     /// Whether a poll would find nothing, and this CPU made the last one.
-    pub(crate) fn quiet(&self, cpu: usize) -> bool {
-        self.here() == 0
+    pub(crate) fn is_quiet(&self, cpu: usize) -> bool {
+        self.backlog() == 0
             && self.outgoing.is_empty()
             && self.completions == 0
             && usize::from(self.polled_on) == cpu
     }
 
     /// Whether the driver takes a sample at each unmask.
-    pub(crate) fn adapts(&self) -> bool {
+    pub(crate) fn is_adaptive(&self) -> bool {
         self.adaptive.is_some()
     }
 
@@ -323,19 +323,19 @@ impl NicQueue {
 
     /// Returns the last change of mode: the old mode, and the polls that its owner had made by then.
     #[inline]
-    pub(crate) fn changed(&self) -> Option<(Threaded, u64)> {
-        self.changed
+    pub(crate) fn mode_change(&self) -> Option<(Threaded, u64)> {
+        self.mode_change
     }
 
     /// Records a change of mode; `None`: the new mode has the same owner.
-    pub(crate) fn changes(&mut self, from: Option<(Threaded, u64)>) {
-        self.changed = from;
+    pub(crate) fn set_mode_change(&mut self, from: Option<(Threaded, u64)>) {
+        self.mode_change = from;
     }
 
     /// Runs the watchdog, after `polls` polls. Returns whether work waits without an owner and without a poll since
     /// its last run; the interrupt then no longer counts as lost.
-    pub(crate) fn stuck(&mut self, polls: u64, owned: bool) -> bool {
-        let stuck = self.waits() && !owned && self.polls_seen == polls;
+    pub(crate) fn check_stuck(&mut self, polls: u64, owned: bool) -> bool {
+        let stuck = self.has_work() && !owned && self.polls_seen == polls;
         self.polls_seen = polls;
         if stuck {
             self.lost = false;

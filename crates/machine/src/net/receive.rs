@@ -69,7 +69,7 @@ impl Machine<'_> {
 
     /// Puts a socket that was not read until empty back on the ready list.
     pub fn still_ready(&mut self, socket: u32) {
-        self.sockets.becomes_ready(socket);
+        self.sockets.mark_ready(socket);
     }
 
     /// Receives one frame from a socket. Also returns the nanoseconds that fetching its state costs on top of the
@@ -87,7 +87,7 @@ impl Machine<'_> {
             locality.cross_cpu
         };
         self.trace.passed(&packet, self.now, Station::Read(cpu));
-        self.drained(socket);
+        self.resume_parked(socket);
         Some((packet, extra))
     }
 
@@ -96,7 +96,7 @@ impl Machine<'_> {
     /// and involves no instance.
     pub fn complete(&mut self, socket: u32, packet: Packet) {
         self.sockets.put(socket, packet);
-        if let (Some(epoll), Some(thread)) = self.sockets.becomes_ready(socket) {
+        if let (Some(epoll), Some(thread)) = self.sockets.mark_ready(socket) {
             self.contexts[epoll as usize].no_delivery();
             self.catch_up_thread(thread);
             self.wake_thread(thread);

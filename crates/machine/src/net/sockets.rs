@@ -121,21 +121,21 @@ impl Sockets {
 
     /// Returns the socket that gets a flow's frames; `None`: they are dropped.
     #[inline]
-    pub(super) fn of_flow(&self, flow: u32) -> Option<u32> {
+    pub(super) fn socket_of_flow(&self, flow: u32) -> Option<u32> {
         self.flows[flow as usize].socket
     }
 
     /// Records a delivery to a flow's socket on a CPU. Returns whether the last one was on another CPU.
     #[inline]
     pub(super) fn moves_to(&mut self, flow: u32, cpu: u16) -> bool {
-        let Some(place) = self.of_flow(flow) else { return false };
+        let Some(place) = self.socket_of_flow(flow) else { return false };
         let last = self.all[place as usize].delivered_on.replace(cpu);
         last.is_some_and(|last| last != cpu)
     }
 
     /// Delivers a frame of an instance to a socket. Returns `false` if the socket is full or closed.
     #[inline]
-    pub(super) fn take_in(&mut self, socket: u32, id: Id, packet: Packet) -> bool {
+    pub(super) fn deliver(&mut self, socket: u32, id: Id, packet: Packet) -> bool {
         let socket = &mut self.all[socket as usize];
         if socket.frames.len() >= socket.capacity as usize || !socket.open {
             socket.dropped += 1;
@@ -154,7 +154,7 @@ impl Sockets {
     /// Puts a socket on its epoll context's ready list, if it has one. Returns the context, and the thread that waits
     /// for the socket.
     #[inline]
-    pub(super) fn becomes_ready(&mut self, place: u32) -> (Option<u32>, Option<ThreadId>) {
+    pub(super) fn mark_ready(&mut self, place: u32) -> (Option<u32>, Option<ThreadId>) {
         let socket = &mut self.all[place as usize];
         let Some(epoll) = socket.epoll else { return (None, socket.waiter) };
         let ready = &mut self.ready[epoll as usize];
@@ -232,7 +232,7 @@ impl Sockets {
     /// Returns whether queues parked because of a socket are to be polled again, since it is down to a quarter of its
     /// capacity. Returns `true` once.
     #[inline]
-    pub(super) fn resumes(&mut self, socket: u32) -> bool {
+    pub(super) fn take_resumption(&mut self, socket: u32) -> bool {
         let socket = &mut self.all[socket as usize];
         let drained = socket.parked && socket.drained();
         socket.parked &= !drained;

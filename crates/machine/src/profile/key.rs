@@ -10,7 +10,7 @@
 use super::takes::Takes;
 
 /// The largest number of frames that a key takes if nothing else limits it.
-const MANY: u32 = 1_000_000;
+const MAX_FRAMES: u32 = 1_000_000;
 
 /// A section of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -178,7 +178,7 @@ pub(super) const HOST_KEYS: &[Key] = &[
     key("cost", "migrate", TIME, "moving a thread to another CPU, caches included"),
 
     key("locality", "frame", TIME, "most that fetching one frame's state again costs"),
-    key("locality", "half", count(1, MANY), "frames handled in between at which half of `locality.frame` is paid"),
+    key("locality", "half", count(1, MAX_FRAMES), "frames handled in between at which half of `locality.frame` is paid"),
     key("locality", "sharpness", count(1, 8), "how suddenly a cache is full: the exponent of the frames in between; with 1 the cost rises gradually").or(1.0),
     key("locality", "cross-cpu", TIME, "fetching one frame's state from another CPU's cache"),
     key("locality", "interrupted", TIME, "what a thread pays for its caches after a softirq on top of it whose last poll handled frames").or(0.0),
@@ -195,7 +195,7 @@ pub(super) const HOST_KEYS: &[Key] = &[
     key("nic", "interrupt-latency", TIME, "from the card's decision to the CPU's interrupt"),
     key("nic", "transmit", TIME, "from the doorbell to the first bit on the wire"),
     key("nic", "coalesce-usecs", TIME, "longest that the card holds an interrupt back; where it adapts, the start value"),
-    key("nic", "coalesce-frames", count(0, MANY), "frames after which it does not hold it back; where it adapts, the start value"),
+    key("nic", "coalesce-frames", count(0, MAX_FRAMES), "frames after which it does not hold it back; where it adapts, the start value"),
     key("nic", "coalesce-restarts", OFF_ON, "each frame begins the coalescing time anew, instead of the first after an interrupt").or(0.0),
     key("nic", "adaptive", OFF_ON, "the driver adapts its coalescing to the traffic"),
     key("nic", "tx-interrupts", OFF_ON, "transmit completions raise interrupts of their own"),

@@ -152,7 +152,7 @@ impl Profile {
         }
         let mut text = String::new();
         let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
-        file.take(parse::LONGEST as u64 + 1)
+        file.take(parse::MAX_BYTES as u64 + 1)
             .read_to_string(&mut text)
             .map_err(|error| unreadable(error.to_string()))?;
         Profile::parse(schema, &text, name_or_path)

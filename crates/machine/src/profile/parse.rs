@@ -21,7 +21,7 @@ use super::{Basis, Constant, Profile};
 const FIELDS: [&str; 6] = ["value", "source", "fitted", "assumed", "range", "note"];
 
 /// Longest accepted text of a profile, in bytes.
-pub(super) const LONGEST: usize = 1 << 20;
+pub(super) const MAX_BYTES: usize = 1 << 20;
 
 impl Profile {
     /// Reads a profile with the sections and keys of `schema`. Errors name the text by `origin`: a file's name, or
@@ -75,7 +75,7 @@ pub(super) fn document(text: &str) -> Result<Document<&str>, Fault> {
         key: String::new(),
         problem: Problem::Syntax(message.chars().filter(|c| !c.is_control()).take(200).collect()),
     };
-    if text.len() > LONGEST {
+    if text.len() > MAX_BYTES {
         return Err(fault(0, "longer than 1 MiB"));
     }
     Document::parse(text)
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let Some(section) = self.schema.section(name) else {
-                if self.schema.leaves_out() {
+                if self.schema.ignores_unknown() {
                     continue;
                 }
                 let known: Vec<_> = self.schema.sections().iter().map(|it| it.name).collect();
@@ -163,14 +163,14 @@ impl<'a> Reader<'a> {
                 self.fault(1, section.name, Problem::MissingSection);
             }
         }
-        (self.headline(root, "name"), self.headline(root, "about"))
+        (self.root_text(root, "name"), self.root_text(root, "about"))
     }
 
     /// Copies the constants of the profile that this one is based on, if any.
     fn base(&mut self, root: &dyn TableLike) {
         let Some(item) = root.get("based-on") else { return };
         let line = self.line_of(root, "based-on");
-        let Some(name) = self.words(root, "based-on", "based-on", item) else { return };
+        let Some(name) = self.text_field(root, "based-on", "based-on", item) else { return };
         let Ok(base) = Profile::named(self.schema, &name) else {
             let problem = Problem::UnknownBase {
                 given: quoted(&name),
@@ -186,18 +186,18 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads one of the texts above the sections.
-    fn headline(&mut self, root: &dyn TableLike, name: &str) -> String {
+    fn root_text(&mut self, root: &dyn TableLike, name: &str) -> String {
         match root.get(name) {
             None => {
                 self.fault(1, name, Problem::MissingText);
                 String::new()
             }
-            Some(item) => self.words(root, name, name, item).unwrap_or_default(),
+            Some(item) => self.text_field(root, name, name, item).unwrap_or_default(),
         }
     }
 
     /// Reads a text that must not be empty; `path` is its name in errors.
-    fn words(
+    fn text_field(
         &mut self,
         table: &dyn TableLike,
         name: &str,
@@ -267,7 +267,7 @@ impl<'a> Reader<'a> {
         }
         let note = table.get("note").and_then(|item| {
             let path = format!("{path}.note");
-            self.words(table, "note", &path, item)
+            self.text_field(table, "note", &path, item)
         });
         let basis = self.basis(key, &path, table, line);
         let amount = match table.get("value") {
@@ -326,7 +326,7 @@ impl<'a> Reader<'a> {
                 Some(Basis::Fitted { low, high })
             }
             _ => {
-                let words = self.words(table, name, &format!("{path}.{name}"), item)?;
+                let words = self.text_field(table, name, &format!("{path}.{name}"), item)?;
                 let range = match range {
                     None => None,
                     Some(range) => {

@@ -6,10 +6,10 @@ use super::{Origin, Profile, ProfileError};
 use napkin_traffic::Rng;
 
 /// Ratio of the ends from which on a range is divided logarithmically.
-const WIDE: f64 = 10.0;
+const LOGARITHMIC_FROM: f64 = 10.0;
 
 /// Relative uncertainty of an assumed constant without a range.
-const UNKNOWN: f64 = 0.2;
+const ASSUMED_SPREAD: f64 = 0.2;
 
 /// Most attempts at a draw whose values form a valid profile.
 const ATTEMPTS: u32 = 100;
@@ -27,7 +27,7 @@ pub struct Range {
 
 impl Range {
     fn logarithmic(&self) -> bool {
-        self.low > 0.0 && self.high / self.low >= WIDE
+        self.low > 0.0 && self.high / self.low >= LOGARITHMIC_FROM
     }
 
     /// Returns the value at a position. It has four significant digits, or is whole for counts and choices: more
@@ -85,7 +85,7 @@ impl Profile {
                         let end = if key.takes.whole() { libm::round(end) } else { end };
                         end.clamp(least, most)
                     };
-                    (end(1.0 - UNKNOWN), end(1.0 + UNKNOWN))
+                    (end(1.0 - ASSUMED_SPREAD), end(1.0 + ASSUMED_SPREAD))
                 }
                 Origin::Source { range: None, .. } | Origin::Default => return None,
             };

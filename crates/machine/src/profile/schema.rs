@@ -59,7 +59,7 @@ impl Schema {
     }
 
     /// Whether unknown sections are ignored.
-    pub(super) fn leaves_out(&self) -> bool {
+    pub(super) fn ignores_unknown(&self) -> bool {
         self.host_alone
     }
 }

@@ -42,7 +42,7 @@ impl Profile {
                 faults.push(Fault { line: None, key: key.path(), problem });
                 continue;
             };
-            if let Some(text) = self.spelling(key.takes, &constant.amount, value) {
+            if let Some(text) = self.replacement(key.takes, &constant.amount, value) {
                 places.push((span, text));
             }
         }
@@ -59,7 +59,7 @@ impl Profile {
     }
 
     /// Returns the text of a value that replaces `old`; `None` if `old` has the same value.
-    fn spelling(&self, takes: Takes, amount: &Amount, old: &Value) -> Option<String> {
+    fn replacement(&self, takes: Takes, amount: &Amount, old: &Value) -> Option<String> {
         let frequency = self.frequency();
         let value = amount.value(frequency)?;
         let Value::String(old) = old else {

@@ -18,7 +18,7 @@ impl Machine<'_> {
         let this = &mut self.cpus[cpu];
         let used = this.used();
         let taken = used[Use::Interrupt as usize] + used[Use::Softirq as usize];
-        let slowed = this.run_queue.stolen.is_much(self.now, taken);
+        let slowed = this.run_queue.interrupt_load.update_is_excessive(self.now, taken);
         let (Some(curr), true, true) =
             (this.run_queue.curr, this.run_queue.queued.is_empty(), slowed)
         else {
@@ -35,7 +35,7 @@ impl Machine<'_> {
             to != cpu && idle(to) && self.sibling(to).is_none_or(idle)
         });
         let this = &mut self.cpus[cpu];
-        this.run_queue.evicts_to = to;
+        this.run_queue.active_balance_to = to;
         this.run_queue.need_resched |= to.is_some();
     }
 
@@ -61,7 +61,7 @@ impl Machine<'_> {
 
     fn may_move(&self, id: ThreadId) -> bool {
         let thread = &self.threads[id];
-        !thread.affinity.one() && thread.class == Class::Fair
+        !thread.affinity.is_single() && thread.class == Class::Fair
     }
 
     pub(super) fn move_waiting(&mut self, from: usize, place: usize, to: usize) {

@@ -23,7 +23,7 @@ impl Affinity {
         (self.first..=self.last).contains(&cpu)
     }
 
-    pub(crate) fn one(self) -> bool {
+    pub(crate) fn is_single(self) -> bool {
         self.first == self.last
     }
 }

@@ -57,8 +57,8 @@ impl Machine<'_> {
         let name = self.threads[id].name();
         self.trace.mark(by.unwrap_or(cpu), self.now, Mark::Wake(name));
         // Synchronous: by the running thread, not by an interrupt on top of it.
-        let in_passing = by == Some(cpu) && self.cpus[cpu].contexts() == 0;
-        let preempts = self.check_preempt(cpu, id, in_passing);
+        let sync = by == Some(cpu) && self.cpus[cpu].contexts() == 0;
+        let preempts = self.check_preempt(cpu, id, sync);
         (preempts && by != Some(cpu)).then_some(cpu)
     }
 
@@ -83,7 +83,7 @@ impl Machine<'_> {
     fn select_cpu(&mut self, id: ThreadId, by: Option<usize>) -> usize {
         let thread = &self.threads[id];
         let affinity = thread.affinity;
-        if affinity.one() {
+        if affinity.is_single() {
             return usize::from(affinity.first);
         }
         let last = usize::from(thread.cpu);
@@ -119,10 +119,10 @@ impl Machine<'_> {
                 second = second.or(Some(cpu));
             }
         }
-        let beside = self
+        let idle_sibling = self
             .sibling(previous)
             .filter(|&cpu| affinity.allows(cpu as u16) && self.cpus[cpu].available());
-        if let Some(cpu) = second.or(beside) {
+        if let Some(cpu) = second.or(idle_sibling) {
             return cpu;
         }
         let runnable = |cpu: usize| self.cpus[cpu].run_queue.threads().count();
@@ -165,7 +165,7 @@ impl Machine<'_> {
     }
 
     /// Decides whether a thread that has become runnable preempts the current one, and if so requests a reschedule.
-    fn check_preempt(&mut self, cpu: usize, id: ThreadId, in_passing: bool) -> bool {
+    fn check_preempt(&mut self, cpu: usize, id: ThreadId, sync: bool) -> bool {
         let kernel = &self.config.kernel;
         let Some(curr) = self.cpus[cpu].run_queue.curr else {
             self.cpus[cpu].run_queue.need_resched = true;
@@ -177,7 +177,7 @@ impl Machine<'_> {
             (Class::Fifo(_), Class::Fair) => true,
             (Class::Fair, Class::Fifo(_)) => false,
             (Class::Fair, Class::Fair) => {
-                let preempts = if in_passing && !kernel.sync_wake_preempts {
+                let preempts = if sync && !kernel.sync_wake_preempts {
                     false
                 } else {
                     match kernel.fair {
@@ -288,14 +288,14 @@ impl Machine<'_> {
     pub(crate) fn reschedule(&mut self, cpu: usize, goes_to_sleep: bool) -> bool {
         self.charge(cpu);
         let old = self.cpus[cpu].run_queue.curr;
-        let evicts_to = self.cpus[cpu].run_queue.evicts_to.take();
+        let active_balance_to = self.cpus[cpu].run_queue.active_balance_to.take();
         if let Some(old) = old {
             if goes_to_sleep {
-                self.leave_virtual_time(cpu, old);
+                self.store_lag(cpu, old);
             } else {
                 self.cpus[cpu].run_queue.queued.push(old);
                 self.threads[old].state = State::Queued;
-                if let Some(to) = evicts_to
+                if let Some(to) = active_balance_to
                     && self.cpus[to].available()
                 {
                     self.move_waiting(cpu, self.cpus[cpu].run_queue.queued.len() - 1, to);
@@ -305,7 +305,7 @@ impl Machine<'_> {
             }
         }
         let this = &mut self.cpus[cpu];
-        this.run_queue.gives_up();
+        this.run_queue.clear_curr();
         let mut moved = false;
         let settled = this.run_queue.idle_periods.mean() >= self.config.kernel.migration_cost;
         if this.run_queue.queued.is_empty()
@@ -318,9 +318,9 @@ impl Machine<'_> {
         let next = self.cpus[cpu].run_queue.pick(&self.threads, self.config.kernel.fair);
         let most = 2 * self.config.kernel.migration_cost;
         let idle = (old.is_none(), next.is_none());
-        self.cpus[cpu].run_queue.idle_periods.learn(self.now, idle, most);
+        self.cpus[cpu].run_queue.idle_periods.update(self.now, idle, most);
         if let Some(next) = next {
-            self.cpus[cpu].run_queue.gives_to(next);
+            self.cpus[cpu].run_queue.set_curr(next);
             let thread = &mut self.threads[next];
             thread.state = State::Running;
             if old != Some(next) {
@@ -362,7 +362,7 @@ impl Machine<'_> {
         self.arm_slice(cpu);
     }
 
-    fn leave_virtual_time(&mut self, cpu: usize, id: ThreadId) {
+    fn store_lag(&mut self, cpu: usize, id: ThreadId) {
         let slice = self.config.kernel.slice as i64;
         if let Some(average) = self.cpus[cpu].run_queue.average(&self.threads) {
             let thread = &mut self.threads[id];

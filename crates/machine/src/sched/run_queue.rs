@@ -5,7 +5,7 @@
 use napkin_core::Ns;
 
 use crate::config::Fair;
-use crate::sched::averages::{IdlePeriods, Stolen};
+use crate::sched::averages::{IdlePeriods, InterruptLoad};
 use crate::sched::id::{Class, ThreadId};
 use crate::sched::threads::Threads;
 
@@ -22,9 +22,9 @@ pub(crate) struct RunQueue {
     slice_generation: u32,
     pub(super) slice_armed: bool,
     pub(super) next_balance: Ns,
-    pub(super) stolen: Stolen,
+    pub(super) interrupt_load: InterruptLoad,
     /// The CPU to which active balance moves the current thread at the next reschedule.
-    pub(super) evicts_to: Option<usize>,
+    pub(super) active_balance_to: Option<usize>,
     pub(super) idle_periods: IdlePeriods,
     pub(super) min_vruntime: i64,
     pub(super) switches: u64,
@@ -42,8 +42,8 @@ impl RunQueue {
             slice_generation: 0,
             slice_armed: false,
             next_balance: 0,
-            stolen: Stolen::default(),
-            evicts_to: None,
+            interrupt_load: InterruptLoad::default(),
+            active_balance_to: None,
             idle_periods: IdlePeriods::default(),
             min_vruntime: 0,
             switches: 0,
@@ -117,14 +117,14 @@ impl RunQueue {
     }
 
     /// Removes the current thread, and clears requests to reschedule.
-    pub(super) fn gives_up(&mut self) {
+    pub(super) fn clear_curr(&mut self) {
         self.curr = None;
         self.need_resched = false;
         self.lazy_resched = false;
     }
 
     /// Makes a waiting thread the current one.
-    pub(super) fn gives_to(&mut self, id: ThreadId) {
+    pub(super) fn set_curr(&mut self, id: ThreadId) {
         self.queued.retain(|other| *other != id);
         self.curr = Some(id);
     }

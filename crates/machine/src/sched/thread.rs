@@ -144,7 +144,7 @@ impl<'a> Thread<'a> {
 
     /// Whether the timer of that generation belongs to the present sleep.
     #[inline]
-    pub(crate) fn sleeps_since(&self, generation: u32) -> bool {
+    pub(crate) fn is_same_sleep(&self, generation: u32) -> bool {
         self.wake_generation == generation
     }
 
@@ -166,7 +166,7 @@ impl<'a> Thread<'a> {
 
     /// Charges it with CPU time; `own`: no context was on top of it.
     #[inline]
-    pub(crate) fn runs(&mut self, time: Ns, own: bool) {
+    pub(crate) fn charge(&mut self, time: Ns, own: bool) {
         if own {
             self.execution.used(time);
         }

@@ -18,8 +18,8 @@ fn owner(mode: Threaded) -> Threaded {
 impl Machine<'_> {
     /// Schedules a fault.
     pub fn fault_at(&mut self, at: Ns, fault: Fault) {
-        self.faults.asked.push(fault);
-        let token = self.faults.asked.len() as u64 - 1;
+        self.faults.scheduled.push(fault);
+        let token = self.faults.scheduled.len() as u64 - 1;
         self.events.schedule(at.max(self.now), Event::Fault { token });
     }
 
@@ -33,7 +33,7 @@ impl Machine<'_> {
     }
 
     pub(crate) fn fault(&mut self, token: u64) {
-        let Some(fault) = self.faults.asked.get(token as usize).copied() else { return };
+        let Some(fault) = self.faults.scheduled.get(token as usize).copied() else { return };
         match fault {
             Fault::LoseInterrupt(queue) => self.queues[usize::from(queue)].lose_next(),
             Fault::DelayInterrupt(queue, by) => self.queues[usize::from(queue)].delay_next(by),
@@ -43,16 +43,16 @@ impl Machine<'_> {
                 let id = Id(queue);
                 let old = self.host.instance(id).settings();
                 let timeouts = [old.irq_suspend_timeout, old.gro_flush_timeout, old.park_timeout()];
-                timeouts.into_iter().for_each(|it| self.checks.outlasts(it));
+                timeouts.into_iter().for_each(|it| self.checks.note_replaced_timeout(it));
                 let set = self.host.set(id, &settings);
                 debug_assert!(set.is_ok(), "{set:?}");
                 let polls = self.polls_by(id, old.threaded);
                 // With and without busy polling the owner is the same thread.
                 let changes = owner(settings.threaded) != owner(old.threaded);
                 let from = changes.then_some((old.threaded, polls));
-                self.queues[usize::from(queue)].changes(from);
+                self.queues[usize::from(queue)].set_mode_change(from);
             }
-            Fault::Disable(queue, stays) => self.disable(Id(queue), stays),
+            Fault::Disable(queue, duration) => self.disable(Id(queue), duration),
             Fault::Signal(thread) => {
                 self.threads[thread].wait.signal();
                 if self.threads[thread].execution.in_pass() {
@@ -72,7 +72,7 @@ impl Machine<'_> {
         let op = self.contexts[epoll as usize].close(self.host, RaisedFrom::Application);
         // Only this context's part ends; others may continue to suspend their queues.
         if let Some(id) = self.contexts[epoll as usize].follows() {
-            self.checks.breaks(format!("invariant 6: closed, and follows {id:?} still"));
+            self.checks.record_violation(format!("invariant 6: closed, and follows {id:?} still"));
         }
         self.raise_from_outside(op);
     }
@@ -91,7 +91,7 @@ impl Machine<'_> {
             let state = self.host.instance(id).state();
             let queue = &mut self.queues[index];
             let polls = self.host.instance(id).counts().all_polls();
-            if queue.stuck(polls, state.has(SCHED)) {
+            if queue.check_stuck(polls, state.has(SCHED)) {
                 let op = self.host.schedule(id, RaisedFrom::Interrupt);
                 self.raise_from_outside(op);
             }
