@@ -19,7 +19,7 @@ use crate::sched::id::State;
 const SLACK: Ns = 30 * napkin_core::MILLISECOND;
 
 /// Period of an experiment's checks.
-const EVERY: Ns = 100 * MICROSECOND;
+const CHECK_PERIOD: Ns = 100 * MICROSECOND;
 
 impl Machine<'_> {
     /// Checks the invariants after an event, as far as they are due.
@@ -28,7 +28,7 @@ impl Machine<'_> {
         if self.checks.after_every_event() {
             self.check_queues();
             self.check_cpus();
-        } else if self.checks.take_due(self.now, EVERY) {
+        } else if self.checks.take_due(self.now, CHECK_PERIOD) {
             self.check_queues();
         }
     }

@@ -333,23 +333,23 @@ impl<'a> Machine<'a> {
 
     fn handle_event(&mut self, event: Event, order: u64) {
         match event {
-            Event::Segment { cpu } => self.segment_due(usize::from(cpu), order),
+            Event::SegmentEnd { cpu } => self.segment_due(usize::from(cpu), order),
             Event::Arrive { packet } => {
                 let packet = self.link.take(packet);
                 self.arrive(packet);
             }
-            Event::Leave { packet } => {
+            Event::ReachPeer { packet } => {
                 let packet = self.link.take(packet);
                 self.with_client(|client, machine| client.receive(machine, packet));
             }
             Event::Transmitted { queue } => self.transmitted(usize::from(queue)),
-            Event::Moderated { queue, generation } => {
+            Event::ModerationTimer { queue, generation } => {
                 self.moderation_expires(usize::from(queue), generation);
             }
-            Event::ModeratedTx { queue, generation } => {
+            Event::TxModerationTimer { queue, generation } => {
                 self.tx_moderation_expires(usize::from(queue), generation);
             }
-            Event::Line { queue } => {
+            Event::InterruptLine { queue } => {
                 let id = Id(queue);
                 self.queues[usize::from(queue)].line_arrived();
                 let cpu = usize::from(self.host.instance(id).cpu().0);
@@ -373,7 +373,7 @@ impl<'a> Machine<'a> {
             Event::Client { token } => {
                 self.with_client(|client, machine| client.timer(machine, token));
             }
-            Event::Turn { generation } => self.slice_over(generation),
+            Event::SharedSliceEnd { generation } => self.shared_slice_ends(generation),
             Event::Control { queue } => {
                 self.catch_up_all();
                 self.control(Id(queue));

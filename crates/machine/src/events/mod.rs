@@ -12,19 +12,19 @@ use wheel::Wheel;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The present segment of a CPU ends. Stale if the CPU's `ends_by` is not this event's order.
-    Segment { cpu: u16 },
+    SegmentEnd { cpu: u16 },
     /// A frame reaches a queue of the host's NIC; its index in the link's store.
     Arrive { packet: u32 },
     /// A frame from the host reaches the peer.
-    Leave { packet: u32 },
+    ReachPeer { packet: u32 },
     /// A transmission has completed.
     Transmitted { queue: u16 },
     /// The NIC's moderation timer expires. Stale if the generation differs: an interrupt has been raised meanwhile.
-    Moderated { queue: u16, generation: u32 },
+    ModerationTimer { queue: u16, generation: u32 },
     /// The same for the moderation of transmit completions.
-    ModeratedTx { queue: u16, generation: u32 },
+    TxModerationTimer { queue: u16, generation: u32 },
     /// A queue's interrupt reaches its CPU.
-    Line { queue: u16 },
+    InterruptLine { queue: u16 },
     /// An instance's timer may have expired; its deadline may have moved since.
     Timer { queue: u16 },
     /// The periodic tick of a CPU.
@@ -38,7 +38,7 @@ pub(crate) enum Event {
     /// A timer of the client.
     Client { token: u64 },
     /// A CPU's slice of the shared clock ends. Stale if it has ended already (generation).
-    Turn { generation: u32 },
+    SharedSliceEnd { generation: u32 },
     /// A disable in progress continues, or a disabled instance is enabled again.
     Control { queue: u16 },
     /// The driver's watchdog timer, which looks for lost interrupts.
@@ -103,7 +103,8 @@ impl Events {
 
     /// Schedules the end of a CPU's segment. Returns its order.
     pub(crate) fn schedule_segment_end(&mut self, time: Ns, cpu: u16) -> u64 {
-        self.schedule_soon(time, cpu).unwrap_or_else(|| self.schedule(time, Event::Segment { cpu }))
+        self.schedule_soon(time, cpu)
+            .unwrap_or_else(|| self.schedule(time, Event::SegmentEnd { cpu }))
     }
 
     /// Schedules the end of a CPU's segment in the short queue. Returns its order, or `None` if the end is beyond

@@ -170,7 +170,7 @@ impl Cpu<'_> {
 
     /// Counts a frame that is delivered here. Returns its number.
     #[inline]
-    pub(crate) fn delivers(&mut self) -> u64 {
+    pub(crate) fn count_delivery(&mut self) -> u64 {
         self.delivered += 1;
         self.delivered
     }

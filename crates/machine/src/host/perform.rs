@@ -284,7 +284,7 @@ impl Machine<'_> {
             time += self.config.cost.claim;
         }
         exec.claimed = true;
-        if self.queues[usize::from(id.0)].moves_to(cpu) {
+        if self.queues[usize::from(id.0)].record_polling_cpu(cpu) {
             time += self.config.locality.queue;
         }
         time

@@ -91,7 +91,7 @@ impl Machine<'_> {
             known => known,
         };
         let theirs = match readers {
-            Readers::Nobody => true,
+            Readers::None => true,
             Readers::On(on) => usize::from(on) == cpu,
             Readers::Anywhere | Readers::Unknown => false,
         };

@@ -74,7 +74,7 @@ impl Machine<'_> {
     }
 
     /// Ends a slice of the shared clock, unless the event is stale.
-    pub(crate) fn slice_over(&mut self, slice: u32) {
+    pub(crate) fn shared_slice_ends(&mut self, slice: u32) {
         if self.clock.slices == slice {
             self.next_turn();
         }
@@ -103,7 +103,7 @@ impl Machine<'_> {
 
     fn end_slice_at(&mut self, at: Ns) {
         let generation = self.clock.slices;
-        self.events.schedule(at, Event::Turn { generation });
+        self.events.schedule(at, Event::SharedSliceEnd { generation });
     }
 
     /// Ends the CPU's slice, if CPUs share the clock in turns: it touches a device.

@@ -46,7 +46,7 @@ impl Link {
     }
 
     /// Queues a frame for the link to the host, at `time` or later. Returns when its last bit has left the peer.
-    pub(super) fn enter(&mut self, time: Ns, config: &config::Link, packet: &Packet) -> Ns {
+    pub(super) fn queue_inbound(&mut self, time: Ns, config: &config::Link, packet: &Packet) -> Ns {
         self.in_free = time.max(self.in_free) + Link::wire_time(config, packet);
         self.in_free
     }
@@ -63,7 +63,12 @@ impl Link {
 
     /// Queues a frame for the link from the host, at `ready` or later. Returns its index in the store, and when it
     /// has left.
-    pub(crate) fn leave(&mut self, ready: Ns, config: &config::Link, packet: Packet) -> (u32, Ns) {
+    pub(crate) fn queue_outbound(
+        &mut self,
+        ready: Ns,
+        config: &config::Link,
+        packet: Packet,
+    ) -> (u32, Ns) {
         self.out_free = ready.max(self.out_free) + Link::wire_time(config, &packet);
         (self.store(packet), self.out_free)
     }

@@ -69,7 +69,7 @@ impl Machine<'_> {
         if !queue.moderating {
             queue.moderating = true;
             let generation = queue.moderation;
-            self.events.schedule(due, Event::Moderated { queue: index as u16, generation });
+            self.events.schedule(due, Event::ModerationTimer { queue: index as u16, generation });
         }
     }
 
@@ -80,7 +80,7 @@ impl Machine<'_> {
         }
         if queue.moderate_at > self.now {
             let at = queue.moderate_at;
-            self.events.schedule(at, Event::Moderated { queue: index as u16, generation });
+            self.events.schedule(at, Event::ModerationTimer { queue: index as u16, generation });
             return;
         }
         queue.moderating = false;
@@ -105,7 +105,7 @@ impl Machine<'_> {
         } else if !tx.pending {
             tx.pending = true;
             let generation = queue.moderation;
-            self.events.schedule(due, Event::ModeratedTx { queue: index as u16, generation });
+            self.events.schedule(due, Event::TxModerationTimer { queue: index as u16, generation });
         }
     }
 
@@ -157,7 +157,7 @@ impl Machine<'_> {
         queue.counts.interrupts += 1;
         let late = std::mem::take(&mut queue.late_by);
         let at = self.now + self.config.nic.interrupt_latency + late;
-        self.events.schedule(at, Event::Line { queue: index as u16 });
+        self.events.schedule(at, Event::InterruptLine { queue: index as u16 });
     }
 
     /// Transmits a frame of the host on a queue, now.
@@ -170,9 +170,9 @@ impl Machine<'_> {
             tx.bytes += u64::from(packet.bytes);
         }
         let ready = self.now + self.config.nic.transmit;
-        let (place, left) = self.link.leave(ready, &self.config.link, packet);
+        let (place, left) = self.link.queue_outbound(ready, &self.config.link, packet);
         self.trace.passed(&packet, left, Station::Answered);
-        self.events.schedule(left + self.config.link.latency, Event::Leave { packet: place });
+        self.events.schedule(left + self.config.link.latency, Event::ReachPeer { packet: place });
         self.events.schedule(left, Event::Transmitted { queue });
     }
 
@@ -210,14 +210,18 @@ impl Machine<'_> {
     /// Returns the cost of fetching a flow's state: 0 if its last frame was delivered on this CPU.
     #[inline]
     pub(crate) fn fetch_flow(&mut self, flow: u32, cpu: usize) -> Ns {
-        if self.sockets.moves_to(flow, cpu as u16) { self.config.locality.cross_cpu } else { 0 }
+        if self.sockets.record_delivery_cpu(flow, cpu as u16) {
+            self.config.locality.cross_cpu
+        } else {
+            0
+        }
     }
 
     /// Hands one frame to the stack. Returns the thread to wake, if any.
     #[inline]
     pub(crate) fn deliver_one(&mut self, index: usize, cpu: usize) -> Option<ThreadId> {
         let mut packet = self.queues[index].deliver()?;
-        packet.delivered = self.cpus[cpu].delivers();
+        packet.delivered = self.cpus[cpu].count_delivery();
         packet.cpu = cpu as u16;
         if packet.kind == Kind::Ack {
             return None;

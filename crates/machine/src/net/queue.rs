@@ -202,7 +202,7 @@ impl NicQueue {
 
     /// Records a poll by a CPU. Returns whether another CPU made the last one.
     #[inline]
-    pub(crate) fn moves_to(&mut self, cpu: usize) -> bool {
+    pub(crate) fn record_polling_cpu(&mut self, cpu: usize) -> bool {
         std::mem::replace(&mut self.polled_on, cpu as u16) != cpu as u16
     }
 

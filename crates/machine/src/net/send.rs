@@ -25,7 +25,7 @@ impl Machine<'_> {
         if self.link.is_down(self.now) {
             return;
         }
-        let sent = self.link.enter(time.max(self.now), &self.config.link, &packet);
+        let sent = self.link.queue_inbound(time.max(self.now), &self.config.link, &packet);
         self.arrives_after(sent, packet);
     }
 

@@ -16,7 +16,7 @@ use crate::sched::id::ThreadId;
 pub(crate) enum Readers {
     /// Not determined yet.
     Unknown,
-    Nobody,
+    None,
     /// All are pinned to this CPU.
     On(u16),
     Anywhere,
@@ -99,10 +99,10 @@ impl Sockets {
             let owns = socket.is_some_and(|it| sockets.contains(&it));
             (watches || owns).then_some(cpu)
         };
-        let mut found = Readers::Nobody;
+        let mut found = Readers::None;
         for cpu in threads.filter_map(reads) {
             found = match (found, cpu) {
-                (Readers::Nobody, Some(cpu)) => Readers::On(cpu),
+                (Readers::None, Some(cpu)) => Readers::On(cpu),
                 (Readers::On(other), Some(cpu)) if other == cpu => found,
                 _ => Readers::Anywhere,
             };
@@ -127,7 +127,7 @@ impl Sockets {
 
     /// Records a delivery to a flow's socket on a CPU. Returns whether the last one was on another CPU.
     #[inline]
-    pub(super) fn moves_to(&mut self, flow: u32, cpu: u16) -> bool {
+    pub(super) fn record_delivery_cpu(&mut self, flow: u32, cpu: u16) -> bool {
         let Some(place) = self.socket_of_flow(flow) else { return false };
         let last = self.all[place as usize].delivered_on.replace(cpu);
         last.is_some_and(|last| last != cpu)
